@@ -38,6 +38,7 @@ from benchmarks import (
     store_cases,
     store_counts,
     store_latency,
+    timeline,
 )
 from benchmarks.measure import Curve, Figure, Result, Row, Table
 
@@ -73,6 +74,7 @@ CASES: tuple[Case, ...] = (
     *promises.CASES,
     *scripts.CASES,
     *sensitive.CASES,
+    *timeline.CASES,
 )
 
 

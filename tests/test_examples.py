@@ -61,6 +61,17 @@ def test_the_order_desk_charges_and_ships_once() -> None:
     ]
 
 
+def test_what_happened_is_told_in_order_and_with_its_causes() -> None:
+    printed = run("what_happened")
+    assert printed[1:5] == [
+        "  checkpoint save thread:chat-7  messages[1] · a kite, please",
+        '  change set agent:planner plan "kite"',
+        "  change set agent:buyer order {2}",
+        "  hook hand-over agent:planner plan",
+    ]
+    assert printed[-2:] == ["change set agent:buyer order", "  change set agent:planner plan"]
+
+
 def test_the_conversation_is_handed_over_once_it_is_accepted() -> None:
     printed = run("handover")
     assert printed[0].startswith("refused: ")

@@ -19,12 +19,13 @@ from holdfast.interfaces.http.app import ROUTES
 from holdfast.interfaces.http.calls import CALLING
 from holdfast.interfaces.http.routes import Route
 from holdfast.interfaces.http.state_routes import STATES
+from holdfast.interfaces.http.timeline_routes import TIMELINE
 
 _FOLDER = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "interfaces" / "http"
 FILE = _FOLDER / "client.py"
 RECORDS_FILE = _FOLDER / "record_client.py"
 
-_RECORDS = (*STATES.routes, *ADMIN.routes, *CALLING.routes)
+_RECORDS = (*STATES.routes, *ADMIN.routes, *TIMELINE.routes, *CALLING.routes)
 """Routes whose methods are in a file of their own."""
 
 _RECORDS_HEAD = '''"""The part of the client for states, sessions, artifacts and agents, and for the store's owner.

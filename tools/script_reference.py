@@ -66,6 +66,7 @@ _ACCESS = {
     "Document": "`store.sharing.document(name)`",
     "Access": "`store.access`",
     "Audit": "`store.audit`",
+    "Timeline": "`store.timeline`",
     "Maintenance": "`store.maintenance`",
     "Backups": "`store.backups(name)`, for each repository that the host names: in Python by the option `backups` of "
     "`Sandbox`, at the command line by `--backups name=repository`.",

@@ -270,24 +270,26 @@ def test_after_hook_is_not_called_for_what_it_does_itself() -> None:
 
 def test_recording_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     written: list[Any] = []
+    ended: list[Any] = []
     fails = [TransientError("not now"), TransientError("not yet")]
 
-    def write(told: list[Any]) -> None:
+    def write(told: list[Any], changes: list[Any]) -> None:
         if fails:
             raise fails.pop()
         written.extend(told)
+        ended.extend(changes)
 
     later = later_module.AfterQueue(lambda job: None, write, every=0.01)  # type: ignore[arg-type,return-value]
     for n in range(3):
-        later.record(n)  # type: ignore[arg-type]
+        later.record(n, "one" if n == 1 else None)  # type: ignore[arg-type]
     assert later.drain(30)
-    assert written == [0, 1, 2]
+    assert (written, ended) == ([0, 1, 2], ["one"])
     assert "not recorded yet" in caplog.text
     later.close()
 
 
 def test_recording_is_given_up_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    def write(told: list[Any]) -> None:
+    def write(told: list[Any], changes: list[Any]) -> None:
         raise TransientError("never")
 
     later = later_module.AfterQueue(lambda job: None, write, every=0.001)  # type: ignore[arg-type,return-value]

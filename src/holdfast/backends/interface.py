@@ -47,13 +47,24 @@ class Get(NamedTuple):
     required: bool = False
 
 
+class ColumnHint(NamedTuple):
+    """What a column of the rows that are needed has: one of these texts; or none of them, if they are `excluded`; or
+    all of them as parts of it, if it `contains` them."""
+
+    column: str
+    values: tuple[str, ...]
+    excluded: bool = False
+    contains: bool = False
+
+
 class Scan(NamedTuple):
     """The rows whose key starts with `prefix`, in order.
 
     `start` (inclusive) and `stop` (exclusive) bound what follows the prefix; they may have fewer columns, and then only
     those are compared. With `by`, prefix, bounds and order are by the columns of that index, and then by the rest of
-    the key (`Table.order`). Without `bodies` rows may come with empty ones. `required` is how many rows there are
-    according to other rows, so that fewer mean that some are lost.
+    the key (`Table.order`); `TIME` is one where the store has the capability `times`, and a store may then leave out
+    rows that do not fit the `hints`. Without `bodies` rows may come with empty ones. `required` is how many rows there
+    are according to other rows, so that fewer mean that some are lost.
     """
 
     space: Table
@@ -65,6 +76,7 @@ class Scan(NamedTuple):
     by: str = ""
     bodies: bool = True
     required: int = 0
+    hints: tuple[ColumnHint, ...] = ()
 
 
 Query: TypeAlias = Get | Scan
@@ -144,6 +156,8 @@ class Capabilities(NamedTuple):
     """`match` finds rows of `WORDS` by their words."""
     joint_batches: bool = False
     """A batch with rows of several lines costs less than a batch for each line."""
+    times: bool = False
+    """`Scan` takes `by=TIME` for tables that are `timed`: the rows of a tenant by time, across lines."""
 
 
 class WordMatch(NamedTuple):

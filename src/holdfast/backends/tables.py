@@ -45,6 +45,10 @@ def plain_text(value: object) -> str:
     raise TypeError(f"a column has no value of type {type(value).__name__}")
 
 
+TIME = "time"
+"""The order of rows by tenant and time, across lines, in tables that have it (`Table.timed`)."""
+
+
 class Table:
     """The columns of the key of a table, its other columns, and its indexes by name. There is one object for each."""
 
@@ -56,14 +60,17 @@ class Table:
         indexes: Mapping[str, tuple[str, ...]] | None = None,
         *,
         in_feed: bool = True,
+        timed: bool = False,
     ) -> None:
         """`in_feed` says whether `Backend.changes` names the lines of rows that change. Not for what is derived from
-        other tables, nor for private rows of wrappers."""
+        other tables, nor for private rows of wrappers. `timed` says whether stores with the capability `times` can
+        scan the rows by `TIME`."""
         self.name = name
         self.key = key
         self.columns = columns or {}
         self.indexes = indexes or {}
         self.in_feed = in_feed
+        self.timed = timed
 
     def __repr__(self) -> str:
         return f"Table({self.name!r})"
@@ -75,7 +82,10 @@ class Table:
 
     def order(self, index: str) -> tuple[str, ...]:
         """Return the columns by which rows are ordered: the key, or those of an index and then the rest of the key."""
-        return tuple(dict.fromkeys((*self.indexes[index], *self.key))) if index else tuple(self.key)
+        if not index:
+            return tuple(self.key)
+        columns = ("tenant", TIME) if index == TIME and self.timed else self.indexes[index]
+        return tuple(dict.fromkeys((*columns, *self.key)))
 
 
 _LINE: dict[str, type] = {"tenant": str, "line": str}
@@ -108,6 +118,7 @@ STEPS = Table(
         "beside": int,
     },
     {"id": ("tenant", "line", "id", "revision")},
+    timed=True,
 )
 """Steps. `depth` counts the steps before it, along its parents; `tail` those since the last folded one; `size` is the
 total of stored bytes of the branch so far. `beside` is -1, or the number of the branch that HEAD was on when the step
@@ -155,6 +166,7 @@ EVENTS = Table(
         "cause": str,
         "duration": int,
     },
+    timed=True,
 )
 """What was done or tried, and by whom: rows that are stored with the step that they describe, and have its `id`."""
 

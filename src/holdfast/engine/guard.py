@@ -93,6 +93,10 @@ class Guard:
         """Return those of some scopes that may be read as a whole. Nothing is recorded."""
         return list(scopes)
 
+    async def readable(self, keys: Sequence[tuple[Scope, str]]) -> list[tuple[Scope, str]]:
+        """Return those of some keys that may be read; an empty key stands for the whole scope. Nothing is recorded."""
+        return list(keys)
+
     async def allow_thread(
         self,
         right: str,  # noqa: ARG002

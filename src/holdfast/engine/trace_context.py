@@ -6,6 +6,8 @@ that run a `bound` function (`asyncio.to_thread` binds automatically).
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -34,9 +36,24 @@ NO_TRACE = Trace()
 _current: ContextVar[Trace] = ContextVar("holdfast_trace", default=NO_TRACE)
 
 
+_OPENTELEMETRY = "opentelemetry.trace"
+
+
 def current() -> Trace:
-    """Return the trace of changes that are made now."""
-    return _current.get()
+    """Return the trace of changes that are made now. Without a cause, it is the current span of OpenTelemetry, where
+    the program uses that; and without a correlation id, the id of its trace."""
+    trace = _current.get()
+    return trace if trace.cause or _OPENTELEMETRY not in sys.modules else _in_span(trace)
+
+
+def _in_span(trace: Trace) -> Trace:
+    span = sys.modules[_OPENTELEMETRY].get_current_span().get_span_context()
+    if not span.is_valid:
+        return trace
+    id = f"{span.trace_id:032x}"
+    return trace._replace(
+        correlation=trace.correlation or id, cause=f"00-{id}-{span.span_id:016x}-{span.trace_flags & 255:02x}"
+    )
 
 
 def enter(trace: Trace) -> None:
@@ -45,17 +62,25 @@ def enter(trace: Trace) -> None:
 
 
 def current_or_new(default: str = "") -> Trace:
-    """Return the current trace; if it has no correlation id, with a default or a new one."""
-    trace = _current.get()
-    return trace if trace.correlation else trace._replace(correlation=default or f"{rng.getrandbits(64):016x}")
+    """Return the current trace; if it has no correlation id, with a default or a new one. New ones sort by time."""
+    trace = current()
+    if default and not _current.get().correlation:
+        return trace._replace(correlation=default)
+    return trace if trace.correlation else trace._replace(correlation=_new_id())
+
+
+def _new_id() -> str:
+    return f"{time.time_ns() // 1_000_000:012x}{rng.getrandbits(48):012x}"
 
 
 @contextmanager
 def correlation(id: str | None = None, *, cause: str | None = None) -> Iterator[str]:
     """Give all changes in this block one correlation id: this one, the current one, or a new one."""
-    trace = current_or_new()
+    trace = _current.get()  # without the current span: those of the block are other ones
     if id is not None:
         trace = trace._replace(correlation=check_key(id, "correlation id"))
+    elif not trace.correlation:
+        trace = trace._replace(correlation=current_or_new().correlation)
     if cause is not None:
         trace = trace._replace(cause=check_key(cause, "cause"))
     token = _current.set(trace)

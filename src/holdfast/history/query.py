@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -210,17 +210,19 @@ def has_text(query: str) -> bool:
     return any(isinstance(each, TextTerm) for each in walk(parse(query)))
 
 
-def parse(text: str, now: datetime | None = None) -> Query:
-    """Parse a query. Ages are relative to `now`. Raises `InvalidError` with the column of the error."""
+def parse(text: str, now: datetime | None = None, fields: Mapping[str, str] = FIELDS) -> Query:
+    """Parse a query, with these fields by their types. Ages are relative to `now`. Raises `InvalidError` with the
+    column of the error."""
     if not isinstance(text, str):
         raise InvalidError(f"a query must be a string, not {type(text).__name__}", where=repr(text)[:80])
-    return _Parser(text, now or datetime.now(UTC)).parse()
+    return _Parser(text, now or datetime.now(UTC), fields).parse()
 
 
 class _Parser:
-    def __init__(self, text: str, now: datetime) -> None:
+    def __init__(self, text: str, now: datetime, fields: Mapping[str, str]) -> None:
         self._text = text
         self._now = now
+        self._fields = fields
         self._at = 0
         self._open: list[int] = []
 
@@ -279,7 +281,7 @@ class _Parser:
         if named is not None:
             end = named.end()
             rest = self._text[end : end + 1]
-            if rest == "." and named[0] == "meta":
+            if rest == "." and named[0] == "meta" and "meta" in self._fields:
                 return self._meta(start, end)
             if _OPERATOR.match(self._text, end):
                 return self._field(start, named[0])
@@ -319,9 +321,9 @@ class _Parser:
         return self._comparison(start, "meta", tuple(keys))
 
     def _field(self, start: int, name: str) -> Field:
-        if name not in FIELDS:
-            near = get_close_matches(name.lower(), FIELDS, 1)
-            hint = f"Did you mean {near[0]}?" if near else f"Fields are {', '.join(FIELDS)}."
+        if name not in self._fields:
+            near = get_close_matches(name.lower(), self._fields, 1)
+            hint = f"Did you mean {near[0]}?" if near else f"Fields are {', '.join(self._fields)}."
             raise self._error(f"there is no field {name!r}", start, f"{hint} Quote it to search for the text")
         if name == "meta":
             raise self._error("meta needs the name of an entry", start + len(name), "Such as meta.source=loop")
@@ -329,7 +331,7 @@ class _Parser:
         return self._comparison(start, name, ())
 
     def _comparison(self, start: int, name: str, keys: tuple[str, ...]) -> Field:
-        kind = FIELDS[name]
+        kind = self._fields[name]
         match = _OPERATOR.match(self._text, self._at)
         if match is None:
             raise self._error(f"an operator is expected after {self._text[start : self._at]}", self._at, _ops(kind))

@@ -15,15 +15,19 @@ if TYPE_CHECKING:
     from holdfast.hooks.context import HookContext as HookContext
     from holdfast.hooks.context import HookExecution as HookExecution
     from holdfast.hooks.context import HookInfo as HookInfo
+    from holdfast.hooks.context import Recording as Recording
     from holdfast.hooks.context import ReplaceValue as ReplaceValue
     from holdfast.hooks.points import POINTS as POINTS
+    from holdfast.hooks.statistics import HookStatistics as HookStatistics
+    from holdfast.hooks.statistics import HookStatisticsList as HookStatisticsList
 
 _MODULES = {
     "holdfast.errors": ("VetoError",),
     "holdfast.hooks.api": ("AsyncHooks", "HookOperations", "HookOptions", "Hooks"),
     "holdfast.hooks.builtin": ("AddAuditFields", "CountChanges", "InvalidateCache", "Validate"),
-    "holdfast.hooks.context": ("HookContext", "HookExecution", "HookInfo", "ReplaceValue"),
+    "holdfast.hooks.context": ("HookContext", "HookExecution", "HookInfo", "Recording", "ReplaceValue"),
     "holdfast.hooks.points": ("POINTS",),
+    "holdfast.hooks.statistics": ("HookStatistics", "HookStatisticsList"),
 }
 
 if not TYPE_CHECKING:  # a type checker is to see the names above, and no others

@@ -3,7 +3,7 @@ writer or of another hook.
 
 The queue is bounded: when it is full, the oldest hook is dropped, counted and reported. Executions are recorded in
 batches, by steps of a system line, once a second at most: a process that is killed loses what was to be recorded in the
-second before, and the hooks that were still waiting.
+second before, and the hooks that were still waiting, unless they are durable.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 
+from holdfast.backends.interface import Change
 from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.engine.events import Event
 from holdfast.hooks.context import HookedChange
@@ -35,9 +36,11 @@ _MAX_FAILURES = 10
 class QueuedHook:
     """An after-hook to run."""
 
-    __slots__ = ("context", "finished", "hook", "subject")
+    __slots__ = ("context", "ended", "finished", "hook", "subject")
 
-    def __init__(self, hook: Hook, subject: HookedChange, context: Context) -> None:
+    def __init__(self, hook: Hook, subject: HookedChange, context: Context, ended: Change | None = None) -> None:
+        self.ended = ended
+        """The change that says that it was run, if it is durable."""
         self.hook = hook
         self.subject = subject
         self.context = context
@@ -51,7 +54,7 @@ class AfterQueue:
     def __init__(
         self,
         run: Callable[[QueuedHook], Event],
-        write: Callable[[list[Event]], None],
+        write: Callable[[list[Event], list[Change]], None],
         most: int = MAX_WAITING,
         every: float = _RECORD_INTERVAL,
     ) -> None:
@@ -72,7 +75,7 @@ class AfterQueue:
         """The waiting calls by the name of the hook and the scope."""
         self.waiting = 0
         """How many wait or are at work."""
-        self._unrecorded: list[Event] = []
+        self._unrecorded: list[tuple[Event, Change | None]] = []
         self._writing = False
         self._draining = False
         self._closed = False
@@ -132,16 +135,17 @@ class AfterQueue:
                 with self._changed:
                     self.waiting -= 1
                     if event is not None:
-                        self.record(event)
+                        # One that was not run, because the hook is off, is still pending.
+                        self.record(event, None if event.outcome == "skipped" else job.ended)
                     if not self.waiting:
                         self._changed.notify_all()
 
     # Recording --------------------------------------------------------------------------------------------------
 
-    def record(self, event: Event) -> None:
+    def record(self, event: Event, ended: Change | None = None) -> None:
         """Record an execution with the next batch."""
         with self._lock:  # the condition's own, which takes fewer calls
-            self._unrecorded.append(event)
+            self._unrecorded.append((event, ended))
             if self._recorder is None and not self._closed:
                 self._recorder = WorkerThread("holdfast-hook-rows", self._record_loop)
             elif len(self._unrecorded) in (1, _MAX_ROWS):
@@ -157,19 +161,19 @@ class AfterQueue:
                     self._recorder = None
                     return
                 self._changed.wait_for(self._is_due, None if self._closed else self._interval)
-                events, self._unrecorded = self._unrecorded[:_MAX_ROWS], self._unrecorded[_MAX_ROWS:]
+                records, self._unrecorded = self._unrecorded[:_MAX_ROWS], self._unrecorded[_MAX_ROWS:]
                 self._writing = True
             try:
-                self._write(events)
+                self._write([event for event, _ in records], [ended for _, ended in records if ended is not None])
                 failed = 0
             except Exception as error:  # noqa: BLE001 - it is reported, and tried again
                 failed += 1
                 if failed < _MAX_FAILURES and not self._closed:
                     log.warning("executions of hooks are not recorded yet", exc_info=error)
                     with self._changed:
-                        self._unrecorded = [*events, *self._unrecorded]
+                        self._unrecorded = [*records, *self._unrecorded]
                 else:
-                    log.error("%d executions of hooks could not be recorded", len(events), exc_info=error)
+                    log.error("%d executions of hooks could not be recorded", len(records), exc_info=error)
                     failed = 0
             finally:
                 with self._changed:

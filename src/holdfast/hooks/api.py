@@ -17,11 +17,13 @@ from holdfast.engine.patterns import matcher
 from holdfast.errors import InvalidError
 from holdfast.hooks import execution_log
 from holdfast.hooks.checkpoint_hooks import SAVE, CheckpointHooks
-from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookExecution, HookInfo
+from holdfast.hooks.context import AFTER, BEFORE, RECORDINGS, HookContext, HookExecution, HookInfo, Recording
 from holdfast.hooks.hook import Hook, check_signature, name_of
+from holdfast.hooks.pending_calls import POINTS as DURABLE_POINTS
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import HookRegistry
 from holdfast.hooks.runner import is_async
+from holdfast.hooks.statistics import HookStatisticsList, summarize_executions
 from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_seconds
 
 F = TypeVar("F", bound=Callable[[HookContext], Any])
@@ -50,7 +52,7 @@ class HookOptions(TypedDict, total=False):
     order: int
     budget: Duration | None
     name: str | None
-    record: bool
+    record: Recording | bool | None
     inline: bool
     max_failures: int
     rest: Duration
@@ -59,9 +61,11 @@ class HookOptions(TypedDict, total=False):
 class HookOperations:
     """Operations of `store.hooks`. `Hooks` and `AsyncHooks` have these as methods."""
 
-    def __init__(self, engine: Engine, tenant: str) -> None:
+    def __init__(self, engine: Engine, tenant: str, redact: execution_log.Redact | None = None) -> None:
+        """`redact` removes sensitive data from values that are recorded as `redacted`."""
         self._engine = engine
         self._tenant = tenant
+        self._redact = redact
 
     # Registering ------------------------------------------------------------------------------------------------
 
@@ -76,17 +80,26 @@ class HookOperations:
         the hook is off for `rest` seconds.
 
         A function runs in a thread of its own, an async one on the event loop; with `inline`, it runs where the change
-        is made, which is for functions that are always quick. With `record`, the values that the function gets and
-        returns are stored with its executions; digests otherwise.
+        is made, which is for functions that are always quick.
+
+        `record` says what is recorded of its calls: `full` (or True) the values that the function gets and returns,
+        `redacted` the same without what looks like a credential or personal data, `digest` salted digests of them,
+        `outcome` only how they ended. Only a `full` record can be replayed exactly. By default, it is that of
+        `record_as`.
         """
         return self._register(BEFORE, points, fail_closed, options)
 
-    def after(self, *points: str, **options: Unpack[HookOptions]) -> Callable[[F], F]:
+    def after(self, *points: str, durable: bool = False, **options: Unpack[HookOptions]) -> Callable[[F], F]:
         """Call a function soon after changes. Nobody waits for it, and it cannot affect the change.
 
         In each scope, it is called in the order of the changes. The rest is as in `before`.
+
+        With `durable`, the call is stored with the change, until it was made and recorded. If the process is killed,
+        the call is made by one that registers a hook of this name: soon on the same machine, else after ten minutes. It
+        is made at least once: `call.call_id` is the same each time, and `call.is_repeated` says that it may be another
+        one. Its points are those of keys and `checkpoint.save`.
         """
-        return self._register(AFTER, points, False, options)
+        return self._register(AFTER, points, False, options, durable=durable)
 
     def add(
         self, hook: BuiltInHook, *points: str, fail_closed: bool | None = None, **options: Unpack[HookOptions]
@@ -104,9 +117,22 @@ class HookOperations:
         """Remove a hook, by its name or its function. Raises `NotFoundError`."""
         self._registry().remove(hook)
 
+    def record_as(self, record: Recording) -> None:
+        """Say what is recorded of the calls of hooks that are registered from now on, and that do not say it: `outcome`
+        at first, `digest`, `redacted` or `full`. See `before`."""
+        self._registry().recording = _check_record(record, "outcome")
+
     def list(self) -> list[HookInfo]:
         """List all hooks in the order in which they are called, with their statistics."""
         return [] if self._engine.hooks is None else self._registry().infos()
+
+    @sync_and_async
+    async def recover(self) -> int:
+        """Make the calls of durable hooks that processes which have ended did not make. Returns their number.
+
+        This is also done when such a hook is registered, and from time to time.
+        """
+        return 0 if self._engine.hooks is None else await self._registry().recover()
 
     # What they did ----------------------------------------------------------------------------------------------
 
@@ -140,19 +166,40 @@ class HookOperations:
         count = validation.require_count(limit, "limit")
         return await execution_log.list_executions(self._engine, self._tenant, filter_, count, cursor)
 
+    @sync_and_async
+    async def statistics(
+        self, hook: str | None = None, *, scope: Scope | str | None = None, since: Time | None = None
+    ) -> HookStatisticsList:
+        """Summarize the recorded executions by hook: how often each was called and failed, and how long it took. The
+        result lists the slowest, those that fail most, and those called most often."""
+        where = None if scope is None else str(scope)
+        filter_ = execution_log.ExecutionFilter.of(self._engine, hook, where, None, since)
+        return await summarize_executions(self._engine, self._tenant, filter_)
+
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _registry(self) -> HookRegistry:
         registry = HookRegistry.of(self._engine)
         if registry is None:
             self._engine.hooks = registry = HookRegistry(self._engine, self._tenant)
+        if self._redact is not None:
+            registry.redact = self._redact
         return registry
 
-    def _register(self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions) -> Callable[[F], F]:
+    def _register(
+        self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions, *, durable: bool = False
+    ) -> Callable[[F], F]:
         if any(map(callable, points)):
             raise InvalidError("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
         matched = check_points(points)
         checked = _check_options(phase, options)
+        if durable and not matched <= DURABLE_POINTS:
+            raise InvalidError(
+                f"a durable hook is not called for {min(matched - DURABLE_POINTS)}",
+                hint=f"Its points are {', '.join(sorted(DURABLE_POINTS))}",
+            )
+        record = _check_record(options.get("record"), self._registry().recording)
+        has_values = record != "outcome"
 
         def register(function: F) -> F:
             if not callable(function):
@@ -176,13 +223,14 @@ class HookOperations:
                     checked.order,
                     checked.budget,
                     closed,
-                    checked.record,
+                    record,
                     inline,
                     asynchronous,
-                    bool(getattr(function, "wants_value", True)) or checked.record,
+                    bool(getattr(function, "wants_value", True)) or has_values,
                     bool(getattr(function, "wants_old", True)),
-                    inline and not checked.record and bool(getattr(function, "pure", False)),
+                    inline and not has_values and bool(getattr(function, "pure", False)),
                     CircuitBreaker(self._engine.context.clock, checked.max_failures, checked.rest),
+                    durable,
                 )
             )
             if SAVE in matched:
@@ -197,7 +245,6 @@ class _CheckedOptions(NamedTuple):
     key: str
     order: int
     budget: float
-    record: bool
     inline: bool
     max_failures: int
     rest: int
@@ -212,6 +259,18 @@ def _check_pattern(name: str, pattern: object) -> str:
     if text:
         matcher(text)
     return text
+
+
+def _check_record(record: object, default: Recording) -> Recording:
+    """Return what is recorded of calls."""
+    if record is None or record is False:
+        return default if record is None else "outcome"
+    for each in RECORDINGS:
+        if record == each:
+            return each
+    if record is True:
+        return "full"
+    raise InvalidError(f"calls of hooks are recorded as {', '.join(RECORDINGS)}, not as {ascii(record)[:40]}")
 
 
 def _check_options(phase: str, options: HookOptions) -> _CheckedOptions:
@@ -235,7 +294,6 @@ def _check_options(phase: str, options: HookOptions) -> _CheckedOptions:
         keys,
         order,
         parse_seconds(budget, "budget", positive=True),
-        bool(options.get("record", False)),
         bool(options.get("inline", False)),
         failures,
         parse_nanoseconds(options.get("rest", REST / 1e9), "rest", positive=True),

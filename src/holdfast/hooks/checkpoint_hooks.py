@@ -126,6 +126,7 @@ class _HookedSave:
     def _attach(self, id: str) -> list[Change]:
         request, clock = self._request, self._registry.engine.context.clock
         own = [] if request.attached_changes is None else list(request.attached_changes(id))
+        own += self._registry.pending_rows(self._after, self._subject, id)
         if not self._subject.events:
             return own
         now, protection = clock(), self._registry.engine.protection

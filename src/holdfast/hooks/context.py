@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.codec import Codec
 from holdfast.engine.events import Event
@@ -13,6 +13,13 @@ from holdfast.engine.trace_context import Trace
 
 BEFORE, AFTER = "before", "after"
 """The phases of hooks."""
+
+Recording: TypeAlias = Literal["outcome", "digest", "redacted", "full"]
+"""What is recorded of the calls of a hook, besides when it was called and how it ended: nothing, unless it failed or
+replaced the value; salted digests of the values; the values, without what looks like a credential or personal data; or
+the values, as far as the policies of the store allow it. Only a `full` record can be replayed exactly."""
+
+RECORDINGS: tuple[Recording, ...] = ("outcome", "digest", "redacted", "full")
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -54,6 +61,7 @@ class HookedChange:
         "dump",
         "events",
         "id",
+        "is_repeated",
         "key",
         "load",
         "metadata",
@@ -106,6 +114,8 @@ class HookedChange:
         """Fields that before-hooks add to the audit row of the change."""
         self.changed = False
         """Whether before-hooks replaced the value."""
+        self.is_repeated = False
+        """Whether the call may have been made before, by a process that was killed."""
 
     def reset(self, stored: Any) -> None:
         """Start again with another value, and discard what hooks did with the previous one."""
@@ -134,10 +144,11 @@ def pack_notes(codec: Codec, notes: Mapping[str, Any]) -> bytes:
 class HookContext:
     """The change that a hook is called for. Each hook has a context of its own."""
 
-    __slots__ = ("_stored", "_subject", "_value", "notes")
+    __slots__ = ("_hook", "_stored", "_subject", "_value", "notes")
 
-    def __init__(self, subject: HookedChange) -> None:
+    def __init__(self, subject: HookedChange, hook: str = "") -> None:
         self._subject = subject
+        self._hook = hook
         self._stored = subject.stored  # later hooks may change it, and this one may still be at work
         self._value: Any = None
         self.notes: Mapping[str, Any] = _NOTHING
@@ -196,6 +207,17 @@ class HookContext:
     def id(self) -> str:
         """The id of the step of the change; empty for before-hooks."""
         return self._subject.id
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call: the same if the call of a durable hook is made again; empty for before-hooks."""
+        subject = self._subject
+        return f"{subject.id}/{self._hook}/{subject.key}" if subject.id and self._hook else ""
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the call of a durable hook may have been made before, by a process that was killed."""
+        return self._subject.is_repeated
 
     @property
     def actor(self) -> str:
@@ -287,4 +309,9 @@ class HookExecution(NamedTuple):
     id: str
     """The id of the step that has its row: that of the change, for a before-hook."""
     detail: Mapping[str, Any]
-    """The recorded details. A value is a salted digest, unless the hook was registered with `record`."""
+    """The recorded details. `recording` says how values were recorded: as salted digests, `redacted` or in `full`."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the values are recorded as they were, so that the call can be replayed exactly."""
+        return self.detail.get("recording") == "full"

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from heapq import nlargest
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from holdfast.backends.interface import Row, Scan
+from holdfast.backends.interface import Change, ColumnHint, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import EVENTS
+from holdfast.backends.tables import EVENTS, TIME
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event, lines_of, place_of
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import flatten
-from holdfast.engine.model.scopes import MARK, check_key
+from holdfast.engine.model.scopes import MARK, THREAD, Scope, check_key, parse_place
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, open_body
 from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import VetoError
-from holdfast.hooks.context import HookedChange, HookExecution, to_datetime, to_time
+from holdfast.hooks.context import HookedChange, HookExecution, Recording, to_datetime, to_time
 from holdfast.time_parser import Time, parse_time
 
 LINE = f"{MARK}hooks"
 """The system line whose steps record after-hooks and vetoes."""
+
+_THREAD = f"{THREAD}:"
+"""The start of the places of threads, as text."""
 
 _SALT = 8
 _MAX_REASON = 500
@@ -40,7 +43,8 @@ def flat(stored: Any) -> bytes:
 
 def pack_detail(
     engine: Engine,
-    record: bool,
+    recording: Recording,
+    redact: Redact | None,
     subject: HookedChange,
     phase: str,
     given: Any,
@@ -49,23 +53,39 @@ def pack_detail(
 ) -> bytes:
     """Pack the details of an execution.
 
-    They have the value only if the hook was registered with `record`; else a digest with a salt of its own, so that
-    equal values do not look equal. Of an error they have only the class, since its text may quote the value.
+    Unless the values are recorded, they have digests with a salt of their own, so that equal values do not look equal.
+    Of an error they have only the class, since its text may quote the value.
     """
     about: dict[str, Any] = {"point": subject.point, "phase": phase}
+    if recording == "redacted" and redact is None:
+        recording = "digest"
+    has_values = recording in ("redacted", "full")
+    if recording != "outcome":
+        about["recording"] = recording
     if subject.before is not None:
         about["before"] = subject.before
     if given is not MISSING:
-        about["value"] = subject.load(given) if record else _digest(given)
+        about["value"] = subject.load(given) if has_values else _digest(given)
     if changed:
-        about["result"] = subject.load(subject.stored) if record else _digest(subject.stored)
-    if record and subject.metadata:
+        about["result"] = subject.load(subject.stored) if has_values else _digest(subject.stored)
+    if has_values and subject.metadata:
         about["metadata"] = dict(subject.metadata)
     if error is not None:
         about["error"] = type(error).__name__
         if isinstance(error, VetoError):
             about["reason"] = error.what[:_MAX_REASON]
-    return engine.context.codec.pack(about)
+    pack = engine.context.codec.pack
+    packed = pack(about)
+    if not has_values:
+        return packed
+    redacted = packed
+    if recording == "redacted" and redact is not None:
+        redacted = redact(packed)
+    if engine.protection is not None:
+        redacted = engine.protection.redact(redacted)
+    if redacted == packed or recording == "redacted":
+        return redacted
+    return pack({**engine.context.codec.unpack(redacted), "recording": "redacted"})  # a policy comes first
 
 
 def _digest(stored: Any) -> str:
@@ -73,22 +93,31 @@ def _digest(stored: Any) -> str:
     return f"blake2b:{salt.hex()}:{hashlib.blake2b(flat(stored), digest_size=16, salt=salt).hexdigest()}"
 
 
+def target_of(subject: HookedChange) -> str:
+    """Return the target of a row about a change that is not in the line of the change. That of a thread is its place:
+    a thread may have the name of a scope."""
+    is_checkpoint = subject.point.startswith("checkpoint.")
+    return f"{Scope.of_thread(subject.scope) if is_checkpoint else subject.scope}{BETWEEN}{subject.key}"
+
+
 async def record_veto(engine: Engine, tenant: str, subject: HookedChange) -> None:
     """Record that a hook refused a change, and the executions of its hooks."""
-    target = f"{subject.scope}{BETWEEN}{subject.key}"
+    target = target_of(subject)
     change = Event("change", subject.actor, subject.point.split(".")[1], target, "vetoed", trace=subject.trace)
     events = [change, *(event._replace(target=target, trace=subject.trace) for event in subject.events)]
     await _append(engine, tenant, "veto", events)
 
 
-def record_executions(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
-    """Record executions of after-hooks. Blocks."""
-    run(_append(engine, tenant, "hooks", events))
+def record_executions(engine: Engine, tenant: str, events: Sequence[Event], changes: Sequence[Change]) -> None:
+    """Record executions of after-hooks, together with other changes. Blocks."""
+    run(_append(engine, tenant, "hooks", events, changes))
 
 
-async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event]) -> None:
+async def _append(
+    engine: Engine, tenant: str, kind: str, events: Sequence[Event], changes: Sequence[Change] = ()
+) -> None:
     async def edit(*_: object) -> LineChange:
-        return LineChange(events=events)
+        return LineChange(events=events, rows=changes)
 
     await engine.writer.save(audited_request(engine, Line(tenant, LINE), kind, "", edit, trace=Trace()))
 
@@ -97,6 +126,9 @@ _PAGE = 1000
 
 _SLACK = 60 * 10**9
 """Executions are recorded at most this many nanoseconds after they ended."""
+
+Redact: TypeAlias = Callable[[bytes], bytes]
+"""Returns packed details without sensitive data."""
 
 ExecutionKey: TypeAlias = tuple[int, tuple[Any, ...]]
 """The position of an execution in the listing: its time, and the key of its row."""
@@ -138,7 +170,7 @@ async def list_executions(
         return filter_.matches(row) and (end is None or _sort_key(row) < end)
 
     if filter_.scope is None:
-        rows = await _scan_tenant(engine, tenant, matches, limit + 1)
+        rows = await _scan_tenant(engine, tenant, filter_, end, limit + 1)
     else:
         rows = []
         for line in (*lines_of(filter_.scope), filter_.scope, LINE):
@@ -185,17 +217,47 @@ async def _scan_line(
         stop = rows[-1].key[2:]
 
 
-async def _scan_tenant(engine: Engine, tenant: str, matches: Callable[[Row], bool], limit: int) -> list[Row]:
+async def _scan_tenant(
+    engine: Engine, tenant: str, filter_: ExecutionFilter, end: ExecutionKey | None, limit: int
+) -> list[Row]:
     """Return the latest matching rows of all lines."""
     found: list[Row] = []
-    start: tuple[Any, ...] = ()
+    async for rows in scan_executions(engine, tenant, filter_, end):
+        found = nlargest(limit, [*found, *rows], key=_sort_key)
+        if len(found) == limit and has_time_order(engine):
+            break  # they come in this order
+    return found
+
+
+def has_time_order(engine: Engine) -> bool:
+    """Return whether the store lists executions by time."""
+    return engine.context.backend.capabilities.times and not engine.context.rows.hides_names
+
+
+async def scan_executions(
+    engine: Engine, tenant: str, filter_: ExecutionFilter, end: ExecutionKey | None = None, *, bodies: bool = True
+) -> AsyncIterator[list[Row]]:
+    """Yield the matching rows of all lines, before a position, many at a time: the latest first, where the store lists
+    them by time."""
+    timed = has_time_order(engine)
+    scan = Scan(EVENTS, (tenant,), limit=_PAGE, bodies=bodies)
+    if timed:
+        hints = (ColumnHint("kind", ("hook",)), *((ColumnHint("action", (filter_.hook,)),) if filter_.hook else ()))
+        hidden = engine.context.rows.hides_columns
+        stop = () if end is None else (end[0], *end[1][1:])
+        scan = scan._replace(by=TIME, reverse=True, start=(filter_.since,), stop=stop, hints=() if hidden else hints)
     while True:
-        (rows,) = await engine.context.backend.read([Scan(EVENTS, (tenant,), start=start, limit=_PAGE)])
-        found = nlargest(limit, [*found, *filter(matches, rows)], key=_sort_key)
+        (rows,) = await engine.context.backend.read([scan])
+        matched = [row for row in rows if filter_.matches(row) and (end is None or _sort_key(row) < end)]
+        if matched:
+            yield matched
         if len(rows) < _PAGE:
-            return found
+            return
         *rest, number = rows[-1].key[1:]
-        start = (*rest, int(number) + 1)
+        if timed:
+            scan = scan._replace(stop=(int(rows[-1].columns[0]), *rest, int(number)))
+        else:
+            scan = scan._replace(start=(*rest, int(number) + 1))
 
 
 def _target(row: Row) -> tuple[str, str, str]:
@@ -203,7 +265,8 @@ def _target(row: Row) -> tuple[str, str, str]:
     line, target = str(row.key[1]), str(row.columns[4])
     if BETWEEN in target:
         where, _, what = target.rpartition(BETWEEN)
-        return place_of(where), BETWEEN, what
+        thread = parse_place(where).thread if where.startswith(_THREAD) else ""
+        return thread or place_of(where), BETWEEN, what
     return place_of(line), BETWEEN, target
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.backends.runtime.breaker import CircuitBreaker
 from holdfast.errors import InvalidError
-from holdfast.hooks.context import HookContext, HookInfo, HookResult, to_datetime
+from holdfast.hooks.context import HookContext, HookInfo, HookResult, Recording, to_datetime
 from holdfast.hooks.runner import HookRunner
 
 log = logging.getLogger("holdfast.hooks")
@@ -33,7 +33,7 @@ class Hook:
     order: int
     budget: float
     fail_closed: bool
-    record: bool
+    record: Recording
     inline: bool
     is_async: bool
     wants_value: bool
@@ -42,6 +42,8 @@ class Hook:
     pure: bool
     """Whether it only reads its context, and so needs no context variables of its own."""
     breaker: CircuitBreaker
+    durable: bool = False
+    """Whether its pending calls are stored with the change."""
     runner: HookRunner = field(default_factory=HookRunner)
     """Runs it, apart from all other hooks."""
     calls: int = 0

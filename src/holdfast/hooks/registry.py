@@ -7,20 +7,41 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
+from holdfast.backends.interface import Change, Delete
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.metrics import Sample
+from holdfast.backends.runtime.threads import Ticker, WorkerThread
+from holdfast.backends.tables import LINKS
 from holdfast.engine import trace_context
 from holdfast.engine.engine import Engine
-from holdfast.engine.events import BETWEEN, Event
+from holdfast.engine.events import Event
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line
 from holdfast.engine.trace_context import Trace
-from holdfast.errors import InvalidError, NotFoundError, VetoError
+from holdfast.errors import DeniedError, InvalidError, NotFoundError, VetoError
 from holdfast.hooks import execution_log
 from holdfast.hooks.after_queue import AfterQueue, QueuedHook
-from holdfast.hooks.context import AFTER, BEFORE, HookContext, HookedChange, HookInfo, HookResult, ReplaceValue
+from holdfast.hooks.context import (
+    AFTER,
+    BEFORE,
+    HookContext,
+    HookedChange,
+    HookInfo,
+    HookResult,
+    Recording,
+    ReplaceValue,
+)
 from holdfast.hooks.hook import Hook, log
+from holdfast.hooks.pending_calls import (
+    claim_abandoned,
+    end_owner,
+    load_subject,
+    new_owner,
+    pending_key,
+    pending_rows,
+)
 from holdfast.hooks.runner import (
     build_result,
     call_inline,
@@ -35,6 +56,9 @@ _MAX_CACHED = 4096
 
 CLOSE_TIMEOUT = 5.0
 """The seconds that closing a store waits for after-hooks."""
+
+_RECOVERY_SECONDS = 10.0
+"""How often pending calls of processes that have ended are looked for."""
 
 _SKIPPED: Final = HookResult("skipped")
 
@@ -69,13 +93,21 @@ class HookRegistry:
     def __init__(self, engine: Engine, tenant: str) -> None:
         self.engine = engine
         self.tenant = tenant
+        self.recording: Recording = "outcome"
+        """What is recorded of the calls of hooks that do not say it."""
+        self.redact: execution_log.Redact | None = None
+        """Removes sensitive data from details."""
         self._hooks: tuple[Hook, ...] = ()
         self.cache: dict[str, ActivePoints] = {}
         """The matching hooks by scope, for callers that save the call of `points`."""
         self._lock = Lock()
         self.after_queue = AfterQueue(
-            self._run_after, lambda events: execution_log.record_executions(engine, tenant, events)
+            self._run_after,
+            lambda events, changes: execution_log.record_executions(engine, tenant, events, changes),
         )
+        self.owner = new_owner()
+        """Whose pending calls are those of this store."""
+        self._recovery: Ticker | None = None
         engine.context.metrics.add_collector(self.samples)
         reinit_after_fork(self)
 
@@ -96,6 +128,10 @@ class HookRegistry:
                 )
             self._hooks = tuple(sorted((*self._hooks, hook), key=lambda each: each.order))
             self.cache = {}
+            if hook.durable and self._recovery is None:
+                self._recovery = Ticker("holdfast-hook-recovery", _RECOVERY_SECONDS, self._recover)
+        if hook.durable:
+            WorkerThread("holdfast-hook-recovery", self._recover_now)
 
     def remove(self, hook: str | Callable[..., Any]) -> None:
         """Remove the hook of a name, or those of a function."""
@@ -207,8 +243,10 @@ class HookRegistry:
                     outcome = "changed" if outcome == "ok" else outcome
         hook.count_result(result)
         detail = b""
-        if hook.record or outcome != "ok":
-            detail = execution_log.pack_detail(self.engine, hook.record, subject, BEFORE, given, changed, result.error)
+        if hook.record != "outcome" or outcome != "ok":
+            detail = execution_log.pack_detail(
+                self.engine, hook.record, self.redact, subject, BEFORE, given, changed, result.error
+            )
         subject.events.append(Event("hook", subject.actor, hook.name, subject.key, outcome, result.duration, detail))
         if outcome == "veto":
             assert isinstance(result.error, VetoError)  # noqa: S101 - that is what makes it one
@@ -240,13 +278,60 @@ class HookRegistry:
 
     # After ------------------------------------------------------------------------------------------------------
 
+    def pending_rows(self, hooks: Sequence[Hook], subject: HookedChange, id: str) -> list[Change]:
+        """Return the rows of pending calls, to be stored with the step of the change, which has this id."""
+        if not any(hook.durable for hook in hooks):
+            return []
+        return pending_rows(self.tenant, self.owner, hooks, subject, id, self.engine.context.clock())
+
+    async def recover(self) -> int:
+        """Run the calls of durable hooks that other processes have left. Returns their number."""
+        count = 0
+        for hook in self._hooks:
+            if not hook.durable:
+                continue
+            for call in await claim_abandoned(self.engine, self.tenant, hook.name, self.owner):
+                count += 1
+                subject = await load_subject(self.engine, self.tenant, call)
+                if subject is not None:
+                    context = hook_context(hook.name, subject.trace)
+                    self.after_queue.put(QueuedHook(hook, subject, context, call.ended()))
+                    continue
+                lost = HookedChange(call.point, call.scope, call.key, Trace(call.correlation, call.id), 0)
+                hook.skipped += 1
+                self.after_queue.record(self._event(hook, lost, "skipped", 0), call.ended())
+        return count
+
+    def _recover_now(self) -> None:
+        self._recover()
+
+    def _recover(self) -> bool:
+        """Run what others have left, in a thread. Returns whether to look again later."""
+        try:
+            count = run(self.recover())
+        except DeniedError:
+            return False  # the store is read-only
+        except Exception as error:  # noqa: BLE001 - it is reported, and tried again
+            log.warning("pending calls of hooks could not be looked for", exc_info=error)
+            return True
+        if count:
+            log.warning("%d calls of hooks that a process has left are run again", count)
+        return True
+
     def after(self, hooks: Sequence[Hook], subject: HookedChange) -> None:
         """Call after-hooks: those that are known to be quick now, the others soon."""
         if subject.id:
             subject.trace = Trace(subject.trace.correlation, subject.id, subject.trace.artifacts)
         for hook in hooks:
-            if hook.pure and not hook.breaker.failures:
-                pure_result = _call_pure(hook, HookContext(subject))
+            if hook.durable:
+                ended = Delete(LINKS, pending_key(self.tenant, hook.name, subject, subject.id))
+                if is_running(hook.name):
+                    self.after_queue.record(self._finish_after(hook, subject, _SKIPPED), ended)
+                else:
+                    context = hook_context(hook.name, subject.trace)
+                    self.after_queue.put(QueuedHook(hook, subject, context, ended))
+            elif hook.pure and not hook.breaker.failures:
+                pure_result = _call_pure(hook, HookContext(subject, hook.name))
                 if isinstance(pure_result, int):
                     self.after_queue.record(self._event(hook, subject, "ok", pure_result))
                 else:
@@ -257,7 +342,7 @@ class HookRegistry:
                 result = _SKIPPED
                 if hook.breaker.allows():
                     result = _mark_late(
-                        hook, call_inline(hook.name, subject.trace, hook.function, HookContext(subject))
+                        hook, call_inline(hook.name, subject.trace, hook.function, HookContext(subject, hook.name))
                     )
                 self.after_queue.record(self._finish_after(hook, subject, result))
             else:
@@ -268,7 +353,7 @@ class HookRegistry:
         hook, result = job.hook, _SKIPPED
         if hook.breaker.allows():
             start = hook.runner.on_loop if hook.is_async else hook.runner.in_thread
-            result = start(hook.function, HookContext(job.subject), hook.budget, job.context).wait()
+            result = start(hook.function, HookContext(job.subject, hook.name), hook.budget, job.context).wait()
         return self._finish_after(hook, job.subject, result)
 
     def _finish_after(self, hook: Hook, subject: HookedChange, result: HookResult) -> Event:
@@ -277,19 +362,19 @@ class HookRegistry:
             result = result._replace(outcome="error")  # it is too late for one
         hook.count_result(result)
         detail = b""
-        if hook.record or result.outcome != "ok":
+        if hook.record != "outcome" or result.outcome != "ok":
             detail = execution_log.pack_detail(
-                self.engine, hook.record, subject, AFTER, subject.stored, False, result.error
+                self.engine, hook.record, self.redact, subject, AFTER, subject.stored, False, result.error
             )
         return self._event(hook, subject, result.outcome, result.duration, detail)
 
     def _event(self, hook: Hook, subject: HookedChange, outcome: str, duration: int, detail: bytes = b"") -> Event:
-        target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.context.clock()
+        target, now = execution_log.target_of(subject), self.engine.context.clock()
         return Event("hook", subject.actor, hook.name, target, outcome, duration, detail, now, subject.trace)
 
     def record_before(self, subject: HookedChange) -> None:
         """Record executions of before-hooks for which there is no step to store them with."""
-        target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.context.clock()
+        target, now = execution_log.target_of(subject), self.engine.context.clock()
         for event in subject.events:
             self.after_queue.record(event._replace(target=target, time=now, trace=subject.trace))
 
@@ -314,15 +399,19 @@ class HookRegistry:
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Drain the queue, and end all threads."""
+        if self._recovery is not None:
+            self._recovery.stop()
         if not self.after_queue.drain(timeout):
             log.error("after-hooks were not done when the store was closed: %d were left", self.after_queue.waiting)
         self.after_queue.close()
+        end_owner(self.owner)
         for hook in self._hooks:
             hook.runner.close()
 
     def reinit_locks(self) -> None:
         """Reinitialize in a forked child. Waiting hooks are the parent's to run."""
         self._lock = Lock()
+        self.owner = new_owner()
         self.after_queue.reinit_locks()
         for hook in self._hooks:
             hook.breaker.reinit_locks()

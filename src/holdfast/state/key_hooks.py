@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from holdfast.backends.interface import Change
 from holdfast.engine.events import Event
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import Operation, apply
@@ -123,6 +124,10 @@ class KeyHooks:
 
     def _dump(self, key: str, value: Any) -> Packed:
         return pack_value(self._handle, key, value)
+
+    def pending_rows(self, id: str) -> list[Change]:
+        """Return the rows of pending calls of durable hooks, to be stored with the step of the changes."""
+        return [row for hooks, subject in self.pending for row in self._registry.pending_rows(hooks, subject, id)]
 
     def call_after(self, version: int, id: str) -> None:
         """Call the after-hooks, once the changes are committed."""

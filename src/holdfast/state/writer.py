@@ -422,6 +422,8 @@ class _LineEdit:
 
     def _attach(self, id: str) -> list[Change]:
         made = self._audit.rows(id)
+        if self.hooks is not None:
+            made += self.hooks.pending_rows(id)
         if self._trace.artifacts:
             keys = [each.key for each in self.written]
             made += artifact_links.link_rows(self._line, id, self._version, self._time, keys, self._trace.artifacts)

@@ -121,6 +121,12 @@ if TYPE_CHECKING:
     from holdfast.store.thread import Thread as Thread
     from holdfast.store.thread import ThreadOperations as ThreadOperations
     from holdfast.store.thread_access import StoreChanges as StoreChanges
+    from holdfast.store.timeline.api import AsyncTimeline as AsyncTimeline
+    from holdfast.store.timeline.api import Timeline as Timeline
+    from holdfast.store.timeline.api import TimelineOperations as TimelineOperations
+    from holdfast.store.timeline.api import TimelinePage as TimelinePage
+    from holdfast.store.timeline.causality import CausalNode as CausalNode
+    from holdfast.store.timeline.event import TimelineEvent as TimelineEvent
     from holdfast.store.transaction import Transaction as Transaction
 
 _MODULES = {
@@ -201,6 +207,9 @@ _MODULES = {
     "holdfast.store.store": ("AsyncStore", "Store", "StoreOperations"),
     "holdfast.store.thread": ("AsyncThread", "Thread", "ThreadOperations"),
     "holdfast.store.thread_access": ("StoreChanges",),
+    "holdfast.store.timeline.api": ("AsyncTimeline", "Timeline", "TimelineOperations", "TimelinePage"),
+    "holdfast.store.timeline.causality": ("CausalNode",),
+    "holdfast.store.timeline.event": ("TimelineEvent",),
     "holdfast.store.transaction": ("Transaction",),
 }
 

@@ -22,9 +22,11 @@ from holdfast.engine.pages import Page
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.history.diff_result import Diff, DiffSide
 from holdfast.history.search import SearchPage
+from holdfast.hooks.statistics import HookStatisticsList
 from holdfast.maintenance.jobs.job import Job, JobRun
 from holdfast.state.sessions.api import Session
 from holdfast.state.sessions.records import SessionRecord
+from holdfast.store.timeline.api import TimelinePage
 
 ARGUMENTS = frozenset(
     {
@@ -100,6 +102,12 @@ class _CallRegistry(Registry):
         self._application = codec.registry
         self.register(Page, lambda page: [list(page), page.next], lambda parts: Page(parts[0], parts[1]))
         self.register(SearchPage, _dump_search, _load_search)
+        self.register(
+            TimelinePage,
+            lambda page: [list(page), page.next, page.examined, page.stopped],
+            lambda parts: TimelinePage(parts[0], parts[1], None, parts[2], stopped=parts[3]),
+        )
+        self.register(HookStatisticsList, list, HookStatisticsList)
         self.register(Diff, _dump_diff, lambda parts: _load_diff(codec, parts))
         self.register(Absent, lambda _: None, lambda _: NOTHING)
         self.register(type(MISSING), lambda _: None, lambda _: MISSING)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.retention import Retention, RetentionRules
     from holdfast.maintenance.verify.heads import StoreHeads
     from holdfast.maintenance.verify.verifier import VerifyReport
+    from holdfast.security.audit.archive import AuditArchive
 
 
 class MaintenanceOperations:
@@ -77,6 +78,35 @@ class MaintenanceOperations:
         policy = retention.policy_of(policy, rules)
         return await pruner.prune(
             self._handle.engine, self._handle.tenant, policy, selection, dry_run=dry_run, progress=progress, each=each
+        )
+
+    @sync_and_async
+    async def archive_hooks(
+        self,
+        path: str | Path,
+        *,
+        keep_within: Duration | None = None,
+        keep_last: int | None = None,
+        max_bytes: int | None = None,
+        dry_run: bool = False,
+    ) -> AuditArchive:
+        """Write old records of the history of hooks to a file, a segment of the archive, and remove them from the
+        store: `archive_hooks("hooks-1.jsonl", keep_within="30d", keep_last=100_000)`.
+
+        A record stays if it is younger than `keep_within`, or one of about the last `keep_last`, as far as all fit
+        into `max_bytes`. These are the records of after-hooks and of vetoes: those of before-hooks belong to the audit
+        of the changes, see `audit.archive`, which also says how a segment is checked.
+        """
+        from holdfast.maintenance import hook_archive
+
+        return await hook_archive.archive_hooks(
+            self._handle.engine,
+            self._handle.tenant,
+            path,
+            keep_within=keep_within,
+            keep_last=keep_last,
+            max_bytes=max_bytes,
+            dry_run=dry_run,
         )
 
     @sync_and_async

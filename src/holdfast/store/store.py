@@ -186,14 +186,14 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     def _hooks(self) -> Hooks:
         """Functions that are called before and after changes."""
-        from holdfast.hooks.api import Hooks
+        from holdfast.store.hook_entry import open_hooks
 
-        return Hooks(self._handle.engine, self._handle.tenant)
+        return open_hooks(self._handle)
 
     def _async_hooks(self) -> AsyncHooks:
-        from holdfast.hooks.api import AsyncHooks
+        from holdfast.store.hook_entry import open_async_hooks
 
-        return AsyncHooks(self._handle.engine, self._handle.tenant)
+        return open_async_hooks(self._handle)
 
     hooks = sync_or_async_property(_hooks, _async_hooks)
 

@@ -27,11 +27,13 @@ from holdfast.engine.row_format import Line, LineSummary, check_name
 from holdfast.engine.types import SCAN_LIMIT, ThreadInfo
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
+from holdfast.state.api import sync_or_async_property
 
 if TYPE_CHECKING:
     from holdfast.engine.types import Progress
     from holdfast.history.search import SearchPage
     from holdfast.security.access.policy import Right
+    from holdfast.store.timeline.api import AsyncTimeline, Timeline
 
 Operation = TypeVar("Operation", bound=Callable[..., Coroutine[Any, Any, Any]])
 
@@ -116,6 +118,22 @@ class ThreadListing:
     """Lists and searches threads. A store and the view of an identity have these as methods."""
 
     _handle: StoreHandle
+
+    def _timeline(self) -> Timeline:
+        """What happened in the store, on one axis of time, as far as it may be read."""
+        from holdfast.store.timeline.api import Timeline
+
+        return Timeline(self._handle, self._flush_audit)
+
+    def _async_timeline(self) -> AsyncTimeline:
+        from holdfast.store.timeline.api import AsyncTimeline
+
+        return AsyncTimeline(self._handle, self._flush_audit)
+
+    timeline = sync_or_async_property(_timeline, _async_timeline)
+
+    async def _flush_audit(self) -> None:
+        """Write what the audit has collected, where it is collected."""
 
     @sync_and_async
     async def threads(

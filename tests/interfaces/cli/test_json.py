@@ -13,7 +13,19 @@ import click
 import pytest
 
 import holdfast
-from holdfast import PersistentAgent, agents, history, jobs, maintenance, schemas, security, snapshots, state, store
+from holdfast import (
+    PersistentAgent,
+    agents,
+    history,
+    hooks,
+    jobs,
+    maintenance,
+    schemas,
+    security,
+    snapshots,
+    state,
+    store,
+)
 from holdfast.interfaces.cli.main import cli
 from tests.interfaces.cli import kit
 from tests.support.cases import case
@@ -50,6 +62,9 @@ grep message
 grep -c message
 grep --index
 grep --drop-index
+timeline
+timeline kind:checkpoint --html timeline.html --otlp spans.json
+timeline --thread t1 --of count
 stats
 branch t1
 branch t1 new
@@ -159,6 +174,9 @@ audit
 audit verify
 audit export audit.jsonl
 audit check audit.jsonl
+hooks history
+hooks stats
+hooks archive hooks.jsonl --keep-last 1
 audit archive segment.jsonl --older-than 0s
 sensitive scan
 prune t1 --keep-last 3 --dry-run
@@ -260,6 +278,7 @@ def fields(record: Any) -> Iterator[tuple[str, Any]]:
 @pytest.fixture
 def full(url: str, tmp_path: Path) -> str:
     with holdfast.open(url) as store:
+        store.hooks.after("agent.start", name="follow")(lambda _: None)
         for id in ("anna", "ben"):
             agent = Writer().attach(store, id)
             agent.start()
@@ -296,7 +315,7 @@ def test_every_command_uses_the_same_words(full: str, subtests: pytest.Subtests)
 
 def api_words() -> Iterator[str]:
     """The fields of everything that the Python API returns, and the parameters of its methods."""
-    for root in (holdfast, agents, history, jobs, maintenance, schemas, security, snapshots, state, store):
+    for root in (holdfast, agents, history, hooks, jobs, maintenance, schemas, security, snapshots, state, store):
         for each in (getattr(root, name) for name in root.__all__):
             if isinstance(each, type):
                 yield from getattr(each, "_fields", ())

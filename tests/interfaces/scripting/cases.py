@@ -402,7 +402,20 @@ store.hooks.after("state.set", name="later")(lambda call: None)
 store.state("agent:h").set("z", 1)
 store.hooks.drain(20)
 store.hooks.history("upper")[0].outcome
+store.hooks.statistics()[0].hook
 store.hooks.before("no.such.point")(lambda call: None) # invalid
+
+# the timeline
+store.put("told", {"a": 1}).step
+store.put("told", {"a": 2}).step
+len(store.timeline.query(thread="told"))
+store.timeline.query("kind:", limit=1) # invalid
+last = store.timeline.query(thread="told", limit=1)[0]
+len(store.timeline.causes(last.id).events)
+store.timeline.causes(thread="told", path="a").events[0].kind
+store.timeline.effects(last.id).links
+store.timeline.effects("nothing") # not-found
+store.as_identity("agent:me").timeline.query(thread="told")
 
 # jobs
 store.jobs.add("nightly", "verify", schedule="daily at 03:00", settings={"level": "structure"}).schedule

@@ -239,6 +239,7 @@ VIEWS = {
     "jobs": "/jobs",
     "job": "/jobs/nightly",
     "audit": "/audit",
+    "timeline": "/timeline",
     "verify": "/verify?level=hashes",
     "metrics": "/metrics/plots",
 }
@@ -264,6 +265,7 @@ ODD_VIEWS = (
     "/jobs",
     f"/jobs/{_ODD}",
     f"/audit?thread={_ODD}",
+    f"/timeline?thread={_ODD}",
     f"/verify?level=hashes&thread={_ODD}",
 )
 """Addresses of what `fill_odd` made."""

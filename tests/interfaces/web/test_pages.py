@@ -251,6 +251,15 @@ def test_signing_out_ends_the_session_and_needs_its_page(served: ServedStore) ->
     assert served.request("GET", "/", token=None, headers=cookie).status == 401
 
 
+def test_an_event_is_shown_with_its_causes_and_effects(served: ServedStore) -> None:
+    page = get(served, "/timeline?query=kind%3Acheckpoint%20thread%3Achat-1")
+    (first, *_) = re.findall(r'href="/timeline/([^"?]+)"', page.text)
+    event = get(served, f"/timeline/{first}")
+    assert "What led to it" in event.text
+    assert "thread:chat-1" in event.text
+    assert "What it led to" in event.text
+
+
 def test_stored_markup_is_shown_as_text(served: ServedStore) -> None:
     for path in ODD_VIEWS:
         answer = get(served, path)
@@ -366,6 +375,7 @@ def test_opening_a_store_changes_no_byte(tmp_path: Path) -> None:
                 "agents",
                 "sessions",
                 "artifacts",
+                "timeline",
                 "schemas",
             ):
                 load_page(base + path, token)

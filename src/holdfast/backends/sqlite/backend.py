@@ -50,6 +50,7 @@ from holdfast.backends.sqlite.database_file import (
     FileOptions,
     LockWait,
     find_damage,
+    has_time_indexes,
     measure,
     missing_tables,
     read_only_options,
@@ -102,6 +103,7 @@ class SQLiteBackend(Backend):
         self._checkpoint_at = self._space_check_at = 0
         self._is_alone = False
         self._missing: frozenset[str] = frozenset()
+        self._timed = True
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> SQLiteBackend:
@@ -128,6 +130,7 @@ class SQLiteBackend(Backend):
             max_batch=1 << 30,
             words=True,
             joint_batches=True,
+            times=self._timed,
         )
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
@@ -240,7 +243,8 @@ class SQLiteBackend(Backend):
 
     def _open_first(self) -> None:
         if self._settings.read_only:
-            self._missing = missing_tables(self._connections.open_viewer())
+            viewer = self._connections.open_viewer()
+            self._missing, self._timed = missing_tables(viewer), has_time_indexes(viewer)
         else:
             self._start_writing(self._connections.open_writer().connection)
 

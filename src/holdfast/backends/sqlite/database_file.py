@@ -17,7 +17,14 @@ import apsw
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.fsutil import path_exists
 from holdfast.backends.sqlite.errors import BUSY, is_damage
-from holdfast.backends.sqlite.schema import APPLICATION_ID, CHANGES, VERSION, create_statements, upgrade_statements
+from holdfast.backends.sqlite.schema import (
+    APPLICATION_ID,
+    CHANGES,
+    TIME_INDEXES,
+    VERSION,
+    create_statements,
+    upgrade_statements,
+)
 from holdfast.backends.sqlite.text_search import refresh_index
 from holdfast.backends.tables import LATER
 from holdfast.errors import ConfigError, CorruptError, DeniedError, NotFoundError, UnsupportedError
@@ -156,6 +163,7 @@ def changed_definitions(cursor: apsw.Cursor) -> list[str]:
             fresh.execute(statement)
         expected = fresh.execute(sql).fetchall()
     missing, found = missing_tables(cursor), set(cursor.execute(sql))
+    missing |= TIME_INDEXES.keys() - {name for _, name, _ in found}
     return [
         f"the definition of {kind} {name} was changed"
         for kind, name, definition in expected
@@ -264,14 +272,28 @@ def _is_store(connection: apsw.Connection, url: str) -> bool:
     return False
 
 
+def has_time_indexes(cursor: apsw.Cursor) -> bool:
+    """Return whether a file has the indexes by time, which those of older versions lack."""
+    return not _missing_indexes(cursor)
+
+
+def _missing_indexes(cursor: apsw.Cursor) -> list[str]:
+    """Return the indexes by time that a file lacks, of tables that it has."""
+    names = {name for (name,) in cursor.execute("SELECT name FROM sqlite_schema")}
+    return [name for name in TIME_INDEXES if name not in names and name.partition("_")[0] in names]
+
+
 def _is_current(connection: apsw.Connection) -> bool:
-    """Return whether a file has all tables of this version."""
-    return not missing_tables(connection.cursor())
+    """Return whether a file has all tables and indexes of this version."""
+    return not missing_tables(connection.cursor()) and has_time_indexes(connection.cursor())
 
 
 def _upgrade(connection: apsw.Connection) -> None:
     for statement in upgrade_statements():
-        connection.execute(statement)
+        if statement not in TIME_INDEXES.values():
+            connection.execute(statement)
+    for name in _missing_indexes(connection.cursor()):
+        connection.execute(TIME_INDEXES[name])
 
 
 def _check_length(path: str, url: str) -> None:

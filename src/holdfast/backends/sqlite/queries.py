@@ -10,7 +10,7 @@ import apsw
 
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.sqlite import errors
-from holdfast.backends.sqlite.schema import HEAD, LATEST, STATEMENTS
+from holdfast.backends.sqlite.schema import HEAD, LATEST, STATEMENTS, add_hints
 from holdfast.backends.tables import STEPS
 
 _CACHE_MISSES = apsw.SQLITE_DBSTATUS_CACHE_MISS
@@ -55,9 +55,12 @@ def _run_query(cursor: apsw.Cursor, query: Query) -> list[Row] | None:
     if isinstance(query, Get):
         cursor.executemany(statements.get, dict.fromkeys(query.keys))
     else:
-        _, prefix, start, stop, reverse, limit, by, bodies, _ = query
+        _, prefix, start, stop, reverse, limit, by, bodies, _, hints = query
         sql = statements.scan(by, len(prefix), len(start), len(stop), reverse, bodies)
-        cursor.execute(sql, (*prefix, *start, *stop, -1 if limit is None else limit))
+        texts: list[str] = []
+        if hints:
+            sql, texts = add_hints(query.space, sql, hints)
+        cursor.execute(sql, (*prefix, *start, *stop, *texts, -1 if limit is None else limit))
     width = len(query.space.key)
     rows: list[tuple[Any, ...]] = cursor.fetchall()
     kinds = statements.kinds

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.backends.interface import ColumnHint
 from holdfast.backends.tables import (
     CONVERSATIONS,
+    EVENTS,
     LATER,
     NODES,
     OBJECTS,
@@ -82,6 +84,35 @@ CREATE VIEW threads AS
 """The current view: not all lines are threads."""
 
 
+HAS_ORIGIN = "instr(metadata, '\"␞origin\":')"
+"""Whether a step of a thread says who saved it and why."""
+
+FAILED = "outcome NOT IN ('changed', 'ok', 'skipped')"
+"""The condition of events that failed, as their index has it: a bound value would not be recognised."""
+
+_SUCCESSES = ("changed", "ok", "skipped")
+
+RARE = "kind NOT IN ('change', 'hook')"
+"""The condition of events of kinds that are rare among many others."""
+
+_FREQUENT = {"change", "hook"}
+
+# By time, across lines; and what is looked for among many events. What is rare has an index of its own.
+TIME_INDEXES = {
+    name: f"CREATE INDEX IF NOT EXISTS {name} ON {definition}"
+    for name, definition in {
+        "steps_time": "steps (tenant, time)",
+        "steps_origin": f"steps (tenant, time) WHERE {HAS_ORIGIN}",
+        "events_time": "events (tenant, time, kind, action)",
+        "events_correlation": "events (tenant, correlation, time)",
+        "events_actor": "events (tenant, actor, time) WHERE actor <> ''",
+        "events_cause": "events (tenant, cause, time) WHERE cause <> ''",
+        "events_rare": f"events (tenant, kind, time) WHERE {RARE}",
+        "events_failed": f"events (tenant, time) WHERE {FAILED}",
+    }.items()
+}
+
+
 def create_statements() -> list[str]:
     """Return the statements that create all tables and views."""
     first = [space for space in TABLES if space not in LATER]
@@ -93,6 +124,7 @@ def upgrade_statements() -> list[str]:
     """Return the statements that add what the first version lacks. They may be repeated."""
     return [
         *(_table(space, "IF NOT EXISTS ") for space in LATER),
+        *TIME_INDEXES.values(),
         _CHANGES,
         "DROP VIEW IF EXISTS threads",
         _THREADS,
@@ -184,6 +216,43 @@ def _equal(names: Sequence[str]) -> str:
 
 def _compare(names: Sequence[str], operator: str) -> list[str]:
     return [f"({', '.join(names)}) {operator} ({', '.join('?' * len(names))})"] if names else []
+
+
+def add_hints(space: Table, sql: str, hints: Sequence[ColumnHint]) -> tuple[str, list[str]]:
+    """Return the SQL of a scan that leaves out what does not fit hints, and what it binds after the bounds."""
+    conditions, texts = [], list[str]()
+    for column, values, excluded, contains in hints:
+        if column not in space.columns or not values:
+            continue
+        texts += values
+        if contains:
+            conditions += [HAS_ORIGIN] if column == "metadata" else []
+            conditions += [f"instr({column}, ?)"] * len(values)
+        else:
+            places = ", ".join("?" * len(values))
+            conditions.append(f"{column} {'NOT IN' if excluded else 'IN'} ({places})")
+            # As the indexes have it.
+            conditions += [f"{column} <> ''"] if column in ("actor", "cause") and not excluded else []
+            if column == "outcome" and (values == _SUCCESSES if excluded else not {*values} & {*_SUCCESSES}):
+                conditions.append(FAILED)
+        if column == "kind" and not excluded and not _FREQUENT & {*values}:
+            conditions.append(RARE)
+    if not conditions:
+        return sql, texts
+    sql = sql.replace(" ORDER BY ", f" AND {' AND '.join(conditions)} ORDER BY ")
+    if space is EVENTS and RARE not in conditions and {hint.column for hint in hints} <= {"kind", "action"}:
+        sql = _by_index_alone(space, sql)
+    return sql, texts
+
+
+def _by_index_alone(space: Table, sql: str) -> str:
+    """Return a scan that finds the keys of rows in the index of times: to look at each row takes ten times as long."""
+    names = ", ".join(space.key)
+    columns, _, rest = sql.partition(" FROM events ")
+    condition, _, order = rest.partition(" ORDER BY ")
+    ordering = order.removesuffix(" LIMIT ?")
+    keys = f"SELECT {names} FROM events INDEXED BY events_time {condition} ORDER BY {order}"  # noqa: S608
+    return f"{columns} FROM events WHERE ({names}) IN ({keys}) ORDER BY {ordering}"
 
 
 HEAD = """

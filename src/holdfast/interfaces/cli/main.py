@@ -45,6 +45,7 @@ COMMANDS = {
         "diff": ("diff", "Compare two states."),
         "blame": ("blame", "Show which checkpoint wrote each part of a state."),
         "grep": ("grep", "Search threads, agents, scopes and sessions."),
+        "timeline": ("timeline", "Show what happened, and why."),
         "stats": ("threads", "Show statistics of the store."),
     },
     "Write": {
@@ -66,6 +67,7 @@ COMMANDS = {
         "session": ("session", "Start, list, end or resume sessions."),
         "grant": ("grant", "Grant, list or revoke rights; manage groups and roles."),
         "audit": ("audit", "Show and verify the audit."),
+        "hooks": ("hooks", "Show what hooks did."),
         "sensitive": ("sensitive", "Find credentials and personal data in a store."),
     },
     "Maintain": {

@@ -31,6 +31,42 @@ class RecoveryModel(Model):
     version: int
 
 
+class TimelineEventModel(Model):
+    """Something that happened."""
+
+    time: datetime
+    kind: str
+    action: str
+    scope: str
+    key: str
+    actor: str
+    outcome: str
+    duration: float
+    correlation: str
+    cause: str
+    id: str
+    number: int
+    summary: str
+    detail: dict[str, Any]
+    trace_id: str
+    span_id: str
+
+
+class CausalNodeModel(Model):
+    """A step in a tree of causes or effects, with its depth. Nodes follow what they belong to."""
+
+    depth: int
+    id: str
+    events: list[TimelineEventModel]
+    more: bool
+
+
+class CausalTreeModel(Model):
+    """A tree of causes or effects, each node before those that it leads to."""
+
+    items: list[CausalNodeModel]
+
+
 class ArtifactLinkModel(Model):
     """A change that was made with an artifact."""
 

@@ -39,6 +39,7 @@ from holdfast.interfaces.http.state_routes import STATES
 from holdfast.interfaces.http.store_reads import STORE
 from holdfast.interfaces.http.thread_reads import THREADS, read_parts
 from holdfast.interfaces.http.thread_writes import WRITES
+from holdfast.interfaces.http.timeline_routes import TIMELINE
 from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER, SERVER_HEADER
 from holdfast.interfaces.http.values import file_of
 from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
@@ -51,6 +52,7 @@ ROUTES: tuple[Route, ...] = (
     *WRITES.routes,
     *STATES.routes,
     *ADMIN.routes,
+    *TIMELINE.routes,
     *CALLING.routes,
 )
 """All operations of the API."""

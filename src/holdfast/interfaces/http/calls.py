@@ -60,7 +60,8 @@ CALLS: Mapping[str, PartCalls] = {
         "diff exists export history list load messages transfers transitions",
         "delete import_ resolve rollback transfer transfer_many",
     ),
-    "hooks": _part("history list"),
+    "hooks": _part("history list statistics"),
+    "timeline": _part("causes effects query"),
     "access": _part(
         "assignments frozen grants groups may parents roles tokens",
         "allow_children assign cut_off define_role drop_role forbid_children freeze grant issue_token join leave revoke"

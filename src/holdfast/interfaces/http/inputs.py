@@ -181,6 +181,24 @@ class AuditParams(PageParams):
     until: str | None = None
 
 
+class EventParams(Input):
+    """An event, by the id of the step that recorded it."""
+
+    id: str
+
+
+class TimelineParams(PageParams):
+    """Which events of the timeline to list."""
+
+    query: str = ""
+    thread: str | None = None
+    scope: str | None = None
+    errors: bool = False
+    since: str | None = None
+    until: str | None = None
+    oldest_first: bool = False
+
+
 class StatsParams(Input):
     """How to count."""
 

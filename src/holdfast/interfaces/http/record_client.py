@@ -317,6 +317,52 @@ class RecordClient(HttpTransport):
         )
         return found
 
+    def query_timeline(
+        self,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        query: str = "",
+        thread: str | None = None,
+        scope: str | None = None,
+        errors: bool = False,
+        since: str | None = None,
+        until: str | None = None,
+        oldest_first: bool = False,
+    ) -> models.PageModel[admin_models.TimelineEventModel]:
+        """List what happened, the newest first."""
+        params = inputs.TimelineParams(
+            limit=limit,
+            cursor=cursor,
+            query=query,
+            thread=thread,
+            scope=scope,
+            errors=errors,
+            since=since,
+            until=until,
+            oldest_first=oldest_first,
+        )
+        found: models.PageModel[admin_models.TimelineEventModel] = self.send(
+            "GET", "/timeline", params, None, models.PageModel[admin_models.TimelineEventModel]
+        )
+        return found
+
+    def get_causes(self, id: str) -> admin_models.CausalTreeModel:
+        """Find what led to an event."""
+        params = inputs.EventParams(id=id)
+        found: admin_models.CausalTreeModel = self.send(
+            "GET", "/timeline/{id}/causes", params, None, admin_models.CausalTreeModel
+        )
+        return found
+
+    def get_effects(self, id: str) -> admin_models.CausalTreeModel:
+        """Find what an event led to."""
+        params = inputs.EventParams(id=id)
+        found: admin_models.CausalTreeModel = self.send(
+            "GET", "/timeline/{id}/effects", params, None, admin_models.CausalTreeModel
+        )
+        return found
+
     def call_read(
         self,
         part: str,

@@ -40,6 +40,7 @@ from holdfast.store import (
     Sensitive,
     Store,
     Thread,
+    Timeline,
     ValueOutline,
 )
 
@@ -330,6 +331,11 @@ class RemoteAudit(RemotePart, Audit):
     """The audit of a served store."""
 
 
+@_served("timeline", Timeline)
+class RemoteTimeline(RemotePart, Timeline):
+    """What happened in a served store."""
+
+
 @_served("keys", Keys)
 class RemoteKeys(RemotePart, Keys):
     """The keys of a served store."""
@@ -381,6 +387,7 @@ class _RemoteMembers(RemotePart):
     agents = property(lambda self: RemoteAgents(self._connection))
     erasure = property(lambda self: RemoteErasure(self._connection))
     sensitive = property(lambda self: RemoteSensitive(self._connection))
+    timeline = property(lambda self: RemoteTimeline(self._connection))
 
 
 @_served("store", IdentityView)

@@ -40,6 +40,7 @@ _SCOPED = {
     "artifacts": "Artifacts",
     "agents": "Agents",
     "sharing": "Sharing",
+    "timeline": "Timeline",
 }
 _ENDLESS = "It calls a function for as long as there is work; call {} in a loop."
 _BLOCK = f"{_OWN}a block; `transact` calls a function instead."
@@ -223,9 +224,13 @@ DECLARATIONS: dict[str, Declaration] = {
     ),
     "Hooks": Declaration(
         "hooks Hooks",
-        "remove list drain history",
+        "remove list drain history statistics",
         {"before()": "HookRegistration", "after()": "HookRegistration"},
-        excluded={"add": f"{_OWN}it takes an object of Python."},
+        excluded={
+            "add": f"{_OWN}it takes an object of Python.",
+            "record_as": f"{_OWN}the host decides what is recorded.",
+            "recover": f"{_OWN}durable hooks are the host's.",
+        },
     ),
     "HookRegistration": Declaration("", is_callable=True),
     "HookContext": Declaration("hooks HookContext", "note"),
@@ -280,12 +285,14 @@ DECLARATIONS: dict[str, Declaration] = {
         omitted={"verify": "heads"},
         excluded={"archive": _FILES, "export": _FILES},
     ),
+    "Timeline": Declaration("store Timeline", "query causes effects"),
     "Maintenance": Declaration(
         "store Maintenance",
         "verify compact prune delete doctor heads hold release holds quota set_quota quarantine sweep_orphans "
         "build_index drop_index",
         omitted={"verify": "heads", "prune": "policy"},
         excluded={
+            "archive_hooks": _FILES,
             "load_heads": _FILES,
             "repair": f"{_OWN}it takes other stores; a job repairs.",
             "project": f"{_OWN}the host chooses readable rows.",

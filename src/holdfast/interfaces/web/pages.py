@@ -22,7 +22,7 @@ from holdfast.interfaces.http.authentication import cookie_name, cookie_value
 from holdfast.interfaces.http.problems import internal_problem, to_problem
 from holdfast.interfaces.http.service import Call, Caller
 from holdfast.interfaces.http.thread_reads import search as search_threads
-from holdfast.interfaces.web import agent_page, operations_page, session_page, state_page, thread_page
+from holdfast.interfaces.web import agent_page, operations_page, session_page, state_page, thread_page, timeline_page
 from holdfast.interfaces.web.action_plan import ActionForm
 from holdfast.interfaces.web.actions import action_values
 from holdfast.interfaces.web.finder import find_values
@@ -53,6 +53,7 @@ _RAIL = (
     ("/state", "State", False),
     ("/agents", "Agents", False),
     ("/sessions", "Sessions", False),
+    ("/timeline", "Timeline", False),
     ("/schemas", "Schemas", True),
     ("/backups", "Backups", True),
     ("/jobs", "Jobs", True),
@@ -348,6 +349,14 @@ def _change_job(call: Call, request: Request, form: ActionForm) -> tuple[str, di
     raise Redirection(f"/jobs/{segment(name)}")
 
 
+def _timeline(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "timeline.html", timeline_page.timeline_values(call, request.query_params)
+
+
+def _event(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "event.html", timeline_page.event_values(call, _part(request, "id"))
+
+
 def _audit(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     return "audit.html", operations_page.audit_values(call, request.query_params)
 
@@ -419,6 +428,8 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         Route("/jobs", pages.page(_jobs)),
         Route("/jobs/{name}", pages.page(_jobs)),
         Route("/jobs/{name}/{change}", pages.form_page(_change_job), methods=["POST"]),
+        Route("/timeline", pages.page(_timeline)),
+        Route("/timeline/{id}", pages.page(_event)),
         Route("/audit", pages.page(_audit)),
         Route("/verify", pages.page(_verify)),
         Route("/metrics/plots", pages.page(metrics)),

@@ -71,7 +71,7 @@ class RestorePlan:
         if not self._in_place:
             newer = len(own) - len(shared)
             raise ConflictError(
-                f"the store has {newer} checkpoint{'s' if newer > 1 else ''} of this thread that the backup does not have",
+                f"the store has {newer} checkpoint{'s' if newer > 1 else ''} of this thread that the backup lacks",
                 where=f"thread {line} in {backend.url}",
                 hint="Restore in place, which keeps them on their branch; under another name; or into another store",
                 code="restore-conflict",

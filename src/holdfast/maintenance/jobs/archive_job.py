@@ -1,4 +1,5 @@
-"""The job that archives the audit: old records go to a file in a folder, a new one each time."""
+"""The jobs that archive the audit and the history of hooks: old records go to a file in a folder, a new one each
+time."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from typing import Any
 from holdfast.backends.interface import BlockingCall
 from holdfast.engine.namespaces import parse_kinds
 from holdfast.errors import ConfigError, InvalidError
+from holdfast.maintenance.hook_archive import archive_hooks, check_rules
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
-from holdfast.security.audit.archive import ARCHIVED_KINDS, archive
+from holdfast.security.audit.archive import ARCHIVED_KINDS, AuditArchive, archive
 from holdfast.time_parser import parse_nanoseconds
 
 
@@ -25,19 +27,43 @@ def _check(settings: Mapping[str, Any]) -> None:
         parse_kinds(settings["kinds"])
 
 
-async def _archive(job: JobContextBase) -> JobResult:
-    handle, folder = job.store._handle, Path(job.settings["folder"])
+async def _file(job: JobContextBase, kind: str) -> Path:
+    """Return a new file in the folder of the job."""
+    folder = Path(job.settings["folder"])
     try:
         await BlockingCall(lambda: folder.mkdir(parents=True, exist_ok=True))
     except OSError as error:
         raise ConfigError(f"the folder cannot be used: {error.strerror}", where=str(folder)) from error
-    kinds = parse_kinds(job.settings["kinds"]) if "kinds" in job.settings else ARCHIVED_KINDS
-    before = handle.now() - parse_nanoseconds(job.settings["older_than"], "age")
-    path = folder / f"audit-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.jsonl"
-    done = await archive(handle.engine, handle.tenant, path, before, kinds)
+    return folder / f"{kind}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.jsonl"
+
+
+def _result(done: AuditArchive) -> JobResult:
     if not done.steps:
         return JobResult("there is nothing of that age")
-    return JobResult(f"{done.rows} records are in segment {done.segment}, {path.name}")
+    return JobResult(f"{done.rows} records are in segment {done.segment}, {Path(done.path).name}")
+
+
+async def _archive(job: JobContextBase) -> JobResult:
+    handle, path = job.store._handle, await _file(job, "audit")
+    kinds = parse_kinds(job.settings["kinds"]) if "kinds" in job.settings else ARCHIVED_KINDS
+    before = handle.now() - parse_nanoseconds(job.settings["older_than"], "age")
+    return _result(await archive(handle.engine, handle.tenant, path, before, kinds))
+
+
+_RULES = {"keep_within": str, "keep_last": int, "max_bytes": int}
+
+
+def _check_hooks(settings: Mapping[str, Any]) -> None:
+    known_only(settings, folder=str, **_RULES)
+    if not settings.get("folder"):
+        raise InvalidError("a job that archives the history of hooks needs the setting folder")
+    check_rules({name: settings.get(name) for name in _RULES})
+
+
+async def _archive_hooks(job: JobContextBase) -> JobResult:
+    handle, path = job.store._handle, await _file(job, "hooks")
+    rules: dict[str, Any] = {name: job.settings.get(name) for name in _RULES}
+    return _result(await archive_hooks(handle.engine, handle.tenant, path, **rules))
 
 
 ARCHIVE_JOB = JobType(
@@ -49,5 +75,18 @@ ARCHIVE_JOB = JobType(
         "folder": "the directory for the files",
         "older_than": "the least age of records, such as 90d",
         "kinds": "a list of kinds of lines, if not all but agent",
+    },
+)
+
+ARCHIVE_HOOKS_JOB = JobType(
+    "archive-hooks",
+    "move old records of after-hooks and vetoes to files, which still verify",
+    _archive_hooks,
+    _check_hooks,
+    {
+        "folder": "the directory for the files",
+        "keep_within": "the age up to which records stay, such as 30d",
+        "keep_last": "about how many of the last records stay",
+        "max_bytes": "the size that the records may have",
     },
 )

@@ -14,7 +14,7 @@ from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.jobs.alert_job import ALERT_JOB
-from holdfast.maintenance.jobs.archive_job import ARCHIVE_JOB
+from holdfast.maintenance.jobs.archive_job import ARCHIVE_HOOKS_JOB, ARCHIVE_JOB
 from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
 from holdfast.maintenance.jobs.erasure_jobs import ERASURE_JOBS
 from holdfast.maintenance.jobs.heads_job import HEADS_JOB
@@ -346,6 +346,7 @@ _ALL = (
         {"prefix": "only threads whose names start with it"},
     ),
     ARCHIVE_JOB,
+    ARCHIVE_HOOKS_JOB,
     HEADS_JOB,
     JobType("reencrypt", "encrypt everything with the newest keys, after they were rotated", _reencrypt),
     JobType(

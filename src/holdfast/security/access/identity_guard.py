@@ -144,6 +144,15 @@ class IdentityGuard(Guard):
         rights = await self._rights(await self._access.tip())
         return [each for each in scopes if self.refuse(rights, "read", require_scope(each), ()) is None]
 
+    async def readable(self, keys: Sequence[tuple[Scope, str]]) -> list[tuple[Scope, str]]:
+        """Return the keys that may be read. Nothing is recorded."""
+        rights = await self._rights(await self._access.tip())
+        return [
+            (scope, key)
+            for scope, key in keys
+            if self.refuse(rights, "read", require_scope(scope), (key,) if key else ()) is None
+        ]
+
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
         """Record that keys were read. `DeniedError` if the right was revoked meanwhile, or the identity frozen."""
         if self._depends_on_rights(scope) or await self._access.is_frozen(self.identity):

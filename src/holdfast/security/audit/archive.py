@@ -68,10 +68,17 @@ class AuditArchive:
 
 
 async def archive(
-    engine: Engine, tenant: str, path: str | Path, before: int, kinds: frozenset[LineKind], *, dry_run: bool = False
+    engine: Engine,
+    tenant: str,
+    path: str | Path,
+    before: int,
+    kinds: frozenset[LineKind],
+    *,
+    dry_run: bool = False,
+    only: str = "",
 ) -> AuditArchive:
     """Write records from before a time to a file, which must not exist, and then remove them. `CorruptError` if the
-    audit does not verify: nothing is removed then."""
+    audit does not verify: nothing is removed then. With `only`, those of the line of this name."""
     target, temporary = Path(path), Path(f"{path}.new")
     if target.exists():
         raise InvalidError("the file exists", where=str(path), hint="Each segment has a file of its own")
@@ -85,7 +92,7 @@ async def archive(
         try:
             writer = await AuditWriter.open(engine, tenant, file, SegmentInfo(number, before))
             for line in await audited_lines(engine, tenant):
-                if line_kind(line.name) not in kinds or line.name == LINE:
+                if line_kind(line.name) not in kinds or line.name == LINE or only not in ("", line.name):
                     continue
                 if await _is_held(engine, line):
                     held.append(short_name(line.name))

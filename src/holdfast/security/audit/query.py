@@ -82,7 +82,7 @@ class AuditQuery(NamedTuple):
     since: int = 0
     until: int = 0
 
-    def matches(self, row: _EventRow) -> bool:
+    def matches(self, row: EventColumns) -> bool:
         """Whether a row matches."""
         return (
             (self.actor is None or self.actor == row.actor)
@@ -109,7 +109,7 @@ class AuditQuery(NamedTuple):
         return not self.key and self.kind in ("", THREAD) and self.outcome in ("", "ok")
 
 
-class _EventRow(NamedTuple):
+class EventColumns(NamedTuple):
     """The columns of a row."""
 
     time: int
@@ -124,7 +124,7 @@ class _EventRow(NamedTuple):
     duration: int
 
     @classmethod
-    def of(cls, row: Row) -> _EventRow:
+    def of(cls, row: Row) -> EventColumns:
         time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns
         # A key has no such character; the name of a thread, which has no keys, may.
         scope, between, key = str(target).rpartition(BETWEEN)
@@ -229,9 +229,9 @@ class _Stream:
     def _position(self, row: Row) -> _RowPosition:
         return _RowPosition(str(row.key[2]), self.line.name, int(row.key[3]))
 
-    async def read(self, row: Row, query: AuditQuery) -> tuple[_EventRow, Mapping[str, Any] | None]:
+    async def read(self, row: Row, query: AuditQuery) -> tuple[EventColumns, Mapping[str, Any] | None]:
         """Return what a row says, and its details if it matches."""
-        event = _EventRow.of(row)
+        event = EventColumns.of(row)
         if not query.matches(event):
             return event, None
         return event, unpack_detail(self._handle.codec, row, self._handle.engine.context.max_bytes)
@@ -246,13 +246,13 @@ class _StepStream(_Stream):
         point = StepRef.of(row)
         return _RowPosition(point.id, self.line.name, point.revision)
 
-    async def read(self, row: Row, query: AuditQuery) -> tuple[_EventRow, Mapping[str, Any] | None]:
+    async def read(self, row: Row, query: AuditQuery) -> tuple[EventColumns, Mapping[str, Any] | None]:
         point, origin = StepRef.of(row), NO_ORIGIN
         if ORIGIN in point.metadata:
             with suppress(NotFoundError):  # it may be pruned meanwhile
                 origin = (await self._handle.engine.step_info.head(self.line, point)).header.origin
         place = place_of_line(self.line.name)
-        event = _EventRow(point.time, THREAD, origin.actor, point.kind, place, "", "ok", *origin[1:], 0)
+        event = EventColumns(point.time, THREAD, origin.actor, point.kind, place, "", "ok", *origin[1:], 0)
         return event, {} if origin != NO_ORIGIN and query.matches(event) else None
 
 
@@ -325,7 +325,7 @@ def _batches(items: list[T]) -> Iterator[list[T]]:
     return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
 
 
-def _to_record(event: _EventRow, detail: Mapping[str, Any], place: _RowPosition) -> AuditRecord:
+def _to_record(event: EventColumns, detail: Mapping[str, Any], place: _RowPosition) -> AuditRecord:
     id = str(detail.get(STEP, place.id))
     rest = {name: value for name, value in detail.items() if name != STEP}
     return AuditRecord(to_datetime(event.time), *event[1:-1], event.duration / 1e9, rest, id, str(place))

@@ -39,6 +39,7 @@ from holdfast.store.erasure import AsyncIdentityErasure, IdentityErasure
 from holdfast.store.identity_view import AsyncIdentityView, IdentityView
 from holdfast.store.sensitive import AsyncIdentitySensitive, IdentitySensitive
 from holdfast.store.store import Store
+from holdfast.store.timeline.api import AsyncTimeline, Timeline
 from holdfast.testing.security.probes import PROBES, QUIET, Probe
 from holdfast.testing.security.world import KEY, SECRET, World, done
 
@@ -65,6 +66,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "conversation": (Conversation, AsyncConversation),
     "sensitive": (IdentitySensitive, AsyncIdentitySensitive),
     "erasure": (IdentityErasure, AsyncIdentityErasure),
+    "timeline": (Timeline, AsyncTimeline),
 }
 """The classes of each kind of object that an identity is given: the sync and the async form."""
 

@@ -470,6 +470,7 @@ PROBES: dict[str, dict[str, Probe]] = {
     "conversation": _each(_STORED, lambda act: _stored(act).conversation),
     "sensitive": {"reveal": lambda _, act: act.sensitive.reveal("[token:x]", **VICTIM)},
     "erasure": {"erase": lambda _, act: act.erasure.erase("victim")},
+    "timeline": {"causes": lambda _, act: act.timeline.causes(key=KEY, scope="agent:victim")},
 }
 
 QUIET: dict[str, dict[str, Probe]] = {
@@ -480,6 +481,11 @@ QUIET: dict[str, dict[str, Probe]] = {
         "threads": lambda _, act: act.threads(),
         "changes": lambda _, act: act.changes(),
         "search": lambda _, act: list(act.search("launch")) if isinstance(act, IdentityView) else None,
+        "timeline": lambda _, act: list(act.timeline.query("launch")) if isinstance(act, IdentityView) else None,
+    },
+    "timeline": {
+        "query": lambda _, act: list(act.timeline.query()) if isinstance(act, IdentityView) else None,
+        "effects": lambda world, act: _effects(world, act) if isinstance(act, IdentityView) else None,
     },
     "sessions": {"list": lambda _, act: act.sessions.list(user="victim")},
     "artifacts": {
@@ -548,6 +554,14 @@ HARMLESS: dict[str, dict[str, str]] = {
         "what whoever handed it over had in hand",
     ),
 }
+
+
+def _effects(world: World, act: Any) -> str:
+    """Return what is said about the effects of an event that may not be seen."""
+    try:
+        return repr(act.timeline.effects(world.store.timeline.query(scope="agent:victim")[0].id))
+    except LookupError as error:
+        return str(error)
 
 
 def _first(several: Any) -> Any:

@@ -1,0 +1,123 @@
+"""`holdfast hooks`: what hooks did."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from holdfast.errors import NotFoundError
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, limit_option
+from holdfast.interfaces.cli.completion_types import SCOPE
+from holdfast.interfaces.cli.formatting import clock, plural
+
+_HISTORY = ("TIME", "HOOK", "SCOPE", "KEY", "OUTCOME", "MS", "ERROR")
+_STATISTICS = ("HOOK", "CALLS", "FAILED", "VETOES", "SKIPPED", "AVERAGE MS", "WORST MS", "LAST")
+_ORDERS = {"slowest": "slowest", "failing": "failing", "most-called": "most_called"}
+
+
+@group("hooks")
+def hooks(session: CliContext) -> None:
+    """Show what hooks did: their calls, statistics, and an archive.
+
+    Hooks are registered by programs; the store has the record of their calls.
+
+    \b
+    holdfast hooks history --since 1h
+    holdfast hooks stats --by slowest
+    """
+
+
+@command("history")
+@click.argument("hook", required=False)
+@click.option("--scope", type=SCOPE, metavar="SCOPE", help="Only in this scope.")
+@click.option("--key", metavar="KEY", help="Only of this key.")
+@click.option("--since", metavar="WHEN", help="Only since a time: 2h, yesterday, 2026-11-01.")
+@limit_option(100)
+def history(
+    session: CliContext, hook: str | None, scope: str | None, key: str | None, since: str | None, limit: int
+) -> None:
+    """List the calls of a HOOK, or of all, the latest first. With --json, each with its details.
+
+    \b
+    holdfast hooks history notify --since 1d
+    """
+    page = session.open().hooks.history(hook, scope=scope, key=key, since=since, limit=min(limit, 500))
+    calls = islice(page.all(), limit)
+    if session.json:
+        session.emit_all(calls)
+        return
+    session.out.page()
+    rows = (
+        (
+            *(clock(each.time), each.hook, each.scope, each.key, each.outcome, f"{each.duration * 1000:.1f}"),
+            str(each.detail.get("error", "")),
+        )
+        for each in calls
+    )
+    if not session.out.long_table(_HISTORY, rows, shrink="SCOPE", styles={"HOOK": "yellow"}):
+        session.note("There are no such calls.")
+
+
+@command("stats")
+@click.argument("hook", required=False)
+@click.option("--scope", type=SCOPE, metavar="SCOPE", help="Only in this scope.")
+@click.option("--since", metavar="WHEN", help="Only since a time: 2h, yesterday, 2026-11-01.")
+@click.option("--by", type=click.Choice([*_ORDERS]), default="most-called", show_default=True, help="Which come first.")
+def stats(session: CliContext, hook: str | None, scope: str | None, since: str | None, by: str) -> None:
+    """Summarize the recorded calls of each hook: how many, how many failed, and how long they took.
+
+    \b
+    holdfast hooks stats --by slowest --since 7d
+    """
+    found = session.open().hooks.statistics(hook, scope=scope, since=since)
+    ordered = getattr(found, _ORDERS[by])(len(found))
+    if session.json:
+        session.emit_all(ordered)
+        return
+    session.out.page()
+    rows = (
+        (
+            *(each.hook, str(each.calls), str(each.failures), str(each.vetoes), str(each.skipped)),
+            *(f"{each.average * 1000:.2f}", f"{each.worst * 1000:.1f}", clock(each.last)),
+        )
+        for each in ordered
+    )
+    if not session.out.long_table(_STATISTICS, rows, shrink="HOOK", styles={"HOOK": "yellow"}):
+        session.note("There are no such calls.")
+
+
+@command("archive")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--keep-within", metavar="AGE", help="Keep records up to this age: 30d.")
+@click.option("--keep-last", type=click.IntRange(1), metavar="N", help="Keep about the last N records.")
+@click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Keep at most this many bytes of records.")
+@dry_run_option
+def archive(
+    session: CliContext,
+    file: str,
+    keep_within: str | None,
+    keep_last: int | None,
+    max_bytes: int | None,
+    dry_run: bool,
+) -> None:
+    """Move old records of after-hooks and vetoes to a FILE, a segment of the archive of the audit.
+
+    A record stays if it is young enough or among the last, as far as all fit into --max-bytes. `holdfast audit check`
+    checks the file.
+
+    \b
+    holdfast hooks archive hooks-1.jsonl --keep-within 30d --keep-last 100000
+    """
+    if not Path(file).absolute().parent.is_dir():
+        raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
+    done = session.open(write=not dry_run).maintenance.archive_hooks(
+        file, keep_within=keep_within, keep_last=keep_last, max_bytes=max_bytes, dry_run=dry_run
+    )
+    verb = "Would move" if dry_run else "Moved"
+    session.tell(f"{verb} {plural(done.rows, 'record')} to {file}.", done)
+
+
+for _each in (history, stats, archive):
+    hooks.add_command(_each)

@@ -1,0 +1,167 @@
+"""`holdfast timeline`: what happened in a store, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.errors import NotFoundError
+from holdfast.interfaces.cli.base import CliContext, command, limit_option
+from holdfast.interfaces.cli.completion_types import SCOPE, THREAD
+from holdfast.interfaces.cli.exit_codes import NOT_FOUND
+from holdfast.interfaces.cli.formatting import clock, plural, safe
+from holdfast.interfaces.cli.grep import GrepCommand
+
+if TYPE_CHECKING:
+    from holdfast.store import CausalNode, Timeline, TimelineEvent
+
+_HEADS = ("TIME", "KIND", "ACTION", "SCOPE", "KEY", "OUTCOME", "SUMMARY")
+_PAGE = 500
+
+
+@command("timeline", cls=GrepCommand)
+@click.argument("query", nargs=-1)
+@click.option("--thread", type=THREAD, metavar="THREAD", help="Only about this thread.")
+@click.option("--scope", type=SCOPE, metavar="SCOPE", help="Only in this scope, and in those inside.")
+@click.option("--errors", is_flag=True, help="Only what failed or was refused.")
+@click.option("--since", metavar="WHEN", help="Only since a time: 2h, yesterday, 2026-11-01.")
+@click.option("--until", metavar="WHEN", help="Only until a time.")
+@click.option("--oldest-first", is_flag=True, help="Begin with the oldest.")
+@click.option("--after", metavar="CURSOR", help="Continue where a page ended, by its cursor.")
+@click.option("--causes", metavar="ID", help="Show what led to the event with this id.")
+@click.option("--effects", metavar="ID", help="Show what the event with this id led to.")
+@click.option("--of", "value", metavar="PATH", help="With --thread or --scope: show what led to this value.")
+@click.option("--html", metavar="FILE", type=click.Path(dir_okay=False), help="Write an HTML document.")
+@click.option("--otlp", metavar="FILE", type=click.Path(dir_okay=False), help="Write spans of OpenTelemetry, as JSON.")
+@click.option("--as", "identity", type=SCOPE, metavar="WHO", help="Show what this identity may read.")
+@limit_option(100)
+def timeline(
+    session: CliContext,
+    query: tuple[str, ...],
+    limit: int,
+    after: str | None,
+    causes: str | None,
+    effects: str | None,
+    value: str | None,
+    html: str | None,
+    otlp: str | None,
+    identity: str | None,
+    **filters: Any,
+) -> None:
+    """Show what happened, the newest first: checkpoints, changes, hooks, transitions, transfers, sessions, the audit.
+
+    \b
+    refund "exact phrase" pref*            text in a checkpoint or in details
+    a OR b, -a, (a b)                      either; not; both
+    kind:hook action:set outcome:error     what it was
+    thread: scope: agent: key: hook:       what it was about
+    actor: correlation: cause: id: trace:  who did it, and why
+    time>2h before:monday duration>100     when, and for how many milliseconds
+
+    With --json every event has its details. The exit code is 3 if nothing matches.
+
+    \b
+    holdfast timeline 'kind:hook outcome:error' --since 1d
+    holdfast timeline --thread chat-1 --of plan.goal
+    holdfast timeline correlation:req-1 --html request.html
+    """
+    if sum(each is not None for each in (causes, effects, value)) > 1:
+        raise click.UsageError("give one of --causes, --effects and --of")
+    store = session.open() if identity is None else session.open_to_record()
+    source: Timeline = store.timeline if identity is None else store.as_identity(identity).timeline
+    if causes is not None or value is not None:
+        _show_tree(session, _find_causes(source, causes, value, filters["thread"], filters["scope"]))
+        return
+    if effects is not None:
+        _show_tree(session, source.effects(effects))
+        return
+    text = " ".join(query)
+    events = _Events(source, text, limit, after, filters)
+    if html is not None or otlp is not None:
+        _write(session, events, html, otlp, text)
+    elif session.json:
+        session.emit_all(events)
+    else:
+        _show(session, events)
+    if not events.count:
+        raise click.exceptions.Exit(NOT_FOUND)
+
+
+class _Events:
+    """The events of a query, page by page. All of them are searched."""
+
+    def __init__(self, source: Timeline, query: str, limit: int, after: str | None, filters: dict[str, Any]) -> None:
+        self._source = source
+        self._query = query
+        self._limit = limit
+        self._after = after
+        self._filters = filters
+        self.count = 0
+
+    def __iter__(self) -> Iterator[TimelineEvent]:
+        page = self._source.query(
+            self._query, limit=min(self._limit, _PAGE), cursor=self._after, scan_limit=None, **self._filters
+        )
+        for event in islice(page.all(), self._limit):
+            self.count += 1
+            yield event
+
+
+def _show(session: CliContext, events: Iterable[TimelineEvent]) -> None:
+    session.out.page()
+    rows = (
+        (clock(each.time), each.kind, each.action, each.scope, each.key, each.outcome, each.summary) for each in events
+    )
+    if not session.out.long_table(_HEADS, rows, shrink="SUMMARY", styles={"KIND": "yellow"}):
+        session.note("Nothing of that kind happened.")
+
+
+def _write(session: CliContext, events: _Events, html: str | None, otlp: str | None, query: str) -> None:
+    """Write files."""
+    from holdfast.interfaces.cli.json_output import encode
+    from holdfast.store import TimelinePage
+
+    page = TimelinePage(events)
+    files = {html: page.to_html(f"Timeline {query}".strip()), otlp: encode(page.to_otlp()) + "\n"}
+    for name, content in files.items():
+        if name is None:
+            continue
+        if not Path(name).absolute().parent.is_dir():
+            raise NotFoundError("there is no such directory", where=str(Path(name).absolute().parent))
+        Path(name).write_text(content, encoding="utf-8")
+        session.tell(f"Wrote {plural(len(page), 'event')} to {name}.", {"file": name, "events": len(page)})
+
+
+def _find_causes(
+    source: Timeline, id: str | None, value: str | None, thread: str | None, scope: str | None
+) -> CausalNode:
+    if id is not None:
+        return source.causes(id)
+    if (thread is None) is (scope is None):
+        raise click.UsageError("--of names a value of a thread or of a scope: give --thread or --scope")
+    return source.causes(thread=thread, path=value) if thread is not None else source.causes(scope=scope, key=value)
+
+
+def _show_tree(session: CliContext, tree: CausalNode) -> None:
+    """Show a tree: an event to a line, indented below what it belongs to."""
+    if session.json:
+        for depth, node in tree.walk():
+            session.emit({"depth": depth, "id": node.id, "events": node.events, "more": node.more})
+        return
+    session.out.page()
+    for depth, node in tree.walk():
+        for event in node.events or (None,):
+            if event is None:
+                session.out.line(f"{'  ' * depth}{session.out.style(safe(node.id), 'dim')} is not there any more")
+                continue
+            kind = session.out.style(f"{event.kind} {safe(event.action)}", "yellow")
+            place = " ".join(filter(None, (event.scope, event.key)))
+            outcome = f" [{event.outcome}]" if event.failed else ""
+            text = safe(f"{place}{outcome} {event.summary}".rstrip())
+            session.out.line(f"{'  ' * depth}{clock(event.time)} {kind} {text}")
+        if node.more:
+            session.out.line(f"{'  ' * (depth + 1)}…")

@@ -1,0 +1,1 @@
+"""The timeline: everything that happened in a store, on one axis of time."""

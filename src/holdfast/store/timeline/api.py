@@ -1,0 +1,295 @@
+"""The timeline of a store: `store.timeline.query()`, `.causes(…)`, `.effects(…)`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.engine import validation
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.pages import Page, ReadPage
+from holdfast.engine.paths import Path
+from holdfast.engine.row_format import check_name
+from holdfast.engine.types import SCAN_LIMIT, Revision, to_datetime, to_time
+from holdfast.errors import InvalidError, NotFoundError
+from holdfast.history.query import Field, Query, every, parse
+from holdfast.security.handle import StoreHandle
+from holdfast.store.timeline.causality import CausalNode, find_causes, find_effects
+from holdfast.store.timeline.content import ContentReader, TimelineContent
+from holdfast.store.timeline.event import SUCCESSES, EventFields, TimelineEvent
+from holdfast.store.timeline.position import TimedRow, TimelinePosition
+from holdfast.store.timeline.query import (
+    FIELDS,
+    EventSubject,
+    has_text,
+    hints_of,
+    matches,
+    named_scope,
+    narrow,
+    tables_of,
+)
+from holdfast.store.timeline.rows import IndexedRows, ScannedRows, TimeInterval, TimelineReader
+from holdfast.store.timeline.sources import lines_about, writer_of_key, writer_of_path
+from holdfast.store.timeline.visibility import VisibleEvents
+from holdfast.time_parser import Time, parse_time
+
+_MAX_FOUND = 10_000
+"""How many events of one step, or with causes that are looked for together, are read."""
+
+EXAMINED = 10 * SCAN_LIMIT
+"""How many rows a page reads at most, by default."""
+
+
+class TimelinePage(Page[TimelineEvent]):
+    """A page of events. `examined` counts the rows that were read. A page that reached the limit of that is `stopped`:
+    it may have fewer events than were asked for, and its `next` resumes there."""
+
+    def __init__(
+        self,
+        events: Iterable[TimelineEvent] = (),
+        next: str | None = None,  # noqa: A002 - the name of the attribute
+        read: ReadPage[TimelineEvent] | None = None,
+        examined: int = 0,
+        *,
+        stopped: bool = False,
+    ) -> None:
+        super().__init__(events, next, read)
+        self.examined = examined
+        self.stopped = stopped
+
+    def to_otlp(self) -> dict[str, Any]:
+        """Return the events as spans of OpenTelemetry: a request that a collector takes as JSON."""
+        from holdfast.store.timeline.spans import to_otlp
+
+        return to_otlp(self)
+
+    def to_html(self, title: str = "Timeline") -> str:
+        """Return the events as an HTML document that needs nothing else."""
+        from holdfast.store.timeline.document import to_html
+
+        return to_html(self, title)
+
+
+class TimelineQuestion(NamedTuple):
+    """What is asked of the timeline."""
+
+    query: Query
+    interval: TimeInterval
+    scope: Scope | None
+    """A scope, or the place of a thread."""
+    errors: bool
+    forward: bool
+
+    def __str__(self) -> str:
+        return f"{self.query}\0{self.interval}\0{self.scope}\0{self.errors}\0{self.forward}"
+
+    def test(self, row: TimedRow) -> bool:
+        """Return whether a row may be in the answer, by its columns."""
+        fields = EventFields.of(row)
+        if self.errors and fields.outcome in SUCCESSES:
+            return False
+        if self.scope is not None and not _is_about(self.scope, fields):
+            return False
+        return matches(self.query, EventSubject(fields)) is not False
+
+
+def _is_about(scope: Scope, fields: EventFields) -> bool:
+    """Return whether an event is about a scope, one inside of it, or a thread and its namespaces."""
+    place = str(scope)
+    if fields.scope == place:
+        return True
+    if not fields.scope.startswith(place):
+        return False
+    return fields.scope[len(place)] in ("/", "␟")
+
+
+class TimelineOperations:
+    """Operations on the timeline. `Timeline` and `AsyncTimeline` have these as methods."""
+
+    def __init__(self, handle: StoreHandle, flush_audit: Callable[[], Awaitable[None]]) -> None:
+        self._handle = handle
+        self._flush_audit = flush_audit
+
+    @sync_and_async
+    async def query(
+        self,
+        query: str = "",
+        *,
+        thread: str | None = None,
+        scope: Scope | str | None = None,
+        errors: bool = False,
+        since: Time | None = None,
+        until: Time | None = None,
+        oldest_first: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+        scan_limit: int | None = EXAMINED,
+    ) -> TimelinePage:
+        """List what happened, the newest first: checkpoints, changes of keys, hooks, transitions, transfers, sessions,
+        artifacts, durable steps, and the audit: a page of it.
+
+        `query` is text such as `refund kind:checkpoint time>2h`; the guide "Timeline" has the fields. `thread` includes
+        the namespaces of the thread, `scope` all scopes inside. With `errors`, only what failed or was refused.
+
+        A page ends early after `scan_limit` rows, and is then `stopped`; None reads as many as it takes. An identity
+        gets what it may read.
+        """
+        question = self._question(query, thread, scope, since, until, errors=errors, forward=oldest_first)
+        count = validation.require_count(limit, "limit")
+        most = None if scan_limit is None else max(1, validation.require_count(scan_limit, "scan_limit"))
+        await self._flush_audit()
+        return await self._page(question, count, most, cursor)
+
+    @sync_and_async
+    async def causes(
+        self,
+        id: str | None = None,
+        *,
+        thread: str | None = None,
+        path: Path | None = None,
+        at: Revision = "HEAD",
+        scope: Scope | str | None = None,
+        key: str | None = None,
+        limit: int = 1000,
+    ) -> CausalNode:
+        """Return what led to an event, back to its first cause, as a tree: `causes(event.id)`.
+
+        Or what led to a value: that at a `path` of a thread, as `causes(thread="chat-1", path="plan.goal")`, or of a
+        `key` of a scope. `NotFoundError` if there is no such event or value, or it may not be read. Of more than
+        `limit` steps, the rest is left out.
+        """
+        found = id if id is not None else await self._writer(thread, path, at, scope, key)
+        tree = await find_causes(self._find, _check_id(found), validation.require_count(limit, "limit"))
+        return _require(tree)
+
+    @sync_and_async
+    async def effects(self, id: str, *, limit: int = 1000) -> CausalNode:
+        """Return what an event led to, directly and further on, as a tree: `effects(event.id)`."""
+        return _require(await find_effects(self._find, _check_id(id), validation.require_count(limit, "limit")))
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    async def _find(self, query: Query, interval: TimeInterval) -> list[TimelineEvent]:
+        """Return all events that match, the oldest first."""
+        question = TimelineQuestion(query, interval, None, errors=False, forward=True)
+        return list(await self._page(question, _MAX_FOUND, None, None))
+
+    async def _writer(
+        self, thread: str | None, path: Path | None, at: Revision, scope: Scope | str | None, key: str | None
+    ) -> str:
+        """Return the id of the step that wrote a value."""
+        if thread is not None and path is not None and scope is None and key is None:
+            return await writer_of_path(self._handle, thread, path, at)
+        if scope is not None and key is not None and thread is None and path is None:
+            return await writer_of_key(self._handle, self._handle.guard.scope(scope), key)
+        raise InvalidError(
+            "causes are those of an event, or of a value",
+            hint="Give an id, or a thread and a path, or a scope and a key",
+        )
+
+    def _question(
+        self,
+        query: str,
+        thread: str | None,
+        scope: Scope | str | None,
+        since: Time | None,
+        until: Time | None,
+        *,
+        errors: bool,
+        forward: bool,
+    ) -> TimelineQuestion:
+        now = to_datetime(self._handle.now()).astimezone()
+        parsed = parse(query, now, FIELDS)
+        where: Scope | None = None
+        if thread is not None:
+            where = Scope.of_thread(self._handle.thread_line(thread).name)
+            if scope is not None:
+                parsed = every([parsed, Field("scope", "=", str(self._handle.guard.scope(scope)))])
+        elif scope is not None:
+            where = self._handle.guard.scope(scope)
+        else:
+            where = named_scope(parsed)
+        interval = TimeInterval(
+            0 if since is None else max(to_time(parse_time(since, now)) - 999, 0),
+            TimeInterval().until if until is None else to_time(parse_time(until, now)) + 1,
+        )
+        return TimelineQuestion(parsed, narrow(parsed, interval), where, errors, forward)
+
+    async def _page(self, question: TimelineQuestion, limit: int, most: int | None, cursor: str | None) -> TimelinePage:
+        position = TimelinePosition.parse(cursor, str(question))
+
+        async def read(cursor: str) -> TimelinePage:
+            return await self._page(question, limit, most, cursor)
+
+        if not limit:
+            return TimelinePage([], None, read, 0, stopped=False)
+        rows = await self._rows(question)
+        found, examined, stopped = list[tuple[TimelinePosition, TimelineEvent]](), 0, False
+        visible = VisibleEvents(self._handle)
+        content = ContentReader(self._handle.engine, texts=has_text(question.query))
+        while len(found) <= limit:
+            left = 2**62 if most is None else most - examined
+            if left <= 0:
+                stopped = True
+                break
+            chunk = await rows.read(position, limit + 1 - len(found), question.test, left)
+            examined += chunk.examined
+            for row, each in await self._contents(chunk.rows, question, content, visible):
+                found.append((row.position, each.event))
+            position = chunk.end
+            if position is None:
+                break
+        await visible.record()
+        events = [event for _, event in found[:limit]]
+        if len(found) > limit:
+            return TimelinePage(events, found[limit - 1][0].cursor(str(question)), read, examined, stopped=False)
+        after = position.cursor(str(question)) if stopped and position is not None else None
+        return TimelinePage(events, after, read, examined, stopped=stopped)
+
+    async def _contents(
+        self, rows: Sequence[TimedRow], question: TimelineQuestion, content: ContentReader, visible: VisibleEvents
+    ) -> list[tuple[TimedRow, TimelineContent]]:
+        """Return the rows that may be seen and match, with their content."""
+        seen = await visible.select(rows)
+        found = [(row, each) for row, each in zip(seen, await content.read(seen), strict=True) if each is not None]
+        return [(row, each) for row, each in found if matches(question.query, each.subject)]
+
+    async def _rows(self, question: TimelineQuestion) -> TimelineReader:
+        """Return what reads the rows: by the index of times, if the store has one, or else from the lines."""
+        engine, tenant = self._handle.engine, self._handle.tenant
+        backend, errors = engine.context.backend, question.errors
+        tables = tables_of(question.query, errors=errors)
+        lines = await lines_about(engine, tenant, question.scope)
+        if lines is not None:
+            prefixes = [tuple(line) for line in lines]
+            return ScannedRows(backend, prefixes, question.interval, tables, forward=question.forward)
+        row_codec = engine.context.rows
+        if backend.capabilities.times and not row_codec.hides_names:
+            hints = {
+                table: () if row_codec.hides_columns else hints_of(question.query, table, errors=errors)
+                for table in tables
+            }
+            return IndexedRows(backend, tenant, question.interval, hints, forward=question.forward)
+        return ScannedRows(backend, [(tenant,)], question.interval, tables, forward=question.forward)
+
+
+def _check_id(id: object) -> str:
+    return check_name(id, "id of an event")
+
+
+def _require(tree: CausalNode) -> CausalNode:
+    """Require that the event of a tree was found."""
+    if not tree.events:
+        raise NotFoundError(
+            "there is no such event", where=tree.id[:80], hint="Its id is that of the step that recorded it"
+        )
+    return tree
+
+
+class Timeline(SyncApi, TimelineOperations):
+    """The timeline of a `Store`."""
+
+
+class AsyncTimeline(AsyncApi, TimelineOperations):
+    """The timeline of an `AsyncStore`: operations are awaited."""

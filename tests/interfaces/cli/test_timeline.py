@@ -1,0 +1,70 @@
+"""`holdfast timeline` and `holdfast hooks`: what happened, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.interfaces.cli import kit
+
+Hf = Callable[..., kit.Result]
+
+
+@pytest.fixture
+def busy(hf: Hf, url: str) -> Hf:
+    """A store in which a change led to another one."""
+    with holdfast.open(url) as store:
+
+        @store.hooks.after("state.set", scope="agent:a", name="mirror")
+        def mirror(call: Any) -> None:
+            store.state(agent="b")["copy"] = call.value
+
+        with holdfast.correlation("run-1"):
+            store.state(agent="a")["plan"] = "\x1b[31mred"
+        store.hooks.drain(60)
+    return hf
+
+
+def test_events_are_listed_filtered_and_explained(busy: Hf, tmp_path: Path) -> None:
+    assert [line.split()[2:6] for line in busy("timeline", "correlation:run-1").lines[1:]] == [
+        ["hook", "mirror", "agent:a", "plan"],
+        ["change", "set", "agent:b", "copy"],
+        ["change", "set", "agent:a", "plan"],
+    ]
+    (first,) = busy("timeline", "kind:change", "--scope", "agent:a", "--json").records
+    effects = busy("timeline", "--effects", first["id"], "--json").records
+    assert [each["depth"] for each in effects] == [0, 1, 1]
+    causes = busy("timeline", "--scope", "agent:b", "--of", "copy").lines
+    assert [line.split()[2:6] for line in causes] == [
+        ["change", "set", "agent:b", "copy"],
+        ["change", "set", "agent:a", "plan"],
+    ]
+    html, spans = tmp_path / "page.html", tmp_path / "spans.json"
+    assert busy("timeline", "correlation:run-1", "--html", str(html), "--otlp", str(spans)).code == 0
+    assert html.read_text().count("<li") == 3
+    assert len(json.loads(spans.read_text())["resourceSpans"][0]["scopeSpans"][0]["spans"]) == 3
+    assert {each["scope"] for each in busy("timeline", "--as", "agent:b", "--json").records} == {"agent:b"}
+
+
+def test_wrong_use_and_nothing_found(busy: Hf) -> None:
+    assert busy("timeline", "kind:transfer").code == 3
+    assert busy("timeline", "colour:red").code == 2
+    assert busy("timeline", "--effects", "nobody").code == 3
+    assert busy("timeline", "--of", "x").code == 2
+    assert busy("timeline", "--causes", "x", "--effects", "y").code == 2
+    assert busy("timeline", "--html", "no/such/directory/x.html").code == 3
+
+
+def test_calls_of_hooks_are_listed_and_summed_up(busy: Hf, tmp_path: Path) -> None:
+    assert [line.split()[2:6] for line in busy("hooks", "history").lines[1:]] == [["mirror", "agent:a", "plan", "ok"]]
+    (statistics,) = busy("hooks", "stats", "--by", "slowest", "--json").records
+    assert (statistics["hook"], statistics["calls"], statistics["failures"]) == ("mirror", 1, 0)
+    assert busy("hooks", "stats").lines[1].split()[:2] == ["mirror", "1"]
+    done = busy("hooks", "archive", str(tmp_path / "h.jsonl"), "--keep-last", "1")
+    assert "0 records" in done.err
+    assert busy("hooks", "archive", str(tmp_path / "h.jsonl")).code == 2

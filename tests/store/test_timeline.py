@@ -1,0 +1,333 @@
+"""`store.timeline`: everything that happened, on one axis, as far as it may be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
+
+import holdfast
+from holdfast import PersistentAgent, Store
+from holdfast.agents import Machine
+from holdfast.backends.sqlite.backend import SQLiteBackend
+from holdfast.encryption import Encryption, LocalKeys, generate_key
+from holdfast.errors import InvalidError, NotFoundError
+from holdfast.store import TimelineEvent, TimelinePage
+from tests.security.sensitive.test_protection import FixedKeys
+from tests.support.cases import case
+
+
+class Worker(PersistentAgent, name="timeline-worker"):
+    """An agent with a machine."""
+
+    machine = Machine("idle", "busy")
+    machine.add("work", "idle", "busy")
+
+
+def kinds(events: list[TimelineEvent]) -> list[str]:
+    return [event.kind for event in events]
+
+
+def places(events: list[TimelineEvent]) -> list[tuple[str, str, str]]:
+    return [(event.kind, event.scope, event.key) for event in events]
+
+
+@pytest.fixture
+def busy(store: Store) -> Store:
+    """A store in which one request led to several changes."""
+
+    @store.hooks.after("state.set", scope="agent:a", name="react", record=True)
+    def react(call: Any) -> None:
+        store.state(agent="b")["got"] = call.value
+        store.thread("log").put({"seen": call.value})
+
+    with holdfast.correlation("req-1"):
+        store.put("chat", {"messages": ["please refund the order"]})
+        store.state(agent="a")["plan"] = "refund"
+    store.hooks.drain()
+    store.put("chat", {"messages": ["please refund the order", "done"]})
+    return store
+
+
+def test_all_that_happened_is_on_one_axis(store: Store) -> None:
+    @store.hooks.before("state.set", name="check")
+    def check(call: Any) -> None:
+        if call.key == "bad":
+            raise holdfast.errors.VetoError("not that")
+
+    store.put("chat", {"n": 1})
+    store.state(user="ann")["name"] = "Ann"
+    with pytest.raises(holdfast.errors.VetoError):
+        store.state(user="ann")["bad"] = 1
+    store.sessions.start("visit")
+    store.artifacts.register(b"report", type="text")
+    worker = Worker().attach(store, "w1")
+    worker.start()
+    worker.transition("work")
+    worker.once("charge", lambda: 7)
+    worker.stop()
+    with pytest.raises(holdfast.errors.DeniedError):
+        store.as_identity(agent="b").state(user="ann").get("name")
+    found = list(store.timeline.query(limit=7).all())
+    assert {*kinds(found)} >= {
+        *("checkpoint", "change", "hook", "session", "artifact", "lifecycle", "transition", "step", "denied"),
+    }
+    assert [event.time for event in found] == sorted((event.time for event in found), reverse=True)
+    assert [*store.timeline.query(oldest_first=True, limit=3).all()] == found[::-1]
+    failed = store.timeline.query(errors=True)
+    assert {event.outcome for event in failed} == {"veto", "vetoed", "denied"}
+    assert all(event.failed for event in failed)
+    steps = store.timeline.query("kind:step key:step/*")
+    assert [(event.scope, event.key, event.summary) for event in steps] == [
+        ("agent:w1", "step/charge", "done"),
+        ("agent:w1", "step/charge", "running"),
+    ]
+    assert store.timeline.query("kind:change key:name")[0].summary == '"Ann"'
+    assert {"lifecycle", "transition", "step"} <= {*kinds(store.timeline.query(scope="agent:w1"))}
+
+
+QUERIES = {
+    "refund": {"checkpoint", "change", "hook"},
+    "refund kind:checkpoint": {"checkpoint"},
+    "correlation:req-1": {"checkpoint", "change", "hook"},
+    "kind:hook hook:react": {"hook"},
+    "hook:other": set(),
+    "agent:b": {"change"},
+    "scope:agent:a key:plan": {"change", "hook"},
+    "thread:chat": {"checkpoint"},
+    "thread:* -thread:chat": {"checkpoint"},
+    "outcome:error": set(),
+    "time>1h": {"checkpoint", "change", "hook"},
+    "before:2020-01-01": set(),
+    "duration>=0 actor:agent:x": set(),
+    "(agent:b OR thread:log) -kind:change": {"checkpoint"},
+}
+
+
+def test_queries_select_events(busy: Store, subtests: pytest.Subtests) -> None:
+    everything = list(busy.timeline.query(limit=1000))
+    assert len(everything) == 6
+    for query, expected in QUERIES.items():
+        with case(subtests, query):
+            found = list(busy.timeline.query(query, limit=2).all())
+            assert {*kinds(found)} == expected
+            assert [event for event in everything if event in found] == found  # in order, each once
+    for query in ("colour:red", "kind>3", "time:yesterdayish", '"open', "meta.source=x"):
+        with case(subtests, query), pytest.raises(InvalidError):
+            busy.timeline.query(query)
+
+
+def test_what_led_to_a_value_and_what_it_led_to(busy: Store) -> None:
+    (change,) = busy.timeline.query("kind:change agent:a")
+    tree = busy.timeline.effects(change.id)
+    assert [(depth, *places(list(node.events))) for depth, node in tree.walk()] == [
+        (0, ("change", "agent:a", "plan")),
+        (1, ("change", "agent:b", "got")),
+        (1, ("checkpoint", "thread:log", "")),
+        (1, ("hook", "agent:a", "plan")),
+    ]
+    for back in (busy.timeline.causes(scope="agent:b", key="got"), busy.timeline.causes(thread="log", path="seen")):
+        assert [depth for depth, _ in back.walk()] == [0, 1]
+        assert back.links[0].events == (change,)
+    first = busy.timeline.causes(thread="chat", path="messages[0]")
+    assert [event.kind for event in first.events] == ["checkpoint"]
+    assert first.links == ()
+    with pytest.raises(NotFoundError):
+        busy.timeline.effects("no-such-event")
+    with pytest.raises(InvalidError):
+        busy.timeline.causes()
+
+
+def test_long_chains_and_many_effects_are_followed(store: Store) -> None:
+    cause, ids = "", []
+    for number in range(5):
+        with holdfast.correlation("chain", cause=cause or None):
+            ids.append(store.put(f"thread-{number}", {"n": number}).id)
+            for other in range(number):
+                store.state(agent=f"{number}-{other}")["n"] = other
+        cause = ids[-1]
+    tree = store.timeline.effects(ids[0])
+    assert [node.id for _, node in tree.walk() if node.id in ids] == ids
+    assert sum(1 for _ in tree.walk()) == 5 + 1 + 2 + 3 + 4
+    assert [node.id for _, node in store.timeline.causes(ids[-1]).walk()] == ids[::-1]
+    cut = store.timeline.effects(ids[0], limit=1)
+    assert len(cut.links) <= 2
+
+
+def test_pages_are_bounded_and_cursors_belong_to_their_question(busy: Store) -> None:
+    page = busy.timeline.query("kind:session", scan_limit=2)
+    if busy.capabilities.times:
+        assert (list(page), page.stopped) == ([], False)  # the index knows that there are none
+    page = busy.timeline.query('"nowhere to be found"', scan_limit=2)
+    if busy.capabilities.times:
+        assert (list(page), page.stopped, page.examined) == ([], True, 2)
+        assert list(page.all()) == []
+    first = busy.timeline.query(limit=2)
+    assert first.next is not None
+    for cursor in ("", "x", first.next[:-3], first.next + "AAAA", "WzFd"):
+        with pytest.raises(InvalidError):
+            busy.timeline.query(limit=2, cursor=cursor)
+    with pytest.raises(InvalidError):
+        busy.timeline.query("kind:hook", cursor=first.next)
+    assert busy.timeline.query(limit=0) == []
+
+
+def test_an_identity_sees_what_it_may_read(busy: Store) -> None:
+    busy.state(agent="a")["secret"] = 1
+    busy.hooks.drain()
+    own = busy.as_identity(agent="b")
+    assert {place[1:] for place in places(list(own.timeline.query()))} == {("agent:b", "got")}
+    assert list(own.timeline.query("kind:checkpoint")) == []
+    assert list(own.timeline.query(thread="chat")) == []
+    busy.access.grant("agent:b", "read", "agent:a", keys="plan")
+    grant = busy.access.grant("agent:b", "read", thread="chat")
+    seen = {place[1:] for place in places(list(own.timeline.query()))}
+    assert seen == {("agent:b", "got"), ("agent:a", "plan"), ("thread:chat", "")}
+    (change,) = busy.timeline.query("kind:change agent:a key:plan")
+    below = own.timeline.effects(change.id)
+    assert {event.scope for _, node in below.walk() for event in node.events} == {"agent:a", "agent:b"}
+    with pytest.raises(NotFoundError):
+        own.timeline.causes(thread="log", path="seen")
+    busy.access.revoke(grant)
+    assert list(own.timeline.query("kind:checkpoint")) == []
+    reads = busy.timeline.query("kind:read actor:agent:b thread:chat")
+    assert len(reads) == 1
+
+
+def test_sensitive_data_is_redacted_also_by_later_policies(store: Store) -> None:
+    key = "ghp_" + "x7Kq2mWv9" * 4
+    hook: dict[str, Any] = {"record": True, "name": "keep"}
+    store.hooks.after("state.set", **hook)(lambda call: None)
+    store.state(agent="a")["token"] = key
+    store.put("chat", {"note": key})
+    store.hooks.drain()
+    assert key in str([*store.timeline.query()])  # the control: without a policy it is shown
+    store.sensitive.protect("redact", keys=FixedKeys())
+    shown = store.timeline.query()
+    assert key not in str([*shown])
+    assert key not in shown.to_html()
+    assert key not in json.dumps(shown.to_otlp())
+
+
+def test_spans_of_opentelemetry_are_taken_along(store: Store) -> None:
+    tracer = TracerProvider().get_tracer("test")
+    with tracer.start_as_current_span("request") as span:
+        store.put("chat", {"n": 1})
+        store.state(agent="a")["n"] = 1
+        with holdfast.correlation("mine"):
+            store.state(agent="a")["n"] = 2
+    store.state(agent="a")["n"] = 3
+    trace, own = (f"{span.get_span_context().trace_id:032x}", f"{span.get_span_context().span_id:016x}")
+    found = list(store.timeline.query(oldest_first=True))
+    assert [(event.trace_id, event.span_id, event.cause) for event in found[:3]] == [(trace, own, "")] * 3
+    assert [event.correlation for event in found[:3]] == [trace, trace, "mine"]
+    assert (found[3].trace_id, found[3].correlation == trace) == ("", False)
+    assert [*store.timeline.query(f"trace:{trace}", oldest_first=True)] == found[:3]
+    ((resource,),) = (found_ := store.timeline.query(oldest_first=True).to_otlp()).values()
+    spans = resource["scopeSpans"][0]["spans"]
+    assert json.loads(json.dumps(found_)) == found_
+    assert [(each["traceId"], each["parentSpanId"]) for each in spans[:3]] == [(trace, own)] * 3
+    assert len({each["spanId"] for each in spans}) == 4
+    assert all(len(each["traceId"]) == 32 and len(each["spanId"]) == 16 for each in spans)
+
+
+def test_the_document_is_escaped_and_complete(busy: Store) -> None:
+    evil = '<script>alert("x")</script>'
+    busy.put(evil, {evil: evil})
+    html = busy.timeline.query().to_html(evil)
+    assert evil not in html
+    assert html.count("<script>") == 1
+    assert html.count("<li") == 7
+    assert "http-equiv" in html
+
+
+def test_the_index_and_a_scan_agree(busy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not busy.capabilities.times:
+        pytest.skip("it has no index of times")
+    queries = ["", *QUERIES]
+    indexed = [list(busy.timeline.query(query, limit=2).all()) for query in queries]
+    capabilities = busy.capabilities._replace(times=False)
+    monkeypatch.setattr(SQLiteBackend, "capabilities", capabilities)
+    assert busy.capabilities == capabilities
+    assert [list(busy.timeline.query(query, limit=2).all()) for query in queries] == indexed
+
+
+def test_a_file_of_an_older_version_gets_the_index(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    with holdfast.open(path) as store:
+        store.put("chat", {"n": 1})
+        store.state(agent="a")["n"] = 1
+        expected = list(store.timeline.query())
+    old = apsw.Connection(str(path))
+    for (name,) in old.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL").fetchall():
+        if name != "steps_id":
+            old.execute(f"DROP INDEX {name}")
+    old.close()
+    with holdfast.open(path, read_only=True) as store:
+        assert not store.capabilities.times
+        assert list(store.timeline.query()) == expected
+        assert store.maintenance.verify().ok
+    with holdfast.open(path) as store:
+        assert store.capabilities.times
+        assert list(store.timeline.query()) == expected
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Store]:
+    with holdfast.open("memory://") as store:
+        yield store
+
+
+@given(data=st.data())
+def test_pages_are_what_one_listing_is(shared: Store, data: st.DataObject) -> None:
+    for _ in range(data.draw(st.integers(0, 3))):
+        place = data.draw(st.sampled_from("ab"))
+        if data.draw(st.booleans()):
+            shared.put(f"thread-{place}", {"n": data.draw(st.integers(0, 3))})
+        else:
+            shared.state(agent=place)["n"] = data.draw(st.integers(0, 3))
+    forward, limit = data.draw(st.booleans()), data.draw(st.integers(1, 5))
+    query = data.draw(st.sampled_from(["", "kind:change", "agent:a", "thread:thread-b", "-kind:change"]))
+    whole = list(shared.timeline.query(query, oldest_first=forward, limit=10_000))
+    assert list(shared.timeline.query(query, oldest_first=forward, limit=limit).all()) == whole
+    assert whole == sorted(whole, key=lambda event: event.time, reverse=not forward)
+    if whole:
+        moment = data.draw(st.sampled_from(whole)).time
+        later = list(shared.timeline.query(query, since=moment, oldest_first=forward, limit=10_000))
+        earlier = list(shared.timeline.query(query, until=moment, oldest_first=forward, limit=10_000))
+        assert later == [event for event in whole if event.time >= moment]
+        assert earlier == [event for event in whole if event.time <= moment]
+        assert not shared.timeline.query(query, since=max(each.time for each in whole) + timedelta(seconds=1))
+
+
+def test_a_page_is_a_page() -> None:
+    assert (TimelinePage().next, TimelinePage().stopped, list(TimelinePage())) == (None, False, [])
+
+
+@pytest.mark.parametrize("hide", [False, True], ids=["names shown", "names hidden"])
+def test_an_encrypted_store_has_the_same_timeline(tmp_path: Path, hide: bool) -> None:
+    encryption = Encryption(LocalKeys(generate_key()), hide_names=hide)
+    with holdfast.open(tmp_path / "store.db", encryption=encryption) as store:
+        with holdfast.correlation("req-1"):
+            first = store.put("chat", {"messages": ["refund"]})
+        with holdfast.correlation("req-1", cause=first.id):
+            store.state(agent="a")["plan"] = "refund"
+        store.state(agent="b")["plan"] = "other"
+        assert [event.scope for event in store.timeline.query(limit=1).all()] == [
+            *("agent:b", "agent:a", "thread:chat"),
+        ]
+        assert kinds(store.timeline.query("correlation:req-1")) == ["change", "checkpoint"]
+        assert kinds(store.timeline.query("kind:change agent:a")) == ["change"]
+        assert kinds(store.timeline.query("refund")) == ["change", "checkpoint"]
+        assert [node.events[0].scope for _, node in store.timeline.effects(first.id).walk()] == [
+            *("thread:chat", "agent:a"),
+        ]
+        assert kinds(store.timeline.query(scope="agent:a")) == ["change"]
