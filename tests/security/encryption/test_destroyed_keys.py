@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.interface import Delete, Put, Row, Scan
+from holdfast.backends.interface import Change, Delete, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import KEYS, TABLES
 from holdfast.encryption import Encryption, LocalKeys
@@ -119,7 +119,7 @@ def test_a_rotation_cannot_be_turned_back(hide_names: bool, tmp_path: Path, subt
             key = KeyRow.of(row)
             return key._replace(state=state, time=time or key.time).stored()
 
-        altered = {
+        altered: dict[str, list[Change]] = {
             "the old one is active again": [
                 Put(KEYS, with_state(old, "active")),
                 Put(KEYS, with_state(new, "retired")),
