@@ -240,7 +240,8 @@ class TenantKeyring:
             except HoldfastError as error:
                 problems.append(f"line {row.line!r}: {error.what}" if row.line else error.what)
         problems += await missing_signers(self._engine, self._tenant)
-        return KeyCheck(len(rows), tuple(dict.fromkeys(problems)))
+        count = sum(row.kind not in (INDEX, LIST) for row in rows)
+        return KeyCheck(count, tuple(dict.fromkeys(problems)))
 
     async def _load(self) -> TenantKeys:
         """Read the keys of the tenant again."""
