@@ -509,4 +509,4 @@ def test_a_row_in_the_clear_is_refused_in_every_table(tmp_path: Path, encryption
                 run(stored.apply([Put(table, row) for row in rows]))
     with holdfast.open(path, encryption=encryption) as store:
         after = store.search("planted").all(), store.threads(where="meta.planted=yes").all()
-        assert list(map(list, after)) == list(map(list, before))
+        assert [list(each) for each in after] == [list(each) for each in before]
