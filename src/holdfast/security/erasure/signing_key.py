@@ -40,7 +40,7 @@ async def signing_key(engine: Engine, tenant: str) -> Ed25519PrivateKey:
             key = new_key()
             now = engine.context.clock()
             new = KeyRow(tenant, "", SIGNING, 0, Cipher(key).key_id, "", ACTIVE, now, key)
-        apply = recorded(engine, Line(tenant, KEYS_PLACE), "create-signing-key", {"key": new.id.hex()[:16]})
+        apply = recorded(engine, Line(tenant, KEYS_PLACE), "create-signing-key")
         await apply([Create(KEYS, new.row())])
     raise TransientError("the key for certificates keeps changing", where=engine.context.backend.url, hint="Try again")
 
