@@ -438,10 +438,15 @@ def test_a_disk_that_is_full(source: Store) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no modes")
-def test_the_file_has_the_mode_that_files_have(source: Store, tmp_path: Path) -> None:
+def test_only_its_owner_can_read_the_file(source: Store, tmp_path: Path) -> None:
+    """It is not encrypted. So it is for an export of the audit, also over what an earlier attempt left."""
+    for name in ("f", "audit", "audit.new"):
+        (tmp_path / name).write_bytes(b"")
+        (tmp_path / name).chmod(0o644)
     source.export(tmp_path / "f")
-    (tmp_path / "plain").write_bytes(b"")
-    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+    source.audit.export(tmp_path / "audit")
+    for name in ("f", "audit"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
 def test_a_thread_that_is_deleted_meanwhile(tmp_path: Path) -> None:

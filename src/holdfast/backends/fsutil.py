@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import IO, Final, Literal
 
 from holdfast.errors import DeniedError
+
+_PRIVATE: Final = 0o600
 
 
 def path_exists(path: Path, where: str) -> bool:
@@ -19,6 +22,19 @@ def path_exists(path: Path, where: str) -> bool:
             where=where,
             hint="Grant entering the directories above it, and reading there",
         ) from error
+
+
+def open_private(path: Path, mode: Literal["wb", "xb"]) -> IO[bytes]:
+    """Open a file to write it, which only its owner can read, whatever the umask: for data that is not encrypted."""
+    if os.name == "nt":
+        return path.open(mode)
+    file: IO[bytes] = open(path, mode, opener=_open_private)  # noqa: SIM115 - the caller closes it
+    os.fchmod(file.fileno(), _PRIVATE)  # it may have been left by an earlier attempt
+    return file
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, _PRIVATE)
 
 
 def flush_folder(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import holdfast
@@ -24,6 +25,7 @@ def test_one_person_is_exported_and_erased(tmp_path: Path) -> None:
     assert hf("erase", "assign", "--mixed", "group", "--json").records == [{"name": "group", "mixed": True}]
     assert "notes" in hf("erase", "--subject", "u-1", "--dry-run").out
     assert hf("export", str(exported), "--subject", "u-1").code == 0
+    assert stat.S_IMODE(exported.stat().st_mode) == 0o600, "it is not encrypted"
     documents = [json.loads(line) for line in exported.read_text().splitlines()]
     assert [each["state"] for each in documents if "state" in each] == [{"text": "planted"}] * 2
     assert [each["written"] for each in documents if "written" in each] == [{"text": ["planted"]}]
@@ -49,7 +51,9 @@ def test_one_person_is_exported_and_erased(tmp_path: Path) -> None:
     assert run("erase", "verify", str(file), "--subject", "u-2").code == 5
     assert run("erase", "verify", str(file), "--public-key", "00" * 32).code == 5
     file.write_text(file.read_text().replace('"threads": 2', '"threads": 3'))
-    assert "altered" in run("erase", "verify", str(file)).err
+    altered = run("erase", "verify", str(file)).err
+    assert "altered" in altered
+    assert "repair" not in altered, "nothing is wrong with the store"
     assert run("erase", "verify", str(tmp_path / "none")).code != 0
     with holdfast.open(url) as store:
         assert store.get("group").state == {"text": ["ours"]}

@@ -19,7 +19,9 @@ from tests.interfaces.scripting.cases import cases
 from tests.interfaces.scripting.translate import SETUP, translate
 from tests.support.cases import case
 
-_UNIQUE = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32,}|\b[0-9a-f]{16}\b|\d{4}-\d\d-\d\dT[0-9:.]+(\+00:00|Z)?")
+_UNIQUE = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32,}|\b(?:[0-9a-f]{8}){2,3}\b|\d{4}-\d\d-\d\dT[0-9:.]+(\+00:00|Z)?"
+)
 
 
 class _Unused:

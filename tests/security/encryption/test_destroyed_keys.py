@@ -1,4 +1,4 @@
-"""Keys that were destroyed, and are put back by somebody who can write to the database: the store refuses them."""
+"""Keys that somebody who can write to the database puts back, removes, or gives another state: the store refuses."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.interface import Put, Row, Scan
+from holdfast.backends.interface import Change, Delete, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import KEYS, TABLES
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import CorruptError, DeniedError
-from holdfast.security.encryption.key_rows import DESTROYING, SUBJECT, WRAPPING, KeyRow
+from holdfast.security.encryption.key_rows import DESTROYING, LIST, SUBJECT, WRAPPING, KeyRow, digest_list
 from holdfast.store import Store
 from holdfast.testing.security.stored_rows import database
 from tests.security.encryption.test_rotation import a_week_later
@@ -98,6 +98,78 @@ def test_what_was_erased_cannot_be_put_back(hide_names: bool, tmp_path: Path) ->
         with opened(path, hide_names=hide_names) as again, pytest.raises(DeniedError) as denied:
             again.get("t")
         assert denied.value.code == "key-wrong"
+
+
+@pytest.mark.parametrize("hide_names", [False, True], ids=["names", "hidden"])
+def test_a_rotation_cannot_be_turned_back(hide_names: bool, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    path = tmp_path / "a.db"
+    with opened(path, hide_names=hide_names) as store:
+        store.put("t", {"n": 1})
+        db = database(store)
+        first = run(db.read([Scan(KEYS, ("", ""))]))[0]
+        store.keys.rotate()
+        store.keys.reencrypt()
+        rows = run(db.read([Scan(KEYS, ("", ""))]))[0]
+        old, new = (row for row in rows if row.key[2] == WRAPPING)
+        digest = next(row for row in rows if row.key[2] == "digest")
+        (listed,) = (row for row in rows if row.key[2] == LIST)
+        (listed_first,) = (row for row in first if row.key[2] == LIST)
+
+        def with_state(row: Row, state: str, time: int = 0) -> Row:
+            key = KeyRow.of(row)
+            return key._replace(state=state, time=time or key.time).stored()
+
+        altered: dict[str, list[Change]] = {
+            "the old one is active again": [
+                Put(KEYS, with_state(old, "active")),
+                Put(KEYS, with_state(new, "retired")),
+            ],
+            "both are": [Put(KEYS, with_state(old, "active"))],
+            "it need not wait": [Put(KEYS, with_state(old, "destroying 1"))],
+            "another time": [Put(KEYS, with_state(old, "retired", 1))],
+            "the new one is gone": [Delete(KEYS, new.key), Put(KEYS, with_state(old, "active"))],
+            "the old one is gone": [Delete(KEYS, old.key)],
+            "the row of before": [Put(KEYS, next(row for row in first if row.key == old.key))],
+            "the list of before": [Put(KEYS, listed_first)],
+            "no list": [Delete(KEYS, listed.key)],
+            "a list of one's own": [
+                Put(KEYS, with_state(old, "active")),
+                Put(
+                    KEYS,
+                    with_state(
+                        listed,
+                        digest_list(map(KeyRow.of, [with_state(old, "active"), new, digest])),
+                    ),
+                ),
+            ],
+        }
+        for what, changes in altered.items():
+            if hide_names and what not in ("the row of before", "the list of before", "no list", "the old one is gone"):
+                continue  # whoever does not know the names cannot make a checksum, either
+            with subtests.test(what):
+                run(db.apply(changes))
+                with pytest.raises(CorruptError) as refused:
+                    opened(path, hide_names=hide_names)
+                assert refused.value.code == "tampered"
+                assert any("not those that it had" in each for each in store.keys.check().problems)
+                for call in (store.keys.rotate, lambda: store.keys.destroy(KeyRow.unchecked(old).id.hex())):
+                    with pytest.raises(CorruptError):
+                        call()
+                run(db.apply([Put(KEYS, row) for row in rows]))
+                with opened(path, hide_names=hide_names) as again:
+                    assert again.keys.check().ok, "the control"
+
+
+def test_the_state_of_the_key_of_a_line_is_authenticated(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with opened(path, hide_names=False) as store:
+        store.put("t", {"n": 1})
+        (key,) = (row for row in key_rows(store, "data") if row.line == "t")
+        put_back(store, key, "retired")
+        assert store.keys.check().problems
+    with opened(path, hide_names=False) as again, pytest.raises(DeniedError) as denied:
+        again.get("t")
+    assert denied.value.code == "key-wrong"
 
 
 def test_the_key_of_a_person_without_lines_is_listed_where_names_are_hidden(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 
@@ -165,7 +167,7 @@ class TestKms(KeyProviderSuite):
             kms.calls.clear()
             for number in range(20):
                 store.put(f"t{number}", {"n": number})
-            assert 2 * 3 <= len(kms.calls) <= 2 * 5  # two keys, after five uses each
+            assert 3 * 3 <= len(kms.calls) <= 3 * 5  # two keys and their list, after five uses each
 
     def test_a_disabled_key_is_missing(self, provider: KeyProvider, kms: CountingClient) -> None:
         from botocore.exceptions import ClientError
@@ -192,12 +194,40 @@ def test_kms_is_asked_for_keys_and_not_for_steps(kms: CountingClient) -> None:
             store.put(f"t{number % 3}", {"n": number})
         assert store.get("t1").state == {"n": 19}
     names = [name for name, _ in kms.calls]
-    assert names.count("encrypt") == names.count("decrypt") == 2  # the wrapping key, and that for digests
+    assert names.count("encrypt") == names.count("decrypt") == 3  # the wrapping key, that for digests, and their list
     contexts = [context for name, context in kms.calls if name == "encrypt"]
     assert {(each["tenant"], each["purpose"]) for each in contexts} == {
         ("acme", "holdfast-wrapping"),
         ("acme", "holdfast-digest"),
+        ("acme", "holdfast-list"),
     }
+
+
+class UnreachableKeys(LocalKeys):
+    """A provider whose service is away now and then, and that says so with errors of the standard library."""
+
+    failure: OSError | None = None
+
+    def unwrap(self, wrapped: bytes, key_id: str, context: Mapping[str, str]) -> bytes:
+        if self.failure is not None:
+            raise self.failure
+        return super().unwrap(wrapped, key_id, context)
+
+
+def test_errors_of_the_network_are_transient(tmp_path: Path) -> None:
+    import holdfast
+
+    provider = UnreachableKeys(b"1" * 32)
+    with holdfast.open(tmp_path / "a.db", encryption=Encryption(provider)) as store:
+        store.put("t", {"n": 1})
+    for failure in (ConnectionRefusedError(111, "no"), TimeoutError(), socket.gaierror(), URLError(TimeoutError())):
+        provider.failure = failure
+        with pytest.raises(TransientError) as caught:
+            holdfast.open(tmp_path / "a.db", encryption=Encryption(provider))
+        assert caught.value.__cause__ is failure
+    provider.failure = FileNotFoundError()
+    with pytest.raises(FileNotFoundError):  # the control: not every error goes away when one waits
+        holdfast.open(tmp_path / "a.db", encryption=Encryption(provider))
 
 
 def key_file(path: Path, *keys: str) -> Path:

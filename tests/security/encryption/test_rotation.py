@@ -135,8 +135,11 @@ def test_rotation_of_the_master_key_and_of_all_others(tmp_path: Path) -> None:
         assert len(store.keys.list()) == 2
         with pytest.raises(NotFoundError):
             store.keys.destroy(old)
-        actions = [each.action for each in store.audit.query() if each.scope == "keys"]
+        records = [each for each in store.audit.query() if each.scope == "keys"]
+        actions = [each.action for each in records if each.outcome == "ok"]
         assert actions.count("destroy-key") == 1
+        refused = [each.detail["code"] for each in records if each.outcome == "denied"]
+        assert refused == ["not-found", "invalid", "invalid", "key-in-use", "key-in-use"], "the newest first"
         assert set(actions) >= {"rotate-keys", "reencrypt", "schedule-key", "keep-key"}
         check(store)
     with pytest.raises(DeniedError):

@@ -14,13 +14,30 @@ import holdfast
 from holdfast.backends.interface import Backend, Create, Delete, Put, Row, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import EVENTS, KEYS, LINES, LINKS, METADATA, NODES, REFS, STEPS, TABLES, WRITES, Table
+from holdfast.backends.tables import (
+    EVENTS,
+    JOURNAL,
+    KEYS,
+    LINES,
+    LINKS,
+    METADATA,
+    NODES,
+    QUARANTINE,
+    REFS,
+    STEPS,
+    TABLES,
+    WORDS,
+    WRITES,
+    Table,
+)
+from holdfast.codec.envelope import wrap
 from holdfast.encryption import Encryption, EnvironmentKeys, LocalKeys, generate_key
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.sealed_rows import UNSEALED
 from holdfast.errors import ConfigError, CorruptError, DeniedError, HoldfastError, UnsupportedError
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
+from holdfast.testing.security.stored_rows import database
 from tests.security.encryption.planted import contents_of, find_planted, plant, planted, rows_of
 
 
@@ -449,3 +466,47 @@ def test_two_processes_create_the_key_of_a_thread_at_once(tmp_path: Path, encryp
     raw = open_raw(tmp_path / "a.db")
     assert len(run(raw.read([Scan(KEYS, ("", "t"))]))[0]) == 1
     run(raw.close())
+
+
+def test_a_row_in_the_clear_is_refused_in_every_table(tmp_path: Path, encryption: Encryption) -> None:
+    """In the place of a row, and beside it. Tables whose rows are not sealed change no answer."""
+    path = tmp_path / "a.db"
+    in_clear, sealed = holdfast.open(tmp_path / "clear.db", project=True), holdfast.open(path, encryption=encryption)
+    with in_clear as clear, sealed as store:
+        for each in (clear, store):
+            plant(each, planted(10))
+            each.as_identity(user="u").thread("own").put({"n": 1}, metadata={"planted": "no"})
+            each.jobs.add("nightly", "prune", schedule="every 1h", settings={"keep_last": 2})
+            each.access.grant("user:u", "read", thread="chat")
+        clear.maintenance.build_index()
+        clear.put("planted", {"text": "planted words"}, metadata={"planted": "yes"})
+        stored, decoded = database(store), store._engine.context.backend
+        run(decoded.apply([Put(QUARANTINE, Row(("", "chat", 0), ("steps", 1, "damaged"), wrap(b"row")))]))
+        attacked = set[str]()
+        for table in TABLES:
+            if table.name in UNSEALED:
+                continue
+            ((row, *_),) = run(stored.read([Scan(table, (), limit=1)]))
+            (opened,) = run(decoded.read([Scan(table, (), limit=1)]))
+            for what, plain in (
+                ("the same", CHECKSUMS.encode(table, Row(row.key, opened[0].columns, opened[0].body))),
+                ("its own columns", CHECKSUMS.encode(table, Row(row.key, row.columns, opened[0].body))),
+                ("another line", CHECKSUMS.encode(table, Row(("", "nobody's", *row.key[2:]), *opened[0][1:]))),
+            ):
+                run(stored.apply([Put(table, plain)]))
+                with pytest.raises(CorruptError) as refused:
+                    run(decoded.read([Scan(table, plain.key)]))
+                assert refused.value.code == "tampered", (table.name, what)
+                run(stored.apply([Delete(table, plain.key), Put(table, row)]))
+            run(decoded.read([Scan(table, ())]))  # the control
+            attacked.add(table.name)
+        assert attacked == {table.name for table in TABLES} - UNSEALED
+        before = store.search("planted").all(), store.threads(where="meta.planted=yes").all()
+        for table in TABLES:
+            if table.name in UNSEALED and table not in (KEYS, JOURNAL):
+                (rows,) = run(database(clear).read([Scan(table, ())]))
+                assert rows or table not in (METADATA, WORDS), table.name
+                run(stored.apply([Put(table, row) for row in rows]))
+    with holdfast.open(path, encryption=encryption) as store:
+        after = store.search("planted").all(), store.threads(where="meta.planted=yes").all()
+        assert [list(each) for each in after] == [list(each) for each in before]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.interface import Put, Scan
+from holdfast.backends.interface import Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import KEYS, SIGNING
 from holdfast.encryption import Encryption, LocalKeys
@@ -76,3 +76,23 @@ def test_one_in_the_clear_is_refused_by_an_encrypted_store(tmp_path: Path) -> No
             assert refused.value.code == "tampered"
         assert store.keys.check().problems
         assert store.get("t").state == {"n": 1}, "nothing is erased that no certificate can be made of"
+
+
+def test_one_that_was_deleted_is_reported(tmp_path: Path) -> None:
+    """The next erasure creates another: then nobody can check the certificates with the key of the store."""
+    with holdfast.open(tmp_path / "a.db", encryption=Encryption(LocalKeys(OLD))) as store:
+
+        def created() -> list[str]:
+            return [each.actor for each in store.audit.query() if each.action == "create-signing-key"]
+
+        for user in ("u-1", "u-2"):
+            store.put(user, {"n": 1}, metadata={"subject": user})
+        first = store.erasure.erase("u-1").certificate
+        assert first is not None
+        assert store.keys.check().ok
+        assert len(created()) == 1
+        run(database(store).apply([Delete(KEYS, ("", "", SIGNING))]))
+        assert [first.public_key[:16] in each for each in store.keys.check().problems] == [True]
+        store.erasure.erase("u-2")
+        assert [first.public_key[:16] in each for each in store.keys.check().problems] == [True]
+        assert len(created()) == 2

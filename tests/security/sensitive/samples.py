@@ -282,6 +282,70 @@ def ip(random: Random) -> str:
     return random.choice([four.replace("203.0.113.", "203.1.113."), six])
 
 
+def aws_session_token(random: Random) -> str:
+    return "IQoJb3JpZ2luX2Vj" + _base64(random, random.randint(250, 700))
+
+
+def aws_bedrock_key(random: Random) -> str:
+    return "ABSK" + _base64(random, 96)
+
+
+def connection_settings(random: Random) -> str:
+    """libpq's form, that of JDBC and that of ADO.NET: a password need not have a digit."""
+    password = mark(_text(random, random.choice([LOWER, UPPER + LOWER, BASE62]), 8, 20))
+    return random.choice(
+        [
+            f"host=db.internal user=app password={password} dbname=main",
+            f"password={password} host=db.internal",
+            f"jdbc:mysql://db:3306/main?user=app&password={password}",
+            f"jdbc:postgresql://db/main?password={password}&user=app",
+            f"Server=tcp:x.database.windows.net;User ID=sa;Password={password};Encrypt=true",
+            f"Data Source=db;Pwd={password};Uid=sa",
+        ]
+    )
+
+
+def basic_authorization(random: Random) -> str:
+    pair = f"{random.choice(['app', 'aladdin', 'user@example.com'])}:{_text(random, LOWER, 6, 24)}"
+    return f"Authorization: Basic {mark(base64.b64encode(pair.encode()).decode())}"
+
+
+def long_token(random: Random) -> str:
+    return _base64(random, random.randint(100, 1000), url_safe=random.random() < 0.5)
+
+
+def assigned_token(random: Random) -> str:
+    name = random.choice(["X", "VALUE_2", "thing", "x-custom"])
+    return f"{name}{random.choice(['=', ':'])}{mark(_base64(random, random.choice([32, 48, 150])))}"
+
+
+def prefixed_token(random: Random) -> str:
+    """The formats of further services."""
+    id = "-".join(_text(random, HEX, length) for length in (8, 4, 4, 4, 12))
+    return random.choice(
+        [
+            f"ATATT3xFfGF0{_text(random, URL_SAFE, 170)}={_text(random, HEX.upper(), 8)}",
+            f"sntrys_eyJ{_text(random, BASE62, 120)}=_{_text(random, BASE62, 43)}",
+            f"sntryu_{_text(random, HEX, 64)}",
+            f"NRAK-{_text(random, UPPER + DIGITS, 27)}",
+            f"{_text(random, HEX, 36)}NRAL",
+            f"key-{_text(random, HEX, 32)}",
+            f"dp.pt.{_text(random, BASE62, 43)}",
+            f"dp.st.dev.{_text(random, BASE62, 43)}",
+            f"pat-na1-{id}",
+            f"pat{_text(random, BASE62, 14)}.{_text(random, HEX, 64)}",
+            f"{_text(random, BASE62, 14)}.atlasv1.{_text(random, URL_SAFE, 67)}",
+            f"sk.eyJ{_text(random, BASE62, 70)}.{_text(random, URL_SAFE, 22)}",
+            f"sl.{_text(random, URL_SAFE, 140)}",
+            f"FlyV1 fm2_{_base64(random, 200)}",
+            f"rubygems_{_text(random, HEX, 48)}",
+            f"lin_api_{_text(random, BASE62, 40)}",
+            f"dckr_pat_{_text(random, URL_SAFE, 27)}",
+            f"glsa_{_text(random, BASE62, 32)}_{_text(random, HEX, 8)}",
+        ]
+    )
+
+
 CREDENTIALS: dict[str, Callable[[Random], str]] = {
     each.__name__: each
     for each in (
@@ -289,7 +353,8 @@ CREDENTIALS: dict[str, Callable[[Random], str]] = {
         azure_storage_key, azure_openai_key, github_token, github_fine_grained, gitlab_token, slack_token, slack_webhook,
         stripe_key, stripe_webhook_secret, openai_key, anthropic_key, huggingface_token, npm_token, pypi_token,
         sendgrid_key, twilio_key, telegram_token, discord_token, jwt, private_key, connection_string,
-        high_entropy_token, named_secret,
+        high_entropy_token, named_secret, aws_session_token, aws_bedrock_key, connection_settings, basic_authorization,
+        long_token, assigned_token, prefixed_token,
     )
 }  # fmt: skip
 PERSONAL: dict[str, Callable[[Random], str]] = {each.__name__: each for each in (email, phone, card, iban, ip)}
@@ -347,6 +412,8 @@ def _code(random: Random) -> str:
             f"std::vector<{name}> abc::def = {other}::make(0x{random.getrandbits(64):016x});",
             f"max_tokens={random.randint(1, 9999)}, next_page_token=None, eos_token='</s>'",
             f"docker run -p 127.0.0.1:8080:80 -v /var/lib/{name}:/data registry.local/{other}:1.{random.randint(0, 99)}.{random.randint(0, 99)}",
+            f"psycopg.connect(host=host, user=user, password={name}, dbname='{other}')  # the basic {name} of {other}",
+            f"the secret key is Ctrl+Shift+F{random.randint(1, 12)}, and the access key: Alt+{random.randint(0, 9)}",
             f"auth = {name}.{other}; key = lambda row: row.{other}; token = tokens[{random.randint(0, 99)}]",
         ]
     )
@@ -386,6 +453,8 @@ def _hash(random: Random) -> str:
             _text(random, "0123456789ABCDEFGHJKMNPQRSTVWXYZ", 26),
             _text(random, URL_SAFE, 21),
             f"commit {_text(random, HEX, 40)}\nAuthor: somebody",
+            base64.b64encode(_sentence(random).encode()).decode(),
+            f"data:image/webp;base64,{base64.b64encode(random.randbytes(random.randint(60, 600))).decode()}",
         ]
     )
 

@@ -68,12 +68,17 @@ _HINTS = {
 }
 
 
+_OF_FILES = {"certificate-invalid"}
+"""The codes of what is damaged outside of a store."""
+
+
 def command_hint(error: HoldfastError) -> str:
     """Return the hint of an error, with commands in place of functions."""
     hint = _HINTS.get(error.code, error.hint)
     for call, words in _CALLS.items():
         hint = hint.replace(call, words)
-    if isinstance(error, CorruptError) and not isinstance(error, SnapshotError) and "holdfast" not in hint:
+    of_store = isinstance(error, CorruptError) and not isinstance(error, SnapshotError) and error.code not in _OF_FILES
+    if of_store and "holdfast" not in hint:
         commands = "holdfast verify shows what is affected, and holdfast repair repairs it"
         return f"{hint}. {commands}" if hint else commands
     return hint

@@ -103,7 +103,7 @@ class Encoder:
             return value if -SAFE <= value <= SAFE else {"$int": str(value)}
         if kind is float:
             return value if math.isfinite(value) and not value.is_integer() else {"$float": repr(value)}
-        if kind in (list, dict, tuple, set, frozenset, Page) or isinstance(value, Page):
+        if kind in (dict, tuple, set, frozenset) or isinstance(value, list):
             return self._enter(value, self._container)
         name = type_name_of(kind)
         if name and name not in RECORDS:

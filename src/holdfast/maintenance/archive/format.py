@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import msgspec
 
-from holdfast.backends.fsutil import flush_folder
+from holdfast.backends.fsutil import flush_folder, open_private
 from holdfast.backends.interface import BlockingCall, Row
 from holdfast.backends.tables import (
     BRANCHES,
@@ -173,7 +173,8 @@ def _check_binary(file: object) -> None:
 class ArchiveWriter:
     """Writes a file, which is complete in the end or does not exist.
 
-    Under a path, a temporary file is written and then renamed. An open file is written to directly, and stays open.
+    Under a path, a temporary file is written and then renamed; only its owner can read it. An open file is written to
+    directly, and stays open.
     """
 
     def __init__(self, file: ArchiveFile, key: FileKey | None = None) -> None:
@@ -201,7 +202,7 @@ class ArchiveWriter:
 
     def _open(self, path: Path) -> IO[bytes]:
         try:
-            return self._stack.enter_context(path.open("xb"))
+            return self._stack.enter_context(open_private(path, "xb"))
         except OSError as error:
             raise ConfigError(
                 f"the file cannot be written: {error.strerror}", where=str(self._path), hint="Choose another path"

@@ -40,6 +40,7 @@ from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.maintenance.backup.format import Tip
 from holdfast.maintenance.backup.status import LAST_BACKUP, SETTING
 from holdfast.security.encryption.hidden_names import find_named
+from holdfast.security.encryption.key_rows import LIST
 
 SMALL = (BRANCHES, REFS, WRITES, LINKS, JOBS)
 """Tables of which all rows of a line are read at once."""
@@ -230,7 +231,7 @@ class LineReader:
     async def _outline(self, answers: Sequence[Sequence[Row]], *, whole: bool) -> Outline:
         lines, branches, refs, writes, links, jobs, *rest = answers
         # Certificates are signed by the store that makes them: the key for that is not restored.
-        keys = [row for row in rest.pop(0) if row.key[2] != SIGNING] if self.has_keys else []
+        keys = [row for row in rest.pop(0) if row.key[2] not in (SIGNING, LIST)] if self.has_keys else []
         large = tuple(zip(LARGE, map(tuple, rest), strict=True)) if whole else None
         events, *ends = (rest[LARGE.index(EVENTS)][-1:], rest[LARGE.index(STEPS)]) if whole else rest
         refs = [row for row in refs if not await self._is_local(row)]

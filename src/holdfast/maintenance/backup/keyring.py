@@ -260,6 +260,7 @@ class BackupKeys:
             encryption = Encryption(provider, "turning-on")
         _, codec = EncryptedRows(encryption).bind(memory)
         assert isinstance(codec, EncryptedRows)  # noqa: S101 - see above
+        codec.store_keys.memory.is_listed = False
         # First the keys of tenants, then those of persons, then those of lines, which need the former to be opened.
         ranked = sorted(latest.values(), key=lambda row: (row.kind == DATA, row.kind == SUBJECT))
         for row in ranked:

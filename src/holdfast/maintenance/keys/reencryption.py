@@ -128,7 +128,8 @@ class Reencryption:
                 newest = created.row
                 changes += created.conditions
             for row in old:
-                changes += [row.unchanged(), Put(KEYS, row._replace(state=RETIRED).stored())]
+                retired = await self._keys.with_state(row, RETIRED)
+                changes += [row.unchanged(), Put(KEYS, retired.stored())]
             if not changes or await self._keys.backend.apply(changes) is None:
                 await self._keys.load([line], again=True)
                 return b"" if newest is None or off else newest.id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,8 +14,16 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import KEYS_PLACE
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
-from holdfast.errors import ConfigError, ConflictError, HoldfastError, InvalidError, NotFoundError, TransientError
-from holdfast.security.audit.thread_audit import recorded
+from holdfast.errors import (
+    ConfigError,
+    ConflictError,
+    CorruptError,
+    HoldfastError,
+    InvalidError,
+    NotFoundError,
+    TransientError,
+)
+from holdfast.security.audit.thread_audit import record, recorded
 from holdfast.security.encryption.destroyed_keys import destroyed_ids
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
 from holdfast.security.encryption.key_rows import (
@@ -22,20 +31,25 @@ from holdfast.security.encryption.key_rows import (
     DATA,
     DESTROYING,
     INDEX,
+    LIST,
     RETIRED,
     SUBJECT,
     WRAPPING,
     KeyRow,
+    TenantKeys,
     destroyed_changes,
 )
 from holdfast.security.encryption.store_keys import StoreKeys
-from holdfast.security.erasure.signing_key import check_signing_row
+from holdfast.security.erasure.signing_key import check_signing_row, missing_signers
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 _ATTEMPTS = 20
 
 _OF_LINES = (DATA, SUBJECT)
 """The kinds of keys of lines, and of the persons whose lines they are."""
+
+_HIDDEN = (*_OF_LINES, INDEX, LIST)
+"""The kinds of rows that are not listed: they are no keys of the tenant."""
 
 WAIT: Duration = "7d"
 """How long a key that is to be destroyed can be saved, at least."""
@@ -103,24 +117,25 @@ class TenantKeyring:
         """Return the keys of the tenant, the newest first."""
         rows = await self.rows()
         counts = Counter(row.wrapped_by for row in rows if row.kind in _OF_LINES)
-        mine = [row for row in rows if row.kind not in (*_OF_LINES, INDEX)]
+        mine = [row for row in rows if row.kind not in _HIDDEN]
         mine.sort(key=lambda row: (row.kind != WRAPPING, -row.number))
         return [_info(row, counts[row.id.hex()]) for row in mine]
 
     async def rotate(self) -> KeyInfo:
         """Create a new wrapping key, and encrypt the others with the current master key."""
         for _ in range(_ATTEMPTS):
-            await self._keys.load_tenant(self._tenant)
-            current = await self._keys.require_tenant(self._tenant)
+            current = await self._load()
             number = max(current.numbers) + 1
             new = await self._keys.new_row(self._tenant, WRAPPING, number)
             rows = [*current.rows, *await self._signing_rows()]
             changes: list[Change] = [row.unchanged() for row in rows]
+            replaced = [new]
             for row in rows:
                 again = await self._keys.new_row(self._tenant, row.kind, row.number, await self._keys.unwrap(row))
                 state = RETIRED if row.kind == WRAPPING and row.state == ACTIVE else row.state
-                changes.append(Put(KEYS, again._replace(state=state, time=row.time).row()))
-            changes.append(Put(KEYS, new.row()))
+                replaced.append(again._replace(state=state, time=row.time))
+            changes += [Put(KEYS, row.row()) for row in replaced]
+            changes += await self._list_changes(current, replaced)
             if await self._apply("rotate-keys", {"key": new.id.hex()[:16], "master": new.wrapped_by}, changes):
                 await self._keys.load_tenant(self._tenant)
                 return _info(new, 0)
@@ -136,7 +151,15 @@ class TenantKeyring:
 
     async def destroy(self, id: str, wait: Duration = WAIT) -> KeyInfo:
         """Mark a key to be destroyed after a time; destroy it, if that has passed. `ConflictError` with the code
-        `key-in-use` if it is active, or encrypts keys of lines."""
+        `key-in-use` if it is active, or encrypts keys of lines. What is refused is recorded, too."""
+        try:
+            return await self._destroy(id, wait)
+        except (ConflictError, InvalidError, NotFoundError) as error:
+            detail = {"key": ascii(id)[1:-1][:16], "code": error.code}
+            await record(self._engine, [Line(self._tenant, KEYS_PLACE)], "destroy-key", detail, "denied")
+            raise
+
+    async def _destroy(self, id: str, wait: Duration) -> KeyInfo:
         nanoseconds = parse_nanoseconds(wait, "wait")
         if nanoseconds < parse_nanoseconds(WAIT, "wait"):
             raise InvalidError(
@@ -144,7 +167,8 @@ class TenantKeyring:
                 hint="A key that may be known is replaced at once, by rotating the keys and encrypting everything anew",
             )
         for _ in range(_ATTEMPTS):
-            row, lines = await self._find(id)
+            tenant = await self._load()
+            row, lines = await self._find(id, tenant)
             if row.state == ACTIVE or row.kind != WRAPPING or lines:
                 raise ConflictError(
                     f"the key {id} is in use: it encrypts the keys of {lines} threads and other lines"
@@ -159,13 +183,14 @@ class TenantKeyring:
             if at is not None and at <= now:
                 destroyed = destroyed_changes(self._tenant, [row.id], now)
                 changes = [row.unchanged(), Delete(KEYS, row.key), *destroyed]
+                changes += await self._list_changes(tenant, [], without=row)
                 done = await self._apply("destroy-key", {"key": row.id.hex()[:16]}, changes)
             elif at is not None:
                 return _info(row, 0)
             else:
                 row_then = row.destroyed_from(now + nanoseconds)
                 detail = {"key": row.id.hex()[:16], "at": to_datetime(now + nanoseconds).isoformat()}
-                done = await self._apply("schedule-key", detail, [row.unchanged(), Put(KEYS, row_then.row())])
+                done = await self._apply("schedule-key", detail, await self._replace(tenant, row, row_then))
                 row = row_then
             if done:
                 await self._keys.load_tenant(self._tenant)
@@ -175,25 +200,31 @@ class TenantKeyring:
     async def cancel(self, id: str) -> KeyInfo:
         """Keep a key that was to be destroyed."""
         for _ in range(_ATTEMPTS):
-            row, lines = await self._find(id)
+            tenant = await self._load()
+            row, lines = await self._find(id, tenant)
             if row.destroyed_at is None:
                 raise InvalidError(f"the key {id} is not to be destroyed: it is {row.state}")
             kept = row._replace(state=RETIRED)
-            if await self._apply("keep-key", {"key": row.id.hex()[:16]}, [row.unchanged(), Put(KEYS, kept.row())]):
+            if await self._apply("keep-key", {"key": row.id.hex()[:16]}, await self._replace(tenant, row, kept)):
+                await self._load()
                 return _info(kept, lines)
         raise _busy(self._keys.backend.url)
 
     async def check(self) -> KeyCheck:
         """Decrypt every key, and compare it with its id."""
         rows, problems = await self.rows(), list[str]()
-        tenant = await self._keys.load_tenant(self._tenant)
+        try:
+            tenant = await self._keys.load_tenant(self._tenant)
+        except CorruptError as error:
+            problems.append(error.what)
+            tenant = self._keys.known_tenant(self._tenant)
         destroyed = await destroyed_ids(self._engine, [self._tenant])
         for row in rows:
             if row.id in destroyed and row.state != DESTROYING:
                 what = "a key that was destroyed is in the store again"
                 problems.append(f"line {row.line!r}: {what}" if row.line else what)
             try:
-                if row.kind == INDEX:
+                if row.kind in (INDEX, LIST):
                     continue  # it is no key, and was opened with those of the tenant
                 if row.kind not in _OF_LINES:
                     if row.kind == SIGNING:
@@ -208,11 +239,29 @@ class TenantKeyring:
                 raise
             except HoldfastError as error:
                 problems.append(f"line {row.line!r}: {error.what}" if row.line else error.what)
-        return KeyCheck(len(rows), tuple(problems))
+        problems += await missing_signers(self._engine, self._tenant)
+        count = sum(row.kind not in (INDEX, LIST) for row in rows)
+        return KeyCheck(count, tuple(dict.fromkeys(problems)))
 
-    async def _find(self, id: str) -> tuple[KeyRow, int]:
+    async def _load(self) -> TenantKeys:
+        """Read the keys of the tenant again."""
+        await self._keys.load_tenant(self._tenant)
+        return await self._keys.require_tenant(self._tenant)
+
+    async def _replace(self, tenant: TenantKeys, old: KeyRow, new: KeyRow) -> list[Change]:
+        return [old.unchanged(), Put(KEYS, new.row()), *await self._list_changes(tenant, [new])]
+
+    async def _list_changes(
+        self, tenant: TenantKeys, replaced: Sequence[KeyRow], *, without: KeyRow | None = None
+    ) -> list[Change]:
+        rows = {row.key: row for row in (*tenant.listed_rows, *replaced) if without is None or row.key != without.key}
+        return await self._keys.list_changes(tenant, rows.values())
+
+    async def _find(self, id: str, tenant: TenantKeys) -> tuple[KeyRow, int]:
+        """Return a key, as the list of keys has it, and how many keys of lines it encrypts."""
         rows = await self.rows()
-        found = [row for row in rows if row.kind not in (*_OF_LINES, INDEX) and row.id.hex().startswith(id)]
+        others = [row for row in rows if row.kind == SIGNING]
+        found = [row for row in (*tenant.rows, *others) if row.id.hex().startswith(id)]
         if len(found) != 1 or len(id) < 4:
             raise NotFoundError(
                 f"there is no key {id!r}", where=self._keys.backend.url, hint="`holdfast keys list` shows them"

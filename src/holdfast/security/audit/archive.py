@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.backends.fsutil import flush_folder
+from holdfast.backends.fsutil import flush_folder, open_private
 from holdfast.backends.interface import BlockingCall
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import digest
@@ -88,7 +88,7 @@ async def archive(
     replaced = await ErasureLedger(engine, tenant).replaced_digests()
     plan: dict[Line, list[_PlannedStep]] = {}
     held: list[str] = []
-    with temporary.open("wb") as file:
+    with open_private(temporary, "wb") as file:
         try:
             writer = await AuditWriter.open(engine, tenant, file, SegmentInfo(number, before))
             for line in await audited_lines(engine, tenant):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
+from holdfast.backends.fsutil import open_private
 from holdfast.backends.tables import EVENTS
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.engine import Engine
@@ -131,7 +132,7 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
     temporary = Path(f"{path}.new")
     archived = await ArchiveRecords(engine, tenant).ranges()
     replaced = await ErasureLedger(engine, tenant).replaced_digests()
-    with temporary.open("wb") as file:
+    with open_private(temporary, "wb") as file:
         writer = await AuditWriter.open(engine, tenant, file)
         lines = await audited_lines(engine, tenant)
         for line in lines:

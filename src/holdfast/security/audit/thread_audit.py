@@ -24,7 +24,7 @@ from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import SystemLine
 from holdfast.security.audit.recorder import add_events
 
-_OF_KEYS = {"rotate-keys", "schedule-key", "keep-key", "destroy-key"}
+_OF_KEYS = {"rotate-keys", "schedule-key", "keep-key", "destroy-key", "create-signing-key"}
 _OF_SUBJECTS = {"erase", "erased", "set-subject"}
 _OF_THREADS = {"delete", "delete-branch", "prune", "export", "import", "hold", "release", "unpin", "set-owner"}
 ALWAYS = _OF_KEYS | _OF_SUBJECTS | _OF_THREADS

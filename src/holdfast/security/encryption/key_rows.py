@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.msgpack import encode
@@ -23,6 +24,11 @@ if TYPE_CHECKING:  # it needs an extra, and rows of keys are looked at without i
 WRAPPING, DIGEST, NAMES, DATA, SUBJECT = "wrapping", "digest", "names", "data", "subject"
 INDEX = "index"
 """The kind of the row with the names of indexed metadata, encrypted with the key for digests. It is no key."""
+LIST = "list"
+"""The kind of the row that authenticates the other rows of a tenant: which there are, and their states."""
+
+LISTED = (WRAPPING, DIGEST, NAMES, INDEX)
+"""The kinds that it lists."""
 
 ACTIVE, RETIRED, DESTROYING = "active", "retired", "destroying"
 
@@ -106,15 +112,21 @@ class KeyRow(NamedTuple):
 
     @property
     def context(self) -> dict[str, str]:
-        """What a provider binds a tenant's key to."""
+        """What a provider binds a tenant's key to; that of the list also to the other keys."""
         named = {"purpose": f"holdfast-{self.kind}", "number": str(self.number)}
+        if self.kind == LIST:
+            named["keys"] = self.state
         return {**named, "tenant": self.tenant} if self.tenant else named
 
     def associated(self) -> bytes:
-        """Return what the key of a line is bound to; that of a person also to its state."""
-        if self.kind == SUBJECT:
-            return encode(("holdfast key 2", *self[:5], self.state))
-        return encode(("holdfast key 1", *self[:5]))
+        """Return what the key of a line or of a person is bound to."""
+        return encode(("holdfast key 3", *self[:5], self.state, self.time))
+
+
+def digest_list(rows: Iterable[KeyRow]) -> str:
+    """Return the digest of the keys of a tenant, which the row of the list is bound to."""
+    listed = sorted((row.kind, row.number, *row.columns) for row in rows if row.kind in LISTED)
+    return sha256(encode(("holdfast key list 1", listed))).hexdigest()
 
 
 @dataclass(slots=True)
@@ -122,6 +134,7 @@ class TenantKeys:
     """The keys of a tenant, decrypted."""
 
     rows: list[KeyRow]
+    """All but those of lines and persons, that for certificates, and the two that follow."""
     wrapping: dict[str, Cipher]
     """By id, in hex."""
     digest: Cipher
@@ -130,7 +143,14 @@ class TenantKeys:
     names: NameCodec | None = None
     """How names of lines are stored, if they are hidden."""
     index: MetadataIndex | None = None
+    index_row: KeyRow | None = None
+    list_row: KeyRow | None = None
     uses: int = 0
+
+    @property
+    def listed_rows(self) -> list[KeyRow]:
+        """The rows that the list authenticates."""
+        return [*self.rows, self.index_row] if self.index_row else self.rows
 
     @property
     def current_row(self) -> KeyRow:

@@ -9,25 +9,31 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import socket
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.msgpack import encode
 
 from holdfast._lazy import missing_extra
-from holdfast.errors import ConfigError, CorruptError, DeniedError
+from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError
 from holdfast.security.encryption.cipher import KEY_SIZE, Cipher, new_key
 
 VARIABLE = "HOLDFAST_KEY"
+
+_T = TypeVar("_T")
+_UNREACHABLE = (ConnectionError, TimeoutError, socket.gaierror)
 
 
 class KeyProvider(ABC):
     """Encrypts and decrypts the keys of a store with master keys.
 
     Methods may block. Each raises `DeniedError` with the code `key-missing` if there is no master key at all, and
-    `TransientError` if the service cannot be reached. `holdfast.testing.KeyProviderSuite` checks an implementation.
+    `TransientError` if the service cannot be reached; a `ConnectionError` or `TimeoutError` becomes one.
+    `holdfast.testing.KeyProviderSuite` checks an implementation.
     """
 
     @property
@@ -152,6 +158,19 @@ class KeyringKeys(LocalKeys):
             return (keyring.get_password(self._service, self._name) or "").split()
         except KeyringError as error:
             raise ConfigError(f"the key ring cannot be used: {error}", where=str(self)) from None
+
+
+def call_provider(provider: KeyProvider, request: Callable[[], _T]) -> _T:
+    """Call a provider. `TransientError` if it lets an error of the network through."""
+    try:
+        return request()
+    except OSError as error:
+        cause = getattr(error, "reason", error)  # that of urllib has the actual one
+        if not isinstance(cause, _UNREACHABLE):
+            raise
+        raise TransientError(
+            f"the provider of keys cannot be reached: {type(cause).__name__}", where=type(provider).__name__
+        ) from error
 
 
 def generate_key() -> str:

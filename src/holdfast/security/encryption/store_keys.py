@@ -1,9 +1,11 @@
 """The keys of a store: where they are stored, and which of them are in memory.
 
 Each tenant has *wrapping keys*, numbered, of which the latest is in use, and one for digests; the provider encrypts
-them. Each line has *data keys*, encrypted by the wrapping key of the same number; or, if the line is the data of one
-person, by a *subject key*, which that wrapping key encrypts (`subject_keys`). They are rows of `KEYS`, in the line that
-they belong to: deleting a line deletes them, and they are stored in one batch with the first row of the line.
+them. One row lists them with their states, bound by the provider, so that no state can be altered, and no key be left
+out or brought back. Each line has *data keys*, encrypted by the wrapping key of the same number; or, if the line is the
+data of one person, by a *subject key*, which that wrapping key encrypts (`subject_keys`). They are rows of `KEYS`, in
+the line that they belong to: deleting a line deletes them, and they are stored in one batch with the first row of the
+line.
 
 Every batch has a condition for each line that the key still exists and is in use, so no row is ever stored with a key
 that was destroyed or replaced meanwhile.
@@ -22,8 +24,10 @@ from msgspec.msgpack import decode, encode
 from holdfast.backends.interface import (
     Backend,
     BlockingCall,
+    Change,
     Create,
     Get,
+    Put,
     Query,
     Row,
     Scan,
@@ -38,6 +42,7 @@ from holdfast.security.encryption.key_rows import (
     DATA,
     DIGEST,
     INDEX,
+    LIST,
     NAMES,
     WRAPPING,
     KeyRow,
@@ -46,9 +51,10 @@ from holdfast.security.encryption.key_rows import (
     SubjectKey,
     TenantKeys,
     destroyed_key,
+    digest_list,
 )
 from holdfast.security.encryption.metadata_index import MetadataIndex
-from holdfast.security.encryption.provider import KeyProvider, altered_key
+from holdfast.security.encryption.provider import KeyProvider, altered_key, call_provider
 from holdfast.security.encryption.subject_keys import SubjectKeys
 
 _CAPACITY = 20_000
@@ -84,6 +90,8 @@ class KeyMemory:
     indexed: tuple[str, ...] | None = None
     """The entries of metadata that are to be indexed; None for those that the store has declared."""
     ciphers: CipherCache = field(default_factory=CipherCache)
+    is_listed: bool = True
+    """Whether the keys of a tenant are all there, with a list of them: those of a backup are not."""
     tenants: dict[str, TenantKeys] = field(default_factory=dict)
     """The keys of tenants as of any of the stores: for another one that has none, as a copy."""
 
@@ -147,13 +155,14 @@ class StoreKeys:
         if not convert and await self.has_rows(tenant):
             raise not_encrypted(self.backend.url)
         if shared is not None:
-            rows = [row for row in shared.rows if row.line == "" and row.kind != NAMES]
+            rows = [row for row in shared.listed_rows if row.kind != NAMES]
         else:
             rows = [await self.new_row(tenant, kind, 0) for kind in (WRAPPING, DIGEST)]
             if self.memory.indexed:
                 rows.append(_index_row(rows[1], Cipher(await self.unwrap(rows[1])), self.memory.indexed))
         if self.memory.hide_names:
             rows.append(await self.new_row(tenant, NAMES, 0))
+        rows.append(await self.new_list(tenant, rows))
         await self.backend.apply([Create(KEYS, row.stored()) for row in rows])
 
     async def has_rows(self, tenant: str) -> bool:
@@ -163,12 +172,14 @@ class StoreKeys:
         )
         return bool(lines) and all(row.key[2] == SIGNING for row in keys)
 
-    async def new_row(self, tenant: str, kind: str, number: int, key: bytes | None = None) -> KeyRow:
+    async def new_row(
+        self, tenant: str, kind: str, number: int, key: bytes | None = None, state: str = ACTIVE
+    ) -> KeyRow:
         """Return the row of a new key of a tenant; or of an existing one, encrypted anew."""
         provider, key = self.memory.provider, key or new_key()
-        row = KeyRow(tenant, "", kind, number, Cipher(key).key_id, "", ACTIVE, time.time_ns(), b"")
+        row = KeyRow(tenant, "", kind, number, Cipher(key).key_id, "", state, time.time_ns(), b"")
         wrap_key: BlockingCall[tuple[str, bytes]] = BlockingCall(
-            lambda: (provider.key_id, provider.wrap(key, row.context))
+            lambda: call_provider(provider, lambda: (provider.key_id, provider.wrap(key, row.context)))
         )
         wrapped_by, wrapped = await wrap_key
         return row._replace(wrapped_by=wrapped_by, wrapped=wrapped)
@@ -176,15 +187,43 @@ class StoreKeys:
     async def unwrap(self, row: KeyRow) -> bytes:
         """Decrypt a key of a tenant."""
         provider = self.memory.provider
-        key: bytes = await BlockingCall(lambda: provider.unwrap(row.wrapped, row.wrapped_by, row.context))
+        key: bytes = await BlockingCall(
+            lambda: call_provider(provider, lambda: provider.unwrap(row.wrapped, row.wrapped_by, row.context))
+        )
         if len(key) != 32 or Cipher(key).key_id != row.id:
             raise altered_key(row.wrapped_by, self.backend.url)
         return key
 
+    async def new_list(self, tenant: str, rows: Iterable[KeyRow]) -> KeyRow:
+        """Return the row that lists the keys of a tenant, as they are in `rows`."""
+        return await self.new_row(tenant, LIST, 0, state=digest_list(rows))
+
+    async def list_changes(self, tenant: TenantKeys, rows: Iterable[KeyRow]) -> list[Change]:
+        """Return the changes that list the keys of a tenant as they are in `rows` from now on, on condition that
+        nobody changed them since they were read. They belong into the batch that changes the keys."""
+        old = tenant.list_row
+        assert old is not None  # noqa: S101 - those of a backup are not changed
+        return [old.unchanged(), Put(KEYS, (await self.new_list(old.tenant, rows)).row())]
+
+    async def _check_list(self, rows: Sequence[KeyRow]) -> KeyRow | None:
+        """Return the list of the keys of a tenant. `CorruptError` if it is not of these rows."""
+        found = next((row for row in rows if row.kind == LIST), None)
+        if not self.memory.is_listed:
+            return found
+        if found is None or found.state != digest_list(rows):
+            raise altered_list(self.backend.url)
+        try:
+            await self.unwrap(found)
+        except DeniedError as error:
+            if error.code != "key-wrong":
+                raise
+            raise altered_list(self.backend.url) from error
+        return found
+
     async def _open_tenant(self, tenant: str, rows: Sequence[Row]) -> TenantKeys | None:
         every = [KeyRow.of(row) for row in rows]
         mine = [row for row in every if row.kind in (WRAPPING, DIGEST, NAMES)]
-        if not mine:
+        if not mine and all(row.kind != LIST for row in every):
             return None
         ciphers = {row.id.hex(): Cipher(await self.unwrap(row)) for row in mine}
         digests = [row for row in mine if row.kind == DIGEST]
@@ -196,6 +235,7 @@ class StoreKeys:
                 hint="Restore its table `keys` from a copy of it",
                 code="key-missing",
             )
+        list_row = await self._check_list(every)
         names = next((row for row in mine if row.kind == NAMES), None)
         if self.memory.hide_names != (names is not None):
             raise _other_names(self.backend.url, hidden=names is not None)
@@ -206,7 +246,8 @@ class StoreKeys:
         if len(wrapping) > 1 or wrapping[0].number:  # the first one is not destroyed before there is another
             await self.refuse_destroyed(wrapping, digest)
         found = TenantKeys(mine, ciphers, digest, max(active), time.monotonic())
-        found.index = self._open_index(digest, next((row for row in every if row.kind == INDEX), None))
+        found.list_row, found.index_row = list_row, next((row for row in every if row.kind == INDEX), None)
+        found.index = self._open_index(digest, found.index_row)
         if names is not None:
             before = self._tenants.get(tenant)
             found.names = before.names if before else NameCodec(ciphers[names.id.hex()].digest)
@@ -434,6 +475,17 @@ class StoreKeys:
             raise altered_key(row.wrapped_by[:16], f"{self.backend.url}, line {row.line!r}")
         return cipher
 
+    async def with_state(self, row: KeyRow, state: str) -> KeyRow:
+        """Return the row of the key of a line with another state, if it can be decrypted at all."""
+        wrapping, changed = (
+            await self.wrapping_of(row, await self.require_tenant(row.tenant)),
+            row._replace(state=state),
+        )
+        if wrapping is None:
+            return changed
+        key = wrapping.unseal(row.wrapped, self.associated(row))
+        return changed._replace(wrapped=wrapping.seal(key, self.associated(changed)))
+
     def associated(self, row: KeyRow) -> bytes:
         """Return what the key of a line is bound to: its stored name, by which it is found."""
         tenant = self._tenants.get(row.tenant) or self.memory.tenants[row.tenant]
@@ -454,6 +506,16 @@ def _other_names(url: str, *, hidden: bool) -> ConfigError:
         if hidden
         else "Open it without hide_names=True; to hide them, copy everything into a new store that is open with it",
         code="names-hidden",
+    )
+
+
+def altered_list(url: str) -> CorruptError:
+    """Return the error for keys of a tenant that are not those of their list."""
+    return CorruptError(
+        "the keys of the store are not those that it had: one was altered, removed, or put back",
+        where=url,
+        hint="Find out who can write to the store, and restore its table `keys` from a copy of it",
+        code="tampered",
     )
 
 

@@ -10,37 +10,69 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from holdfast.backends.interface import Create, Get
 from holdfast.backends.tables import KEYS, SIGNING
+from holdfast.backends.urls import redacted_url
 from holdfast.engine.engine import Engine
-from holdfast.errors import CorruptError, TransientError
+from holdfast.engine.namespaces import KEYS_PLACE
+from holdfast.engine.row_format import Line
+from holdfast.errors import CorruptError, DeniedError, TransientError
+from holdfast.security.audit.erasure_ledger import ErasureLedger
+from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.encryption.cipher import Cipher, new_key
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
 from holdfast.security.encryption.key_rows import ACTIVE, KeyRow
+from holdfast.security.erasure.certificate import Certificate, public_key_of
 
 _ATTEMPTS = 10
 
 
 async def signing_key(engine: Engine, tenant: str) -> Ed25519PrivateKey:
-    """Return the key of a tenant, and create it if there is none. If the store is not encrypted, whoever can read it
-    can read the key. `CorruptError` if the store is encrypted, and the key is not: somebody else put it there."""
+    """Return the key of a tenant, and create it if there is none, which the audit records. If the store is not
+    encrypted, whoever can read it can read the key. `CorruptError` if the store is encrypted, and the key is not:
+    somebody else put it there."""
     rows = engine.context.rows
     for _ in range(_ATTEMPTS):
-        # Rows of keys are not sealed, so they look the same to everybody.
-        (found,) = await engine.context.stored.read([Get(KEYS, [(tenant, "", SIGNING, 0)])])
-        if found:
-            row = KeyRow.of(found[0])
-            if isinstance(rows, EncryptedRows):
-                check_signing_row(rows, row)
-                if row.wrapped_by:
-                    return Ed25519PrivateKey.from_private_bytes(await rows.store_keys.unwrap(row))
-            return Ed25519PrivateKey.from_private_bytes(row.wrapped)
+        found = await _find_key(engine, tenant)
+        if found is not None:
+            return found
         if isinstance(rows, EncryptedRows):
             new = await rows.store_keys.new_row(tenant, SIGNING, 0)
         else:
             key = new_key()
             now = engine.context.clock()
             new = KeyRow(tenant, "", SIGNING, 0, Cipher(key).key_id, "", ACTIVE, now, key)
-        await engine.context.backend.apply([Create(KEYS, new.row())])
+        apply = recorded(engine, Line(tenant, KEYS_PLACE), "create-signing-key")
+        await apply([Create(KEYS, new.row())])
     raise TransientError("the key for certificates keeps changing", where=engine.context.backend.url, hint="Try again")
+
+
+async def _find_key(engine: Engine, tenant: str) -> Ed25519PrivateKey | None:
+    # Rows of keys are not sealed, so they look the same to everybody.
+    (found,) = await engine.context.stored.read([Get(KEYS, [(tenant, "", SIGNING, 0)])])
+    if not found:
+        return None
+    row, rows = KeyRow.of(found[0]), engine.context.rows
+    if isinstance(rows, EncryptedRows):
+        check_signing_row(rows, row)
+        if row.wrapped_by:
+            return Ed25519PrivateKey.from_private_bytes(await rows.store_keys.unwrap(row))
+    return Ed25519PrivateKey.from_private_bytes(row.wrapped)
+
+
+async def missing_signers(engine: Engine, tenant: str) -> list[str]:
+    """Return what is wrong if certificates of this store were signed with a key that it does not have any more."""
+    try:
+        key = await _find_key(engine, tenant)
+    except (CorruptError, DeniedError):
+        return []  # the check of the row itself says so
+    mine, here = "" if key is None else public_key_of(key), redacted_url(engine.context.backend.url)
+    entries = await ErasureLedger(engine, tenant).entries()
+    every = [Certificate.from_json(entry.certificate) for entry in entries]
+    missing = sorted({each.public_key for each in every if each.store == here} - {mine})
+    return [
+        f"certificates of erasure were signed with the key {each[:16]}…, which is gone: "
+        "its row `signing` was deleted or replaced"
+        for each in missing
+    ]
 
 
 def check_signing_row(rows: EncryptedRows, row: KeyRow) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64decode
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from itertools import pairwise
@@ -57,6 +58,7 @@ _PLACEHOLDER = re.compile(
     r"|(?:your|my|the|some|example|sample|dummy|fake|test|change|insert|replace|redacted"
     r"|placeholder|secret|password|none|null|undefined|true|false|todo|n/?a)(?:[-_ .].*|me|here)?|.*(?:\.\.\.|…).*"
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2}.*|[a-z][a-z0-9+.-]*://.*|[.~]{0,2}/.*"
+    r"|(?:ctrl|control|alt|option|shift|cmd|command|meta|super|win|fn)\+.*"
     r"|(?:os|env|process|config|settings|self|cfg|args|vault|secrets|var|local)[.\[(:].*",
     re.IGNORECASE | re.DOTALL,
 )
@@ -133,7 +135,39 @@ _PUBLIC_ID = re.compile(
 
 def is_token(text: str) -> bool:
     """Whether text without a name looks like a secret: random, and not one of the random texts that are none."""
-    return _PUBLIC_ID.match(text) is None and is_random(text)
+    return _PUBLIC_ID.match(text) is None and is_random(text) and not _is_encoded_text(text)
+
+
+def is_basic(text: str) -> bool:
+    """Whether the word after `Basic` is a name and a password."""
+    name, between, password = _decode_text(text).partition(":")
+    return bool(between and (name or password))
+
+
+_WORDS = re.compile(r"[\s:;,=\"'&?]+")
+
+
+def _is_encoded_text(text: str) -> bool:
+    """Whether text is the base64 of text that has no secret."""
+    decoded = _decode_text(text)
+    return bool(decoded) and not any(len(word) >= 8 and is_password(word) for word in _WORDS.split(decoded))
+
+
+def _decode_text(text: str) -> str:
+    """Return the text that is encoded as base64; none if it is none."""
+    try:
+        padded = text.rstrip("=")
+        decoded = urlsafe_b64decode(padded.translate(_URL_SAFE) + "=" * (-len(padded) % 4)).decode()
+    except ValueError:
+        return ""
+    return decoded if all(map(_is_printed, decoded)) else ""
+
+
+_URL_SAFE = str.maketrans("+/", "-_")
+
+
+def _is_printed(each: str) -> bool:
+    return each.isprintable() or each.isspace()
 
 
 def is_bearer(text: str) -> bool:

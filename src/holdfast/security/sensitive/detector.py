@@ -109,8 +109,7 @@ class Detector:
         self._in_long_words = [each for each in chosen if each.in_word and not each.anchors]
         self._in_texts = [each for each in chosen if not each.in_word]
         self._counts_digits = any(each.min_digits for each in chosen)
-        anchors = sorted({anchor for each in self._in_words for anchor in each.anchors}, key=len, reverse=True)
-        self._anchors = re.compile("|".join(map(re.escape, anchors)) or BETWEEN * 2)
+        self._anchors = _any_of({anchor for each in self._in_words for anchor in each.anchors})
 
     def find(self, text: str) -> list[SensitiveSpan]:
         """Return what is found in a text, in its order. Findings do not overlap."""
@@ -148,6 +147,15 @@ class Detector:
         if self.by_field and is_secret_name(name) and checks.is_value(text):
             return [SensitiveSpan(0, len(text), FIELD)]
         return self.find(text)
+
+
+def _any_of(anchors: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern that finds any of some texts, grouped by their first characters, which is faster."""
+    rests: dict[str, list[str]] = {}
+    for anchor in sorted(anchors):
+        rests.setdefault(anchor[0], []).append(re.escape(anchor[1:]))
+    parts = [f"{re.escape(first)}(?:{'|'.join(each)})" for first, each in rests.items()]
+    return re.compile("|".join(parts) or BETWEEN * 2)
 
 
 def _has(text: str, anchors: tuple[str, ...]) -> bool:

@@ -90,8 +90,18 @@ _NAMED = (
 _VALUE = r"\\?[\"'`]?(?=[^0-9\s]{0,60}[0-9])([^\s\"'`,;&<>()\[\]{}\\=:]{8,4096}+={0,2})"
 """A value that may be a secret: it has a digit, and nothing that starts another value."""
 
+_SETTING = r"(?:user(?:name| ?id)?|uid|host|server|dbname|database|data ?source|port)[ ]?="
+_PASSWORD = r"(?:password|passwd|pwd)[ ]?=[ ]?[\"']?"  # noqa: S105 - a pattern
+_OPAQUE = r"((?:[^\s;&#\"'<>(){},]|,(?!\s)){4,256}+)"
+"""A setting of a connection beside a password, the name of the latter, and the value, which need not look random."""
+
+_BESIDE_NAME = r"(?:(?<![=:])|(?<![a-z0-9_/?&#.%@:=+-])[a-z_][a-z0-9_.-]{0,40}[=:])\Z"
+"""Nothing that names a value, or a name of its own: no part of a URL."""
+
 FORMATS: Final = (
     _credential("aws-access-key-id", r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}", "AKIA", "ASIA", "ABIA", "ACCA"),
+    _credential("aws-session-token", r"(?:IQoJb3JpZ2lu|FwoGZXIvYXdz)[A-Za-z0-9+/%]{80,}+={0,2}", "IQoJb3JpZ2lu", "FwoGZXIvYXdz"),
+    _credential("aws-bedrock-key", r"(?:ABSK|bedrock-api-key-)[A-Za-z0-9+/]{80,}+={0,2}", "ABSK", "bedrock-api-key-"),
     _credential("gcp-api-key", r"AIza[A-Za-z0-9_-]{35}", "AIza"),
     _credential("gcp-oauth-token", r"ya29\.[A-Za-z0-9_.-]{20,}+", "ya29."),
     _credential("gcp-client-secret", r"GOCSPX-[A-Za-z0-9_-]{20,}+", "GOCSPX-"),
@@ -132,6 +142,27 @@ FORMATS: Final = (
     _credential("shopify-token", r"shp(?:at|ca|pa|ss|tka)_[a-fA-F0-9]{32}", "shp"),
     _credential("vault-token", r"hv[sb]\.[A-Za-z0-9_-]{24,}+", "hvs.", "hvb."),
     _credential("supabase-key", r"(?:sbp_[a-f0-9]{40}|sb_secret_[A-Za-z0-9_-]{20,}+)", "sbp_", "sb_secret_"),
+    _credential("atlassian-token", r"AT[AC]TT3[A-Za-z0-9_=-]{60,}+|ATBB[A-Za-z0-9]{32}", "ATATT3", "ATCTT3", "ATBB"),
+    _credential("sentry-token", r"sntrys_[A-Za-z0-9+/=_-]{40,}+|sntryu_[a-f0-9]{64}", "sntrys_", "sntryu_"),
+    _credential("newrelic-key", r"NRAK-[A-Z0-9]{27}|NRII-[A-Za-z0-9_-]{32}|[a-f0-9x]{36}NRAL", "NRAK-", "NRII-", "NRAL"),
+    _credential("mailgun-key", r"key-[a-f0-9]{32}", "key-"),
+    _credential("doppler-token", r"dp\.(?:pt|st|ct|sa|scim|audit)\.(?:[a-z0-9_-]{1,40}\.)?[A-Za-z0-9]{40,44}", "dp."),
+    _credential("hubspot-token", r"pat-[a-z]{2}[0-9]-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "pat-"),
+    _credential("airtable-token", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}", "pat"),
+    _credential("terraform-token", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{60,}+", ".atlasv1."),
+    _credential("mapbox-token", r"[st]k\.eyJ[A-Za-z0-9_-]{20,}+\.[A-Za-z0-9_-]{20,}+", "k.eyJ"),
+    _credential("dropbox-token", r"sl\.(?:u\.)?[A-Za-z0-9_-]{120,}+", "sl."),
+    _credential("fly-token", r"(?:FlyV1 )?fm[12][a-z]?_[A-Za-z0-9+/_-]{80,}+={0,2}(?:,fm[12][a-z]?_[A-Za-z0-9+/_-]{80,}+={0,2}){0,9}|fo1_[A-Za-z0-9_-]{40,}+", "fm1", "fm2", "fo1_"),
+    _credential("rubygems-key", r"rubygems_[a-f0-9]{48}", "rubygems_"),
+    _credential("linear-key", r"lin_(?:api|oauth)_[A-Za-z0-9]{32,}+", "lin_api_", "lin_oauth_"),
+    _credential("notion-token", r"ntn_[A-Za-z0-9]{40,}+", "ntn_"),
+    _credential("docker-token", r"dckr_[po]at_[A-Za-z0-9_-]{27,}+", "dckr_"),
+    _credential("grafana-token", r"glsa_[A-Za-z0-9]{32}_[a-f0-9]{8}|glc_eyJ[A-Za-z0-9+/]{40,}+={0,2}", "glsa_", "glc_eyJ"),
+    _credential("pinecone-key", r"pcsk_[A-Za-z0-9]{4,8}_[A-Za-z0-9]{50,}+", "pcsk_"),
+    _credential("figma-token", r"fig[dor]_[A-Za-z0-9_-]{38,}+", "figd_", "figo_", "figr_"),
+    _credential("postman-key", r"PMAK-[a-f0-9]{24}-[a-f0-9]{34}", "PMAK-"),
+    _credential("brevo-key", r"xkeysib-[a-f0-9]{64}-[A-Za-z0-9]{16}", "xkeysib-"),
+    _credential("planetscale-token", r"pscale_(?:tkn|oauth|pw)_[A-Za-z0-9_.-]{32,}+", "pscale_"),
     _credential("jwt", r"eyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]{4,}+){2,4}", "eyJ"),
     _credential(
         "private-key",
@@ -140,10 +171,14 @@ FORMATS: Final = (
     ),
     _credential("private-key", r"AGE-SECRET-KEY-1[A-Z0-9]{58}|PuTTY-User-Key-File-[0-9]: [^\x1f]{0,16384}+", "AGE-SECRET-KEY-", "PuTTY-User-Key-File", bare=True, in_word=False),
     _credential("connection-string", _START + r"[A-Za-z][A-Za-z0-9+.-]{1,30}://[^\s/?#@:'\"<>]{0,256}:([^\s/?#@'\"<>]{1,256}+)@", "://", check=checks.is_value, bare=True, in_word=False),
-    _credential("bearer-token", _START + rf"(?:bearer|basic){_WS}{{1,4}}([A-Za-z0-9+/_.~-]{{16,4096}}+={{0,2}})", "bearer ", "basic ", check=checks.is_bearer, bare=True, folded=True, in_word=False),
+    _credential("connection-string", rf"[?&]{_PASSWORD}{_OPAQUE}", "password=", "passwd=", "pwd=", check=checks.is_value, bare=True, folded=True, in_word=False),
+    _credential("connection-string", _START + _PASSWORD + _OPAQUE, "password", "passwd", "pwd", check=checks.is_value, bare=True, folded=True, in_word=False, before=_SETTING + r"[^,]{1,46}[;& ]\Z"),
+    _credential("connection-string", rf"{_START}{_PASSWORD}{_OPAQUE}(?=[\"']?[; ]{_SETTING})", "password", "passwd", "pwd", check=checks.is_value, bare=True, folded=True, in_word=False),
+    _credential("bearer-token", _START + rf"basic{_WS}{{1,4}}([A-Za-z0-9+/_-]{{8,4096}}+={{0,2}})", "basic ", check=checks.is_basic, bare=True, folded=True, in_word=False),
+    _credential("bearer-token", _START + rf"bearer{_WS}{{1,4}}([A-Za-z0-9+/_.~-]{{16,4096}}+={{0,2}})", "bearer ", check=checks.is_bearer, bare=True, folded=True, in_word=False),
     _credential("named-secret", rf"[=:]>?(?=[ \t]{{0,4}}{_VALUE})", *_NAMING, check=checks.is_password, bare=True, folded=True, in_word=False, before=_NAMED),
     _credential("named-secret", rf" is (?=(?:now |set to )?{_VALUE})", *_NAMING, check=checks.is_password, bare=True, folded=True, in_word=False, before=_NAMED),
-    _credential("high-entropy", r"(?<![A-Za-z0-9+/_.=%@:#?&-])[A-Za-z0-9+/_-]{32,128}+={0,2}(?![A-Za-z0-9+/_.=%@:-])", check=checks.is_token, bare=True),
+    _credential("high-entropy", r"(?<![A-Za-z0-9+/_.%@#?&-])(?<!base64,)[A-Za-z0-9+/_-]{32,2048}+={0,2}(?![A-Za-z0-9+/_=%@:-]|\.[A-Za-z0-9])", check=checks.is_token, bare=True, before=_BESIDE_NAME),
     _personal("email", r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9_%+-](?:[A-Za-z0-9._%+-]{0,63})@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9-])", "@", check=checks.is_email),
     _personal("email", rf"(?<![{_LETTERS}._%+-])[{_LETTERS}_%+-](?:[{_LETTERS}._%+-]{{0,63}})@(?:[{_LETTERS}-]{{1,63}}\.){{1,8}}[{_LETTERS}]{{2,24}}(?![{_LETTERS}-])", "@", check=checks.is_foreign_email),
     _personal("phone", r"(?<![\w+.])\+[1-9](?:[ ().-]{0,2}[0-9]){7,14}(?![\w-])", "+", check=checks.is_phone, min_digits=8),
