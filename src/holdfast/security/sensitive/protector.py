@@ -47,6 +47,11 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 
 log: Final = logging.getLogger("holdfast.sensitive")
 
+_RANDOM: Final = "high-entropy"
+
+_SIGNATURES: Final = frozenset({"signature", "encrypted_content", "thought_signature", "thoughtSignature", "data"})
+"""Fields of messages in which providers send random text that they want back as it was."""
+
 _MOST_RECORDED = 4096
 """How many replaced values are remembered, so that they are not recorded again when the same state is saved again."""
 
@@ -172,7 +177,8 @@ def find_text(detector: Detector, name: str, text: str, markers: Sequence[Marker
     last = name.rpartition("/")[2]
     if detector.by_field and is_secret_name(last) and masked == text and checks.is_value(text):
         return [SensitiveSpan(0, len(text), FIELD)]
-    return detector.find(masked)
+    found = detector.find(masked)
+    return [each for each in found if each.format != _RANDOM] if last in _SIGNATURES else found
 
 
 def _label(key: bytes) -> str:
