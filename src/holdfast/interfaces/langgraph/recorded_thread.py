@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.langgraph.recorder import RESULTS
-from holdfast.replay import VERSION, Call
+from holdfast.recording import VERSION, Call
 from holdfast.store import CheckpointStore, SavedCheckpoint, arun, split_name, thread_name
 
 _STARTS = ("input", "update", "fork")
@@ -71,9 +71,7 @@ class RecordedThread:
                 if call.kind == "model" and len(call.input[1]) > 1:
                     self.parameters[call.input[1][0]] = call.input[1][1]
             bases = {**lists, RESULTS: [call.result for call in calls]}
-            self.attempts.setdefault(record["key"], []).append(
-                Attempt(calls, bases, record.get("resumed", ()), mode)
-            )
+            self.attempts.setdefault(record["key"], []).append(Attempt(calls, bases, record.get("resumed", ()), mode))
 
     def runs(self, since: str | None = None) -> list[list[SavedCheckpoint]]:
         """Return the checkpoints of each run, from the one that it began after; only from one checkpoint on."""

@@ -16,12 +16,11 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk, LLMResult
-
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 
 from holdfast.errors import InvalidError
-from holdfast.replay import MODES, VERSION, Call, RecordMode, TaskJournal, current_journal, encode_items, store_error
-from holdfast.replay import plain as to_plain
+from holdfast.recording import MODES, VERSION, Call, RecordMode, TaskJournal, current_journal, encode_items, store_error
+from holdfast.recording import plain as to_plain
 
 RESULTS = "@results"
 """The name of a task's own results, for inputs that refer to them."""
@@ -157,9 +156,7 @@ class RunRecorder(BaseCallbackHandler):
         """Forget a run."""
         self._end_chain(run_id)
 
-    def _begin(
-        self, kind: str, name: str, run_id: UUID, parent_run_id: UUID | None, metadata: Any, given: Any
-    ) -> None:
+    def _begin(self, kind: str, name: str, run_id: UUID, parent_run_id: UUID | None, metadata: Any, given: Any) -> None:
         parent = None if parent_run_id is None else self._runs.get(parent_run_id)
         if parent is not None and (parent.call is not None or parent.is_inside):
             self._runs[run_id] = _Run(parent.journal, None, True)

@@ -18,7 +18,7 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
 from holdfast.interfaces.langgraph.recorder import decode_chunks
-from holdfast.replay import Call, restore_error
+from holdfast.recording import Call, restore_error
 
 FindCall = Callable[[Any], Call]
 """Returns the recorded call that answers a run of LangChain's, given its run manager."""

@@ -11,37 +11,52 @@ import os
 from typing import Any
 
 from holdfast._lazy import import_declared
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, InvalidError
 from holdfast.interfaces.langgraph.recorded_thread import RecordedThread
 from holdfast.interfaces.langgraph.replay_patch import patch_classes
-from holdfast.interfaces.langgraph.replayer import Replayer, load_graph
+from holdfast.interfaces.langgraph.replayer import Replayer, compare_threads, load_graph
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
-from holdfast.replay import isolate
-from holdfast.replay.process import answer_host, read_order
-from holdfast.store import AsyncStore, aopen
+from holdfast.recording import answer_host, isolate, read_order
+from holdfast.store import aopen, arun, split_name
 
 
-async def replay(order: dict[str, Any], recording: bytes) -> dict[str, Any]:
-    """Replay a recording as ordered, and return the report."""
-    recorded, scratch = await _open(), await _open()
-    await recorded.import_(io.BytesIO(recording))
-    reader = HoldfastSaver(recorded)
-    thread_id = order["thread"]
+async def answer(order: dict[str, Any], recording: bytes) -> dict[str, Any]:
+    """Replay a recording, or compare two, as ordered, and return the report."""
+    size = order.get("size", len(recording))
+    reader = await _load(recording[:size])
+    thread_id = order["thread"] or await _only_thread(reader)
     thread = await RecordedThread.load(reader._checkpoints, thread_id, order.get("until"))
-    thread.change(order.get("changes", {}))
-    replayer = Replayer(thread_id, thread, HoldfastSaver(scratch))
+    if "size" in order:
+        other = await _load(recording[size:])
+        other_id = order["other"] or await _only_thread(other)
+        found = compare_threads(thread_id, thread, await RecordedThread.load(other._checkpoints, other_id))
+        return found.to_json()
+    thread.change(order["changes"])
+    replayer = Replayer(thread_id, thread, HoldfastSaver(await aopen("memory://")))
 
     def blocked(what: str) -> None:
         replayer.recorder.report_here("effect", f"the code {what}")
 
     isolate(blocked)
     patch_classes(replayer.recorder.find_call)
-    graph = load_graph(_find(order["graph"]), replayer.scratch)
-    return (await replayer.replay(graph, order.get("since"))).to_json()
+    named = _find(order["graph"])
+    latest: Any = {"configurable": {"thread_id": thread_id}}
+    is_open = bool((await load_graph(named, reader).aget_state(latest)).next)
+    return (await replayer.replay(load_graph(named, replayer.scratch), order["since"], is_open=is_open)).to_json()
 
 
-async def _open() -> AsyncStore:
-    return await aopen("memory://")
+async def _load(recording: bytes) -> HoldfastSaver:
+    store = await aopen("memory://")
+    await store.import_(io.BytesIO(recording))
+    return HoldfastSaver(store)
+
+
+async def _only_thread(reader: HoldfastSaver) -> str:
+    """Return the thread of a recording that has one."""
+    threads = {split_name(name)[0] for name in await arun(reader._checkpoints.threads())}
+    if len(threads) != 1:
+        raise InvalidError(f"the recording has {len(threads)} threads", hint="Name the one to replay: thread=…")
+    return threads.pop()
 
 
 def _find(name: str) -> Any:
@@ -64,7 +79,7 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # what the code prints is not an answer
     try:
-        found = asyncio.run(replay(order, recording))
+        found = asyncio.run(answer(order, recording))
     except HoldfastError as error:
         found = {"error": {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}}
     answer_host(answers, found)

@@ -20,7 +20,7 @@ from holdfast.interfaces.langgraph import contents, names
 from holdfast.interfaces.langgraph.recorded_thread import Attempt, RecordedThread
 from holdfast.interfaces.langgraph.recorder import RunRecorder
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
-from holdfast.replay import (
+from holdfast.recording import (
     Call,
     DivergedRun,
     Divergence,
@@ -32,16 +32,18 @@ from holdfast.replay import (
     current_journal,
     decode_items,
     difference,
+    first_of,
     plain,
 )
-from holdfast.replay.report import first_of
 from holdfast.store import SavedCheckpoint, arun, thread_name
 
 _AFTER_TASKS = "~"
 """Sorts after the names of tasks: the state of a step is compared after its tasks."""
 
 _MORE_STEPS = 10
-_OWN_METADATA = frozenset({"source", "step", "parents", "run_id", "writes", "thread_id", "checkpoint_ns", "checkpoint_id"})
+_OWN_METADATA = frozenset(
+    {"source", "step", "parents", "run_id", "writes", "thread_id", "checkpoint_ns", "checkpoint_id"}
+)
 
 
 _answer: ContextVar[Call | None] = ContextVar("recorded call that answers the one that is made here", default=None)
@@ -54,10 +56,11 @@ class ReplayRecorder(RunRecorder):
         super().__init__()
         self.thread = thread
         self.divergences: list[Divergence] = []
-        self.calls = 0
+        self._journals: list[ReplayJournal] = []
         self.last_step = -2
         """The last step of the recording; further calls there are no divergence."""
         self._step = -1
+        self._described: dict[str, Any] = {}
         self._count: dict[str, int] = {}
         self._answers: dict[UUID, Call] = {}
         self.interrupts: dict[str, Sequence[Any]] = {}
@@ -75,7 +78,13 @@ class ReplayRecorder(RunRecorder):
             return self._compare(kind, before, given, recorded.bases)
 
         is_last = step >= self.last_step and number >= len(attempts)
-        return ReplayJournal(key, step, list(recorded.calls), compare, self.divergences.append, is_last)
+        journal = ReplayJournal(key, step, list(recorded.calls), compare, self.divergences.append, is_last)
+        self._journals.append(journal)
+        return journal
+
+    def count_calls(self) -> int:
+        """Return how many calls were answered."""
+        return sum(len(each.recorded) - len(each.left) for each in self._journals)
 
     def _compare(self, kind: str, before: Any, given: Any, bases: Mapping[str, Sequence[Any]]) -> str | None:
         if kind != "model":
@@ -84,14 +93,12 @@ class ReplayRecorder(RunRecorder):
         if found is not None or before[1][0] == given[1][0]:
             return found
         known = self.thread.parameters.get(before[1][0])
-        return difference(known, self.described.get(given[1][0])) or "the parameters of the model changed"
-
-    described: dict[str, Any] = {}
+        return difference(known, self._described.get(given[1][0])) or "the parameters of the model changed"
 
     def _describe_parameters(self, kwargs: Mapping[str, Any]) -> Any:
         self._parameters.clear()
         found = super()._describe_parameters(kwargs)
-        self.described = {**self.described, found[0]: found[1]}
+        self._described[found[0]] = found[1]
         return found
 
     def begin_call(self, journal: TaskJournal, kind: str, name: str, given: Any, run_id: UUID) -> Call:
@@ -100,7 +107,6 @@ class ReplayRecorder(RunRecorder):
             raise DivergedRun(f"{kind} {name} is called outside of the run's tasks")
         journal.calls = []
         call = journal.match(kind, name, given(journal))
-        self.calls += 1
         self._answers[run_id] = call
         _answer.set(call)
         return call
@@ -177,7 +183,9 @@ class Replayer:
         scratch.recorder = self.recorder
         self._steps = 0
 
-    async def replay(self, graph: Pregel[Any, Any, Any, Any], since: str | None = None) -> ReplayReport:
+    async def replay(
+        self, graph: Pregel[Any, Any, Any, Any], since: str | None = None, *, is_open: bool = False
+    ) -> ReplayReport:
         """Replay all runs, or those from a checkpoint on, up to the first divergence."""
         start, recorder = time.monotonic(), self.recorder
         recorder.last_step = _step(self._thread.checkpoints[-1]) + 1
@@ -190,13 +198,14 @@ class Replayer:
         return ReplayReport(
             self._thread_id,
             self._steps,
-            recorder.calls,
+            recorder.count_calls(),
             time.monotonic() - start,
             first_of(recorder.divergences),
             len(recorder.divergences),
             not self._thread.note,
             self._thread.note,
             plain(state),
+            is_open,
         )
 
     async def _replay_run(self, graph: Pregel[Any, Any, Any, Any], run: list[SavedCheckpoint]) -> Any:
@@ -211,9 +220,8 @@ class Replayer:
         while True:
             limit: RunnableConfig = {**config, "recursion_limit": last - step + _MORE_STEPS}
             failed = await self._run_once(graph, resume, limit)
-            replayed = await self._checkpoints()
-            reached = max(replayed, default=step)
-            self._compare(run, replayed)
+            latest = await arun(self.scratch._checkpoints.get(thread_name(self._thread_id)))
+            reached = step if latest is None else _step(latest)
             if failed or self.recorder.divergences:
                 break
             answers = self.recorder.next_resume()
@@ -224,7 +232,8 @@ class Replayer:
                 self._report("steps", what, reached + 1)
                 break
             resume, step = Command(resume=answers) if answers else None, reached
-        return replayed[reached].state if replayed else first.state
+        self._compare(run, await self._checkpoints())
+        return first.state if latest is None else latest.state
 
     async def _run_once(self, graph: Pregel[Any, Any, Any, Any], resume: Any, config: RunnableConfig) -> bool:
         """Run the graph until it stops. Returns whether this was the end of the replay."""
@@ -281,6 +290,44 @@ class Replayer:
         configurable = {**given, **names.config_of(self._thread_id, "", "")["configurable"]}
         configurable.pop("checkpoint_id")
         return {"configurable": configurable, "callbacks": [self.recorder]}
+
+
+def compare_threads(thread_id: str, before: RecordedThread, after: RecordedThread) -> ReplayReport:
+    """Compare two recordings: their states step by step, and the calls of their tasks."""
+    found: list[Divergence] = []
+    others = {_step(each): each for each in after.checkpoints}
+    for each in before.checkpoints:
+        other = others.pop(_step(each), None)
+        if other is None:
+            found.append(Divergence("steps", "the other run has no such step", _step(each)))
+        elif (text := difference(each.state, other.state)) is not None:
+            found.append(Divergence("output", "the state after this step differs", _step(each), _AFTER_TASKS, 0, text))
+    found += [Divergence("steps", "only the other run has this step", step) for step in others]
+    calls = 0
+    for key in {*before.attempts, *after.attempts}:
+        a, b = (
+            [call for attempt in each.attempts.get(key, ()) for call in _resolved(attempt)] for each in (before, after)
+        )
+        calls += len(a)
+        step = int(key.rpartition("|")[2].partition(":")[0])
+        for number in range(max(len(a), len(b))):
+            text = difference(a[number] if number < len(a) else None, b[number] if number < len(b) else None)
+            if text is not None:
+                found.append(Divergence("call", "the calls differ", step, key, number, text))
+                break
+    note = before.note or after.note
+    return ReplayReport(thread_id, len(before.checkpoints), calls, 0.0, first_of(found), len(found), not note, note)
+
+
+def _resolved(attempt: Attempt) -> list[Any]:
+    """Return the calls of a task with their inputs and results, to be compared."""
+    calls = []
+    for call in attempt.calls:
+        given = call.input
+        if call.kind == "model":
+            given = [decode_items(call.input[0], attempt.bases), call.input[1][0]]
+        calls.append([call.kind, call.name, given, call.result, call.error])
+    return calls
 
 
 def _step(checkpoint: SavedCheckpoint) -> int:

@@ -26,7 +26,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from holdfast.errors import ConfigError, InvalidError, UnsupportedError
 from holdfast.interfaces.langgraph import contents, names, tasks
 from holdfast.interfaces.langgraph.recorder import RunRecorder, incomplete
-from holdfast.replay import RecordMode
+from holdfast.recording import RecordMode
 from holdfast.schemas import ValidationMode
 from holdfast.store import (
     CheckpointStore,
@@ -119,7 +119,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         self.store = store
         self._owned = False
         self.recorder = RunRecorder(record)
-        """Records what the nodes call, if it is among the callbacks of a run: see `holdfast.replay`."""
+        """Records what the nodes call, if it is among the callbacks of a run: see `holdfast.recording`."""
         self._classes: frozenset[tuple[str, ...]] | None = None
         self._strict = strict
         self._schemas = None if schema is None else GraphSchemas(schema, subgraphs or {}, validate)

@@ -1,12 +1,12 @@
-"""Replay: running a recorded run again without its models and tools, and finding where it differs.
+"""Recording runs of agents: the calls of their tasks, how a replay answers them, and how it is isolated.
 
-Node code takes its clock, chance and ids from here, so that they are recorded, too; `recorded` wraps any function.
+`holdfast.replay` is what programs import.
 """
 
-from holdfast.replay.comparison import difference, plain
-from holdfast.replay.errors import restore_error, store_error
-from holdfast.replay.isolation import isolate
-from holdfast.replay.journal import (
+from holdfast.recording.comparison import difference, plain
+from holdfast.recording.errors import restore_error, store_error
+from holdfast.recording.isolation import isolate
+from holdfast.recording.journal import (
     MODES,
     VERSION,
     Call,
@@ -22,9 +22,9 @@ from holdfast.replay.journal import (
     decode_items,
     encode_items,
 )
-from holdfast.replay.process import ReplayProcess
-from holdfast.replay.report import ReplayReport
-from holdfast.replay.sources import now, random, recorded, uuid4
+from holdfast.recording.process import ReplayProcess, answer_host, read_order
+from holdfast.recording.report import ReplayReport, first_of
+from holdfast.recording.sources import now, random, recorded, uuid4
 
 __all__ = [
     "MODES",
@@ -40,14 +40,17 @@ __all__ = [
     "ReplayReport",
     "TaskJournal",
     "answer",
+    "answer_host",
     "current_journal",
     "decode_items",
     "difference",
     "encode_items",
+    "first_of",
     "isolate",
     "now",
     "plain",
     "random",
+    "read_order",
     "recorded",
     "restore_error",
     "store_error",

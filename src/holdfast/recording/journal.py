@@ -44,7 +44,7 @@ class Call:
 
     def to_record(self) -> list[Any]:
         """Return the stored form."""
-        outcome = {} if self.error is None else {"error": self.error}
+        outcome: dict[str, Any] = {} if self.error is None else {"error": self.error}
         if self.chunks:
             outcome["chunks"] = self.chunks
         return [self.kind, self.name, self.start, self.end, self.input, self.result, *([outcome] if outcome else ())]

@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, TypeVar, overload
 
-from holdfast.replay.journal import current_journal
+from holdfast.recording.journal import current_journal
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _chance = _random.SystemRandom()
 
@@ -36,9 +37,10 @@ def uuid4() -> _uuid.UUID:
     return _value("uuid", _uuid.uuid4)
 
 
-def _value(kind: str, function: Callable[[], Any]) -> Any:
+def _value(kind: str, function: Callable[[], T]) -> T:
     journal = current_journal.get()
-    return function() if journal is None else journal.invoke(kind, kind, None, function)
+    found: T = function() if journal is None else journal.invoke(kind, kind, None, function)
+    return found
 
 
 @overload

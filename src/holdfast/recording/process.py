@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from holdfast.errors import InvalidError, UnavailableError
@@ -28,7 +29,7 @@ class ReplayProcess:
             raise InvalidError("a replay gets no settings of stores", hint="Leave out names that start with HOLDFAST_")
         self._environment = {name: os.environ[name] for name in _PASSED if name in os.environ} | further
         # The code that is replayed is found where the host finds it.
-        self._environment["PYTHONPATH"] = os.pathsep.join(each or os.getcwd() for each in sys.path)
+        self._environment["PYTHONPATH"] = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
         self._environment["PYTHONDONTWRITEBYTECODE"] = "1"
         self._environment["PYTHONHASHSEED"] = "0"
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import ConflictError
-from holdfast.replay.journal import Divergence
+from holdfast.errors import ConflictError, UnsupportedError
+from holdfast.recording.journal import Divergence
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
     """What became of a replay: how many steps and calls were repeated, and where it first differs from the recording.
 
-    `complete` is False if the recording cannot be replayed exactly, and `note` says why. `state` and `output` are those
-    at the end, as JSON has them.
+    `complete` is False if the recording cannot be replayed exactly, and `note` says why. `state` is that at the
+    end, as JSON has it.
     """
 
     thread: str
@@ -27,8 +27,8 @@ class ReplayReport:
     complete: bool = True
     note: str = ""
     state: Any = None
-    unrecorded: int = 0
-    """How many steps could not be replayed, since the run was not recorded then."""
+    is_open: bool = False
+    """Whether the thread is not finished: an interrupt or an error stopped it, or its process ended."""
 
     @property
     def matches(self) -> bool:
@@ -36,7 +36,7 @@ class ReplayReport:
         return self.divergence is None and self.complete
 
     def check(self) -> ReplayReport:
-        """Raise `ConflictError` if the replay differs, or the recording cannot be replayed exactly."""
+        """Raise `ConflictError` if the replay differs, and `UnsupportedError` if it cannot be exact."""
         if self.divergence is not None:
             raise ConflictError(
                 f"the replay differs from the recording: {self.divergence}",
@@ -45,7 +45,7 @@ class ReplayReport:
                 code="replay-diverged",
             )
         if not self.complete:
-            raise ConflictError(
+            raise UnsupportedError(
                 f"the recording cannot be replayed exactly: {self.note}",
                 where=f"thread {self.thread!r}",
                 hint="Record the run in full",

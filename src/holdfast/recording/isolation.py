@@ -11,9 +11,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from holdfast.replay.journal import DivergedRun
+from holdfast.recording.journal import DivergedRun
 
 _NETWORK = frozenset(
     {
@@ -86,7 +87,19 @@ def isolate(report: Callable[[str], None]) -> None:
             inside.busy = False
         raise DivergedRun(what)
 
+    _forbid_growth()
     sys.addaudithook(check)
+
+
+def _forbid_growth() -> None:
+    """Have the system refuse that files grow, which also stops libraries that no audit event tells of."""
+    try:
+        import resource
+        import signal
+    except ImportError:
+        return
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
 def _blocked(event: str, args: tuple[Any, ...]) -> str | None:
@@ -112,6 +125,8 @@ def _short(value: Any) -> str:
 def _caller() -> str:
     """Return the place in the code that led to it: the innermost frame that is not of a library."""
     frames = [each for each in traceback.extract_stack() if each.filename != __file__]
-    own = [each for each in frames if "site-packages" not in each.filename and f"{os.sep}lib{os.sep}" not in each.filename]
+    own = [
+        each for each in frames if "site-packages" not in each.filename and f"{os.sep}lib{os.sep}" not in each.filename
+    ]
     frame = (own or frames)[-1]
-    return f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}"
+    return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"

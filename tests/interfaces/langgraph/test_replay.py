@@ -1,0 +1,138 @@
+"""Recorded runs of graphs are replayed without models and tools, in another process, and their divergence is found."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.types import Command
+
+import holdfast
+from holdfast import Store, replay
+from holdfast.backends.interface import Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import EVENTS, LINES, TABLES
+from holdfast.errors import ConflictError
+from holdfast.langgraph import HoldfastSaver
+from holdfast.recording import plain
+from tests.interfaces.langgraph import replayed_graph
+from tests.support.nightly import mostly_nightly
+
+GRAPH = "tests.interfaces.langgraph.replayed_graph:build"
+
+
+def record(store: Store, thread: str, rounds: int, *, mode: Any = "full", callbacks: bool = True) -> dict[str, Any]:
+    """Run the graph, and answer its interrupts."""
+    saver = HoldfastSaver(store, record=mode)
+    graph = replayed_graph.build(saver)
+    config: Any = {"configurable": {"thread_id": thread}, "recursion_limit": 1000}
+    if callbacks:
+        config["callbacks"] = [saver.recorder]
+    given: Any = {"messages": [("user", "begin")], "rounds": 0, "until": rounds, "notes": []}
+    replayed_graph.LIVE["models"] = True
+    try:
+        while True:
+            result = asyncio.run(graph.ainvoke(given, config))
+            if not (waiting := result.get("__interrupt__")):
+                return dict(result)
+            given = Command(resume=f"yes to {waiting[0].value}")
+    finally:
+        replayed_graph.LIVE["models"] = False
+
+
+def content(store: Store) -> str:
+    """A digest of all rows but the audit's."""
+    found = hashlib.sha256()
+    for table in TABLES:
+        if table in (EVENTS, LINES):
+            continue
+        (rows,) = run(store._engine.context.backend.read([Scan(table, ())]))
+        for row in rows:
+            if not str(row.key[1]).startswith("␞"):
+                found.update(repr(row).encode())
+    return found.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with holdfast.open(tmp_path_factory.mktemp("replay") / "agents.db") as store:
+        record(store, "chat", 4)
+        yield store
+
+
+@pytest.mark.parametrize("rounds", mostly_nightly([3, 30], daily=[3]))
+def test_a_run_replays_to_the_same_states(rounds: int, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        result = record(store, "chat", rounds)
+        before = content(store)
+        report = replay.run(store, GRAPH, thread="chat").check()
+        assert content(store) == before
+    assert report.steps >= rounds * 7
+    assert report.calls > rounds * 11
+    assert not report.is_open
+    assert report.state["notes"] == result["notes"]
+    assert [each["content"] for each in report.state["messages"]] == [each.content for each in result["messages"]]
+    assert plain(result["messages"]) == report.state["messages"]
+
+
+CHANGES = {
+    "prompt": ("input", "plan", "Be rude"),
+    "order": ("order", "research|", "before"),
+    "code": ("output", "", "changed"),
+    "post": ("effect", "", "uses the network"),
+    "write": ("effect", "", "leak.txt"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_first_divergence_is_reported(short: Store, change: str, tmp_path: Path, monkeypatch: Any) -> None:
+    kind, task, text = CHANGES[change]
+    monkeypatch.chdir(tmp_path)
+    report = replay.run(short, GRAPH, thread="chat", env={"CHANGE": change})
+    first = report.divergence
+    assert first is not None
+    assert (first.kind, task in first.task, text in str(first)) == (kind, True, True), first
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConflictError, match="differs") as caught:
+        report.check()
+    assert caught.value.code == "replay-diverged"
+
+
+def test_a_changed_result_diverges_at_its_step(short: Store) -> None:
+    whole = replay.run(short, GRAPH, thread="chat").check()
+    report = replay.run(short, GRAPH, thread="chat", changes={"11:tools#0": "nothing"})
+    assert report.divergence is not None
+    assert report.divergence.step == 11
+    assert "nothing" in report.divergence.diff
+    assert report.steps < whole.steps
+
+
+def test_a_run_replays_from_any_checkpoint(short: Store, subtests: pytest.Subtests) -> None:
+    steps = list(short.thread("chat").log().all())[::-1]
+    for checkpoint in (steps[0], steps[5], steps[14], steps[-1]):
+        with subtests.test(step=checkpoint.metadata["step"]):
+            report = replay.run(short, GRAPH, thread="chat", since=checkpoint.id).check()
+            assert report.steps == len(steps) - 1 - steps.index(checkpoint)
+
+
+def test_a_file_is_replayed_and_compared(short: Store, tmp_path: Path) -> None:
+    replay.record(short, "chat", tmp_path / "chat.replay")
+    replay.run(tmp_path / "chat.replay", GRAPH).check()
+    replay.compare(tmp_path / "chat.replay", tmp_path / "chat.replay").check()
+    record(short, "other", 4)
+    replay.record(short, "other", tmp_path / "other.replay")
+    difference = replay.compare(tmp_path / "chat.replay", tmp_path / "other.replay").divergence
+    assert difference is not None
+    assert "answer" in difference.diff
+
+
+def test_only_full_recordings_are_replayable(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        record(store, "chat", 1, mode="digest")
+        report = replay.run(store, GRAPH, thread="chat")
+        assert (report.complete, report.matches) == (False, False)
+        assert "digest" in report.note
