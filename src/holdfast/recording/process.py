@@ -28,8 +28,8 @@ class ReplayProcess:
         if any(name.startswith("HOLDFAST_") for name in further):
             raise InvalidError("a replay gets no settings of stores", hint="Leave out names that start with HOLDFAST_")
         self._environment = {name: os.environ[name] for name in _PASSED if name in os.environ} | further
-        # The code that is replayed is found where the host finds it.
-        self._environment["PYTHONPATH"] = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
+        # The code that is replayed is found where the host finds it, or else in the working directory.
+        self._environment["PYTHONPATH"] = os.pathsep.join([*filter(None, sys.path), str(Path.cwd())])
         self._environment["PYTHONDONTWRITEBYTECODE"] = "1"
         self._environment["PYTHONHASHSEED"] = "0"
 

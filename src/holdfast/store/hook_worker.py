@@ -119,7 +119,9 @@ def _outcome(call: dict[str, Any], value: Any, error: BaseException | None) -> t
     if error is not None:
         return "error", {"error": type(error).__name__}
     if call["phase"] == "before" and value is not None:
-        return "changed", {"result": value.value if isinstance(value, ReplaceValue) else value}
+        result = value.value if isinstance(value, ReplaceValue) else value
+        if difference(call.get("value"), result) is not None:
+            return "changed", {"result": result}
     return "ok", {}
 
 
