@@ -30,6 +30,7 @@ ROOTS = (
     "holdfast.maintenance",
     "holdfast.jobs",
     "holdfast.metrics",
+    "holdfast.replay",
     "holdfast.langgraph",
     "holdfast.scripts",
     "holdfast.snapshots",

@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.runtime.drivers import run as drive
+from holdfast.engine.checked_rows import clear_refused
 from holdfast.engine.namespaces import CONTENT_KINDS
 from holdfast.engine.row_format import Line
 from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, DeniedError, HoldfastError, InvalidError, NotFoundError
@@ -32,6 +33,8 @@ def record(store: Store, thread: str, file: str | os.PathLike[str]) -> int:
     """Write a recorded thread to a file, to be replayed anywhere: it has what the thread said, in the clear.
 
     Returns the number of bytes."""
+    if not store._handle.engine.context.rows.may_be_clear("export"):
+        raise clear_refused("export")
     return Path(file).write_bytes(_copy_of(store, thread))
 
 
@@ -133,6 +136,11 @@ def copy_lines_of(store: Store, lines: Sequence[Line]) -> bytes:
 
 
 def _read(file: str | os.PathLike[str]) -> bytes:
+    given: object = file
+    if not isinstance(given, str | os.PathLike):
+        raise InvalidError(
+            f"a recording is an open store or a file, not {type(given).__name__}", hint="An identity cannot replay"
+        )
     try:
         return Path(file).read_bytes()
     except OSError as error:

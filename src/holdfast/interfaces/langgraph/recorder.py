@@ -37,7 +37,8 @@ class _Run(NamedTuple):
     call: Call | None
     is_inside: bool
     """Whether a recorded call contains it: then it is not recorded on its own."""
-    is_root: bool = False
+    outer: TaskJournal | None = None
+    """The journal of the code around it, to which the context returns."""
 
 
 class RunRecorder(BaseCallbackHandler):
@@ -139,14 +140,13 @@ class RunRecorder(BaseCallbackHandler):
             self._runs[run_id] = _Run(parent.journal, None, True)
             return
         journal = self._find_journal(metadata, inputs)
-        self._runs[run_id] = _Run(journal, None, False, parent_run_id is None)
-        if journal is not None:
-            current_journal.set(journal)
+        self._runs[run_id] = _Run(journal, None, False, current_journal.get())
+        current_journal.set(journal)
 
     def _end_chain(self, run_id: UUID) -> None:
         run = self._runs.pop(run_id, None)
-        if run is not None and run.is_root:
-            current_journal.set(None)
+        if run is not None and not run.is_inside:
+            current_journal.set(run.outer)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
         """Forget a run."""
