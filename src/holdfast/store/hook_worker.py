@@ -31,13 +31,15 @@ class ForkedStore:
     def __init__(self, store: Store) -> None:
         self._fork = store
         self.call: dict[str, Any] | None = None
+        self.spent = 0.0
+        """The seconds that restoring the state of the moment took, which are not the hook's."""
 
     def __getattr__(self, name: str) -> Any:
         if self.call is not None:
-            call, self.call = self.call, None
-            scope = self._fork.state(call["scope"])
+            start, call, self.call = time.perf_counter(), self.call, None
             if not call["point"].startswith("checkpoint."):
-                scope.rollback(call["time"])
+                self._fork.state(call["scope"]).rollback(call["time"])
+            self.spent = time.perf_counter() - start
         return getattr(self._fork, name)
 
 
@@ -62,7 +64,7 @@ def _replay_call(fork: ForkedStore, functions: Any, call: dict[str, Any], effect
             "the code registers no such hook", where=f"hook {call['hook']}", hint=f"It has {', '.join(functions)}"
         )
     subject = _subject(fork, call)
-    fork.call = call
+    fork.call, fork.spent = call, 0.0
     effects.clear()
     value, error = None, None
     start = time.perf_counter()
@@ -72,7 +74,7 @@ def _replay_call(fork: ForkedStore, functions: Any, call: dict[str, Any], effect
             value = asyncio.run(value)
     except (Exception, DivergedRun) as raised:  # noqa: BLE001 - whatever it raises is its result
         error = raised
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - start - fork.spent
     fork.call = None
     outcome, result = _outcome(call, value, error)
     before = {name: call[name] for name in ("result", "error", "reason") if name in call}

@@ -88,7 +88,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", mostly_nightly(CHANGES, daily=["prompt"]))
 def test_the_first_divergence_is_reported(short: Store, change: str, tmp_path: Path, monkeypatch: Any) -> None:
     kind, task, text = CHANGES[change]
     monkeypatch.chdir(tmp_path)
@@ -103,22 +103,20 @@ def test_the_first_divergence_is_reported(short: Store, change: str, tmp_path: P
 
 
 def test_a_changed_result_diverges_at_its_step(short: Store) -> None:
-    whole = replay.run(short, GRAPH, thread="chat").check()
     report = replay.run(short, GRAPH, thread="chat", changes={"11:tools#0": "nothing"})
     assert report.divergence is not None
     assert report.divergence.step == 11
     assert "nothing" in report.divergence.diff
-    assert report.steps < whole.steps
 
 
-def test_a_run_replays_from_any_checkpoint(short: Store, subtests: pytest.Subtests) -> None:
+@pytest.mark.parametrize("number", mostly_nightly([0, 5, 14, -1], daily=[14]))
+def test_a_run_replays_from_any_checkpoint(short: Store, number: int) -> None:
     steps = list(short.thread("chat").log().all())[::-1]
-    for checkpoint in (steps[0], steps[5], steps[14], steps[-1]):
-        with subtests.test(step=checkpoint.metadata["step"]):
-            report = replay.run(short, GRAPH, thread="chat", since=checkpoint.id).check()
-            assert report.steps == len(steps) - 1 - steps.index(checkpoint)
+    report = replay.run(short, GRAPH, thread="chat", since=steps[number].id).check()
+    assert report.steps == len(steps) - 1 - steps.index(steps[number])
 
 
+@pytest.mark.nightly
 def test_a_file_is_replayed_and_compared(short: Store, tmp_path: Path) -> None:
     replay.record(short, "chat", tmp_path / "chat.replay")
     replay.run(tmp_path / "chat.replay", GRAPH).check()
@@ -130,6 +128,7 @@ def test_a_file_is_replayed_and_compared(short: Store, tmp_path: Path) -> None:
     assert "answer" in difference.diff
 
 
+@pytest.mark.nightly
 def test_only_full_recordings_are_replayable(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as store:
         record(store, "chat", 1, mode="digest")
