@@ -202,7 +202,7 @@ class RunRecorder(BaseCallbackHandler):
 
     def on_llm_new_token(
         self,
-        token: str,  # noqa: ARG002
+        token: Any,  # noqa: ARG002
         *,
         chunk: GenerationChunk | ChatGenerationChunk | None = None,
         run_id: UUID,
