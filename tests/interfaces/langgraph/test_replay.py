@@ -15,18 +15,23 @@ import holdfast
 from holdfast import Store, replay
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import EVENTS, LINES, TABLES
-from holdfast.errors import ConflictError
+from holdfast.backends.tables import EVENTS, LINES, TABLES, WRITES
+from holdfast.encryption import Encryption, LocalKeys, generate_key
+from holdfast.engine.reserved_channels import RECORDED
+from holdfast.errors import ConflictError, InvalidError, UnsupportedError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.recording import plain
+from holdfast.store import CheckpointStore
 from tests.interfaces.langgraph import replayed_graph
 from tests.support.nightly import mostly_nightly
 
 GRAPH = "tests.interfaces.langgraph.replayed_graph:build"
 
 
-def record(store: Store, thread: str, rounds: int, *, mode: Any = "full", callbacks: bool = True) -> dict[str, Any]:
-    """Run the graph, and answer its interrupts."""
+def record(
+    store: Store, thread: str, rounds: int, *, mode: Any = "full", callbacks: bool = True, answers: int = 1000
+) -> dict[str, Any]:
+    """Run the graph, and answer its interrupts, or some."""
     saver = HoldfastSaver(store, record=mode)
     graph = replayed_graph.build(saver)
     config: Any = {"configurable": {"thread_id": thread}, "recursion_limit": 1000}
@@ -37,8 +42,9 @@ def record(store: Store, thread: str, rounds: int, *, mode: Any = "full", callba
     try:
         while True:
             result = asyncio.run(graph.ainvoke(given, config))
-            if not (waiting := result.get("__interrupt__")):
+            if not (waiting := result.get("__interrupt__")) or not answers:
                 return dict(result)
+            answers -= 1
             given = Command(resume=f"yes to {waiting[0].value}")
     finally:
         replayed_graph.LIVE["models"] = False
@@ -135,3 +141,50 @@ def test_only_full_recordings_are_replayable(tmp_path: Path) -> None:
         report = replay.run(store, GRAPH, thread="chat")
         assert (report.complete, report.matches) == (False, False)
         assert "digest" in report.note
+
+
+def test_recordings_belong_to_the_thread_and_are_hidden(short: Store) -> None:
+    checkpoints = CheckpointStore(short)
+    record(short, "gone", 1)
+    found = [run(checkpoints.get("gone", each.id)) for each in short.thread("gone").log().all()]
+    assert sum(len(each.recorded) for each in found if each is not None) >= 5
+    saver = HoldfastSaver(short)
+    for each in saver.list({"configurable": {"thread_id": "gone"}}):
+        assert RECORDED not in [channel for _, channel, _ in each.pending_writes or ()]
+        if not each.config["configurable"]["checkpoint_ns"]:
+            at = each.config["configurable"]["checkpoint_id"]
+            assert RECORDED not in [write.channel for write in short.thread("gone").pending_writes(at)]
+    with pytest.raises(InvalidError, match="reserved"):
+        saver.put_writes(each.config, [(RECORDED, {})], "task")
+    saver.delete_thread("gone")
+    (rows,) = run(short._engine.context.backend.read([Scan(WRITES, (short.tenant, "gone"))]))
+    assert not rows
+    assert run(checkpoints.get("gone")) is None
+
+
+def test_without_callbacks_nothing_is_recorded(short: Store) -> None:
+    record(short, "quiet", 1, callbacks=False)
+    found = [run(CheckpointStore(short).get("quiet", each.id)) for each in short.thread("quiet").log().all()]
+    assert [each.recorded for each in found if each is not None] == [[]] * len(found)
+
+
+@pytest.mark.nightly
+def test_an_encrypted_store_is_replayed(tmp_path: Path) -> None:
+    keys = Encryption(LocalKeys(generate_key()))
+    with holdfast.open(tmp_path / "agents.db", encryption=keys) as store:
+        record(store, "chat", 1)
+        replay.run(store, GRAPH, thread="chat").check()
+        with pytest.raises(UnsupportedError) as caught:
+            replay.record(store, "chat", tmp_path / "chat.replay")
+        assert caught.value.code == "clear-refused"
+    assert not (tmp_path / "chat.replay").exists()
+
+
+@pytest.mark.nightly
+def test_open_threads_are_checked_against_new_code(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        record(store, "finished", 1)
+        record(store, "waiting", 2, answers=1)
+        assert [each.thread for each in replay.run_open(store, GRAPH)] == ["waiting"]
+        (report,) = replay.run_open(store, GRAPH, env={"CHANGE": "order"})
+        assert report.divergence is not None

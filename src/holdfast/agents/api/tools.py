@@ -21,7 +21,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import check_key
 from holdfast.errors import DeniedError, NotFoundError
-from holdfast.recording import current_journal
+from holdfast.recording.journal import current_journal
 
 _MAX_ERROR = 500
 """How many characters of an error are stored."""

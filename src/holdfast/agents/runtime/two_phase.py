@@ -27,7 +27,7 @@ from holdfast.engine.events import Event
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, CorruptError, InvalidError, VetoError
 from holdfast.hooks.feature_hooks import FeatureHooks
-from holdfast.recording import TaskJournal, current_journal
+from holdfast.recording.journal import TaskJournal, current_journal
 
 LIFECYCLE = Machine(*STATUSES)
 """The lifecycle of every agent. Its states are the statuses; its actions are methods that an agent may have."""

@@ -37,7 +37,7 @@ from holdfast.errors import ConflictError, HoldfastError, NotFoundError
 from holdfast.history.revisions import resolve
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.hooks.feature_hooks import call_hooks as call_feature_hooks
-from holdfast.recording import VERSION, TaskJournal
+from holdfast.recording.journal import VERSION, TaskJournal
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import parse_time
 
