@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.runtime.drivers import run as drive
 from holdfast.engine.checked_rows import clear_refused
-from holdfast.engine.namespaces import CONTENT_KINDS
+from holdfast.engine.namespaces import CONTENT_KINDS, split_name
 from holdfast.engine.row_format import Line
 from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, DeniedError, HoldfastError, InvalidError, NotFoundError
 from holdfast.maintenance.erasure.store_copy import copy_lines
@@ -48,13 +48,15 @@ def run(
     changes: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float = _TIMEOUT,
+    only_open: bool = False,
 ) -> ReplayReport:
     """Replay a recorded thread with a graph of today's code, which is named as `module:name`, in another process.
 
     `source` is an open store, or a file that `record` wrote. No model and no tool is called; sockets, writes and
     further processes are blocked there. `since` and `until` name the checkpoints to replay from and up to, by id.
     `changes` replaces results of calls, by the names that reports give them: `{"2:act#0": "rain"}`. `env` is the
-    environment of the process, beside `PATH` and the like: it gets no credentials.
+    environment of the process, beside `PATH` and the like: it gets no credentials. With `only_open`, nothing of
+    a thread that is finished is replayed.
     """
     if isinstance(source, Store):
         if thread is None:
@@ -63,7 +65,14 @@ def run(
         recording = _copy_of(source, thread)
     else:
         recording = _read(source)
-    order = {"graph": graph, "thread": thread, "since": since, "until": until, "changes": dict(changes or {})}
+    order = {
+        "graph": graph,
+        "thread": thread,
+        "since": since,
+        "until": until,
+        "changes": dict(changes or {}),
+        "only_open": only_open,
+    }
     return ReplayReport.of_json(_ask(order, recording, env, timeout))
 
 
@@ -84,7 +93,9 @@ def run_open(
     """Replay all threads that are not finished, one after the other: those that an interrupt or an error stopped, and
     those whose process ended. So it is known before a release whether they can go on with the new code."""
     for info in store.threads(prefix=prefix).all():
-        found = run(store, graph, thread=info.name, env=env, timeout=timeout)
+        if split_name(info.thread)[1]:
+            continue  # a subgraph's, which is replayed with its thread
+        found = run(store, graph, thread=info.name, env=env, timeout=timeout, only_open=True)
         if found.is_open:
             yield found
 

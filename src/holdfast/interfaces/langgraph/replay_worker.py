@@ -16,7 +16,7 @@ from holdfast.interfaces.langgraph.recorded_thread import RecordedThread
 from holdfast.interfaces.langgraph.replay_patch import patch_classes
 from holdfast.interfaces.langgraph.replayer import Replayer, compare_threads, load_graph
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
-from holdfast.recording import answer_host, isolate, read_order
+from holdfast.recording import ReplayReport, answer_host, isolate, read_order
 from holdfast.store import aopen, arun, split_name
 
 
@@ -42,6 +42,8 @@ async def answer(order: dict[str, Any], recording: bytes) -> dict[str, Any]:
     named = _find(order["graph"])
     latest: Any = {"configurable": {"thread_id": thread_id}}
     is_open = bool((await load_graph(named, reader).aget_state(latest)).next)
+    if order["only_open"] and not is_open:
+        return ReplayReport(thread_id, 0, 0, 0.0).to_json()
     return (await replayer.replay(load_graph(named, replayer.scratch), order["since"], is_open=is_open)).to_json()
 
 

@@ -195,6 +195,8 @@ class Replayer:
                 state = await self._replay_run(graph, run)
                 if recorder.divergences:
                     break
+        if recorder.divergences and not self._thread.attempts:
+            self._thread.note = "the run was not recorded: pass the saver's recorder as a callback"
         return ReplayReport(
             self._thread_id,
             self._steps,
