@@ -17,8 +17,7 @@ from holdfast.codec import Codec
 from holdfast.engine.context import EngineContext
 from holdfast.engine.guard import current_authority
 from holdfast.engine.lines import LineIndex
-from holdfast.engine.model.steps import PendingWriteRow
-from holdfast.engine.reserved_channels import RECORDED
+from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef, info_row, open_write, open_writes, write_row
 from holdfast.engine.types import PendingWrite
 

@@ -1,4 +1,4 @@
-"""The channels that are not the application's: of what migrations keep aside, and of recorded calls."""
+"""The channel of what migrations keep aside: nobody writes it but they."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from holdfast.engine.state_loader import LoadedState
 
 _ASIDE: Final = pack_name(ASIDE)
-
-RECORDED: Final = "__recorded__"
-"""The channel of pending writes that have the calls of a task, for a replay. States have none of this name."""
 
 
 def require_unreserved(line: Line, paths: Iterable[tuple[Any, ...]]) -> None:

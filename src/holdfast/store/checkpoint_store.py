@@ -21,10 +21,10 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.ids import check_new_name
 from holdfast.engine.lines import ROOT
 from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_states
-from holdfast.engine.model.steps import PendingWriteRow
+from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.namespaces import check_thread, is_thread, split_name, thread_name
 from holdfast.engine.pending_writes import decode_writes
-from holdfast.engine.reserved_channels import RECORDED, reserved_error
+from holdfast.engine.reserved_channels import reserved_error
 from holdfast.engine.row_format import Line, StepRef, check_name, readable
 from holdfast.engine.schema_bindings import ASIDE, LineSchema, RenameTask
 from holdfast.engine.step_info import StepInfo

@@ -17,7 +17,7 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, LINES, TABLES, WRITES
 from holdfast.encryption import Encryption, LocalKeys, generate_key
-from holdfast.engine.reserved_channels import RECORDED
+from holdfast.engine.model.steps import RECORDED
 from holdfast.errors import ConflictError, InvalidError, UnsupportedError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.recording import plain

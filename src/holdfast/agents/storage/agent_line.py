@@ -26,9 +26,8 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, flatten, pack_name, unpack, unpack_state
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.model.steps import PendingWriteRow
+from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.namespaces import AGENTS
-from holdfast.engine.reserved_channels import RECORDED
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import StepAudit
