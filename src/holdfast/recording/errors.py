@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from holdfast.codec import Codec
@@ -38,7 +39,7 @@ def restore_error(stored: Any) -> BaseException:
         found = getattr(found, part, None)
     text = str(stored.get("text", ""))
     if isinstance(found, type) and issubclass(found, BaseException):
-        error = found.__new__(found, text)
-        error.args = (text,)
-        return error
+        with suppress(TypeError):  # of a class with a layout of its own
+            error: BaseException = BaseException.__new__(found, text)  # none of its own code runs
+            return error
     return RecordedError(f"{name}: {text}")
