@@ -61,6 +61,15 @@ def test_the_order_desk_charges_and_ships_once() -> None:
     ]
 
 
+@pytest.mark.nightly
+def test_a_recorded_chat_is_replayed() -> None:
+    assert run("replayed_chat") == [
+        "the same code: as recorded, 6 steps and 6 calls",
+        "another prompt: input at step 2",
+        "another tide: output at step 5",
+    ]
+
+
 def test_the_conversation_is_handed_over_once_it_is_accepted() -> None:
     printed = run("handover")
     assert printed[0].startswith("refused: ")
