@@ -121,9 +121,32 @@ def recording(turns: int = _TURNS) -> list[Figure]:
     return figures
 
 
-CASES = (recording,)
+def register(store: Any) -> None:
+    """Register the hook whose calls are replayed."""
+
+    @store.hooks.before("state.set", record=True)
+    def limit(call: Any) -> int:
+        return min(int(call.value), 500)
+
+
+def hooks(calls: int = 1000) -> list[Figure]:
+    """The time in which calls of a hook are replayed: at most twice the recorded time, and a second."""
+    with tempfile.TemporaryDirectory() as name, holdfast.open(Path(name) / "agents.db") as store:
+        register(store)
+        state = store.state(agent="a")
+        for number in range(calls):
+            state.set(f"key-{number % 10}", number)
+        start = time.perf_counter()
+        found = replay.run_hooks(store, "benchmarks.replay:register", limit=calls).check()
+        seconds = time.perf_counter() - start
+    recorded = sum(call.recorded_seconds for call in found.calls)
+    note = f"recorded {recorded:.2f} s"
+    return [Figure(f"replay of {calls} calls of a hook", seconds, "s", ceiling=2 * recorded + 1, note=note)]
+
+
+CASES = (recording, hooks)
 
 
 if __name__ == "__main__":
-    for figure in recording(int(sys.argv[1]) if len(sys.argv) > 1 else _TURNS):
-        sys.stdout.write(f"{figure.name}: {figure.value:.1f} {figure.unit} ({figure.note})\n")
+    for figure in [*hooks(), *recording(int(sys.argv[1]) if len(sys.argv) > 1 else _TURNS)]:
+        sys.stdout.write(f"{figure.name}: {figure.value:.2f} {figure.unit} ({figure.note})\n")

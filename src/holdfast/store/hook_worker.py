@@ -25,7 +25,7 @@ _OLD = object()
 
 
 class ForkedStore:
-    """The fork that hooks are registered on. Whoever takes something from it in a call finds the state of that
+    """The fork that hooks are registered on. A hook that takes the scope of its call from it finds the state of that
     moment."""
 
     def __init__(self, store: Store) -> None:
@@ -34,12 +34,16 @@ class ForkedStore:
         self.spent = 0.0
         """The seconds that restoring the state of the moment took, which are not the hook's."""
 
-    def __getattr__(self, name: str) -> Any:
-        if self.call is not None:
+    def state(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the state of a scope: of the scope of the call as it was at that moment."""
+        found = self._fork.state(*args, **kwargs)
+        if self.call is not None and str(found.scope) == self.call["scope"]:
             start, call, self.call = time.perf_counter(), self.call, None
-            if not call["point"].startswith("checkpoint."):
-                self._fork.state(call["scope"]).rollback(call["time"])
+            found.rollback(call["time"])
             self.spent = time.perf_counter() - start
+        return found
+
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._fork, name)
 
 
