@@ -20,6 +20,7 @@ from langgraph.graph.message import add_messages
 import holdfast
 from benchmarks.langgraph_prose import prose
 from benchmarks.measure import Figure
+from benchmarks.replayed_hooks import register
 from holdfast import replay
 from holdfast.langgraph import HoldfastSaver
 
@@ -121,14 +122,6 @@ def recording(turns: int = _TURNS) -> list[Figure]:
     return figures
 
 
-def register(store: Any) -> None:
-    """Register the hook whose calls are replayed."""
-
-    @store.hooks.before("state.set", record=True)
-    def limit(call: Any) -> int:
-        return min(int(call.value), 500)
-
-
 def hooks(calls: int = 1000) -> list[Figure]:
     """The time in which calls of a hook are replayed: at most twice the recorded time, and a second."""
     with tempfile.TemporaryDirectory() as name, holdfast.open(Path(name) / "agents.db") as store:
@@ -137,7 +130,7 @@ def hooks(calls: int = 1000) -> list[Figure]:
         for number in range(calls):
             state.set(f"key-{number % 10}", number)
         start = time.perf_counter()
-        found = replay.run_hooks(store, "benchmarks.replay:register", limit=calls).check()
+        found = replay.run_hooks(store, "benchmarks.replayed_hooks:register", limit=calls).check()
         seconds = time.perf_counter() - start
     recorded = sum(call.recorded_seconds for call in found.calls)
     note = f"recorded {recorded:.2f} s"

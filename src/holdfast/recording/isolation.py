@@ -66,7 +66,6 @@ _FILES = frozenset(
         "sqlite3.connect",
         "tempfile.mkstemp",
         "tempfile.mkdtemp",
-        "ctypes.dlopen",
     }
 )
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from holdfast.backends.runtime.drivers import run as drive
 from holdfast.codec import Codec
 from holdfast.engine.events import lines_of
 from holdfast.engine.row_format import Line
-from holdfast.errors import ConflictError, InvalidError, UnsupportedError
+from holdfast.errors import ConflictError, DeniedError, InvalidError, UnsupportedError
 from holdfast.hooks import HookExecution
 from holdfast.maintenance.jobs.types import JobResult, JobType, known_only
 from holdfast.recording import ReplayProcess
+from holdfast.security.audit.thread_audit import record as record_action
 from holdfast.store.replays import copy_lines_of, restored_error
 from holdfast.store.store import Store
 from holdfast.time_parser import Time
@@ -126,11 +129,17 @@ def run_hooks(
     handle = store._handle
     existing = [Line(handle.tenant, name) for name in names]
     replayed: list[ReplayedCall] = []
+    state = b""
+    with suppress(DeniedError):  # the store is open for reading only: it records nothing
+        drive(record_action(handle.engine, existing[:1], "replay", {"hook": hook or "", "calls": len(exact)}))
     for batch in _batches(exact, 1 if stop is not None else _BATCH):
         data = Codec().pack([_describe(each, value) for each in batch])
         order = {"register": register, "size": len(data)}
         process = ReplayProcess(_HOOKS, env=env, timeout=timeout)
-        answer = process.run(order, data + copy_lines_of(store, existing))
+        answer = process.run(order, data + state)
+        if "needs_state" in answer:  # a hook reads it
+            state = copy_lines_of(store, existing)
+            answer = process.run(order, data + state)
         if "error" in answer:
             raise restored_error(answer["error"])
         replayed += [ReplayedCall(**each) for each in answer["calls"]]

@@ -24,18 +24,25 @@ _OLD = object()
 """Stands for the value before the change, which is read only if the hook asks for it."""
 
 
+class NeedsState(BaseException):
+    """Raised by the first hook that reads the state, where the process did not get it: most hooks never do."""
+
+
 class ForkedStore:
     """The fork that hooks are registered on. A hook that takes the scope of its call from it finds the state of that
     moment."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, has_state: bool) -> None:
         self._fork = store
+        self.has_state = has_state
         self.call: dict[str, Any] | None = None
         self.spent = 0.0
         """The seconds that restoring the state of the moment took, which are not the hook's."""
 
     def state(self, *args: Any, **kwargs: Any) -> Any:
         """Return the state of a scope: of the scope of the call as it was at that moment."""
+        if not self.has_state:
+            raise NeedsState
         found = self._fork.state(*args, **kwargs)
         if self.call is not None and str(found.scope) == self.call["scope"]:
             start, call, self.call = time.perf_counter(), self.call, None
@@ -44,6 +51,8 @@ class ForkedStore:
         return found
 
     def __getattr__(self, name: str) -> Any:
+        if not self.has_state and name != "hooks":
+            raise NeedsState
         return getattr(self._fork, name)
 
 
@@ -51,8 +60,10 @@ def replay(order: dict[str, Any], data: bytes) -> dict[str, Any]:
     """Replay calls as ordered, and return how each ended."""
     calls: list[dict[str, Any]] = Codec().unpack(data[: order["size"]])
     store = open_store("memory://")
-    store.import_(io.BytesIO(data[order["size"] :]))
-    fork = ForkedStore(store)
+    has_state = len(data) > order["size"]
+    if has_state:
+        store.import_(io.BytesIO(data[order["size"] :]))
+    fork = ForkedStore(store, has_state)
     effects: list[str] = []
     isolate(effects.append)
     _find(order["register"])(fork)
@@ -99,6 +110,8 @@ def _subject(fork: ForkedStore, call: dict[str, Any]) -> HookedChange:
     def load(stored: Any) -> Any:
         if stored is not _OLD:
             return stored
+        if not fork.has_state:
+            raise NeedsState
         state = fork._fork.state(call["scope"])
         return state.get_at(call["key"], call["before"], MISSING) if call["before"] else MISSING
 
@@ -148,6 +161,8 @@ def main() -> None:
     os.dup2(2, 1)  # what the code prints is not an answer
     try:
         found = replay(order, data)
+    except NeedsState:
+        found = {"needs_state": True}
     except HoldfastError as error:
         found = {"error": {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}}
     answer_host(answers, found)
