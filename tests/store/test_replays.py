@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from benchmarks.replayed_hooks import register
 from holdfast import Store, replay
 from holdfast.errors import ConflictError, UnsupportedError, VetoError
 from tests.store import replayed_hooks
@@ -105,9 +106,9 @@ def test_a_changed_agent_differs(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_a_thousand_calls_are_replayed_in_time(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as opened:
-        replayed_hooks.register(opened)
+        register(opened)
         for number in range(1000):
             opened.state(agent="a").set(f"key-{number % 10}", number)
-        found = replay.run_hooks(opened, REGISTER, scope="agent:a").check()
+        found = replay.run_hooks(opened, "benchmarks.replayed_hooks:register", scope="agent:a").check()
     assert len(found.calls) == 1000
     assert sum(call.seconds for call in found.calls) < 2 * sum(call.recorded_seconds for call in found.calls) + 1
