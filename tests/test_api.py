@@ -28,6 +28,7 @@ ROOTS = (
     "holdfast.agents",
     "holdfast.history",
     "holdfast.maintenance",
+    "holdfast.replay",
     "holdfast.jobs",
     "holdfast.metrics",
     "holdfast.langgraph",

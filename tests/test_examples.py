@@ -72,6 +72,15 @@ def test_what_happened_is_told_in_order_and_with_its_causes() -> None:
     assert printed[-2:] == ["change set agent:buyer order", "  change set agent:planner plan"]
 
 
+@pytest.mark.nightly
+def test_a_recorded_chat_is_replayed() -> None:
+    assert run("replayed_chat") == [
+        "the same code: as recorded, 6 steps and 6 calls",
+        "another prompt: input at step 2",
+        "another tide: output at step 5",
+    ]
+
+
 def test_the_conversation_is_handed_over_once_it_is_accepted() -> None:
     printed = run("handover")
     assert printed[0].startswith("refused: ")

@@ -205,6 +205,8 @@ ROOTS = {
     "interfaces.scripting",
     "jobs",
     "maintenance",
+    "recording",
+    "replay",
     "schemas",
     "security",
     "snapshots",

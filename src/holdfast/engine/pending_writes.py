@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Create, Ensure, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, WRITES, Key
+from holdfast.codec import Codec
 from holdfast.engine.context import EngineContext
 from holdfast.engine.guard import current_authority
 from holdfast.engine.lines import LineIndex
-from holdfast.engine.model.steps import PendingWriteRow
+from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef, info_row, open_write, open_writes, write_row
+from holdfast.engine.types import PendingWrite
 
 if TYPE_CHECKING:
     from holdfast.engine.protection import Protection
@@ -55,6 +57,13 @@ def forget_writes(context: EngineContext, line: Line, step: str) -> None:
 def _next(line: Line, point: StepRef) -> Key:
     """Return the key of the step that may have taken over the writes after a step."""
     return (*line, point.branch, point.seq + 1)
+
+
+def decode_writes(codec: Codec, rows: Sequence[PendingWriteRow]) -> list[PendingWrite]:
+    """Return the values of writes, without the calls that were recorded."""
+    rows = [row for row in rows if row.task and row.channel != RECORDED]
+    values = codec.unpack_items(row.packed for row in rows)
+    return [PendingWrite(row.task, row.channel, value) for row, value in zip(rows, values, strict=True)]
 
 
 class PendingWrites:

@@ -148,6 +148,10 @@ class HookRegistry:
         """Describe all hooks, in the order in which they are called."""
         return [hook.info() for hook in self._hooks]
 
+    def functions(self) -> dict[str, Callable[[HookContext], Any]]:
+        """Return the functions by the names of their hooks."""
+        return {hook.name: hook.function for hook in self._hooks}
+
     def status(self) -> dict[str, int | float | str]:
         """Return the statistics for `Store.status`."""
         if not self._hooks:

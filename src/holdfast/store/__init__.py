@@ -65,10 +65,7 @@ if TYPE_CHECKING:
     from holdfast.store.call_values import CallCodec as CallCodec
     from holdfast.store.checkpoint_fields import CheckpointFields as CheckpointFields
     from holdfast.store.checkpoint_fields import OnConflict as OnConflict
-    from holdfast.store.checkpoint_store import ChannelWrites as ChannelWrites
     from holdfast.store.checkpoint_store import CheckpointStore as CheckpointStore
-    from holdfast.store.checkpoint_store import FromParent as FromParent
-    from holdfast.store.checkpoint_store import SavedCheckpoint as SavedCheckpoint
     from holdfast.store.checkpointer import AsyncCheckpointer as AsyncCheckpointer
     from holdfast.store.checkpointer import Checkpointer as Checkpointer
     from holdfast.store.checkpointer import CheckpointTuple as CheckpointTuple
@@ -105,6 +102,9 @@ if TYPE_CHECKING:
     from holdfast.store.opener import aopen as aopen
     from holdfast.store.opener import open as open  # noqa: A004 - reads as store.open
     from holdfast.store.opener import open_existing as open_existing
+    from holdfast.store.saved_checkpoint import ChannelWrites as ChannelWrites
+    from holdfast.store.saved_checkpoint import FromParent as FromParent
+    from holdfast.store.saved_checkpoint import SavedCheckpoint as SavedCheckpoint
     from holdfast.store.schemas import AsyncSchemas as AsyncSchemas
     from holdfast.store.schemas import Schemas as Schemas
     from holdfast.store.schemas import SchemasOperations as SchemasOperations
@@ -169,12 +169,7 @@ _MODULES = {
     ),
     "holdfast.store.call_values": ("ARGUMENTS", "CallCodec"),
     "holdfast.store.checkpoint_fields": ("CheckpointFields", "OnConflict"),
-    "holdfast.store.checkpoint_store": (
-        "ChannelWrites",
-        "CheckpointStore",
-        "FromParent",
-        "SavedCheckpoint",
-    ),
+    "holdfast.store.checkpoint_store": ("CheckpointStore",),
     "holdfast.store.checkpointer": ("AsyncCheckpointer", "CheckpointTuple", "Checkpointer"),
     "holdfast.store.doctor": ("doctor", "examine"),
     "holdfast.store.erasure": (
@@ -195,6 +190,7 @@ _MODULES = {
     "holdfast.store.maintenance": ("AsyncMaintenance", "Maintenance", "MaintenanceOperations"),
     "holdfast.store.metric_sources": ("MetricsSource", "metrics_source"),
     "holdfast.store.opener": ("aopen", "open", "open_existing"),
+    "holdfast.store.saved_checkpoint": ("ChannelWrites", "FromParent", "SavedCheckpoint"),
     "holdfast.store.schemas": ("AsyncSchemas", "Schemas", "SchemasOperations"),
     "holdfast.store.sensitive": (
         "AsyncIdentitySensitive",

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.codec import Codec
 from holdfast.engine.append import AppendRequest, OnConflict
@@ -22,8 +21,9 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.ids import check_new_name
 from holdfast.engine.lines import ROOT
 from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_states
-from holdfast.engine.model.steps import PendingWriteRow
+from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.namespaces import check_thread, is_thread, split_name, thread_name
+from holdfast.engine.pending_writes import decode_writes
 from holdfast.engine.reserved_channels import reserved_error
 from holdfast.engine.row_format import Line, StepRef, check_name, readable
 from holdfast.engine.schema_bindings import ASIDE, LineSchema, RenameTask
@@ -44,52 +44,13 @@ from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.checkpoint_pruner import ThreadPruner
 from holdfast.store.graph_schemas import INTERRUPTS, FindTask, GraphSchemas, rename_tasks, require_no_subgraph
 from holdfast.store.identity_view import IdentityOperations
+from holdfast.store.saved_checkpoint import ChannelWrites, FromParent, SavedCheckpoint
 from holdfast.store.store import StoreOperations
 from holdfast.store.subgraph_interrupts import SubgraphInterrupts, changed_ids
 from holdfast.store.thread_access import on_thread, thread_access
 
 BOOKKEEPING = KEPT
 """The channel that holds the bookkeeping. States cannot have one of this name."""
-
-
-@dataclass(frozen=True, slots=True)
-class FromParent:
-    """The value of a channel that is the same as in the parent. `make` returns it if the parent does not have it.
-
-    `entry` names an entry of the bookkeeping that has to be equal in the parent, such as the version of the channel;
-    if it is not, `make` is called, too.
-    """
-
-    make: Callable[[], Any]
-    entry: str | None = None
-
-
-@dataclass(slots=True)
-class SavedCheckpoint:
-    """A checkpoint as its framework saved it.
-
-    `stamp` is the framework's text for the time, empty if the checkpoint was not saved by one. `parent` is the id that
-    the framework named, whether or not there is such a checkpoint.
-    """
-
-    thread: str
-    id: str
-    parent: str | None
-    stamp: str
-    time: datetime
-    step: int
-    metadata: dict[str, Any]
-    state: dict[str, Any]
-    bookkeeping: dict[str, Any]
-    writes: list[PendingWrite]
-
-
-class ChannelWrites(NamedTuple):
-    """The stored value of a channel before a checkpoint, if there is one, and what was written since, oldest first."""
-
-    writes: list[PendingWrite]
-    seed: Any
-    has_seed: bool
 
 
 class CheckpointStore:
@@ -239,12 +200,20 @@ class CheckpointStore:
 
     @on_thread("write", creates=True)
     async def put_writes(
-        self, thread: str, id: str, writes: Sequence[tuple[int, str, Any]], *, task_id: str, task_path: str = ""
+        self,
+        thread: str,
+        id: str,
+        writes: Sequence[tuple[int, str, Any]],
+        *,
+        task_id: str,
+        task_path: str = "",
+        recorded: tuple[int, Mapping[str, Any]] | None = None,
     ) -> None:
         """Store what a task wrote after the checkpoint with this id, which need not be saved yet.
 
         A write is a number, a channel and a value. A number that the task used before keeps its first value; negative
-        numbers are for values that replace each other.
+        numbers are for values that replace each other. `recorded` has the calls that the task made, with a number of
+        its own.
         """
         line = self._line(thread)
         check_name(id, "id of a checkpoint")
@@ -253,6 +222,10 @@ class CheckpointStore:
         if not writes:
             return
         check_name(task_path, "path of a task")
+        if any(channel == RECORDED for _, channel, _ in writes):
+            raise InvalidError(f"the name {RECORDED!r} is reserved", hint="Give the channel another name")
+        if recorded is not None:
+            writes = [*writes, (recorded[0], RECORDED, recorded[1])]
         try:
             packed = self._codec.pack_items([value for _, _, value in writes])
         except HoldfastError:
@@ -404,7 +377,8 @@ class CheckpointStore:
                     self._metadata(head),
                     state,
                     entries,
-                    self._pending(rows),
+                    decode_writes(self._codec, rows),
+                    [self._codec.unpack(row.packed) for row in rows if row.channel == RECORDED],
                 )
             )
         return checkpoints
@@ -491,10 +465,6 @@ class CheckpointStore:
         if self._default_metadata is None or head.header.stamp:
             return metadata
         return {**self._default_metadata(head.point.depth), **metadata}
-
-    def _pending(self, rows: Sequence[PendingWriteRow]) -> list[PendingWrite]:
-        values = self._codec.unpack_items(row.packed for row in rows)
-        return [PendingWrite(row.task, row.channel, value) for row, value in zip(rows, values, strict=True) if row.task]
 
     # Threads --------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ from holdfast.engine import validation
 from holdfast.engine.pages import Page
 from holdfast.engine.types import PendingWrite
 from holdfast.errors import InvalidError
-from holdfast.store.checkpoint_store import CheckpointStore, SavedCheckpoint
+from holdfast.store.checkpoint_store import CheckpointStore
 from holdfast.store.identity_view import AsyncIdentityView, IdentityOperations, IdentityView
+from holdfast.store.saved_checkpoint import SavedCheckpoint
 from holdfast.store.store import AsyncStore, Store, StoreOperations
 from holdfast.store.thread import ThreadOperations
 

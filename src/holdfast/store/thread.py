@@ -16,6 +16,7 @@ from holdfast.engine.lines import LABEL, MAIN
 from holdfast.engine.model.packed_state import PackedMap, unpack_state
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path, require_path, require_range
+from holdfast.engine.pending_writes import decode_writes
 from holdfast.engine.row_format import StepRef, check_name
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import BranchInfo, Checkpoint, PendingWrite, Revision, S, ThreadInfo, to_datetime
@@ -222,8 +223,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         Nothing of the state is read.
         """
         (rows,) = await self._engine.writes.of_many(self._line, [await self._find(at)])
-        values = self._handle.codec.unpack_items(row.packed for row in rows)
-        return [PendingWrite(row.task, row.channel, value) for row, value in zip(rows, values, strict=True) if row.task]
+        return decode_writes(self._handle.codec, rows)
 
     @sync_and_async
     @needs("read")

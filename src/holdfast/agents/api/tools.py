@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import check_key
 from holdfast.errors import DeniedError, NotFoundError
+from holdfast.recording.journal import current_journal
 
 _MAX_ERROR = 500
 """How many characters of an error are stored."""
@@ -164,8 +166,13 @@ class ToolsOperations:
     async def call(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function that is the tool, or uses it, and return its result; checked, counted and timed as in `use`.
         Under asyncio it may be a coroutine function."""
+        journal = current_journal.get()
         with self.use(name):
-            result = await invoke(function, *args, **kwargs)
+            if journal is None:
+                result = await invoke(function, *args, **kwargs)
+            else:
+                call = partial(invoke, function, *args, **kwargs)
+                result = await journal.ainvoke("tool", name, [list(args), kwargs], call)
         if self._persister is not None:
             await self._persister.write_through()
         return result

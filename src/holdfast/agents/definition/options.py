@@ -80,6 +80,7 @@ class Policies(TypedDict, total=False):
     on_corrupt: OnCorrupt
     on_conflict: OnConflict
     autosave: Autosave | None
+    record: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ class AgentOptions:
     """How a save is resolved that another one preceded: `ConflictError`, the last one wins, or both are merged."""
     autosave: Autosave | None = None
     """When the agent is saved automatically; None for never."""
+    record: bool = False
+    """Whether the calls of its actions are recorded, for `holdfast.replay`."""
 
     def with_policies(self, policies: Mapping[str, Any]) -> AgentOptions:
         """Return a copy with other values for some options. Raises `InvalidError` for an unknown name or value."""
@@ -110,4 +113,6 @@ class AgentOptions:
                 raise InvalidError(f"{name} is one of {', '.join(choices)}, not {value!r}"[:200])
         if not isinstance(policies.get("autosave"), Autosave | None):
             raise InvalidError(f"autosave is an Autosave, or None, not {policies['autosave']!r}"[:200])
+        if type(policies.get("record", False)) is not bool:
+            raise InvalidError(f"record is True or False, not {policies['record']!r}"[:200])
         return replace(self, **policies) if policies else self

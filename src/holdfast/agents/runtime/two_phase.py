@@ -27,6 +27,7 @@ from holdfast.engine.events import Event
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, CorruptError, InvalidError, VetoError
 from holdfast.hooks.feature_hooks import FeatureHooks
+from holdfast.recording.journal import TaskJournal, current_journal
 
 LIFECYCLE = Machine(*STATUSES)
 """The lifecycle of every agent. Its states are the statuses; its actions are methods that an agent may have."""
@@ -281,13 +282,31 @@ class Lifecycle:
             return
         saved = self.persister.saved_state()
         try:
-            await change.action()
+            await self._run_recorded(change.pending, change.action)
             self.persister.schema.check_valid(change.after.state, self.persister.spec.persist(self.persister.agent))
         except Exception as error:
             await self.persister.revert(saved)
             event = self.build_event(change.pending, started, error_text(error))
             await self.persister.commit(f"{change.pending.kind}.failed", [event, *events], position=change.failed)
             raise
+
+    async def _run_recorded(self, pending: PendingChange, action: Callable[[], Awaitable[None]]) -> None:
+        """Run an action, and record what it calls, if that is wanted."""
+        persister = self.persister
+        if not persister.options.record or persister.point is None:
+            return await action()
+        version, point = persister.version, persister.point
+        journal = TaskJournal(f"{version}:{pending.trigger}", version)
+        before = current_journal.set(journal)
+        error = ""
+        try:
+            await action()
+        except Exception as raised:
+            error = error_text(raised)
+            raise
+        finally:
+            current_journal.reset(before)
+            await persister.line.put_recorded(point, pending.trigger, pending.data, journal, error)
 
     async def finish(self, result: UnsavedResult, events: Sequence[Event] = ()) -> None:
         """Save that a change is done."""

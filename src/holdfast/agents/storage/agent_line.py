@@ -26,15 +26,17 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import Packed, flatten, pack_name, unpack, unpack_state
 from holdfast.engine.model.scopes import Scope
+from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.namespaces import AGENTS
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import StepAudit
 from holdfast.engine.types import to_datetime
-from holdfast.errors import ConflictError, NotFoundError
+from holdfast.errors import ConflictError, HoldfastError, NotFoundError
 from holdfast.history.revisions import resolve
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.hooks.feature_hooks import call_hooks as call_feature_hooks
+from holdfast.recording.journal import VERSION, TaskJournal
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import parse_time
 
@@ -97,6 +99,30 @@ class AgentLine:
     async def allow(self, action: Action) -> Permit:
         """Check that the identity may read or write the agent's scope."""
         return await self.handle.guard.allow_named(action, self.scope, (), self.where)
+
+    # Recorded calls -------------------------------------------------------------------------------------------
+
+    async def put_recorded(self, point: StepRef, trigger: str, data: Any, journal: TaskJournal, error: str) -> None:
+        """Store the calls of an action after the step that it began with. What cannot be stored is left out."""
+        record = {"v": VERSION, "key": journal.key, "trigger": trigger, "data": data, "calls": journal.to_record()}
+        codec = self.handle.codec
+        try:
+            packed = codec.pack({**record, "error": error} if error else record)
+        except HoldfastError as raised:
+            packed = codec.pack({"v": VERSION, "key": journal.key, "mode": "incomplete", "problem": raised.what})
+        row = PendingWriteRow("", trigger or "action", journal.step, RECORDED, packed)
+        await self.handle.engine.writes.put(self.line, point.id, [row])
+
+    async def read_recorded(self, newest: StepRef) -> list[dict[str, Any]]:
+        """Return the recorded actions up to a step, the oldest first, each with the `version` that it began with."""
+        points = [await self.require_step(version) for version in range(1, newest.depth + 2)]
+        pending = await self.handle.engine.writes.of_many(self.line, points)
+        return [
+            {**self.handle.codec.unpack(row.packed), "version": point.depth + 1}
+            for point, rows in zip(points, pending, strict=True)
+            for row in rows
+            if row.channel == RECORDED
+        ]
 
     # Reads ----------------------------------------------------------------------------------------------------
 

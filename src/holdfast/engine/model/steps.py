@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, encode
@@ -84,6 +84,10 @@ class StepHeader(NamedTuple):
         elif self.origin != NO_ORIGIN:
             content.append(self.origin)
         return _sha256(encode(content))
+
+
+RECORDED: Final = "__recorded__"
+"""The channel of pending writes that have the calls of a task, for a replay. States have none of this name."""
 
 
 class PendingWriteRow(NamedTuple):

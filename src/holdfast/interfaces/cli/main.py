@@ -61,6 +61,7 @@ COMMANDS = {
     "Agents": {
         "agent": ("agent", "List, show, export and repair agents."),
         "snapshot": ("snapshot", "Save agents to files, and restore them elsewhere."),
+        "replay": ("replay", "Record runs of agents, and replay them without models and tools."),
     },
     "State": {
         "state": ("state", "Read and change the state of scopes."),

@@ -6,6 +6,7 @@ import builtins
 import copy
 import os
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Self, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -22,8 +23,10 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPACK_ENABLED
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from holdfast.errors import ConfigError, InvalidError
+from holdfast.errors import ConfigError, InvalidError, UnsupportedError
 from holdfast.interfaces.langgraph import contents, names, tasks
+from holdfast.interfaces.langgraph.recorder import RunRecorder, incomplete
+from holdfast.recording import RecordMode
 from holdfast.schemas import ValidationMode
 from holdfast.store import (
     CheckpointStore,
@@ -96,6 +99,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         schema: Any = None,
         subgraphs: Mapping[str, str] | None = None,
         validate: ValidationMode = "refuse",
+        record: RecordMode = "full",
     ) -> None:
         if not isinstance(store, StoreOperations | IdentityOperations):
             raise InvalidError(
@@ -114,6 +118,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         super().__init__()
         self.store = store
         self._owned = False
+        self.recorder = RunRecorder(record)
+        """Records what the nodes call, if it is among the callbacks of a run: see `holdfast.recording`."""
         self._classes: frozenset[tuple[str, ...]] | None = None
         self._strict = strict
         self._schemas = None if schema is None else GraphSchemas(schema, subgraphs or {}, validate)
@@ -137,6 +143,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         schema: Any = None,
         subgraphs: Mapping[str, str] | None = None,
         validate: ValidationMode = "refuse",
+        record: RecordMode = "full",
         **options: Any,
     ) -> HoldfastSaver:
         """A saver on the store at a URL or a path, which is opened, and closed together with the saver.
@@ -151,6 +158,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             schema=schema,
             subgraphs=subgraphs,
             validate=validate,
+            record=record,
         )
         saver._owned = True
         return saver
@@ -216,16 +224,25 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             raise InvalidError(
                 "the config names no checkpoint that the writes follow", hint="Pass the config put returned"
             )
-        await self._checkpoints.put_writes(
+        stored = [
+            (WRITES_IDX_MAP.get(channel, number), channel, self._written(value))
+            for number, (channel, value) in enumerate(writes)
+        ]
+        recorded = self.recorder.take(task_id, writes)
+        put = partial(
+            self._checkpoints.put_writes,
             names.stored_thread(config),
             id,
-            [
-                (WRITES_IDX_MAP.get(channel, number), channel, self._written(value))
-                for number, (channel, value) in enumerate(writes)
-            ],
+            stored,
             task_id=task_id,
             task_path=task_path,
         )
+        try:
+            await put(recorded=recorded)
+        except (UnsupportedError, InvalidError):
+            if recorded is None:
+                raise
+            await put(recorded=incomplete(recorded))  # the run goes on, and its replay says what is missing
 
     put_writes, aput_writes = make_both(_put_writes)
 

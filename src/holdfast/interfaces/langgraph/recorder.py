@@ -1,0 +1,315 @@
+"""Recording the calls of chat models and tools in a graph's nodes: a LangChain callback handler.
+
+What a task of the graph called is stored by the saver together with what the task wrote, in one row of the same batch.
+It belongs to the thread: it is deleted, pruned, copied, encrypted and erased with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, GenerationChunk, LLMResult
+from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
+
+from holdfast.errors import InvalidError
+from holdfast.recording import MODES, VERSION, Call, RecordMode, TaskJournal, current_journal, encode_items, store_error
+from holdfast.recording import plain as to_plain
+
+RESULTS = "@results"
+"""The name of a task's own results, for inputs that refer to them."""
+
+_PULL = "__pregel_pull"
+_MAX_TASKS = 10_000
+"""How many tasks are recorded at a time. What no saver took by then is dropped."""
+
+
+class _Run(NamedTuple):
+    """A run of LangChain's that is under way: the journal of its task, and its call, if it is one."""
+
+    journal: TaskJournal | None
+    call: Call | None
+    is_inside: bool
+    """Whether a recorded call contains it: then it is not recorded on its own."""
+    outer: TaskJournal | None = None
+    """The journal of the code around it, to which the context returns."""
+
+
+class RunRecorder(BaseCallbackHandler):
+    """Records the calls of a graph's runs. Pass it as a callback: `{"callbacks": [saver.recorder]}`."""
+
+    run_inline = True  # in the order of the calls, in their context
+
+    def __init__(self, mode: RecordMode = "full") -> None:
+        if mode not in MODES:
+            raise InvalidError(f"a run is recorded as {', '.join(MODES)}, not {mode!r}"[:200])
+        self.mode = mode
+        self._lock = threading.Lock()
+        self._tasks: dict[str, TaskJournal] = {}
+        self._runs: dict[UUID, _Run] = {}
+        self._parameters: set[str] = set()
+
+    # The saver's side -----------------------------------------------------------------------------------------
+
+    def take(self, task_id: str, writes: Sequence[tuple[str, Any]]) -> tuple[int, dict[str, Any]] | None:
+        """Return what a task called, and a number for it that grows with time; None if there is nothing to record.
+
+        Of a task that was interrupted, the answers with which it ran are recorded, too."""
+        if not self._tasks:
+            return None
+        with self._lock:
+            journal = self._tasks.pop(task_id, None)
+        if journal is None:
+            return None
+        marks = dict(writes)
+        resumed = marks.get(RESUME, []) if RESUME in marks or INTERRUPT in marks else None
+        if not (journal.calls or resumed is not None):
+            return None
+        calls = [self._reduced(call) for call in journal.to_record()]
+        record: dict[str, Any] = {"v": VERSION, "key": journal.key, "step": journal.step, "calls": calls}
+        if self.mode != "full":
+            record["mode"] = self.mode
+        if resumed is not None:
+            record["resumed"] = resumed if isinstance(resumed, list) else [resumed]
+        return (1 << 40) + time.time_ns() // 1000, record
+
+    def _reduced(self, call: list[Any]) -> list[Any]:
+        """Return a call as the mode has it."""
+        if self.mode == "full":
+            return call
+        kind, name, start, end, *rest = call
+        if self.mode == "redacted":
+            return [kind, name, start, end, None, None]
+        text = repr(to_plain(rest)).encode()
+        return [kind, name, start, end, hashlib.blake2b(text, digest_size=16).hexdigest(), None]
+
+    def make_journal(self, key: str, step: int, bases: Mapping[str, Sequence[Any]]) -> TaskJournal:
+        """Return the journal of a task that begins."""
+        return TaskJournal(key, step, bases)
+
+    # Tasks ----------------------------------------------------------------------------------------------------
+
+    def _find_journal(self, metadata: Mapping[str, Any] | None, inputs: Any = None) -> TaskJournal | None:
+        """Return the journal of the task that a run is in."""
+        namespace = (metadata or {}).get("langgraph_checkpoint_ns")
+        if not isinstance(namespace, str) or not namespace:
+            return current_journal.get()
+        tasks = [part.partition(":")[2] for part in namespace.split("|") if ":" in part]
+        if not tasks:
+            return None
+        with self._lock:
+            journal = self._tasks.get(tasks[-1])
+            if journal is None:
+                above = "".join(f"{self._tasks[each].key}|" for each in tasks[-2:-1] if each in self._tasks)
+                journal = self._new_journal(metadata or {}, above, inputs)
+                if len(self._tasks) >= _MAX_TASKS:
+                    del self._tasks[next(iter(self._tasks))]
+                self._tasks[tasks[-1]] = journal
+        return journal
+
+    def _new_journal(self, metadata: Mapping[str, Any], above: str, inputs: Any) -> TaskJournal:
+        path = [str(part) for part in metadata.get("langgraph_path", ()) if part is not True and part is not False]
+        node, step = str(metadata.get("langgraph_node", "")), int(metadata.get("langgraph_step", 0))
+        name = node if path == [_PULL, node] else f"{node}({', '.join(path[1:])})"
+        bases = {}
+        if path[:1] == [_PULL] and isinstance(inputs, dict):
+            bases = {name: list(value) for name, value in inputs.items() if _are_messages(value)}
+        return self.make_journal(f"{above}{step}:{name}", step, bases)
+
+    # LangChain's side -----------------------------------------------------------------------------------------
+
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any],  # noqa: ARG002 - as LangChain calls it, here and below
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,  # noqa: ARG002
+    ) -> None:
+        """Note the task that begins, or that a run is part of a recorded call."""
+        parent = None if parent_run_id is None else self._runs.get(parent_run_id)
+        if parent is not None and (parent.call is not None or parent.is_inside):
+            self._runs[run_id] = _Run(parent.journal, None, True)
+            return
+        journal = self._find_journal(metadata, inputs)
+        self._runs[run_id] = _Run(journal, None, False, current_journal.get())
+        current_journal.set(journal)
+
+    def _end_chain(self, run_id: UUID) -> None:
+        run = self._runs.pop(run_id, None)
+        if run is not None and not run.is_inside:
+            current_journal.set(run.outer)
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
+        """Forget a run."""
+        self._end_chain(run_id)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
+        """Forget a run."""
+        self._end_chain(run_id)
+
+    def _begin(self, kind: str, name: str, run_id: UUID, parent_run_id: UUID | None, metadata: Any, given: Any) -> None:
+        parent = None if parent_run_id is None else self._runs.get(parent_run_id)
+        if parent is not None and (parent.call is not None or parent.is_inside):
+            self._runs[run_id] = _Run(parent.journal, None, True)
+            return
+        journal = self._find_journal(metadata)
+        if journal is not None:
+            call = self.begin_call(journal, kind, name, given, run_id)
+            self._runs[run_id] = _Run(journal, call, False)
+            current_journal.set(None)  # what a call does inside is part of it
+
+    def begin_call(self, journal: TaskJournal, kind: str, name: str, given: Any, run_id: UUID) -> Call:  # noqa: ARG002
+        """Record a call that begins."""
+        return journal.begin(kind, name, given(journal))
+
+    def end_call(self, journal: TaskJournal, call: Call, result: Any, error: BaseException | None) -> None:
+        """Record how a call ended."""
+        journal.end(call, result, None if error is None else store_error(error))
+
+    def _end(self, run_id: UUID, result: Any = None, error: BaseException | None = None) -> None:
+        run = self._runs.pop(run_id, None)
+        if run is not None and run.journal is not None and run.call is not None:
+            self.end_call(run.journal, run.call, result, error)
+            current_journal.set(run.journal)
+
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Record the call of a chat model."""
+        parameters = self._describe_parameters(kwargs)
+
+        def given(journal: TaskJournal) -> Any:
+            bases = {**journal.bases, RESULTS: [each.payload for each in journal.calls]}
+            return [encode_items(messages[0] if messages else [], bases), parameters]
+
+        self._begin("model", _name_of(serialized, kwargs), run_id, parent_run_id, metadata, given)
+
+    def on_llm_new_token(
+        self,
+        token: Any,  # noqa: ARG002
+        *,
+        chunk: GenerationChunk | ChatGenerationChunk | None = None,
+        run_id: UUID,
+        **kwargs: Any,  # noqa: ARG002
+    ) -> None:
+        """Record a chunk of a streamed result."""
+        run = self._runs.get(run_id)
+        if run is not None and run.call is not None and isinstance(chunk, ChatGenerationChunk):
+            if run.call.chunks is None:
+                run.call.chunks = []
+            run.call.chunks.append(chunk.message)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
+        """Record the result of a chat model."""
+        generation: Any = response.generations[0][0] if response.generations and response.generations[0] else None
+        message = getattr(generation, "message", None)
+        run = self._runs.get(run_id)
+        if run is not None and run.call is not None:
+            run.call.payload = message
+            if run.call.chunks:
+                run.call.chunks = encode_chunks(run.call.chunks, message)
+        self._end(run_id, message)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
+        """Record the error of a chat model."""
+        self._end(run_id, error=error)
+
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any],
+        input_str: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        inputs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Record the call of a tool."""
+        given = input_str if inputs is None else inputs
+        self._begin("tool", _name_of(serialized, kwargs), run_id, parent_run_id, metadata, lambda _: given)
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
+        """Record the result of a tool."""
+        self._end(run_id, output)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
+        """Record the error of a tool."""
+        self._end(run_id, error=error)
+
+    def _describe_parameters(self, kwargs: Mapping[str, Any]) -> Any:
+        """Return the parameters of a model's call, such as its tools: in full when they are new, otherwise a digest."""
+        found = {name: each for name, each in dict(kwargs.get("invocation_params") or {}).items() if each is not None}
+        described = to_plain(found)
+        digest = hashlib.blake2b(repr(sorted(described.items())).encode(), digest_size=8).hexdigest()
+        with self._lock:
+            is_new = digest not in self._parameters
+            self._parameters.add(digest)
+        return [digest, described] if is_new else [digest]
+
+
+def _are_messages(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], BaseMessage)
+
+
+def _name_of(serialized: Mapping[str, Any] | None, kwargs: Mapping[str, Any]) -> str:
+    """Return the name of a model's class, or of a tool."""
+    found = serialized or {}
+    path = found.get("id")
+    last = path[-1] if isinstance(path, list) and path else None
+    return str(found.get("name") or last or kwargs.get("name") or "model")
+
+
+def encode_chunks(chunks: list[Any], message: Any) -> list[Any]:
+    """Return the chunks of a message as they are stored: of those that only continue its text, the length."""
+    text = getattr(message, "content", None)
+    if not isinstance(text, str) or "".join(str(each.content) for each in chunks) != text:
+        return chunks
+    return [_encode_chunk(each, message.id) for each in chunks]
+
+
+def _encode_chunk(chunk: Any, id: str) -> Any:
+    rest = {
+        name: value
+        for name, value in chunk.__dict__.items()
+        if value and name not in ("content", "type", "id") and name in type(chunk).model_fields
+    }
+    if type(chunk) is not AIMessageChunk or chunk.id != id:
+        return chunk
+    return [len(chunk.content), rest] if rest else len(chunk.content)
+
+
+def decode_chunks(chunks: list[Any], message: Any) -> list[Any]:
+    """Return the chunks that were encoded."""
+    found, at = [], 0
+    for each in chunks:
+        if isinstance(each, BaseMessage):
+            found.append(each)
+            at += len(each.content)
+            continue
+        size, rest = (each, {}) if isinstance(each, int) else each
+        found.append(AIMessageChunk(content=message.content[at : at + size], id=message.id, **rest))
+        at += size
+    return found
+
+
+def incomplete(recorded: tuple[int, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+    """Return the record of a task without its calls, whose values cannot be stored."""
+    number, record = recorded
+    return number, {**record, "calls": [call[:4] for call in record["calls"]], "mode": "incomplete", "resumed": []}

@@ -1,0 +1,114 @@
+"""Chat models and tools that answer from a recording, in the process of a replay.
+
+Their own code is replaced where a provider would be called; LangChain's around it runs, with its callbacks.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import wraps
+from typing import Any
+
+from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.messages import AIMessageChunk, BaseMessageChunk, message_chunk_to_message
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.tools import BaseTool
+from langgraph.errors import GraphInterrupt
+from langgraph.types import interrupt
+
+from holdfast.interfaces.langgraph.recorder import decode_chunks
+from holdfast.recording import Call, restore_error
+
+FindCall = Callable[[Any], Call]
+"""Returns the recorded call that answers a run of LangChain's, given its run manager."""
+
+
+def patch_classes(find: FindCall) -> None:
+    """Make all chat models and tools of this process answer from a recording, for good."""
+    prepared: set[type] = set()
+
+    def prepare(instance: Any, replacements: dict[str, Any], base: type) -> None:
+        cls = type(instance)
+        if cls in prepared:
+            return
+        prepared.add(cls)
+        for name, function in replacements.items():
+            if "stream" not in name or getattr(cls, name) is not getattr(base, name):
+                setattr(cls, name, function)
+
+    def wrap(base: type, name: str, replacements: dict[str, Any]) -> None:
+        original = getattr(base, name)
+
+        @wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            prepare(self, replacements, base)
+            return original(self, *args, **kwargs)
+
+        setattr(base, name, call)
+
+    for name in ("generate", "agenerate", "stream", "astream"):
+        wrap(BaseChatModel, name, _model_methods(find))
+    for name in ("run", "arun"):
+        wrap(BaseTool, name, _tool_methods(find))
+
+
+def _raise_error(call: Call) -> None:
+    if call.error is None:
+        return
+    error = restore_error(call.error)
+    if isinstance(error, GraphInterrupt) and error.args and error.args[0]:
+        interrupt(error.args[0][0].value)  # with the id that it has in this run
+    raise error
+
+
+def _model_methods(find: FindCall) -> dict[str, Any]:
+    def generate(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:  # noqa: ARG001
+        call = find(run_manager)
+        _raise_error(call)
+        message = copy.deepcopy(call.result)
+        if isinstance(message, BaseMessageChunk):
+            message = message_chunk_to_message(message)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    async def agenerate(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        return generate(self, messages, stop, run_manager, **kwargs)
+
+    def stream(
+        self: Any,  # noqa: ARG001
+        messages: Any,  # noqa: ARG001
+        stop: Any = None,  # noqa: ARG001
+        run_manager: Any = None,
+        **kwargs: Any,  # noqa: ARG001
+    ) -> Iterator[ChatGenerationChunk]:
+        call = find(run_manager)
+        result = copy.deepcopy(call.result)
+        if call.chunks:
+            for chunk in decode_chunks(copy.deepcopy(call.chunks), result):
+                yield ChatGenerationChunk(message=chunk)
+        elif call.error is None:
+            fields = {name: value for name, value in result.__dict__.items() if name != "type"}
+            yield ChatGenerationChunk(message=AIMessageChunk(**fields))
+        if not isinstance(call.error, GeneratorExit):
+            _raise_error(call)
+
+    async def astream(
+        self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        for chunk in stream(self, messages, stop, run_manager, **kwargs):
+            yield chunk
+
+    return {"_generate": generate, "_agenerate": agenerate, "_stream": stream, "_astream": astream}
+
+
+def _tool_methods(find: FindCall) -> dict[str, Any]:
+    def run(self: Any, *args: Any, run_manager: Any = None, **kwargs: Any) -> Any:  # noqa: ARG001
+        call = find(run_manager)
+        _raise_error(call)
+        result = copy.deepcopy(call.result)
+        return (result, None) if self.response_format == "content_and_artifact" else result
+
+    async def arun(self: Any, *args: Any, run_manager: Any = None, **kwargs: Any) -> Any:
+        return run(self, *args, run_manager=run_manager, **kwargs)
+
+    return {"_run": run, "_arun": arun}

@@ -1,0 +1,336 @@
+"""Replaying the recorded runs of a thread with the code of today, in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
+from langgraph.errors import GraphRecursionError
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+from langgraph.types import Command
+
+from holdfast.errors import InvalidError
+from holdfast.interfaces.langgraph import contents, names
+from holdfast.interfaces.langgraph.recorded_thread import Attempt, RecordedThread
+from holdfast.interfaces.langgraph.recorder import RunRecorder
+from holdfast.interfaces.langgraph.saver import HoldfastSaver
+from holdfast.recording import (
+    Call,
+    DivergedRun,
+    Divergence,
+    DivergenceKind,
+    EndOfRecording,
+    ReplayJournal,
+    ReplayReport,
+    TaskJournal,
+    current_journal,
+    decode_items,
+    difference,
+    first_of,
+    plain,
+)
+from holdfast.store import SavedCheckpoint, arun, thread_name
+
+_AFTER_TASKS = "~"
+"""Sorts after the names of tasks: the state of a step is compared after its tasks."""
+
+_MORE_STEPS = 10
+_OWN_METADATA = frozenset(
+    {"source", "step", "parents", "run_id", "writes", "thread_id", "checkpoint_ns", "checkpoint_id"}
+)
+
+
+_answer: ContextVar[Call | None] = ContextVar("recorded call that answers the one that is made here", default=None)
+
+
+class ReplayRecorder(RunRecorder):
+    """Answers the calls of a run from its recording, and reports those that differ."""
+
+    def __init__(self, thread: RecordedThread) -> None:
+        super().__init__()
+        self.thread = thread
+        self.divergences: list[Divergence] = []
+        self._journals: list[ReplayJournal] = []
+        self.last_step = -2
+        """The last step of the recording; further calls there are no divergence."""
+        self._step = -1
+        self._described: dict[str, Any] = {}
+        self._count: dict[str, int] = {}
+        self._answers: dict[UUID, Call] = {}
+        self.interrupts: dict[str, Sequence[Any]] = {}
+        """The interrupts of tasks that wait for an answer, by their keys."""
+
+    def make_journal(self, key: str, step: int, bases: Mapping[str, Sequence[Any]]) -> TaskJournal:  # noqa: ARG002
+        """Return the journal of the recorded calls of a task."""
+        self._step = max(self._step, step)
+        number = self._count[key] = self._count.get(key, -1) + 1
+        attempts = self.thread.attempts.get(key, [])
+        recorded = attempts[number] if number < len(attempts) else Attempt([], {}, (), "full")
+        self.interrupts.pop(key, None)
+
+        def compare(kind: str, before: Any, given: Any) -> str | None:
+            return self._compare(kind, before, given, recorded.bases)
+
+        is_last = step >= self.last_step and number >= len(attempts)
+        journal = ReplayJournal(key, step, list(recorded.calls), compare, self.divergences.append, is_last)
+        self._journals.append(journal)
+        return journal
+
+    def count_calls(self) -> int:
+        """Return how many calls were answered."""
+        return sum(len(each.recorded) - len(each.left) for each in self._journals)
+
+    def _compare(self, kind: str, before: Any, given: Any, bases: Mapping[str, Sequence[Any]]) -> str | None:
+        if kind != "model":
+            return difference(before, given)
+        found = difference(decode_items(before[0], bases), [item[0] for item in given[0]])
+        if found is not None or before[1][0] == given[1][0]:
+            return found
+        known = self.thread.parameters.get(before[1][0])
+        return difference(known, self._described.get(given[1][0])) or "the parameters of the model changed"
+
+    def _describe_parameters(self, kwargs: Mapping[str, Any]) -> Any:
+        self._parameters.clear()
+        found = super()._describe_parameters(kwargs)
+        self._described[found[0]] = found[1]
+        return found
+
+    def begin_call(self, journal: TaskJournal, kind: str, name: str, given: Any, run_id: UUID) -> Call:
+        """Find the recorded call."""
+        if not isinstance(journal, ReplayJournal):
+            raise DivergedRun(f"{kind} {name} is called outside of the run's tasks")
+        journal.calls = []
+        call = journal.match(kind, name, given(journal))
+        self._answers[run_id] = call
+        _answer.set(call)
+        return call
+
+    def end_call(self, journal: TaskJournal, call: Call, result: Any, error: BaseException | None) -> None:
+        """Do nothing: it is recorded."""
+
+    def find_call(self, run_manager: Any) -> Call:
+        """Return the recorded call of a run of LangChain's."""
+        call = _answer.get() if run_manager is None else self._answers.pop(run_manager.run_id, None)
+        if call is None:
+            what = "a model or a tool is called without the callbacks of the run, and cannot have been recorded"
+            self.report_here("call", what)
+            raise DivergedRun(what)
+        return call
+
+    def report_here(self, kind: DivergenceKind, what: str) -> None:
+        """Report a divergence in the step that runs."""
+        journal = current_journal.get()
+        step, task = (self._step, "") if journal is None else (journal.step, journal.key)
+        self.divergences.append(Divergence(kind, what, step, task))
+
+    def take(self, task_id: str, writes: Sequence[tuple[str, Any]]) -> None:
+        """Report the recorded calls that a task did not make."""
+        with self._lock:
+            journal = self._tasks.pop(task_id, None)
+        if not isinstance(journal, ReplayJournal):
+            return
+        marks = dict(writes)
+        if INTERRUPT in marks:
+            self.interrupts[journal.key] = marks[INTERRUPT]
+        if not any(each.task == journal.key for each in self.divergences):
+            journal.close()
+
+    def next_resume(self) -> dict[str, Any] | None:
+        """Return the recorded answers to the interrupts that wait, by their ids; None if there are no more."""
+        answers: dict[str, Any] = {}
+        is_known = False
+        for key, interrupts in self.interrupts.items():
+            attempts, number = self.thread.attempts.get(key, []), self._count.get(key, 0)
+            if number + 1 >= len(attempts):
+                continue
+            is_known = True
+            before, after = attempts[number].resumed, attempts[number + 1].resumed
+            if len(after) > len(before):
+                answers[interrupts[0].id] = after[-1]
+        return answers if is_known else None
+
+
+def load_graph(found: Any, saver: HoldfastSaver) -> Pregel[Any, Any, Any, Any]:
+    """Return a graph that saves to a saver: of a compiled one, of a builder, or of a function that takes the saver."""
+    if isinstance(found, Pregel):
+        return found.copy(update={"checkpointer": saver})
+    if isinstance(found, StateGraph):
+        return found.compile(checkpointer=saver)
+    if callable(found):
+        built = found(saver)
+        if isinstance(built, Pregel | StateGraph):
+            return load_graph(built, saver)
+    raise InvalidError(
+        f"a graph is replayed, not {type(found).__name__}",
+        hint="Name a compiled graph, a StateGraph, or a function that takes a checkpointer and returns one",
+    )
+
+
+class Replayer:
+    """Replays the runs of a recorded thread."""
+
+    def __init__(self, thread_id: str, thread: RecordedThread, scratch: HoldfastSaver) -> None:
+        self._thread_id = thread_id
+        self._thread = thread
+        self.scratch = scratch
+        self.recorder = ReplayRecorder(thread)
+        scratch.recorder = self.recorder
+        self._steps = 0
+
+    async def replay(
+        self, graph: Pregel[Any, Any, Any, Any], since: str | None = None, *, is_open: bool = False
+    ) -> ReplayReport:
+        """Replay all runs, or those from a checkpoint on, up to the first divergence."""
+        start, recorder = time.monotonic(), self.recorder
+        recorder.last_step = _step(self._thread.checkpoints[-1]) + 1
+        state: Any = self._thread.checkpoints[-1].state
+        if not self._thread.note:
+            for run in self._thread.runs(since):
+                state = await self._replay_run(graph, run)
+                if recorder.divergences:
+                    break
+        if recorder.divergences and not self._thread.attempts:
+            self._thread.note = "the run was not recorded: pass the saver's recorder as a callback"
+        return ReplayReport(
+            self._thread_id,
+            self._steps,
+            recorder.count_calls(),
+            time.monotonic() - start,
+            first_of(recorder.divergences),
+            len(recorder.divergences),
+            not self._thread.note,
+            self._thread.note,
+            plain(state),
+            is_open,
+        )
+
+    async def _replay_run(self, graph: Pregel[Any, Any, Any, Any], run: list[SavedCheckpoint]) -> Any:
+        first, last = run[0], _step(run[-1])
+        await self.scratch.adelete_thread(self._thread_id)
+        config = self._config(first)
+        seed = contents.checkpoint_of(first)
+        metadata: Any = first.metadata
+        await self.scratch.aput(config, seed, metadata, seed["channel_versions"])
+        resume: Any = None
+        step = _step(first)
+        while True:
+            limit: RunnableConfig = {**config, "recursion_limit": last - step + _MORE_STEPS}
+            failed = await self._run_once(graph, resume, limit)
+            latest = await arun(self.scratch._checkpoints.get(thread_name(self._thread_id)))
+            reached = step if latest is None else _step(latest)
+            if failed or self.recorder.divergences:
+                break
+            answers = self.recorder.next_resume()
+            if answers is None and reached >= last:
+                break
+            if answers is None and reached <= step and resume is None:
+                what = f"the run ends after step {reached}, and the recorded one went on to step {last}"
+                self._report("steps", what, reached + 1)
+                break
+            resume, step = Command(resume=answers) if answers else None, reached
+        self._compare(run, await self._checkpoints())
+        return first.state if latest is None else latest.state
+
+    async def _run_once(self, graph: Pregel[Any, Any, Any, Any], resume: Any, config: RunnableConfig) -> bool:
+        """Run the graph until it stops. Returns whether this was the end of the replay."""
+        try:
+            await graph.ainvoke(resume, config)
+        except (DivergedRun, EndOfRecording):
+            return True
+        except GraphRecursionError:
+            self._report("steps", "the run makes more steps than the recorded one", self.recorder.last_step)
+            return True
+        except Exception as error:  # noqa: BLE001 - it may be what was recorded
+            return self._compare_error(error)
+        return False
+
+    def _compare_error(self, error: Exception) -> bool:
+        """Compare an error that ended the run with that of the recording."""
+        last = self._thread.checkpoints[-1]
+        recorded = [write.value for each in self._thread.checkpoints for write in each.writes if write.channel == ERROR]
+        if repr(error) not in recorded:
+            found = difference(recorded[-1] if recorded else None, repr(error)) or ""
+            self._report("error", "the run fails, and the recorded one did not so", _step(last) + 1, found)
+            return True
+        return False
+
+    def _report(self, kind: Any, what: str, step: int, diff: str = "") -> None:
+        self.recorder.divergences.append(Divergence(kind, what, step, _AFTER_TASKS, 0, diff))
+
+    async def _checkpoints(self) -> dict[int, SavedCheckpoint]:
+        """Return the checkpoints of the replay by their steps."""
+        pages = await arun(self.scratch._checkpoints.list_checkpoints([thread_name(self._thread_id)]))
+        return {_step(each): each for page in [page async for page in pages] for each in reversed(page)}
+
+    def _compare(self, run: list[SavedCheckpoint], replayed: Mapping[int, SavedCheckpoint]) -> None:
+        """Compare the states of all steps that were replayed."""
+        self._steps += sum(_step(each) in replayed for each in run[1:])
+        for each in run[1:]:
+            other = replayed.get(_step(each))
+            if other is None:
+                return
+            found = difference(each.state, other.state)
+            if found is not None:
+                self._report("output", "the state after this step differs", _step(each), found)
+                return
+        further = [step for step in replayed if step > _step(run[-1])]
+        if further and run[-1] is not self._thread.checkpoints[-1]:
+            self._report("steps", "the run makes more steps than the recorded one", min(further))
+
+    def _config(self, first: SavedCheckpoint) -> RunnableConfig:
+        given = {
+            name: value
+            for name, value in first.metadata.items()
+            if name not in _OWN_METADATA and not name.startswith(("langgraph_", "__")) and isinstance(value, str | int)
+        }
+        configurable = {**given, **names.config_of(self._thread_id, "", "")["configurable"]}
+        configurable.pop("checkpoint_id")
+        return {"configurable": configurable, "callbacks": [self.recorder]}
+
+
+def compare_threads(thread_id: str, before: RecordedThread, after: RecordedThread) -> ReplayReport:
+    """Compare two recordings: their states step by step, and the calls of their tasks."""
+    found: list[Divergence] = []
+    others = {_step(each): each for each in after.checkpoints}
+    for each in before.checkpoints:
+        other = others.pop(_step(each), None)
+        if other is None:
+            found.append(Divergence("steps", "the other run has no such step", _step(each)))
+        elif (text := difference(each.state, other.state)) is not None:
+            found.append(Divergence("output", "the state after this step differs", _step(each), _AFTER_TASKS, 0, text))
+    found += [Divergence("steps", "only the other run has this step", step) for step in others]
+    calls = 0
+    for key in {*before.attempts, *after.attempts}:
+        a, b = (
+            [call for attempt in each.attempts.get(key, ()) for call in _resolved(attempt)] for each in (before, after)
+        )
+        calls += len(a)
+        step = int(key.rpartition("|")[2].partition(":")[0])
+        for number in range(max(len(a), len(b))):
+            text = difference(a[number] if number < len(a) else None, b[number] if number < len(b) else None)
+            if text is not None:
+                found.append(Divergence("call", "the calls differ", step, key, number, text))
+                break
+    note = before.note or after.note
+    return ReplayReport(thread_id, len(before.checkpoints), calls, 0.0, first_of(found), len(found), not note, note)
+
+
+def _resolved(attempt: Attempt) -> list[Any]:
+    """Return the calls of a task with their inputs and results, to be compared."""
+    calls = []
+    for call in attempt.calls:
+        given = call.input
+        if call.kind == "model":
+            given = [decode_items(call.input[0], attempt.bases), call.input[1][0]]
+        calls.append([call.kind, call.name, given, call.result, call.error])
+    return calls
+
+
+def _step(checkpoint: SavedCheckpoint) -> int:
+    return int(checkpoint.metadata.get("step", 0))

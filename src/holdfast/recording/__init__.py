@@ -1,0 +1,84 @@
+"""Recording runs of agents: the calls of their tasks, how a replay answers them, and how it is isolated.
+
+`holdfast.replay` is what programs import.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.recording.comparison import difference as difference
+    from holdfast.recording.comparison import plain as plain
+    from holdfast.recording.errors import restore_error as restore_error
+    from holdfast.recording.errors import store_error as store_error
+    from holdfast.recording.isolation import isolate as isolate
+    from holdfast.recording.journal import MODES as MODES
+    from holdfast.recording.journal import VERSION as VERSION
+    from holdfast.recording.journal import Call as Call
+    from holdfast.recording.journal import DivergedRun as DivergedRun
+    from holdfast.recording.journal import Divergence as Divergence
+    from holdfast.recording.journal import DivergenceKind as DivergenceKind
+    from holdfast.recording.journal import EndOfRecording as EndOfRecording
+    from holdfast.recording.journal import RecordMode as RecordMode
+    from holdfast.recording.journal import ReplayJournal as ReplayJournal
+    from holdfast.recording.journal import TaskJournal as TaskJournal
+    from holdfast.recording.journal import answer as answer
+    from holdfast.recording.journal import current_journal as current_journal
+    from holdfast.recording.journal import decode_items as decode_items
+    from holdfast.recording.journal import encode_items as encode_items
+    from holdfast.recording.process import ReplayProcess as ReplayProcess
+    from holdfast.recording.process import answer_host as answer_host
+    from holdfast.recording.process import read_order as read_order
+    from holdfast.recording.report import ReplayReport as ReplayReport
+    from holdfast.recording.report import first_of as first_of
+    from holdfast.recording.sources import now as now
+    from holdfast.recording.sources import random as random
+    from holdfast.recording.sources import recorded as recorded
+    from holdfast.recording.sources import uuid4 as uuid4
+
+_MODULES = {
+    "holdfast.recording.comparison": (
+        "difference",
+        "plain",
+    ),
+    "holdfast.recording.errors": (
+        "restore_error",
+        "store_error",
+    ),
+    "holdfast.recording.isolation": ("isolate",),
+    "holdfast.recording.journal": (
+        "MODES",
+        "VERSION",
+        "Call",
+        "DivergedRun",
+        "Divergence",
+        "DivergenceKind",
+        "EndOfRecording",
+        "RecordMode",
+        "ReplayJournal",
+        "TaskJournal",
+        "answer",
+        "current_journal",
+        "decode_items",
+        "encode_items",
+    ),
+    "holdfast.recording.process": (
+        "ReplayProcess",
+        "answer_host",
+        "read_order",
+    ),
+    "holdfast.recording.report": (
+        "ReplayReport",
+        "first_of",
+    ),
+    "holdfast.recording.sources": (
+        "now",
+        "random",
+        "recorded",
+        "uuid4",
+    ),
+}
+
+if not TYPE_CHECKING:  # a type checker is to see the names above, and no others
+    from holdfast._lazy import exports
+
+    __all__, __getattr__, __dir__ = exports(__name__, _MODULES)

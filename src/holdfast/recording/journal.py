@@ -1,0 +1,251 @@
+"""The calls that a task of a run made, as they are recorded, and as a replay answers them.
+
+A call is matched by its task and its number among those of the same name, never by when it arrived: parallel tasks, and
+parallel calls in one task, give the same result in any order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from holdfast.engine.model.missing import MISSING
+
+VERSION = 1
+"""The version of the stored form."""
+
+CallKind: TypeAlias = Literal["model", "tool", "call", "clock", "random", "uuid"]
+"""The kinds of calls: of a chat model, of a tool, of any function that was wrapped; and sources of values."""
+
+DivergenceKind: TypeAlias = Literal["input", "order", "call", "missing", "output", "steps", "error", "effect"]
+
+RecordMode: TypeAlias = Literal["full", "redacted", "digest"]
+MODES: Final = ("full", "redacted", "digest")
+
+
+@dataclass(slots=True)
+class Call:
+    """A call: its input and its result. `start` and `end` count the events of its task, so that it is known which
+    calls were over before it began."""
+
+    kind: str
+    name: str
+    input: Any
+    start: int
+    end: int = 0
+    result: Any = None
+    error: BaseException | None = None
+    chunks: list[Any] | None = None
+    payload: Any = None
+    """What the caller knows this call by; it is not recorded."""
+
+    def to_record(self) -> list[Any]:
+        """Return the stored form."""
+        outcome: dict[str, Any] = {} if self.error is None else {"error": self.error}
+        if self.chunks:
+            outcome["chunks"] = self.chunks
+        return [self.kind, self.name, self.start, self.end, self.input, self.result, *([outcome] if outcome else ())]
+
+    @classmethod
+    def of_record(cls, record: Sequence[Any]) -> Call:
+        """Return the call that was stored."""
+        kind, name, start, end, given, result, *rest = record
+        outcome: Mapping[str, Any] = rest[0] if rest else {}
+        return cls(kind, name, given, start, end, result, outcome.get("error"), outcome.get("chunks"))
+
+    def describe(self) -> str:
+        """Return the kind and the name, for people."""
+        return self.kind if self.kind == self.name else f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A difference between a recorded run and its replay: where, of which kind, and as a diff.
+
+    `step` and `task` say where in the run; `number` is that of the call in its task.
+    """
+
+    kind: DivergenceKind
+    what: str
+    step: int = 0
+    task: str = ""
+    number: int = 0
+    diff: str = ""
+
+    @property
+    def position(self) -> tuple[int, str, int]:
+        """Where it is in the run. The first divergence is that of the least position, not the one found first."""
+        return self.step, self.task, self.number
+
+    def __str__(self) -> str:
+        where = f"step {self.step}" + (f", task {self.task}" if self.task else "")
+        return f"{where}: {self.what}" + (f"\n{self.diff}" if self.diff else "")
+
+
+class DivergedRun(BaseException):
+    """Stops a run that is not as it was recorded. No `except Exception` of the run's own code swallows it."""
+
+
+class EndOfRecording(BaseException):
+    """Stops a run where the recording ends."""
+
+
+class TaskJournal:
+    """The calls of a task while it runs."""
+
+    def __init__(self, key: str = "", step: int = 0, bases: Mapping[str, Sequence[Any]] | None = None) -> None:
+        self.key = key
+        self.step = step
+        self.bases = dict(bases or {})
+        """The lists that inputs refer to, by name."""
+        self.calls: list[Call] = []
+        self._events = itertools.count(1)
+
+    def begin(self, kind: str, name: str, given: Any) -> Call:
+        """Record that a call begins."""
+        call = Call(kind, name, given, next(self._events))
+        self.calls.append(call)
+        return call
+
+    def end(self, call: Call, result: Any = None, error: BaseException | None = None) -> None:
+        """Record how a call ended."""
+        call.end, call.result, call.error = next(self._events), result, error
+
+    def invoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:
+        """Call a function, and record it."""
+        call = self.begin(kind, name, given)
+        try:
+            result = function()
+        except BaseException as error:
+            self.end(call, error=error)
+            raise
+        self.end(call, result)
+        return result
+
+    async def ainvoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:
+        """Call and await a function, and record it."""
+        call = self.begin(kind, name, given)
+        try:
+            result = await function()
+        except BaseException as error:
+            self.end(call, error=error)
+            raise
+        self.end(call, result)
+        return result
+
+    def to_record(self) -> list[list[Any]]:
+        """Return the stored form of the calls that ended, or were cancelled."""
+        return [call.to_record() for call in self.calls]
+
+
+IsEqual: TypeAlias = Callable[[str, Any, Any], str | None]
+"""Compares the input of a recorded call of some kind with another one: returns None, or the difference as text."""
+
+
+@dataclass(slots=True)
+class ReplayJournal(TaskJournal):
+    """The recorded calls of a task, as they are answered in a replay."""
+
+    key: str
+    step: int
+    recorded: list[Call]
+    compare: IsEqual
+    report: Callable[[Divergence], None]
+    at_end: bool = False
+    """Whether the recording ends in this task: a further call is no divergence."""
+    bases: dict[str, Any] = field(default_factory=dict)
+    left: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = list(range(len(self.recorded)))
+
+    def match(self, kind: str, name: str, given: Any) -> Call:
+        """Return the recorded call that answers a call. Raises `DivergedRun` if there is none."""
+        candidates = [n for n in self.left if (self.recorded[n].kind, self.recorded[n].name) == (kind, name)]
+        difference, found = "", None
+        for number in candidates:
+            problem = self.compare(kind, self.recorded[number].input, given)
+            if problem is None:
+                found = number
+                break
+            difference = difference or problem
+        described = Call(kind, name, None, 0).describe()
+        if found is None:
+            if candidates:
+                self._diverge("input", f"the input of {described} changed", candidates[0], difference)
+            if self.at_end and not self.left:
+                raise EndOfRecording
+            self._diverge("call", self._other_call(described), self.left[0] if self.left else len(self.recorded))
+        assert found is not None  # noqa: S101 - the others were raised
+        call = self.recorded[found]
+        before = [n for n in self.left if n != found and 0 < self.recorded[n].end < call.start]
+        if before:
+            first = self.recorded[before[0]].describe()
+            self._diverge("order", f"{described} is called before {first}, and was after it", before[0])
+        self.left.remove(found)
+        return call
+
+    def _other_call(self, described: str) -> str:
+        if not self.left:
+            return f"{described} is called, and the recording has no further call here"
+        return f"{described} is called, and in the recording {self.recorded[self.left[0]].describe()}"
+
+    def invoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:  # noqa: ARG002
+        """Return the recorded result; the function is not called."""
+        return answer(self.match(kind, name, given))
+
+    async def ainvoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:  # noqa: ARG002
+        """Return the recorded result; the function is not called."""
+        return answer(self.match(kind, name, given))
+
+    def close(self) -> None:
+        """Report the recorded calls that the task did not make."""
+        if self.left:
+            first = self.left[0]
+            what = f"{self.recorded[first].describe()} is not called, and was in the recording"
+            self.report(Divergence("missing", what, self.step, self.key, first))
+
+    def _diverge(self, kind: DivergenceKind, what: str, number: int, diff: str = "") -> None:
+        self.report(Divergence(kind, what, self.step, self.key, number, diff))
+        raise DivergedRun(what)
+
+
+def answer(call: Call) -> Any:
+    """Return the result of a recorded call, or raise its error."""
+    if call.error is not None:
+        raise call.error
+    return call.result
+
+
+current_journal: ContextVar[TaskJournal | None] = ContextVar("journal of the task that runs here", default=None)
+
+
+def encode_items(items: Sequence[Any], bases: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """Return items with references in place of those that are in one of the bases, which are stored anyway: a run of
+    them is `[name, first, count]`, and another item is a list of itself."""
+    where = {id(each): (name, at) for name, base in bases.items() for at, each in enumerate(base)}
+    found: list[Any] = []
+    for item in items:
+        name, at = where.get(id(item), ("", 0))
+        last = found[-1] if found else None
+        if name and last is not None and last[0] == name and len(last) == 3 and last[1] + last[2] == at:
+            last[2] += 1
+        else:
+            found.append([name, at, 1] if name else [item])
+    return found
+
+
+def decode_items(encoded: Iterable[Any], bases: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """Return the items that were encoded."""
+    items: list[Any] = []
+    for each in encoded:
+        if len(each) == 3 and isinstance(each[0], str):
+            name, first, count = each
+            found = bases.get(name, ())
+            items += list(found[first : first + count]) or [MISSING] * count
+        else:
+            items.append(each[0])
+    return items

@@ -1,0 +1,182 @@
+"""Replaying recorded calls of hooks in another process, against a fork of the state: the host's side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from holdfast.backends.runtime.drivers import run as drive
+from holdfast.codec import Codec
+from holdfast.engine.events import lines_of
+from holdfast.engine.row_format import Line
+from holdfast.errors import ConflictError, DeniedError, InvalidError, UnsupportedError
+from holdfast.hooks import HookExecution
+from holdfast.maintenance.jobs.types import JobResult, JobType, known_only
+from holdfast.recording import ReplayProcess
+from holdfast.security.audit.thread_audit import record as record_action
+from holdfast.store.replays import copy_lines_of, restored_error
+from holdfast.store.store import Store
+from holdfast.time_parser import Time
+
+_HOOKS = "holdfast.store.hook_worker"
+_BATCH = 1000
+"""How many calls one process replays."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedCall:
+    """A replayed call of a hook beside the recorded one: outcomes, times in seconds, and the difference as a diff."""
+
+    hook: str
+    scope: str
+    key: str
+    recorded_outcome: str
+    outcome: str
+    recorded_seconds: float
+    seconds: float
+    diff: str = ""
+    effect: str = ""
+    """What the code did and was stopped from: using the network, writing a file, starting a process."""
+
+    @property
+    def matches(self) -> bool:
+        """Whether it ended as the recorded one did."""
+        return not self.diff and not self.effect and self.outcome == self.recorded_outcome
+
+
+@dataclass(frozen=True, slots=True)
+class HookReplay:
+    """The replay of some calls of hooks. `skipped` counts those that are not recorded in full."""
+
+    calls: tuple[ReplayedCall, ...]
+    skipped: int = 0
+
+    @property
+    def differing(self) -> list[ReplayedCall]:
+        """The calls that ended otherwise."""
+        return [call for call in self.calls if not call.matches]
+
+    @property
+    def summary(self) -> str:
+        """Return a line for people."""
+        before, now = (
+            (sum(each) for each in zip(*((c.recorded_seconds, c.seconds) for c in self.calls), strict=True))
+            if self.calls
+            else (0.0, 0.0)
+        )
+        skipped = f", {self.skipped} not recorded in full" if self.skipped else ""
+        return f"{len(self.calls)} calls, {len(self.differing)} differ{skipped}; {before:.3f} s then, {now:.3f} s now"
+
+    def check(self) -> HookReplay:
+        """Raise `ConflictError` if a call differs."""
+        for call in self.differing[:1]:
+            raise ConflictError(
+                f"the hook {call.hook} ends otherwise: {call.outcome}, and was {call.recorded_outcome}"
+                + (f"\n{call.diff}" if call.diff else "")
+                + (f"; it {call.effect}" if call.effect else ""),
+                where=f"{call.scope} {call.key}",
+                hint="See each call in the report",
+                code="replay-diverged",
+            )
+        return self
+
+
+def is_exact(execution: HookExecution) -> bool:
+    """Return whether a call is recorded in full."""
+    mode, value = execution.detail.get("recording"), execution.detail.get("value")
+    if mode is not None:
+        return bool(mode == "full")
+    return "value" in execution.detail and not str(value).startswith("blake2b:")
+
+
+def run_hooks(
+    store: Store,
+    register: str,
+    *,
+    hook: str | None = None,
+    scope: str | None = None,
+    key: str | None = None,
+    since: Time | None = None,
+    limit: int = _BATCH,
+    value: Any = None,
+    stop: Callable[[ReplayedCall], bool] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 600.0,
+) -> HookReplay:
+    """Replay recorded calls of hooks, the oldest first, with the hooks that a function of today's code registers.
+
+    `register` names it as `module:function`: it is called with a fork of the store, in another process, and whatever
+    the hooks change there is thrown away. `value` is given to them in place of the recorded one. With `stop`, calls are
+    replayed one by one, until it returns True. Only calls that were recorded in full are replayed. Replaying needs the
+    store itself, not an identity's view of it, and is recorded in the audit.
+    """
+    if not isinstance(store, Store):
+        raise InvalidError("hooks are replayed by the owner of a store", hint="Open the store itself")
+    history = store.hooks.history(hook, scope=scope, key=key, since=since, limit=min(limit, _BATCH))
+    found = list(islice(history.all(), limit))[::-1]
+    exact = [each for each in found if is_exact(each)]
+    if found and not exact:
+        raise UnsupportedError(
+            "these calls are not recorded in full, and cannot be replayed",
+            where="" if hook is None else f"hook {hook}",
+            hint="Register the hook with record=True",
+            code="replay-incomplete",
+        )
+    names = dict.fromkeys(name for each in exact for name in [*lines_of(each.scope), each.scope])
+    handle = store._handle
+    existing = [Line(handle.tenant, name) for name in names]
+    replayed: list[ReplayedCall] = []
+    state = b""
+    with suppress(DeniedError):  # the store is open for reading only: it records nothing
+        drive(record_action(handle.engine, existing[:1], "replay", {"hook": hook or "", "calls": len(exact)}))
+    for batch in _batches(exact, 1 if stop is not None else _BATCH):
+        data = Codec().pack([_describe(each, value) for each in batch])
+        order = {"register": register, "size": len(data)}
+        process = ReplayProcess(_HOOKS, env=env, timeout=timeout)
+        answer = process.run(order, data + state)
+        if "needs_state" in answer:  # a hook reads it
+            state = copy_lines_of(store, existing)
+            answer = process.run(order, data + state)
+        if "error" in answer:
+            raise restored_error(answer["error"])
+        replayed += [ReplayedCall(**each) for each in answer["calls"]]
+        if stop is not None and stop(replayed[-1]):
+            break
+    return HookReplay(tuple(replayed), len(found) - len(exact))
+
+
+def _batches(calls: list[HookExecution], size: int) -> Iterator[list[HookExecution]]:
+    for start in range(0, len(calls), size):
+        yield calls[start : start + size]
+
+
+def _describe(execution: HookExecution, value: Any) -> dict[str, Any]:
+    """Return a recorded call as the process gets it."""
+    detail = dict(execution.detail)
+    if value is not None:
+        detail["value"] = value
+    fields = {name: getattr(execution, name) for name in execution._fields if name != "detail"}
+    return {**fields, **detail}
+
+
+def hook_replay_job(register: str) -> JobType:
+    """Return a type of jobs that replays calls of hooks: `JobTypes.add(hook_replay_job("app.hooks:register"))`. What is
+    imported is named by the program, not by the job."""
+
+    def check(settings: Mapping[str, Any]) -> None:
+        known_only(settings, hook=str, scope=str, since=str, limit=int)
+
+    def work(job: Any) -> JobResult:
+        found = run_hooks(job.store, register, **job.settings)
+        return JobResult(found.summary, not found.differing)
+
+    settings = {
+        "hook": "the name of a hook, if not all",
+        "scope": "a scope, if not all",
+        "since": "the oldest calls to replay, such as 1d",
+        "limit": "how many calls to replay at most",
+    }
+    return JobType("replay-hooks", "replay recorded calls of hooks, and compare how they end", work, check, settings)

@@ -1,0 +1,166 @@
+"""Replaying recorded threads and agents in another process: the host's side."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from holdfast.agents.storage.agent_line import AgentLine
+from holdfast.backends.runtime.drivers import run as drive
+from holdfast.engine.checked_rows import clear_refused
+from holdfast.engine.namespaces import CONTENT_KINDS, split_name
+from holdfast.engine.row_format import Line
+from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.maintenance.erasure.store_copy import copy_lines
+from holdfast.recording import ReplayProcess, ReplayReport
+from holdfast.security.audit.thread_audit import record as record_action
+from holdfast.store.opener import open as open_store
+from holdfast.store.store import Store
+
+_GRAPHS = "holdfast.interfaces.langgraph.replay_worker"
+"""Replays threads of graphs. It is named here, and runs in another process."""
+
+_AGENTS = "holdfast.store.agent_worker"
+
+_TIMEOUT = 600.0
+
+
+def record(store: Store, thread: str, file: str | os.PathLike[str]) -> int:
+    """Write a recorded thread to a file, to be replayed anywhere: it has what the thread said, in the clear.
+
+    Returns the number of bytes."""
+    if not store._handle.engine.context.rows.may_be_clear("export"):
+        raise clear_refused("export")
+    return Path(file).write_bytes(_copy_of(store, thread))
+
+
+def run(
+    source: Store | str | os.PathLike[str],
+    graph: str,
+    *,
+    thread: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = _TIMEOUT,
+    only_open: bool = False,
+) -> ReplayReport:
+    """Replay a recorded thread with a graph of today's code, which is named as `module:name`, in another process.
+
+    `source` is an open store, or a file that `record` wrote. No model and no tool is called; sockets, writes and
+    further processes are blocked there. `since` and `until` name the checkpoints to replay from and up to, by id.
+    `changes` replaces results of calls, by the names that reports give them: `{"2:act#0": "rain"}`. `env` is the
+    environment of the process, beside `PATH` and the like: it gets no credentials. With `only_open`, nothing of
+    a thread that is finished is replayed.
+    """
+    if isinstance(source, Store):
+        if thread is None:
+            raise InvalidError("a thread of the store is replayed", hint="Name it: replay.run(store, graph, thread=…)")
+        since, until = (None if at is None else source.thread(thread).get(at=at).id for at in (since, until))
+        recording = _copy_of(source, thread)
+    else:
+        recording = _read(source)
+    order = {
+        "graph": graph,
+        "thread": thread,
+        "since": since,
+        "until": until,
+        "changes": dict(changes or {}),
+        "only_open": only_open,
+    }
+    return ReplayReport.of_json(_ask(order, recording, env, timeout))
+
+
+def run_agent(
+    store: Store, agent: str, kind: str, *, env: Mapping[str, str] | None = None, timeout: float = _TIMEOUT
+) -> ReplayReport:
+    """Replay the recorded transitions of an agent with today's code: of its class, which `kind` names as
+    `module:Class`. It is as `run` is; the agent was attached with `record=True`."""
+    line = AgentLine(store._handle, agent)
+    drive(line.require_step())
+    recording = copy_lines_of(store, [line.line])
+    return ReplayReport.of_json(_ask({"agent": agent, "kind": kind}, recording, env, timeout, _AGENTS))
+
+
+def run_open(
+    store: Store, graph: str, *, prefix: str = "", env: Mapping[str, str] | None = None, timeout: float = _TIMEOUT
+) -> Iterator[ReplayReport]:
+    """Replay all threads that are not finished, one after the other: those that an interrupt or an error stopped, and
+    those whose process ended. So it is known before a release whether they can go on with the new code."""
+    for info in store.threads(prefix=prefix).all():
+        if split_name(info.thread)[1]:
+            continue  # a subgraph's, which is replayed with its thread
+        found = run(store, graph, thread=info.name, env=env, timeout=timeout, only_open=True)
+        if found.is_open:
+            yield found
+
+
+def compare(
+    a: Store | str | os.PathLike[str],
+    b: Store | str | os.PathLike[str],
+    *,
+    thread: str | None = None,
+    other: str | None = None,
+) -> ReplayReport:
+    """Compare two recordings, of one thread each: files, or threads of stores. The report has the first difference."""
+    first = _copy_of(a, thread or "") if isinstance(a, Store) else _read(a)
+    second = _copy_of(b, other or thread or "") if isinstance(b, Store) else _read(b)
+    order = {"thread": thread, "other": other or thread, "size": len(first)}
+    return ReplayReport.of_json(_ask(order, first + second, None, _TIMEOUT))
+
+
+def _ask(
+    order: Mapping[str, Any],
+    recording: bytes,
+    env: Mapping[str, str] | None,
+    timeout: float,
+    worker: str = _GRAPHS,
+) -> dict[str, Any]:
+    answer = ReplayProcess(worker, env=env, timeout=timeout).run(order, recording)
+    if "error" in answer:
+        raise restored_error(answer["error"])
+    return answer
+
+
+def _copy_of(store: Store, thread: str) -> bytes:
+    """Return a thread with its namespaces as a file."""
+    handle = store._handle
+    lines = drive(handle.engine.lines.of_threads(handle.tenant, [handle.thread_line(thread).name]))
+    return copy_lines_of(store, lines)
+
+
+def copy_lines_of(store: Store, lines: Sequence[Line]) -> bytes:
+    """Return lines as a file, and record that. They are copied first: a process of a replay has no key to read those of
+    an encrypted store."""
+    handle, file = store._handle, io.BytesIO()
+    with suppress(DeniedError):  # the store is open for reading only: it records nothing
+        drive(record_action(handle.engine, lines, "replay"))
+    with open_store("memory://", tenant=store.tenant) as scratch:
+        drive(copy_lines(handle.engine, scratch._handle.engine, {}, handle.tenant, None, lines))
+        scratch.export(file, kinds=CONTENT_KINDS)
+    return file.getvalue()
+
+
+def _read(file: str | os.PathLike[str]) -> bytes:
+    given: object = file
+    if not isinstance(given, str | os.PathLike):
+        raise InvalidError(
+            f"a recording is an open store or a file, not {type(given).__name__}", hint="An identity cannot replay"
+        )
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise NotFoundError(
+            f"the recording cannot be read: {error.strerror}", where=str(file)[:200], hint="Make one with replay.record"
+        ) from error
+
+
+def restored_error(found: Mapping[str, str]) -> HoldfastError:
+    """Return an error of the process."""
+    kind = ERRORS_BY_CODE.get(found["code"]) or FINER_CODES.get(found["code"], HoldfastError)
+    return kind(found["what"], where=found["where"], hint=found["hint"], code=found["code"])

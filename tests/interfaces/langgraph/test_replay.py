@@ -1,0 +1,190 @@
+"""Recorded runs of graphs are replayed without models and tools, in another process, and their divergence is found."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.types import Command
+
+import holdfast
+from holdfast import Store, replay
+from holdfast.backends.interface import Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import EVENTS, LINES, TABLES, WRITES
+from holdfast.encryption import Encryption, LocalKeys, generate_key
+from holdfast.engine.model.steps import RECORDED
+from holdfast.errors import ConflictError, InvalidError, UnsupportedError
+from holdfast.langgraph import HoldfastSaver
+from holdfast.recording import plain
+from holdfast.store import CheckpointStore
+from tests.interfaces.langgraph import replayed_graph
+from tests.support.nightly import mostly_nightly
+
+GRAPH = "tests.interfaces.langgraph.replayed_graph:build"
+
+
+def record(
+    store: Store, thread: str, rounds: int, *, mode: Any = "full", callbacks: bool = True, answers: int = 1000
+) -> dict[str, Any]:
+    """Run the graph, and answer its interrupts, or some."""
+    saver = HoldfastSaver(store, record=mode)
+    graph = replayed_graph.build(saver)
+    config: Any = {"configurable": {"thread_id": thread}, "recursion_limit": 1000}
+    if callbacks:
+        config["callbacks"] = [saver.recorder]
+    given: Any = {"messages": [("user", "begin")], "rounds": 0, "until": rounds, "notes": []}
+    replayed_graph.LIVE["models"] = True
+    try:
+        while True:
+            result = asyncio.run(graph.ainvoke(given, config))
+            if not (waiting := result.get("__interrupt__")) or not answers:
+                return dict(result)
+            answers -= 1
+            given = Command(resume=f"yes to {waiting[0].value}")
+    finally:
+        replayed_graph.LIVE["models"] = False
+
+
+def content(store: Store) -> str:
+    """A digest of all rows but the audit's."""
+    found = hashlib.sha256()
+    for table in TABLES:
+        if table in (EVENTS, LINES):
+            continue
+        (rows,) = run(store._engine.context.backend.read([Scan(table, ())]))
+        for row in rows:
+            if not str(row.key[1]).startswith("␞"):
+                found.update(repr(row).encode())
+    return found.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with holdfast.open(tmp_path_factory.mktemp("replay") / "agents.db") as store:
+        record(store, "chat", 4)
+        yield store
+
+
+@pytest.mark.parametrize("rounds", mostly_nightly([3, 30], daily=[3]))
+def test_a_run_replays_to_the_same_states(rounds: int, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        result = record(store, "chat", rounds)
+        before = content(store)
+        report = replay.run(store, GRAPH, thread="chat").check()
+        assert content(store) == before
+    assert report.steps >= rounds * 7
+    assert report.calls > rounds * 11
+    assert not report.is_open
+    assert report.state["notes"] == result["notes"]
+    assert [each["content"] for each in report.state["messages"]] == [each.content for each in result["messages"]]
+    assert plain(result["messages"]) == report.state["messages"]
+
+
+CHANGES = {
+    "prompt": ("input", "plan", "Be rude"),
+    "order": ("order", "research|", "before"),
+    "code": ("output", "", "changed"),
+    "post": ("effect", "", "uses the network"),
+    "write": ("effect", "", "leak.txt"),
+}
+
+
+@pytest.mark.parametrize("change", mostly_nightly(CHANGES, daily=["prompt"]))
+def test_the_first_divergence_is_reported(short: Store, change: str, tmp_path: Path, monkeypatch: Any) -> None:
+    kind, task, text = CHANGES[change]
+    monkeypatch.chdir(tmp_path)
+    report = replay.run(short, GRAPH, thread="chat", env={"CHANGE": change})
+    first = report.divergence
+    assert first is not None
+    assert (first.kind, task in first.task, text in str(first)) == (kind, True, True), first
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConflictError, match="differs") as caught:
+        report.check()
+    assert caught.value.code == "replay-diverged"
+
+
+def test_a_changed_result_diverges_at_its_step(short: Store) -> None:
+    report = replay.run(short, GRAPH, thread="chat", changes={"9:tools#0": "nothing"})
+    assert report.divergence is not None
+    assert report.divergence.step == 9
+    assert "nothing" in report.divergence.diff
+
+
+@pytest.mark.parametrize("number", mostly_nightly([0, 5, 14, -1], daily=[14]))
+def test_a_run_replays_from_any_checkpoint(short: Store, number: int) -> None:
+    steps = list(short.thread("chat").log().all())[::-1]
+    report = replay.run(short, GRAPH, thread="chat", since=steps[number].id).check()
+    assert report.steps == len(steps) - 1 - steps.index(steps[number])
+
+
+@pytest.mark.nightly
+def test_a_file_is_replayed_and_compared(short: Store, tmp_path: Path) -> None:
+    replay.record(short, "chat", tmp_path / "chat.replay")
+    replay.run(tmp_path / "chat.replay", GRAPH).check()
+    replay.compare(tmp_path / "chat.replay", tmp_path / "chat.replay").check()
+    record(short, "other", 4)
+    replay.record(short, "other", tmp_path / "other.replay")
+    difference = replay.compare(tmp_path / "chat.replay", tmp_path / "other.replay").divergence
+    assert difference is not None
+    assert "answer" in difference.diff
+
+
+@pytest.mark.nightly
+def test_only_full_recordings_are_replayable(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        record(store, "chat", 1, mode="digest")
+        report = replay.run(store, GRAPH, thread="chat")
+        assert (report.complete, report.matches) == (False, False)
+        assert "digest" in report.note
+
+
+def test_recordings_belong_to_the_thread_and_are_hidden(short: Store) -> None:
+    checkpoints = CheckpointStore(short)
+    record(short, "gone", 1)
+    found = [run(checkpoints.get("gone", each.id)) for each in short.thread("gone").log().all()]
+    assert sum(len(each.recorded) for each in found if each is not None) >= 5
+    saver = HoldfastSaver(short)
+    for each in saver.list({"configurable": {"thread_id": "gone"}}):
+        assert RECORDED not in [channel for _, channel, _ in each.pending_writes or ()]
+        if not each.config["configurable"]["checkpoint_ns"]:
+            at = each.config["configurable"]["checkpoint_id"]
+            assert RECORDED not in [write.channel for write in short.thread("gone").pending_writes(at)]
+    with pytest.raises(InvalidError, match="reserved"):
+        saver.put_writes(each.config, [(RECORDED, {})], "task")
+    saver.delete_thread("gone")
+    (rows,) = run(short._engine.context.backend.read([Scan(WRITES, (short.tenant, "gone"))]))
+    assert not rows
+    assert run(checkpoints.get("gone")) is None
+
+
+def test_without_callbacks_nothing_is_recorded(short: Store) -> None:
+    record(short, "quiet", 1, callbacks=False)
+    found = [run(CheckpointStore(short).get("quiet", each.id)) for each in short.thread("quiet").log().all()]
+    assert [each.recorded for each in found if each is not None] == [[]] * len(found)
+
+
+@pytest.mark.nightly
+def test_an_encrypted_store_is_replayed(tmp_path: Path) -> None:
+    keys = Encryption(LocalKeys(generate_key()))
+    with holdfast.open(tmp_path / "agents.db", encryption=keys) as store:
+        record(store, "chat", 1)
+        replay.run(store, GRAPH, thread="chat").check()
+        with pytest.raises(UnsupportedError) as caught:
+            replay.record(store, "chat", tmp_path / "chat.replay")
+        assert caught.value.code == "clear-refused"
+    assert not (tmp_path / "chat.replay").exists()
+
+
+@pytest.mark.nightly
+def test_open_threads_are_checked_against_new_code(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        record(store, "finished", 1)
+        record(store, "waiting", 2, answers=1)
+        assert [each.thread for each in replay.run_open(store, GRAPH)] == ["waiting"]
+        (report,) = replay.run_open(store, GRAPH, env={"CHANGE": "order"})
+        assert report.divergence is not None
