@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast import Store
 
-def register(store: Any) -> None:
+
+def register(store: Store) -> None:
     """Register the hook."""
 
     @store.hooks.before("state.set", record=True)

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from holdfast import PersistentAgent, replay
+from holdfast import PersistentAgent, Store, replay
 from holdfast.agents import Machine
 from holdfast.errors import VetoError
 from holdfast.hooks import HookContext
@@ -16,7 +16,7 @@ CHANGE = os.environ.get("CHANGE", "")
 LIVE = {"tools": False}
 
 
-def register(store: Any) -> None:
+def register(store: Store) -> None:
     """Register the hooks."""
 
     @store.hooks.before("state.set", record=True)

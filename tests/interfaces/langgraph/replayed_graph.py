@@ -60,7 +60,7 @@ class ScriptedModel(BaseChatModel):
         _require_live("a model")
         number = next(_count)
         for part in (f"stream {number}", " of ", "several ", "parts"):
-            yield ChatGenerationChunk(message=AIMessageChunk(part))
+            yield ChatGenerationChunk(message=AIMessageChunk(content=part))
         if number % 5 == 0:
             raise ConnectionError("the stream broke")
 
@@ -157,7 +157,7 @@ def tell(state: State) -> dict[str, Any]:
         Path("leak.txt").write_text("x", encoding="utf-8")
     if CHANGE == "code" and state["rounds"] == 3:
         text.append("changed")
-    return {"messages": [AIMessage("|".join(text))], "rounds": state["rounds"] + 1}
+    return {"messages": [AIMessage("|".join(map(str, text)))], "rounds": state["rounds"] + 1}
 
 
 def stamp(state: State) -> dict[str, Any]:
