@@ -84,14 +84,6 @@ class HookReplay:
         return self
 
 
-def is_exact(execution: HookExecution) -> bool:
-    """Return whether a call is recorded in full."""
-    mode, value = execution.detail.get("recording"), execution.detail.get("value")
-    if mode is not None:
-        return bool(mode == "full")
-    return "value" in execution.detail and not str(value).startswith("blake2b:")
-
-
 def run_hooks(
     store: Store,
     register: str,
@@ -117,7 +109,7 @@ def run_hooks(
         raise InvalidError("hooks are replayed by the owner of a store", hint="Open the store itself")
     history = store.hooks.history(hook, scope=scope, key=key, since=since, limit=min(limit, _BATCH))
     found = list(islice(history.all(), limit))[::-1]
-    exact = [each for each in found if is_exact(each)]
+    exact = [each for each in found if each.is_exact]
     if found and not exact:
         raise UnsupportedError(
             "these calls are not recorded in full, and cannot be replayed",
