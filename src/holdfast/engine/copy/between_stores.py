@@ -443,14 +443,22 @@ class StoreCopier:
         """Compare both stores row by row, and recompute the hashes. Returns lines that are not yet the same."""
         changing: list[Line] = []
         for number, line in enumerate(lines, 1):
-            if await self._is_identical(line):
-                raise_problems(line, await verify(self._engine.context, line), self._target.url)
+            if await self._is_identical(line) and await self._is_sound(line):
                 await self._engine.projector.follow(line)  # a copy that was killed may not have done it
                 await self._engine.indexer.follow(line)
             else:
                 changing.append(line)
             self._report("verified", number, len(lines), line)
         return changing
+
+    async def _is_sound(self, line: Line) -> bool:
+        """Recompute the hashes of a line in the target. `CorruptError` if it is damaged; False if another copy is
+        changing it, so that it was read in between."""
+        found = await verify(self._engine.context, line)
+        if found.findings and await digest(self._source, line) != await digest(self._target, line):
+            return False
+        raise_problems(line, found, self._target.url)
+        return True
 
     async def _is_identical(self, line: Line) -> bool:
         """Return whether both stores have the same rows. What differs is copied again a few times."""

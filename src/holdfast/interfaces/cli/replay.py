@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 @group("replay")
 def replay(session: CliContext) -> None:
-    """Record runs of agents, and run them again without their models and tools."""
+    """Record runs of agents, and run them again without their models and tools.
+
+    \b
+    holdfast replay record chat tests/refund.replay
+    holdfast replay run tests/refund.replay --graph shop.graphs:refund
+    """
 
 
 @command("record")
