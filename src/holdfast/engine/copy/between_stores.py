@@ -41,6 +41,7 @@ from holdfast.engine.copy.line_rows import (
     digest,
     is_mark,
     listing,
+    listings,
     of_steps,
     outline,
     protects,
@@ -344,7 +345,7 @@ class StoreCopier:
             return False
         # The target is listed first: whatever another copy adds to it afterwards is in the source. Then the steps: what
         # they need exists when they do, and later ones are left for the next pass.
-        target = {table: await listing(self._target, table, line) for table in COPIED}
+        target = await listings(self._target, COPIED, line)
         steps = await listing(self._source, STEPS, line)
         if existing:
             (now,) = await self._source.read([Get(LINES, [tuple(line)])])
@@ -355,8 +356,9 @@ class StoreCopier:
         try:
             if existing and (existing != found or steps != target[STEPS]):
                 await writer.write(_hide_stale(line, steps, target[STEPS]))
+            others = await listings(self._source, [table for table in COPIED if table is not STEPS], line)
             for table in COPIED:
-                source = steps if table is STEPS else of_steps(table, await listing(self._source, table, line), steps)
+                source = steps if table is STEPS else of_steps(table, others[table], steps)
                 missing = source
                 if table is WRITES:
                     missing, source = await self._copy_last_writes(source, steps, target[table], writer)
