@@ -117,6 +117,8 @@ class StoreCopier:
         self._prepare = prepare
         self._rules = CopyRules()
         self._only: Sequence[Line] | None = None
+        self._together = False
+        """Whether lines become visible only when all are copied."""
         self._extended: Set[Line] = frozenset()
         """Lines whose rest becomes visible all at once."""
         self.written: set[Line] = set()
@@ -210,7 +212,7 @@ class StoreCopier:
         async def collect(batch: Batch) -> None:
             batches.extend(batch)
 
-        every = [*lines, *extended]
+        every, self._together = [*lines, *extended], True
         self._only, self._apply, self._extended = every, lambda _: collect, frozenset(extended)
         try:
             for number, line in enumerate(every, 1):
@@ -237,8 +239,7 @@ class StoreCopier:
             self._engine.context.cache.drop_all(line)
         if check is not None:
             for line in every:
-                await self._engine.projector.follow(line)
-                await self._engine.indexer.follow(line)
+                await self._follow(line)
             return self._rows, self._bytes
         differing = await self._verify(every)
         if differing:
@@ -384,9 +385,14 @@ class StoreCopier:
             self._bytes += writer.bytes
             self._engine.context.cache.drop_all(line)
         self.written.add(line)
+        if not self._together:
+            await self._follow(line)
+        return True
+
+    async def _follow(self, line: Line) -> None:
+        """Have derived rows of a line that has become visible."""
         await self._engine.projector.follow(line)
         await self._engine.indexer.follow(line)
-        return True
 
     def _writer(self, line: Line, existing: Sequence[Row]) -> LineWriter:
         columns = existing[0].columns if existing else None
@@ -447,8 +453,7 @@ class StoreCopier:
         for number, line in enumerate(lines, 1):
             if await self._is_identical(line):
                 raise_problems(line, await verify(self._engine.context, line), self._target.url)
-                await self._engine.projector.follow(line)  # a copy that was killed may not have done it
-                await self._engine.indexer.follow(line)
+                await self._follow(line)  # a copy that was killed may not have done it
             else:
                 changing.append(line)
             self._report("verified", number, len(lines), line)

@@ -21,7 +21,7 @@ class RepackedRow(Row):
 
     __slots__ = ()
 
-    def _replace(self, **values: Any) -> Row:  # what is changed is to be checked
+    def _replace(self, **values: Any) -> Row:  # type: ignore[override] # a changed row is to be checked
         return Row(*self)._replace(**values)
 
 
