@@ -146,6 +146,9 @@ class BackupBackend(Backend):
     async def _answer(self, query: Query) -> list[Row]:
         if isinstance(query, Get):
             return await self._get(query)
+        if len(query.prefix) >= 2:
+            part = await self._part(query.space, Line(str(query.prefix[0]), str(query.prefix[1])))
+            return [] if part is None else part.scan(query, query.limit)
         rows: list[Row] = []
         for line in self._lines_under(query):
             if query.limit is not None and len(rows) >= query.limit:
@@ -156,8 +159,6 @@ class BackupBackend(Backend):
         return rows
 
     def _lines_under(self, scan: Scan) -> list[Line]:
-        if len(scan.prefix) >= 2:
-            return [Line(str(scan.prefix[0]), str(scan.prefix[1]))]
         every = self._entries.keys() | self._replaced.keys()
         return sorted((line for line in every if starts_with(tuple(line), scan.prefix)), reverse=scan.reverse)
 
