@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import REFS
+from holdfast.codec.envelope import unpack_body
 from holdfast.encryption import LocalKeys, generate_key
+from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.errors import (
     ConfigError,
     ConflictError,
@@ -27,6 +31,7 @@ from holdfast.errors import (
 from holdfast.maintenance.backup.creator import BackupCreator
 from holdfast.maintenance.backup.follower import FollowStatus
 from holdfast.maintenance.backup.format import Manifest
+from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, LineRow
 from holdfast.maintenance.backup.pruner import RepositoryPruner
 from holdfast.maintenance.backup.records import freeze
 from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
@@ -531,3 +536,18 @@ def test_a_tenant_sees_its_own_threads_in_a_backup(store: Store, repository: Pat
         assert {each.name for each in acme.backups(repository).show()[1]} == {"theirs"}
         assert {each.name for each in acme.backups(repository).diff("1")} == {"theirs"}
     assert {each.name for each in store.backups(repository).show()[1]} == {"secret", "secret-2", "theirs"}
+
+
+def test_rows_of_backups_are_checked_where_they_can_differ() -> None:
+    """A row whose checksum was computed from the backup is not compared with itself; any other one is."""
+    row = Row(("", "thread", "tag", "name", ""), ("id", 0))
+    stored = CHECKSUMS.encode(REFS, row)
+    unpacked = unpack_body(stored.body)
+    assert unpacked is not None
+    repacked = LineRow(row.columns, unpacked, is_unpacked=True).stored(REFS.name, row.key)
+    whole = LineRow(row.columns, stored.body).stored(REFS.name, row.key)
+    assert repacked == whole == stored
+    for each in (repacked, whole):
+        assert BACKUP_ROWS.decode(REFS, each) == row
+        assert not BACKUP_ROWS.is_intact(REFS, each._replace(columns=("other", 0)))
+        assert not BACKUP_ROWS.is_intact(REFS, each._replace(body=each.body[:-1] + b"?"))

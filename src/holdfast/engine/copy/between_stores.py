@@ -41,6 +41,7 @@ from holdfast.engine.copy.line_rows import (
     digest,
     is_mark,
     listing,
+    listings,
     of_steps,
     outline,
     protects,
@@ -116,6 +117,8 @@ class StoreCopier:
         self._prepare = prepare
         self._rules = CopyRules()
         self._only: Sequence[Line] | None = None
+        self._together = False
+        """Whether lines become visible only when all are copied."""
         self._extended: Set[Line] = frozenset()
         """Lines whose rest becomes visible all at once."""
         self.written: set[Line] = set()
@@ -209,7 +212,7 @@ class StoreCopier:
         async def collect(batch: Batch) -> None:
             batches.extend(batch)
 
-        every = [*lines, *extended]
+        every, self._together = [*lines, *extended], True
         self._only, self._apply, self._extended = every, lambda _: collect, frozenset(extended)
         try:
             for number, line in enumerate(every, 1):
@@ -236,8 +239,7 @@ class StoreCopier:
             self._engine.context.cache.drop_all(line)
         if check is not None:
             for line in every:
-                await self._engine.projector.follow(line)
-                await self._engine.indexer.follow(line)
+                await self._follow(line)
             return self._rows, self._bytes
         differing = await self._verify(every)
         if differing:
@@ -344,7 +346,7 @@ class StoreCopier:
             return False
         # The target is listed first: whatever another copy adds to it afterwards is in the source. Then the steps: what
         # they need exists when they do, and later ones are left for the next pass.
-        target = {table: await listing(self._target, table, line) for table in COPIED}
+        target = await listings(self._target, COPIED, line)
         steps = await listing(self._source, STEPS, line)
         if existing:
             (now,) = await self._source.read([Get(LINES, [tuple(line)])])
@@ -355,8 +357,9 @@ class StoreCopier:
         try:
             if existing and (existing != found or steps != target[STEPS]):
                 await writer.write(_hide_stale(line, steps, target[STEPS]))
+            others = await listings(self._source, [table for table in COPIED if table is not STEPS], line)
             for table in COPIED:
-                source = steps if table is STEPS else of_steps(table, await listing(self._source, table, line), steps)
+                source = steps if table is STEPS else of_steps(table, others[table], steps)
                 missing = source
                 if table is WRITES:
                     missing, source = await self._copy_last_writes(source, steps, target[table], writer)
@@ -382,9 +385,14 @@ class StoreCopier:
             self._bytes += writer.bytes
             self._engine.context.cache.drop_all(line)
         self.written.add(line)
+        if not self._together:
+            await self._follow(line)
+        return True
+
+    async def _follow(self, line: Line) -> None:
+        """Have derived rows of a line that has become visible."""
         await self._engine.projector.follow(line)
         await self._engine.indexer.follow(line)
-        return True
 
     def _writer(self, line: Line, existing: Sequence[Row]) -> LineWriter:
         columns = existing[0].columns if existing else None
@@ -444,8 +452,7 @@ class StoreCopier:
         changing: list[Line] = []
         for number, line in enumerate(lines, 1):
             if await self._is_identical(line) and await self._is_sound(line):
-                await self._engine.projector.follow(line)  # a copy that was killed may not have done it
-                await self._engine.indexer.follow(line)
+                await self._follow(line)  # a copy that was killed may not have done it
             else:
                 changing.append(line)
             self._report("verified", number, len(lines), line)

@@ -32,6 +32,9 @@ COPIED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS, STEPS)
 Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
 """The keys and columns of rows."""
 
+_FEW = 64
+"""Fewer rows of a table are listed together with those of others."""
+
 OF_LINE = (HOLD, OWNER, SUBJECT)
 """Kinds of references to a line and not to a step."""
 
@@ -78,11 +81,20 @@ def is_mark(table: Table, key: Key) -> bool:
 
 async def listing(backend: Backend, table: Table, line: Line) -> dict[Key, tuple[Scalar, ...]]:
     """Return the keys and columns of a line's rows."""
+    return _list(table, [row async for row in scan_rows(backend, table, line, bodies=False)])
+
+
+async def listings(backend: Backend, tables: Sequence[Table], line: Line) -> dict[Table, dict[Key, tuple[Scalar, ...]]]:
+    """Return the keys and columns of a line's rows in some tables. Where there are few, they are read at once."""
+    found = await backend.read([Scan(table, tuple(line), limit=_FEW, bodies=False) for table in tables])
     return {
-        row.key: row.columns
-        async for row in scan_rows(backend, table, line, bodies=False)
-        if table is not REFS or row.key[2] != LEASE
+        table: _list(table, rows) if len(rows) < _FEW else await listing(backend, table, line)
+        for table, rows in zip(tables, found, strict=True)
     }
+
+
+def _list(table: Table, rows: Sequence[Row]) -> dict[Key, tuple[Scalar, ...]]:
+    return {row.key: row.columns for row in rows if table is not REFS or row.key[2] != LEASE}
 
 
 def of_steps(table: Table, listing: Listing, steps: Listing) -> Listing:

@@ -10,7 +10,7 @@ from holdfast.engine.row_format import Line
 
 BATCH_BYTES = 4 << 20
 BATCH_ROWS = 256
-_JOINT_BYTES = 1 << 20
+_JOINT_BYTES = 4 << 20
 
 
 class ConcurrentChange(Exception):

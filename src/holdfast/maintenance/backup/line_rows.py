@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Row
-from holdfast.backends.tables import Key, Scalar
-from holdfast.codec.envelope import RecordContext, repack_body
+from holdfast.backends.tables import Key, Scalar, Table
+from holdfast.codec.envelope import RecordContext, repack_body, strip
+from holdfast.engine.checked_rows import RowCodec
 from holdfast.errors import CorruptError
 from holdfast.maintenance.backup.capture import BACKED_UP
 from holdfast.maintenance.backup.format import ChunkIndex, starts_with
 
 _KINDS = {table.name: tuple(table.all_columns.values())[2:] for table in BACKED_UP}
 """The types of the columns of rows in backups, without tenant and line."""
+
+
+class RepackedRow(Row):
+    """A row whose checksum was computed when it was read: a backup has none of it, and digests of blocks instead."""
+
+    __slots__ = ()
+
+    def _replace(self, **values: Any) -> Row:  # type: ignore[override] # a changed row is to be checked
+        return Row(*self)._replace(**values)
+
+
+class BackupRows(RowCodec):
+    """Rows with checksums, which are compared where they are in the backup."""
+
+    def decode(self, table: Table, row: Row) -> Row:
+        if type(row) is RepackedRow:
+            return Row(row.key, row.columns, strip(row.body))
+        return super().decode(table, row)
+
+
+BACKUP_ROWS = BackupRows()
 
 
 class LineRow(NamedTuple):
@@ -26,7 +48,7 @@ class LineRow(NamedTuple):
         """Return the row as it is stored, given its whole key."""
         if not self.is_unpacked:
             return Row(key, self.columns, self.body)
-        return Row(key, self.columns, repack_body(self.body, RecordContext(table, key, self.columns)))
+        return RepackedRow(key, self.columns, repack_body(self.body, RecordContext(table, key, self.columns)))
 
 
 class LineRows:

@@ -26,7 +26,7 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, DeniedError, HoldfastError
 from holdfast.maintenance.backup.cut import Cut
 from holdfast.maintenance.backup.format import Chunk, ChunkIndex, LineEntry, Slice, decode_value, starts_with
-from holdfast.maintenance.backup.line_rows import LineRow, LineRows
+from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, LineRow, LineRows
 from holdfast.maintenance.backup.repository import Backup, Repository
 
 if TYPE_CHECKING:
@@ -145,8 +145,10 @@ class BackupBackend(Backend):
 
     async def _answer(self, query: Query) -> list[Row]:
         if isinstance(query, Get):
-            found = [await self._get(query.space, key) for key in dict.fromkeys(query.keys)]
-            return [row for row in found if row is not None]
+            return await self._get(query)
+        if len(query.prefix) >= 2:
+            part = await self._part(query.space, Line(str(query.prefix[0]), str(query.prefix[1])))
+            return [] if part is None else part.scan(query, query.limit)
         rows: list[Row] = []
         for line in self._lines_under(query):
             if query.limit is not None and len(rows) >= query.limit:
@@ -157,14 +159,20 @@ class BackupBackend(Backend):
         return rows
 
     def _lines_under(self, scan: Scan) -> list[Line]:
-        if len(scan.prefix) >= 2:
-            return [Line(str(scan.prefix[0]), str(scan.prefix[1]))]
         every = self._entries.keys() | self._replaced.keys()
         return sorted((line for line in every if starts_with(tuple(line), scan.prefix)), reverse=scan.reverse)
 
-    async def _get(self, table: Table, key: Key) -> Row | None:
-        part = await self._part(table, Line(str(key[0]), str(key[1])))
-        return None if part is None else part.rows.get(key)
+    async def _get(self, query: Get) -> list[Row]:
+        rows: list[Row] = []
+        line, part = None, None
+        for key in dict.fromkeys(query.keys):
+            if line != key[:2]:  # most ask for rows of one line
+                line = Line(str(key[0]), str(key[1]))
+                part = await self._part(query.space, line)
+            row = None if part is None else part.rows.get(key)
+            if row is not None:
+                rows.append(row)
+        return rows
 
     async def _part(self, table: Table, line: Line) -> SortedRows | None:
         if line in self._replaced:
@@ -284,4 +292,4 @@ async def backup_engine(
     """Return an engine on lines of backups. `like` is open, and may have the master key of an encrypted store."""
     codec = None if keys is None else await keys.codec(entries, like)
     backend = BackupBackend(repository, name, entries, cuts, codec)
-    return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), like.context.codec))
+    return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), like.context.codec, rows=BACKUP_ROWS))
