@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import NotFoundError
+from holdfast.errors import NotFoundError, OutcomeUnknownError
+from holdfast.interfaces.http.repeated_changes import RepeatedChanges
 from tests.interfaces.http.kit import DOCUMENT, ServedStore, checked
 
 CHANGES = (
@@ -105,6 +106,43 @@ def test_a_change_that_is_sent_again_is_made_once(writable: ServedStore) -> None
     # Without a key, it is another change.
     writable.change("POST", "/threads/chat/restores", {"at": "c2"})
     assert thread.info().steps == steps + 2
+
+
+def test_a_key_is_of_one_method_and_one_precondition(writable: ServedStore) -> None:
+    key = {"Idempotency-Key": "k"}
+    assert writable.change("PUT", "/threads/chat/tags/v1", {}, headers=key).status == 200
+    for method, body, more in (("DELETE", None, {}), ("PUT", {}, {"If-Match": '"c9"'})):
+        answer = writable.change(method, "/threads/chat/tags/v1", body, headers=key | more)
+        assert (answer.status, answer.json["code"]) == (409, "conflict")
+    assert "v1" in writable.store.thread("chat").tags()
+    longer = writable.change("PUT", "/threads/chat/tags/v2", {}, headers={"Idempotency-Key": "k" * 201})
+    assert (longer.status, longer.json["code"]) == (400, "invalid")
+
+
+def test_results_of_changes_are_kept_while_there_is_room() -> None:
+    changes, made = RepeatedChanges(), list[int]()
+
+    def change(number: int, size: int) -> bytes:
+        def run() -> bytes:
+            made.append(number)
+            return bytes(size)
+
+        return changes.once(("", str(number)), b"digest", run)
+
+    for number in range(10):
+        change(number, 12 << 20)
+        assert changes.size <= 64 << 20
+    assert change(9, 12 << 20) == bytes(12 << 20)
+    with pytest.raises(OutcomeUnknownError, match="was made"):
+        change(0, 12 << 20)
+    change(10, 17 << 20)
+    with pytest.raises(OutcomeUnknownError, match="was made"):
+        change(10, 17 << 20)
+    assert made == list(range(11))
+    for number in range(11, 10_020):
+        change(number, 1)
+    change(0, 1)  # it is forgotten
+    assert made[-1] == 0
 
 
 def test_of_changes_sent_at_once_with_a_key_one_is_made(writable: ServedStore) -> None:

@@ -7,11 +7,10 @@ import logging
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -22,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 from starlette.routing import Route as StarletteRoute
 
-from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, OutcomeUnknownError
+from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError, OutcomeUnknownError
 from holdfast.history import parse_path
 from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.admin_routes import ADMIN
@@ -33,6 +32,7 @@ from holdfast.interfaces.http.models import HealthModel, Problem
 from holdfast.interfaces.http.openapi import openapi_document
 from holdfast.interfaces.http.problems import MEDIA_TYPE, internal_problem, to_problem
 from holdfast.interfaces.http.protection import ProtectedApp, RateLimit
+from holdfast.interfaces.http.repeated_changes import RepeatedChanges, change_digest
 from holdfast.interfaces.http.routes import API, Route, decode_body, decode_params
 from holdfast.interfaces.http.service import Call, Caller, Service
 from holdfast.interfaces.http.state_routes import STATES
@@ -61,7 +61,7 @@ _THREADS_AT_WORK = 16
 """How many requests are worked on at a time; the rest wait."""
 
 _HEALTH_SECONDS = 1.0
-_MAX_ANSWERS = 1000
+_MAX_KEY = 200
 _MAX_SIGN_INS = 10
 """How many wrong tokens an address may send at once."""
 
@@ -128,9 +128,13 @@ class Server:
             arguments.append(decode_body(route.body, body))
         run = partial(_run, route, arguments)
         key = request.headers.get("idempotency-key", "")
+        if len(key) > _MAX_KEY:
+            raise InvalidError(f"an Idempotency-Key has at most {_MAX_KEY} characters", hint="Use a UUID")
         if route.writes and key:
             self._check_run(request)
-            run = partial(self._answers.once, (caller.key, key[:200]), (str(request.url), body), run)
+            address = f"{request.url.path}?{request.url.query}"
+            digest = change_digest(request.method, address, request.headers.get("if-match", ""), body)
+            run = partial(self._answers.once, (caller.key, key), digest, run)
         response = json_response(await self.work(run), route.status, request)
         response.headers[SERVER_HEADER] = self._run_id
         if getattr(params, "reveal", False) or route.path.startswith(("/reads/", "/changes/")):
@@ -228,42 +232,6 @@ def _health(ready: bool) -> Response:
     body = msgspec.json.encode(HealthModel(status="ok" if ready else "unavailable"))
     headers = {"cache-control": "no-store"}
     return Response(body, 200 if ready else 503, headers, "application/json")
-
-
-class _Answer(NamedTuple):
-    request: Any
-    result: bytes | None
-
-
-class RepeatedChanges:
-    """Changes by their Idempotency-Key: one that is sent again is answered again, and not made again."""
-
-    def __init__(self) -> None:
-        self._answers: OrderedDict[Any, _Answer] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def once(self, key: Any, request: Any, run: Callable[[], bytes]) -> bytes:
-        """Make a change, unless it was made before. `ConflictError` if it is under way, or another had the key."""
-        with self._lock:
-            found = self._answers.get(key)
-            if found is not None and found.request != request:
-                raise ConflictError("another change had this Idempotency-Key", hint="Use a new key for a new change")
-            if found is not None and found.result is None:
-                raise ConflictError("this change is under way", hint="Wait, and send it again", code="under-way")
-            if found is not None and found.result is not None:
-                return found.result
-            self._answers[key] = _Answer(request, None)
-            while len(self._answers) > _MAX_ANSWERS:
-                self._answers.popitem(last=False)
-        try:
-            result = run()
-        except BaseException:
-            with self._lock:
-                self._answers.pop(key, None)
-            raise
-        with self._lock:
-            self._answers[key] = _Answer(request, result)
-        return result
 
 
 def _file_response(data: bytes, media: str, request: Request) -> Response:

@@ -229,10 +229,15 @@ class _Transfer:
             message = {**message, "headers": [*given, *(each for each in HEADERS if each[0] not in names)]}
         body = message.get("body", b"")
         # In pieces: the server waits for a client that does not take them before it accepts the next one.
-        while len(body) > _PIECE:
-            await self._pass_on({"type": message["type"], "body": body[:_PIECE], "more_body": True})
-            body = body[_PIECE:]
-        await self._pass_on({**message, "body": body} if "body" in message else message)
+        if len(body) <= _PIECE:
+            await self._pass_on(message)
+            return
+        view = memoryview(body)  # a slice of bytes would copy the rest for every piece
+        last = (len(view) - 1) // _PIECE * _PIECE
+        for start in range(0, last, _PIECE):
+            piece = bytes(view[start : start + _PIECE])
+            await self._pass_on({"type": message["type"], "body": piece, "more_body": True})
+        await self._pass_on({**message, "body": bytes(view[last:])})
 
     async def _pass_on(self, message: MutableMapping[str, Any]) -> None:
         await asyncio.wait_for(self._send(message), self._options.timeout)
