@@ -72,7 +72,7 @@ class Server:
     def __init__(self, service: Service, authenticator: Authenticator) -> None:
         self.service = service
         self.authenticator = authenticator
-        self.hub = EventHub(service)
+        self.hub = EventHub(service, authenticator.ended)
         self._rate = RateLimit(service.options.rate, service.options.burst)
         self._wrong = RateLimit(0.2, _MAX_SIGN_INS)
         self._answers = RepeatedChanges()
@@ -372,10 +372,10 @@ def build_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:  # noqa: ARG001
         yield
-        await server.hub.close()
+        server.hub.close()
 
     routes = [*api_routes(server), *(further(server) if further is not None else ())]
     handlers: Any = {404: _not_found, 405: _not_found}
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app.router.redirect_slashes = False
-    return ProtectedApp(app, service.options)
+    return ProtectedApp(app, service.options, server.hub.close)
