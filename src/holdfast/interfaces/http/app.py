@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import secrets
 import threading
 import time
@@ -62,6 +63,7 @@ _THREADS_AT_WORK = 16
 
 _HEALTH_SECONDS = 1.0
 _MAX_KEY = 200
+_TAG = re.compile(r'(?:W/)?"([^"]*)"')
 _MAX_SIGN_INS = 10
 """How many wrong tokens an address may send at once."""
 
@@ -133,7 +135,7 @@ class Server:
         if route.writes and key:
             self._check_run(request)
             address = f"{request.url.path}?{request.url.query}"
-            digest = change_digest(request.method, address, request.headers.get("if-match", ""), body)
+            digest = change_digest(request.method, address, _if_match(request), body)
             run = partial(self._answers.once, (caller.key, key), digest, run)
         response = json_response(await self.work(run), route.status, request)
         response.headers[SERVER_HEADER] = self._run_id
@@ -253,7 +255,12 @@ def _file_response(data: bytes, media: str, request: Request) -> Response:
 
 
 def _run(route: Route, arguments: list[Any]) -> bytes:
-    return msgspec.json.encode(route.run(*arguments))
+    try:
+        return msgspec.json.encode(route.run(*arguments))
+    except RecursionError:
+        if route.body is None:
+            raise
+        raise InvalidError("a value is nested too deeply", hint="Store it flat, as a list of nodes") from None
 
 
 def _query(request: Request) -> dict[str, str]:
@@ -264,9 +271,11 @@ def _query(request: Request) -> dict[str, str]:
     return query
 
 
-def _if_match(request: Request) -> str:
-    text = request.headers.get("if-match", "").strip()
-    return "" if text == "*" else text.removeprefix("W/").strip('"')
+def _if_match(request: Request) -> tuple[str, ...]:
+    text = ",".join(request.headers.getlist("if-match")).strip()
+    if text in ("", "*"):
+        return ()
+    return tuple(filter(None, _TAG.findall(text) or [text.removeprefix("W/").strip('"')]))
 
 
 def json_response(body: bytes, status: int, request: Request) -> Response:

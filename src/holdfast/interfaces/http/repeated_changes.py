@@ -22,7 +22,7 @@ _MAX_RESULT = 16 << 20
 """The most bytes of a result that is kept."""
 
 
-def change_digest(method: str, address: str, if_match: str, body: bytes) -> bytes:
+def change_digest(method: str, address: str, if_match: tuple[str, ...], body: bytes) -> bytes:
     """Return the digest of a change: two are the same if all of it is."""
     digest = hashlib.sha256(msgspec.json.encode([method, address, if_match]))
     digest.update(body)
