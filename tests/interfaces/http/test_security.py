@@ -132,6 +132,17 @@ def test_many_wrong_tokens_have_to_wait(tmp_path: Path) -> None:
         assert served.get(READ).status == 200
 
 
+def test_wrong_tokens_are_counted_whatever_address_is_said(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, ServedStore(store) as served:
+        found = [
+            served.get(READ, token="wrong", headers={"X-Forwarded-For": f"10.0.0.{number}"}).status
+            for number in range(70)
+        ]
+        assert found[:50] == [401] * 50
+        assert 429 in found
+        assert served.get(READ, headers={"X-Forwarded-For": "10.0.0.1"}).status == 200
+
+
 def test_too_many_requests_have_to_wait(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, rate=0.001, burst=5) as served:
         statuses = [served.get(READ).status for _ in range(7)]

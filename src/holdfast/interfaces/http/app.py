@@ -44,6 +44,7 @@ from holdfast.interfaces.http.timeline_routes import TIMELINE
 from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER, SERVER_HEADER
 from holdfast.interfaces.http.values import file_of
 from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
+from holdfast.store import Store
 
 _log = logging.getLogger("holdfast.http")
 
@@ -67,6 +68,9 @@ _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 _MAX_SIGN_INS = 10
 """How many wrong tokens an address may send at once."""
 
+_MAX_FORWARDED = 50
+"""How many wrong tokens a proxy may pass on at once."""
+
 
 class Server:
     """Serves the operations of a service. Pages of the web interface use it, too."""
@@ -77,6 +81,7 @@ class Server:
         self.hub = EventHub(service, authenticator.ended)
         self._rate = RateLimit(service.options.rate, service.options.burst)
         self._wrong = RateLimit(0.2, _MAX_SIGN_INS)
+        self._wrong_forwarded = RateLimit(2.0, _MAX_FORWARDED)
         self._answers = RepeatedChanges()
         self._run_id = secrets.token_hex(8)
         self._limiter: anyio.CapacityLimiter | None = None
@@ -90,26 +95,27 @@ class Server:
     async def authenticate(self, request: Request) -> Caller:
         """Return who makes a request. Raises `DeniedError`, and `TransientError` after too many."""
         header = request.headers.get("authorization", "")
-        address = request.client.host if request.client else ""
         if header:
             kind, _, text = header.partition(" ")
             if kind.lower() != "bearer":
                 raise unauthenticated()
-            caller: Caller = await self.checked(address, partial(self.authenticator.by_token, text.strip()))
+            caller: Caller = await self.checked(request, partial(self.authenticator.by_token, text.strip()))
         else:
             value = cookie_value(request.headers.get("cookie", ""), request.headers.get("host", ""))
             if not value:
                 raise unauthenticated()
-            caller = await self.checked(address, partial(self.authenticator.by_cookie, value))
+            caller = await self.checked(request, partial(self.authenticator.by_cookie, value))
         self._rate.take(caller.key)
         return caller
 
-    async def checked(self, address: str, check: Callable[[], Any]) -> Any:
+    async def checked(self, request: Request, check: Callable[[], Any]) -> Any:
         """Check a token. An address that sends many wrong ones is told to wait; right ones always work."""
         try:
             return await self.work(check)
         except DeniedError:
-            self._wrong.take(address)
+            self._wrong.take(request.client.host if request.client else "")
+            if "x-forwarded-for" in request.headers:  # the address is what somebody says it is: count them together
+                self._wrong_forwarded.take("")
             raise
 
     async def respond(self, route: Route, request: Request) -> Response:
@@ -222,12 +228,20 @@ class Health:
             now = time.monotonic()
             if now - self._checked >= _HEALTH_SECONDS:
                 try:
-                    self._server.service.store.threads(limit=1)
+                    _read_a_little(self._server.service.store)
                     self._ready = True
                 except HoldfastError:
                     self._ready = False
                 self._checked = now
             return self._ready
+
+
+def _read_a_little(store: Store) -> None:
+    """Read a little of each kind: a file may be damaged in one place, and be read in another."""
+    store.threads(limit=1)
+    store.scopes(limit=1)
+    store.agents.list(limit=1)
+    store.jobs.list()
 
 
 def _health(ready: bool) -> Response:

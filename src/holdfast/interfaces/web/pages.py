@@ -127,9 +127,11 @@ class Pages:
         return _html(render(_PARTS.get(want, template), **common, **values))
 
     def _common(self, request: Request, call: Call) -> dict[str, Any]:
+        info = call.info()
         return {
             "theme": _theme(request),
-            "info": call.info(),
+            "info": info,
+            "place": info.store or f"{request.url.scheme}://{request.url.netloc}",
             "csrf": self._server.authenticator.csrf_token(call.caller),
             "address": str(request.url.path),
             "signed_in": True,
@@ -160,11 +162,10 @@ class Pages:
         else:
             token, wanted = (request.query_params.get(name, "") for name in ("token", "next"))
         wanted = local_address(wanted)
-        address = request.client.host if request.client else ""
         if not token:
             return await self._go_on(request, wanted) if wanted else _html(_sign_in_page(request, wanted))
         try:
-            value = await self._server.checked(address, partial(self._server.authenticator.sign_in, token.strip()))
+            value = await self._server.checked(request, partial(self._server.authenticator.sign_in, token.strip()))
         except HoldfastError as error:
             problem = to_problem(error)
             return _html(_sign_in_page(request, wanted, problem=problem), problem.status)
