@@ -465,6 +465,7 @@ def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
                 assert load(path).status == 403, path
                 assert f'href="{path.partition("?")[0]}"' not in load("/").text
                 assert f'href="{path.partition("?")[0]}"' in get(served, "/").text
+            assert f"holdfast.open(&#34;{served.url}&#34;)" in load("/").text
             assert load("/threads/secret").status == 404
             # Its reads are recorded: nothing is loaded before somebody looks at it.
             assert "data-ahead" not in load("/threads/mine").text
