@@ -116,6 +116,7 @@ def _fields(kind: Any, part: str) -> list[tuple[str, str, str, str | None]]:
 
 
 def _optional(annotation: str, field: Any) -> str:
+    annotation = {"Limit": "int"}.get(annotation, annotation)  # the server checks its bounds
     return f"{annotation} | None" if field.default_factory is not msgspec.NODEFAULT else annotation
 
 

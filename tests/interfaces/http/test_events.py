@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
 import holdfast
+from holdfast.interfaces.http import events
 from holdfast.interfaces.http.client import HttpClient
 from tests.interfaces.http.kit import SECONDS, ServedStore
 
@@ -140,6 +141,44 @@ def test_streams_are_limited(filled: holdfast.Store) -> None:
             until = time.monotonic() + SECONDS
             while served.hub.count and time.monotonic() < until:
                 served.get("")
+
+
+def test_an_identity_leaves_streams_to_others(filled: holdfast.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_MAX_EACH", 2)
+    alice, bob, carol = (filled.access.issue_token(f"user:{name}").secret for name in ("alice", "bob", "carol"))
+    with ServedStore(filled, max_streams=4) as served, EventReader(served, alice), EventReader(served, alice):
+        assert served.get("/events", token=alice).status == 429
+        with EventReader(served, bob):
+            assert served.get("/events", token=carol).status == 429
+            with EventReader(served) as owner:
+                assert owner.next()["complete"]
+
+
+def test_the_stream_of_a_token_that_was_revoked_ends(live: ServedStore) -> None:
+    token, other = (live.store.access.issue_token("user:alice") for _ in range(2))
+    alice = live.store.as_identity("user:alice")
+    with EventReader(live, token.secret) as reader, EventReader(live, other.secret) as kept:
+        reader.next()
+        kept.next()
+        live.store.access.revoke_token(token.id)
+        alice.thread("later").put({"n": 1})
+        assert kept.threads(1) == {"later"}
+        with pytest.raises(AssertionError, match="the stream ended"):
+            reader.next()
+
+
+def test_a_server_stops_quietly_while_streams_are_open(
+    filled: holdfast.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"), ExitStack() as stack:
+        with ServedStore(filled) as served:
+            reader = stack.enter_context(EventReader(served))
+            reader.next()
+            start = time.monotonic()
+        assert time.monotonic() - start < 1.9  # it waits for two seconds before it cancels what is open
+        with pytest.raises(AssertionError, match="the stream ended"):
+            reader.next()
+    assert [each for each in caplog.records if each.name.startswith(("uvicorn", "holdfast.http"))] == []
 
 
 @contextmanager

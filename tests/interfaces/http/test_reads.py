@@ -245,3 +245,10 @@ def test_errors_are_problems_with_codes(served: ServedStore, path: str, status: 
     answer = served.get(path)
     assert (answer.status, answer.json["code"]) == (status, code)
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_page_has_so_many_items_at_most(served: ServedStore) -> None:
+    assert served.get("/threads?limit=10000").status == 200
+    for limit in (10_001, 999_999_999, 0, -1):
+        answer = served.get(f"/threads?limit={limit}")
+        assert (answer.status, answer.json["code"]) == (400, "invalid")

@@ -134,6 +134,17 @@ def test_changes_keep_types_and_classes_of_the_application(remote: holdfast.Stor
         writable.store.get("types")
 
 
+@pytest.mark.parametrize("key", ["holdfast:state", "holdfast:value"])
+def test_a_value_that_looks_like_a_state_is_a_value(remote: holdfast.Store, key: str) -> None:
+    for value in ({key: "agent:x"}, {key: {key: 1}}, [{key: "agent:x"}]):
+        remote.state().set("k", value)
+        assert remote.state().get("k") == value
+    remote.put("t", {key: "agent:x"})
+    assert remote.get("t").state == {key: "agent:x"}
+    remote.state(agent="writer").copy_to(remote.state(agent="x"))  # and a state is one
+    assert remote.state(agent="x").get("draft") == {"title": "Kelp"}
+
+
 def test_a_server_does_not_rebuild_what_arguments_name(served: ServedStore) -> None:
     """Some classes of ours name files and keys. They are values to the server, and nothing else."""
     from holdfast.interfaces.http import calls

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import os
 import select
 import socket
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 import holdfast
 from holdfast.interfaces.http import server as server_module
+from holdfast.interfaces.http.protection import ProtectedApp
+from holdfast.interfaces.http.service import ServiceOptions
 from tests.interfaces.http.kit import SECONDS, Answer, ServedStore
 
 READ = "/threads"
@@ -125,6 +130,17 @@ def test_many_wrong_tokens_have_to_wait(tmp_path: Path) -> None:
         assert statuses == [401] * 10 + [429] * 2
         # Whoever has a right one is not kept out by others on the same machine.
         assert served.get(READ).status == 200
+
+
+def test_wrong_tokens_are_counted_whatever_address_is_said(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, ServedStore(store) as served:
+        found = [
+            served.get(READ, token="wrong", headers={"X-Forwarded-For": f"10.0.0.{number}"}).status
+            for number in range(70)
+        ]
+        assert found[:50] == [401] * 50
+        assert 429 in found
+        assert served.get(READ, headers={"X-Forwarded-For": "10.0.0.1"}).status == 200
 
 
 def test_too_many_requests_have_to_wait(tmp_path: Path) -> None:
@@ -295,6 +311,39 @@ def test_clients_that_are_slow_to_receive_are_dropped(tmp_path: Path, caplog: py
                     pass
                 assert size < 30 << 20
             assert served.get(READ).status == 200
+
+
+class CountedBytes(bytes):
+    """Bytes that count what slices of them copy."""
+
+    copied = 0
+
+    def __getitem__(self, part: Any) -> Any:
+        found = CountedBytes(super().__getitem__(part))
+        CountedBytes.copied += len(found)
+        return found
+
+
+def test_a_large_response_is_sent_in_pieces_and_copied_once() -> None:
+    body, sent = CountedBytes(os.urandom(1 << 20) * 3 + b"end"), list[bytes]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async def take(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            sent.append(message["body"])
+            assert message.get("more_body", False) == (sum(map(len, sent)) < len(body))
+
+    async def nothing() -> Any:
+        raise AssertionError
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")]}
+    asyncio.run(ProtectedApp(app, ServiceOptions())(scope, nothing, take))
+    assert b"".join(sent) == bytes(body)
+    assert max(map(len, sent)) <= 64 << 10
+    assert CountedBytes.copied <= len(body)
 
 
 HOSTILE = "<script>alert(1)</script>\"'&</title>\r\nSet-Cookie: x=1"

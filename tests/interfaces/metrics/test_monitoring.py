@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import sys
@@ -66,6 +67,15 @@ def test_a_program_serves_its_own_metrics() -> None:
         assert value(values, "operation_seconds_count", operation="store.put") == 1
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/")
+        for name, status in (
+            ("evil.example", 421),
+            ("localhost", 200),
+            (f"127.0.0.1.evil.example:{endpoint.port}", 421),
+        ):
+            connection = http.client.HTTPConnection("127.0.0.1", endpoint.port)
+            connection.request("GET", "/metrics", headers={"Host": name})
+            assert connection.getresponse().status == status
+            connection.close()
         with pytest.raises(ConfigError, match="cannot be used"):
             MetricsEndpoint(store, port=endpoint.port)
 

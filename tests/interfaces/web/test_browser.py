@@ -132,6 +132,36 @@ def test_a_new_step_appears_by_itself_and_not_while_paused(tmp_path: Path, brows
             own.close()
 
 
+def test_a_server_that_is_gone_is_offline_and_moves_nothing(tmp_path: Path, browser: Any) -> None:
+    with holdfast.open(tmp_path / "live.db") as store:
+        store.put("live", {"n": 1})
+        own = browser.new_context()
+        page = own.new_page()
+        with ServedStore(store, page_routes) as served:
+            page.goto(f"{served.url}/login?token={served.token}")
+            page.wait_for_function("() => navigator.locks.query().then(found => found.held.length > 0)")
+            assert text_of(page, "[data-live]").strip() == "Live"
+            top = page.locator("main h1").bounding_box()
+        page.wait_for_selector("[data-live] >> text=Offline")
+        page.wait_for_selector("[data-banner]:not([hidden])")
+        assert page.locator("main h1").bounding_box() == top
+        own.close()
+
+
+def test_a_link_of_another_site_leads_to_its_page(tmp_path: Path, browser: Any) -> None:
+    with holdfast.open(tmp_path / "live.db") as store:
+        store.put("chat", {"n": 1})
+        with ServedStore(store, page_routes) as served:
+            own = browser.new_context()
+            page = own.new_page()
+            page.goto(f"{served.url}/login?token={served.token}")
+            page.goto(f"http://localhost:{served.port}/login")  # another site, for a browser
+            page.evaluate("address => { location.href = address; }", f"{served.url}/threads/chat?tab=state")
+            page.wait_for_url(f"{served.url}/threads/chat?tab=state")
+            page.wait_for_selector("h1 >> text=chat")
+            own.close()
+
+
 def served_streams(served: ServedStore) -> int:
     """How many streams of events are open."""
     return served.hub.count

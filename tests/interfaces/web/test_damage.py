@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import holdfast
 from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
+from holdfast.errors import CorruptError
 from holdfast.interfaces.web.pages import page_routes
 from tests.damaged import flipped
 from tests.interfaces.http.kit import ServedStore
@@ -42,3 +45,21 @@ def test_a_damaged_checkpoint_is_said_plainly_and_the_rest_works(tmp_path: Path)
         found = get(served, "/verify?level=hashes").text
         assert "finding" in found
         assert "/threads/chat" in found
+
+
+def test_damage_in_one_place_leaves_the_rest_of_the_overview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
+        store.put("chat", {"n": 1})
+        assert served.request("GET", "/health/ready", token=None).status == 200
+        assert "cannot be read" not in get(served, "/").text
+    with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
+
+        def damaged(*arguments: object, **options: object) -> None:
+            raise CorruptError("the file is damaged")
+
+        monkeypatch.setattr(type(store.jobs), "list", damaged)
+        page = get(served, "/")
+        assert page.status == 200
+        assert "Jobs cannot be read" in page.text
+        assert "/threads/chat" in page.text
+        assert served.request("GET", "/health/ready", token=None).status == 503

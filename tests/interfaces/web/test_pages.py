@@ -210,7 +210,7 @@ def test_nothing_is_shown_without_a_session(served: ServedStore) -> None:
         answer = served.request("GET", path, token=None)
         assert answer.status == 401
         assert "Sign in" in answer.text
-        assert "chat-1" not in answer.text
+        assert "chat-1" not in answer.text.replace(html.escape(path), "")  # where to go on
     assert served.request("GET", "/", token=None, headers={"Cookie": f"holdfast_{served.port}=x"}).status == 401
 
 
@@ -231,6 +231,49 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(served: ServedStore) 
     assert served.request("POST", "/login", form, token=None, headers=own).status == 303
     foreign = {**own, "Origin": "https://evil.example"}
     assert served.request("POST", "/login", form, token=None, headers=foreign).status == 403
+
+
+def test_a_shared_link_leads_to_its_page(served: ServedStore) -> None:
+    link = "/threads/chat-1?tab=state&path=a%2Fb"
+    page = served.request("GET", link, token=None).text
+    (wanted,) = re.findall(r'name="next" value="([^"]*)"', page)
+    assert html.unescape(wanted) == link
+    own = {"Origin": served.url, "Content-Type": "application/x-www-form-urlencoded"}
+    right, wrong = (
+        served.request("POST", "/login", urlencode({"token": sent, "next": link}).encode(), token=None, headers=own)
+        for sent in (served.token, "hf_start_wrong")
+    )
+    assert (right.status, right.headers["location"]) == (303, link)
+    assert wrong.status == 401
+    assert link in html.unescape(wrong.text)  # and the next try leads there
+
+    # Another site has the link: its click sends no cookie, and the page that it gets leads to it again.
+    clicked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    page = served.request("GET", link, token=None, headers=clicked).text
+    (address,) = re.findall(r'http-equiv="refresh" content="0; url=([^"]*)"', page)
+    assert "Sign in" not in page
+    own = {**signed_in(served), "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}
+    answer = served.request("GET", html.unescape(address), token=None, headers=own)
+    assert (answer.status, answer.headers["location"]) == (303, link)
+    assert "Sign in" in served.request("GET", html.unescape(address), token=None, headers=clicked).text  # and once only
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        "//evil.example",
+        "/\\evil.example",
+        "\\\\evil.example",
+        "https://evil.example",
+        "/\t/evil.example",
+        "evil",
+        "/login?next=/",
+    ],
+)
+def test_signing_in_leads_to_no_other_site(served: ServedStore, elsewhere: str) -> None:
+    query = urlencode({"token": served.token, "next": elsewhere})
+    answer = served.request("GET", f"/login?{query}", token=None)
+    assert (answer.status, answer.headers["location"]) == (303, "/")
 
 
 def test_a_large_form_of_anybody_is_not_received(served: ServedStore) -> None:
@@ -424,6 +467,7 @@ def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
                 assert load(path).status == 403, path
                 assert f'href="{path.partition("?")[0]}"' not in load("/").text
                 assert f'href="{path.partition("?")[0]}"' in get(served, "/").text
+            assert f"holdfast.open(&#34;{served.url}&#34;)" in load("/").text
             assert load("/threads/secret").status == 404
             # Its reads are recorded: nothing is loaded before somebody looks at it.
             assert "data-ahead" not in load("/threads/mine").text

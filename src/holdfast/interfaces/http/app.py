@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -22,7 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 from starlette.routing import Route as StarletteRoute
 
-from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, OutcomeUnknownError
+from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError, OutcomeUnknownError
 from holdfast.history import parse_path
 from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.admin_routes import ADMIN
@@ -33,6 +33,7 @@ from holdfast.interfaces.http.models import HealthModel, Problem
 from holdfast.interfaces.http.openapi import openapi_document
 from holdfast.interfaces.http.problems import MEDIA_TYPE, internal_problem, to_problem
 from holdfast.interfaces.http.protection import ProtectedApp, RateLimit
+from holdfast.interfaces.http.repeated_changes import RepeatedChanges, change_digest
 from holdfast.interfaces.http.routes import API, Route, decode_body, decode_params
 from holdfast.interfaces.http.service import Call, Caller, Service
 from holdfast.interfaces.http.state_routes import STATES
@@ -43,6 +44,7 @@ from holdfast.interfaces.http.timeline_routes import TIMELINE
 from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER, SERVER_HEADER
 from holdfast.interfaces.http.values import file_of
 from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
+from holdfast.store import Store
 
 _log = logging.getLogger("holdfast.http")
 
@@ -61,9 +63,13 @@ _THREADS_AT_WORK = 16
 """How many requests are worked on at a time; the rest wait."""
 
 _HEALTH_SECONDS = 1.0
-_MAX_ANSWERS = 1000
+_MAX_KEY = 200
+_TAG = re.compile(r'(?:W/)?"([^"]*)"')
 _MAX_SIGN_INS = 10
 """How many wrong tokens an address may send at once."""
+
+_MAX_FORWARDED = 50
+"""How many wrong tokens a proxy may pass on at once."""
 
 
 class Server:
@@ -72,9 +78,10 @@ class Server:
     def __init__(self, service: Service, authenticator: Authenticator) -> None:
         self.service = service
         self.authenticator = authenticator
-        self.hub = EventHub(service)
+        self.hub = EventHub(service, authenticator.ended)
         self._rate = RateLimit(service.options.rate, service.options.burst)
         self._wrong = RateLimit(0.2, _MAX_SIGN_INS)
+        self._wrong_forwarded = RateLimit(2.0, _MAX_FORWARDED)
         self._answers = RepeatedChanges()
         self._run_id = secrets.token_hex(8)
         self._limiter: anyio.CapacityLimiter | None = None
@@ -88,26 +95,27 @@ class Server:
     async def authenticate(self, request: Request) -> Caller:
         """Return who makes a request. Raises `DeniedError`, and `TransientError` after too many."""
         header = request.headers.get("authorization", "")
-        address = request.client.host if request.client else ""
         if header:
             kind, _, text = header.partition(" ")
             if kind.lower() != "bearer":
                 raise unauthenticated()
-            caller: Caller = await self.checked(address, partial(self.authenticator.by_token, text.strip()))
+            caller: Caller = await self.checked(request, partial(self.authenticator.by_token, text.strip()))
         else:
             value = cookie_value(request.headers.get("cookie", ""), request.headers.get("host", ""))
             if not value:
                 raise unauthenticated()
-            caller = await self.checked(address, partial(self.authenticator.by_cookie, value))
+            caller = await self.checked(request, partial(self.authenticator.by_cookie, value))
         self._rate.take(caller.key)
         return caller
 
-    async def checked(self, address: str, check: Callable[[], Any]) -> Any:
+    async def checked(self, request: Request, check: Callable[[], Any]) -> Any:
         """Check a token. An address that sends many wrong ones is told to wait; right ones always work."""
         try:
             return await self.work(check)
         except DeniedError:
-            self._wrong.take(address)
+            self._wrong.take(request.client.host if request.client else "")
+            if "x-forwarded-for" in request.headers:  # the address is what somebody says it is: count them together
+                self._wrong_forwarded.take("")
             raise
 
     async def respond(self, route: Route, request: Request) -> Response:
@@ -128,9 +136,13 @@ class Server:
             arguments.append(decode_body(route.body, body))
         run = partial(_run, route, arguments)
         key = request.headers.get("idempotency-key", "")
+        if len(key) > _MAX_KEY:
+            raise InvalidError(f"an Idempotency-Key has at most {_MAX_KEY} characters", hint="Use a UUID")
         if route.writes and key:
             self._check_run(request)
-            run = partial(self._answers.once, (caller.key, key[:200]), (str(request.url), body), run)
+            address = f"{request.url.path}?{request.url.query}"
+            digest = change_digest(request.method, address, _if_match(request), body)
+            run = partial(self._answers.once, (caller.key, key), digest, run)
         response = json_response(await self.work(run), route.status, request)
         response.headers[SERVER_HEADER] = self._run_id
         if getattr(params, "reveal", False) or route.path.startswith(("/reads/", "/changes/")):
@@ -216,7 +228,7 @@ class Health:
             now = time.monotonic()
             if now - self._checked >= _HEALTH_SECONDS:
                 try:
-                    self._server.service.store.threads(limit=1)
+                    _read_a_little(self._server.service.store)
                     self._ready = True
                 except HoldfastError:
                     self._ready = False
@@ -224,46 +236,18 @@ class Health:
             return self._ready
 
 
+def _read_a_little(store: Store) -> None:
+    """Read a little of each kind: a file may be damaged in one place, and be read in another."""
+    store.threads(limit=1)
+    store.scopes(limit=1)
+    store.agents.list(limit=1)
+    store.jobs.list()
+
+
 def _health(ready: bool) -> Response:
     body = msgspec.json.encode(HealthModel(status="ok" if ready else "unavailable"))
     headers = {"cache-control": "no-store"}
     return Response(body, 200 if ready else 503, headers, "application/json")
-
-
-class _Answer(NamedTuple):
-    request: Any
-    result: bytes | None
-
-
-class RepeatedChanges:
-    """Changes by their Idempotency-Key: one that is sent again is answered again, and not made again."""
-
-    def __init__(self) -> None:
-        self._answers: OrderedDict[Any, _Answer] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def once(self, key: Any, request: Any, run: Callable[[], bytes]) -> bytes:
-        """Make a change, unless it was made before. `ConflictError` if it is under way, or another had the key."""
-        with self._lock:
-            found = self._answers.get(key)
-            if found is not None and found.request != request:
-                raise ConflictError("another change had this Idempotency-Key", hint="Use a new key for a new change")
-            if found is not None and found.result is None:
-                raise ConflictError("this change is under way", hint="Wait, and send it again", code="under-way")
-            if found is not None and found.result is not None:
-                return found.result
-            self._answers[key] = _Answer(request, None)
-            while len(self._answers) > _MAX_ANSWERS:
-                self._answers.popitem(last=False)
-        try:
-            result = run()
-        except BaseException:
-            with self._lock:
-                self._answers.pop(key, None)
-            raise
-        with self._lock:
-            self._answers[key] = _Answer(request, result)
-        return result
 
 
 def _file_response(data: bytes, media: str, request: Request) -> Response:
@@ -285,7 +269,12 @@ def _file_response(data: bytes, media: str, request: Request) -> Response:
 
 
 def _run(route: Route, arguments: list[Any]) -> bytes:
-    return msgspec.json.encode(route.run(*arguments))
+    try:
+        return msgspec.json.encode(route.run(*arguments))
+    except RecursionError:
+        if route.body is None:
+            raise
+        raise InvalidError("a value is nested too deeply", hint="Store it flat, as a list of nodes") from None
 
 
 def _query(request: Request) -> dict[str, str]:
@@ -296,9 +285,11 @@ def _query(request: Request) -> dict[str, str]:
     return query
 
 
-def _if_match(request: Request) -> str:
-    text = request.headers.get("if-match", "").strip()
-    return "" if text == "*" else text.removeprefix("W/").strip('"')
+def _if_match(request: Request) -> tuple[str, ...]:
+    text = ",".join(request.headers.getlist("if-match")).strip()
+    if text in ("", "*"):
+        return ()
+    return tuple(filter(None, _TAG.findall(text) or [text.removeprefix("W/").strip('"')]))
 
 
 def json_response(body: bytes, status: int, request: Request) -> Response:
@@ -404,10 +395,10 @@ def build_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:  # noqa: ARG001
         yield
-        await server.hub.close()
+        server.hub.close()
 
     routes = [*api_routes(server), *(further(server) if further is not None else ())]
     handlers: Any = {404: _not_found, 405: _not_found}
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app.router.redirect_slashes = False
-    return ProtectedApp(app, service.options)
+    return ProtectedApp(app, service.options, server.hub.close)

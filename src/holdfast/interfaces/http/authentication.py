@@ -11,6 +11,7 @@ import hmac
 import secrets
 import threading
 import time
+from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from typing import NamedTuple
 
@@ -97,6 +98,19 @@ class Authenticator:
         if caller.token and all(each.id != caller.token for each in self._store.access.tokens()):
             raise unauthenticated("the token of the session was revoked, or has expired")
         return caller
+
+    def ended(self, callers: Iterable[Caller]) -> set[Caller]:
+        """Return those whose session has ended, or whose token was revoked or has expired, since they were found."""
+        callers, now = set(callers), time.monotonic()
+        with self._lock:
+            sessions = {key for key, found in self._sessions.items() if found.ends > now}
+        with_token = any(each.token for each in callers)
+        tokens = {each.id for each in self._store.access.tokens()} if with_token else set()
+        return {
+            each
+            for each in callers
+            if (each.session and each.session not in sessions) or (each.token and each.token not in tokens)
+        }
 
     def csrf_token(self, caller: Caller) -> str:
         """Return the text that a page of a session sends with every change."""

@@ -118,6 +118,8 @@ _FUNCTIONS: Mapping[tuple[str, str], Callable[..., Any]] = {
 }
 """Operations that are functions, and not methods."""
 
+_STATE_KEY = "holdfast:state"
+_VALUE_KEY = "holdfast:value"
 _CODEC = CallCodec(default_codec, ARGUMENTS)
 
 
@@ -138,7 +140,9 @@ def call_read(call: Call, params: inputs.CallParams, body: inputs.CallRequest) -
 
 @CALLING.post("/changes/{part}/{operation}", status=200)
 def call_change(call: Call, params: inputs.CallParams, body: inputs.CallRequest) -> models.CallResultModel:
-    """Call an operation of the Python API that changes something."""
+    """Call an operation of the Python API that changes something. Conditions are among its arguments."""
+    if call.if_match:
+        raise InvalidError("If-Match has no effect here", hint="Give the condition as an argument of the operation")
     if params.operation not in CALLS.get(params.part, PartCalls()).changes:
         raise _not_callable(params)
     return _call(call, params, body)
@@ -162,7 +166,8 @@ def _call(
     if dry and not is_dry_run(params.part, params.operation, options):
         raise _not_callable(params)
     receiver = _receiver(call, params.part, names)
-    arguments = [_state_of(call, each) for each in arguments]
+    arguments = [_received(call, each) for each in arguments]
+    options = {name: _received(call, value) for name, value in options.items()}
     function: Any = getattr(receiver, params.operation, None)
     if (named := _FUNCTIONS.get((params.part, params.operation))) is not None:
         function = partial(named, receiver)
@@ -179,8 +184,8 @@ def _call(
         bound = inspect.signature(function).bind(*arguments, **options)
     except TypeError as error:
         raise InvalidError(f"the arguments of {params.part}.{params.operation} are wrong: {error}") from None
-    _check_arguments(f"{params.part}.{params.operation}", bound.arguments)
     try:
+        _check_arguments(f"{params.part}.{params.operation}", bound.arguments)
         result = function(*arguments, **options)
     except HoldfastError:
         raise
@@ -230,8 +235,20 @@ def _receiver(call: Call, part: str, names: list[Any]) -> Any:
     return getattr(call.store, part)
 
 
-def _state_of(call: Call, value: Any) -> Any:
-    """Return the state of a scope, where an argument names one."""
-    if type(value) is dict and value.keys() == {"holdfast:state"}:
-        return call.store.state(value["holdfast:state"])
-    return value
+def sent_state(scope: str) -> dict[str, str]:
+    """Return the state of a scope as it is sent as an argument."""
+    return {_STATE_KEY: scope}
+
+
+def sent_value(value: Any) -> Any:
+    """Return a value as it is sent as an argument: one that looks like the state of a scope is wrapped."""
+    return {_VALUE_KEY: value} if type(value) is dict and value.keys() <= {_STATE_KEY, _VALUE_KEY} and value else value
+
+
+def _received(call: Call, value: Any) -> Any:
+    """Return an argument as it was before it was sent."""
+    if type(value) is not dict or len(value) != 1:
+        return value
+    if _STATE_KEY in value:
+        return call.store.state(value[_STATE_KEY])
+    return value.get(_VALUE_KEY, value)

@@ -1,13 +1,14 @@
 """Live changes as server-sent events. One look at the store serves all streams of a caller.
 
 An event has the token of the feed as its id: a browser that lost its connection sends it again, and gets what changed
-meanwhile. A stream that is slow gets one event for several: names of threads, each once.
+meanwhile. A stream that is slow gets one event for several: names of threads, each once. Before every look it is
+checked who may still see it: the stream of a token that was revoked ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import anyio.to_thread
@@ -21,10 +22,17 @@ _HEARTBEAT = 20.0
 """After so many seconds without a change, a comment is sent, so that nothing on the way closes the connection."""
 
 
-class EventStream:
-    """What a stream has yet to send."""
+_MAX_EACH = 50
+"""How many streams an identity may have open. The store's owner may have as many as there are, and the last tenth of
+them is only for the owner."""
 
-    def __init__(self) -> None:
+
+class EventStream:
+    """What a stream has yet to send, and to whom."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self._ended = False
         self._ready = asyncio.Event()
         self._threads: dict[str, None] = {}
         self._agents: dict[str, None] = {}
@@ -41,12 +49,19 @@ class EventStream:
         self._token = token
         self._ready.set()
 
-    async def next(self) -> bytes:
-        """Wait for changes, and return them as an event; after some time without any, a comment."""
+    def end(self) -> None:
+        """Send nothing more."""
+        self._ended = True
+        self._ready.set()
+
+    async def next(self) -> bytes | None:
+        """Wait for changes, and return them as an event; after some time without any, a comment; at the end, None."""
         try:
             await asyncio.wait_for(self._ready.wait(), _HEARTBEAT)
         except TimeoutError:
             return b": nothing new\n\n"
+        if self._ended:
+            return None
         self._ready.clear()
         changes = StoreChangesModel(
             threads=list(self._threads),
@@ -63,8 +78,10 @@ class EventStream:
 class EventHub:
     """Looks for changes while streams are open, and passes them on."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, ended: Callable[[Iterable[Caller]], set[Caller]]) -> None:
         self._service = service
+        self._ended = ended
+        self._closed = False
         self._streams: dict[Caller, set[EventStream]] = {}
         self._tasks: dict[Caller, tuple[asyncio.Task[None], asyncio.Event]] = {}
         self.count = 0
@@ -72,11 +89,10 @@ class EventHub:
 
     async def events(self, caller: Caller, since: str | None) -> AsyncIterator[bytes]:
         """Yield events: what changed since a token, and then what changes from now on."""
-        if self.count >= self._service.options.max_streams:
-            raise TransientError("too many streams are open", hint="Close some", code="rate-limited")
+        self._check_count(caller)
         # The session and the token differ between browsers; what they see does not.
         key = Caller(caller.identity, caller.read_only)
-        stream = EventStream()
+        stream = EventStream(caller)
         self.count += 1
         self._streams.setdefault(key, set()).add(stream)
         try:
@@ -87,8 +103,8 @@ class EventHub:
             await self._tasks[key][1].wait()
             token, changes = await self._look(key, since)
             yield b"retry: 2000\n" + encode_event(token, changes)
-            while True:
-                yield await stream.next()
+            while (event := await stream.next()) is not None:
+                yield event
         finally:
             self.count -= 1
             streams = self._streams.get(key, set())
@@ -96,6 +112,20 @@ class EventHub:
             if not streams:
                 self._streams.pop(key, None)
                 self._tasks.pop(key)[0].cancel()
+
+    def _check_count(self, caller: Caller) -> None:
+        """Refuse a stream if there are too many: in all, of an identity, or of all but the store's owner."""
+        most = self._service.options.max_streams
+        if caller.identity:
+            of_others = {key: len(found) for key, found in self._streams.items() if key.identity}
+            mine = sum(count for key, count in of_others.items() if key.identity == caller.identity)
+            full = mine >= _MAX_EACH or sum(of_others.values()) >= most - max(1, most // 10)
+        else:
+            full = self.count >= most
+        if full:
+            raise TransientError("too many streams are open", hint="Close some", code="rate-limited")
+        if self._closed:
+            raise TransientError("the server stops", hint="Connect again", code="rate-limited")
 
     async def _look(self, key: Caller, since: str | None) -> tuple[str, StoreChangesModel]:
         def read() -> Any:
@@ -115,6 +145,7 @@ class EventHub:
         token: str | None = None
         while True:
             try:
+                await self._end_streams(key)
                 token, changes = await self._look(key, token)
             except HoldfastError:  # the store cannot be reached now: the next look has all
                 await asyncio.sleep(self._service.options.poll)
@@ -125,10 +156,20 @@ class EventHub:
                     stream.add(token, changes)
             await asyncio.sleep(self._service.options.poll)
 
-    async def close(self) -> None:
-        """End the looks for changes."""
-        for task, _ in self._tasks.values():
-            task.cancel()
+    async def _end_streams(self, key: Caller) -> None:
+        """End the streams of those who may no longer see them: one check for all streams of an identity."""
+        streams = tuple(self._streams.get(key, ()))
+        ended = await anyio.to_thread.run_sync(self._ended, {each.caller for each in streams})
+        for stream in streams:
+            if stream.caller in ended:
+                stream.end()
+
+    def close(self) -> None:
+        """End all streams, and the looks for changes with them."""
+        self._closed = True
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.end()
 
 
 def encode_event(token: str, changes: StoreChangesModel) -> bytes:

@@ -3,9 +3,12 @@ others are in the query."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+
+Limit = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+"""How many items a page has at most."""
 
 
 class Input(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -19,7 +22,7 @@ class NoParams(Input):
 class PageParams(Input):
     """A page: at most `limit` items, from where the `next` of another page says."""
 
-    limit: int = 100
+    limit: Limit = 100
     cursor: str | None = None
 
 
@@ -50,7 +53,7 @@ class LogParams(ThreadParams):
     all_branches: bool = False
     first_parent: bool = False
     where: str | None = None
-    limit: int = 100
+    limit: Limit = 100
     cursor: str | None = None
 
 
@@ -59,7 +62,7 @@ class ValueParams(CheckpointParams):
 
     path: str = ""
     start: int = 0
-    limit: int = 50
+    limit: Limit = 50
     internal: bool = False
     reveal: bool = False
     """Whether tokens of sensitive data are replaced by what they stand for. It needs the right `keys`, and is recorded
@@ -80,7 +83,7 @@ class MessagesParams(CheckpointParams):
 
     channel: str | None = None
     start: int | None = None
-    limit: int = 50
+    limit: Limit = 50
     reveal: bool = False
     """Whether tokens of sensitive data are replaced by what they stand for. It needs the right `keys`, and is recorded
     in the audit."""
@@ -101,7 +104,7 @@ class PathParams(ThreadParams, kw_only=True):
 
     path: str
     at: str = "HEAD"
-    limit: int = 100
+    limit: Limit = 100
     cursor: str | None = None
 
 
@@ -109,7 +112,7 @@ class SearchParams(Input):
     """A search for checkpoints."""
 
     query: str
-    limit: int = 20
+    limit: Limit = 20
     cursor: str | None = None
     scan_limit: int = 10_000
 

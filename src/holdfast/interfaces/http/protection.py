@@ -92,11 +92,19 @@ _MAX_DIGITS = 15
 class ProtectedApp:
     """An ASGI application behind the checks."""
 
-    def __init__(self, app: App, options: ServiceOptions) -> None:
+    def __init__(self, app: App, options: ServiceOptions, end_streams: Callable[[], None] | None = None) -> None:
         self._app = app
+        self._end_streams = end_streams
+        self._stops = False
         self._options = options
         self._rate = RateLimit(options.rate * 2, options.burst * 2)
         self._bodies = _BodyBudget(_BODIES * options.max_body)
+
+    def prepare_stop(self) -> None:
+        """End what would go on for as long as the client likes: the server is about to stop."""
+        self._stops = True
+        if self._end_streams is not None:
+            self._end_streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -116,6 +124,10 @@ class ProtectedApp:
         except HoldfastError as error:
             if not limits.started:
                 await send_problem(limits.send, error)
+        except asyncio.CancelledError:
+            if not self._stops:
+                raise
+            _log.info("a request had not ended when the server stopped")
         except TimeoutError:
             _log.info("a client did not take its response in time")  # and the server closes the connection
         finally:
@@ -229,10 +241,15 @@ class _Transfer:
             message = {**message, "headers": [*given, *(each for each in HEADERS if each[0] not in names)]}
         body = message.get("body", b"")
         # In pieces: the server waits for a client that does not take them before it accepts the next one.
-        while len(body) > _PIECE:
-            await self._pass_on({"type": message["type"], "body": body[:_PIECE], "more_body": True})
-            body = body[_PIECE:]
-        await self._pass_on({**message, "body": body} if "body" in message else message)
+        if len(body) <= _PIECE:
+            await self._pass_on(message)
+            return
+        view = memoryview(body)  # a slice of bytes would copy the rest for every piece
+        last = (len(view) - 1) // _PIECE * _PIECE
+        for start in range(0, last, _PIECE):
+            piece = bytes(view[start : start + _PIECE])
+            await self._pass_on({"type": message["type"], "body": piece, "more_body": True})
+        await self._pass_on({**message, "body": bytes(view[last:])})
 
     async def _pass_on(self, message: MutableMapping[str, Any]) -> None:
         await asyncio.wait_for(self._send(message), self._options.timeout)

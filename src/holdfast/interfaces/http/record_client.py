@@ -396,7 +396,7 @@ class RecordClient(HttpTransport):
         if_match: str = "",
         key: str = "",
     ) -> models.CallResultModel:
-        """Call an operation of the Python API that changes something."""
+        """Call an operation of the Python API that changes something. Conditions are among its arguments."""
         params = inputs.CallParams(part=part, operation=operation)
         found: models.CallResultModel = self.send(
             "POST",

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from holdfast.codec import Codec
 from holdfast.errors import ConfigError, UnsupportedError
 from holdfast.interfaces.http import inputs, models
-from holdfast.interfaces.http.calls import CALLS, is_dry_run
+from holdfast.interfaces.http.calls import CALLS, is_dry_run, sent_state, sent_value
 from holdfast.interfaces.http.client import HttpClient
 from holdfast.state import Session, State
 from holdfast.store import CallCodec, Page
@@ -109,9 +109,9 @@ class Caller:
 def _sent(value: Any) -> Any:
     """Return an argument as it is sent."""
     if isinstance(value, State):
-        return {"holdfast:state": str(value.scope)}
+        return sent_state(str(value.scope))
     if isinstance(value, set | frozenset | tuple | list | dict | str | bytes) or not callable(value):
-        return value
+        return sent_value(value)
     raise UnsupportedError("a function cannot be sent to a served store", where=repr(value)[:80])
 
 

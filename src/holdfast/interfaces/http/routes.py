@@ -114,6 +114,8 @@ def decode_body(kind: type[I], body: bytes) -> I:
         raise InvalidError(f"the body is wrong: {_plain(error)}", hint="See /api/v1/openapi.json") from None
     except UnicodeDecodeError:
         raise InvalidError("the body is no UTF-8") from None
+    except RecursionError:
+        raise InvalidError("the body is nested too deeply") from None
 
 
 def _plain(error: Exception) -> str:

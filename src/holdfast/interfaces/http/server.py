@@ -108,6 +108,7 @@ class HttpServer(uvicorn.Server):
                 h11_max_incomplete_event_size=32 << 10,
             )
         )
+        self._app = app
         self._on_start = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -118,6 +119,7 @@ class HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop. The signal that asked for it is not raised again: the store is yet to be closed."""
+        self._app.prepare_stop()
         await super().shutdown(sockets=sockets)
         self._captured_signals.clear()
 

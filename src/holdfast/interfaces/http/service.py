@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast import __version__
@@ -88,12 +89,19 @@ class Service:
 class Call:
     """A request to an operation of the API: who makes it, and the preconditions in its header."""
 
-    def __init__(self, service: Service, caller: Caller, if_match: str = "") -> None:
+    def __init__(self, service: Service, caller: Caller, if_match: tuple[str, ...] = ()) -> None:
         self.service = service
         self.caller = caller
         self.if_match = if_match
+        """The entity tags of which one must be the current one; none if there is no such condition."""
         self.checkpoints: dict[tuple[str, str], Checkpoint[Any]] = {}
         """What the request has read, by thread and revision."""
+
+    def expected(self, current: Callable[[], str]) -> str:
+        """Return what must be current for the change: of several, that which is; empty if there is no condition."""
+        if len(self.if_match) > 1 and (found := current()) in self.if_match:
+            return found
+        return self.if_match[0] if self.if_match else ""
 
     @property
     def store(self) -> Store | IdentityView:

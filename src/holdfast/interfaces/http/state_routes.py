@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.errors import ConflictError, InvalidError
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import admin_models, inputs, models
 from holdfast.interfaces.http.problems import StaleError
@@ -41,18 +41,19 @@ def _saved(
 ) -> models.CheckpointModel:
     """Save with the fields of a request. A condition is checked in one step with the change."""
     fields: dict[str, Any] = {"branch": body.branch, "metadata": body.metadata or None}
-    if not call.if_match:
+    parent = call.expected(lambda: thread.resolve().id)
+    if not parent:
         return to_checkpoint(save(fields))
     if body.branch is not None:
         raise InvalidError("with If-Match, a checkpoint follows that one: leave out the branch")
     del fields["branch"]
     try:
-        found: Checkpoint[Any] = save(fields | {"parent": call.if_match, "on_conflict": "raise"})
+        found: Checkpoint[Any] = save(fields | {"parent": parent, "on_conflict": "raise"})
     except ConflictError:
         head = thread.resolve()
-        if head.id == call.if_match:
+        if head.id == parent:
             raise
-        raise StaleError(head.id, to_diff(thread.diff(call.if_match, head.id).without_internal())) from None
+        raise StaleError(head.id, to_diff(thread.diff(parent, head.id).without_internal())) from None
     return to_checkpoint(found)
 
 
@@ -69,7 +70,7 @@ def get_item(call: Call, params: inputs.KeyParams) -> models.StateItemModel:
 def set_item(call: Call, params: inputs.KeyParams, body: inputs.ItemRequest) -> models.StateItemModel:
     """Set a key of a scope. With If-Match, only if it still has that version; 0 for a key that does not exist."""
     state = _state(call, params)
-    version = state.set(params.key, body.value, ttl=body.ttl, expected=_version(call))
+    version = state.set(params.key, body.value, ttl=body.ttl, expected=_version(call, params))
     found = state.item(params.key)
     return _item(found if found.version == version else found._replace(value=body.value, version=version))
 
@@ -77,7 +78,7 @@ def set_item(call: Call, params: inputs.KeyParams, body: inputs.ItemRequest) -> 
 @STATES.delete("/scopes/{scope}/keys/{key}")
 def delete_item(call: Call, params: inputs.KeyParams) -> models.DoneModel:
     """Delete a key of a scope. With If-Match, only if it still has that version."""
-    deleted = _state(call, params).delete(params.key, expected=_version(call))
+    deleted = _state(call, params).delete(params.key, expected=_version(call, params))
     return models.DoneModel(ids=[params.key] if deleted else [])
 
 
@@ -85,12 +86,19 @@ def _state(call: Call, params: inputs.KeyParams) -> State:
     return call.store.state("" if params.scope == "global" else params.scope)
 
 
-def _version(call: Call) -> int | None:
-    if not call.if_match:
+def _version(call: Call, params: inputs.KeyParams) -> int | None:
+    def current() -> str:
+        try:
+            return str(_state(call, params).item(params.key).version)
+        except NotFoundError:
+            return "0"
+
+    version = call.expected(current)
+    if not version:
         return None
-    if not call.if_match.isdecimal() or len(call.if_match) > 18:
-        raise InvalidError("If-Match has the version of the key", where=call.if_match[:40])
-    return int(call.if_match)
+    if not version.isdecimal() or len(version) > 18:
+        raise InvalidError("If-Match has the version of the key", where=version[:40])
+    return int(version)
 
 
 def _item(item: StateItem) -> models.StateItemModel:

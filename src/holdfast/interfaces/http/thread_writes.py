@@ -16,13 +16,13 @@ WRITES = RouteTable()
 
 
 def _open(call: Call, name: str) -> Thread[Any]:
-    """Return the thread to change. With If-Match, HEAD must still be the checkpoint with that id."""
+    """Return the thread to change. With If-Match, HEAD must still be a checkpoint that it names."""
     thread = call.store.thread(name)
     if call.if_match:
         head = thread.resolve().id
-        if head != call.if_match:
+        if head not in call.if_match:
             try:
-                diff = to_diff(thread.diff(call.if_match, head).without_internal())
+                diff = to_diff(thread.diff(call.if_match[0], head).without_internal())
             except NotFoundError:  # it was pruned, or never was
                 diff = None
             raise StaleError(head, diff)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
@@ -15,20 +16,32 @@ _log = logging.getLogger("holdfast.metrics")
 _SECONDS = 10.0
 
 
+def _is_local(host: str) -> bool:
+    """Whether a `Host` names this machine for itself."""
+    name = host.lower() if host.endswith("]") else host.lower().rpartition(":")[0] or host.lower()
+    return name in ("localhost", "[::1]") or re.fullmatch(r"127(\.\d{1,3}){3}", name) is not None
+
+
 class MetricsEndpoint:
     """Serves the metrics of stores at `/metrics`, from a thread: `with MetricsEndpoint(store, port=9464): …`.
 
     Anybody who reaches the address can read them; by default that is this machine. They have URLs of stores, names of
-    hooks and jobs, and numbers. To ask for a token, use `holdfast serve`.
+    hooks and jobs, and numbers. At an address of this machine only, requests to other names are refused. To ask for a
+    token, use `holdfast serve`.
     """
 
     def __init__(self, *stores: Store, host: str = "127.0.0.1", port: int = 0) -> None:
+        local = _is_local(f"[{host}]" if ":" in host else host)
+
         class Handler(BaseHTTPRequestHandler):
             timeout = _SECONDS
 
             def do_GET(self) -> None:
                 if self.path.partition("?")[0] != "/metrics":
                     self.send_error(404)
+                    return
+                if local and not _is_local(self.headers.get("Host", "")):
+                    self.send_error(421)  # a page elsewhere may have its own name point here
                     return
                 body = to_prometheus(*(store.metrics() for store in stores)).encode()
                 self.send_response(200)

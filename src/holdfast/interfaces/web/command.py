@@ -140,6 +140,8 @@ def _serve(
     app = build_app(Service(store, options), authenticator, page_routes)
     bound = bind(host, port)
     address = address_of(bound)
+    if names and not is_loopback(host):  # 0.0.0.0 is no name that a browser can use
+        address = f"{own[0]}:{bound.getsockname()[1]}"
     url = f"http://{address}/" + (f"login?token={authenticator.start_token}" if start_token else "")
     authenticator.forget_start_token()
 

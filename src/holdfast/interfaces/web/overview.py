@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from holdfast.errors import DeniedError, HoldfastError, InvalidError
+from holdfast.errors import CorruptError, DeniedError, HoldfastError, InvalidError
 from holdfast.interfaces.http import inputs, models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.store_reads import get_stats, list_alerts, list_jobs
 from holdfast.interfaces.http.thread_reads import list_threads
 from holdfast.interfaces.web.page_renderer import segment, shell_text
+
+T = TypeVar("T")
 
 _READ = 2000
 """How many threads are read to find those that changed last."""
@@ -41,16 +43,31 @@ class AttentionItem(NamedTuple):
     """The page that has more of it."""
 
 
+class _Reads:
+    """Reads parts of the overview. A part that is damaged is left out, and said to be."""
+
+    def __init__(self) -> None:
+        self.damage: list[AttentionItem] = []
+
+    def attempt(self, what: str, read: Callable[[], T]) -> T | None:
+        """Read a part; None if it is damaged, or the store owner's."""
+        try:
+            return read()
+        except CorruptError as error:
+            problem = to_problem(error)
+            why, command = f"{problem.detail}. {problem.hint}", f"holdfast explain {problem.code}"
+            self.damage.append(AttentionItem(f"{what} cannot be read", why, command))
+        except DeniedError:
+            pass
+        return None
+
+
 def overview_values(call: Call) -> dict[str, Any]:
     """Return what the overview shows."""
-    threads, complete = _read_threads(call)
-    stats: models.StatsModel | None = None
-    jobs: list[models.JobModel] = []
-    try:
-        stats = get_stats(call, inputs.StatsParams())
-        jobs = list_jobs(call, inputs.NoParams()).items
-    except DeniedError:
-        pass  # they are the store owner's
+    reads = _Reads()
+    threads, complete = reads.attempt("Threads", lambda: _read_threads(call)) or ([], True)
+    stats = reads.attempt("Statistics", lambda: get_stats(call, inputs.StatsParams()))
+    jobs = reads.attempt("Jobs", lambda: list_jobs(call, inputs.NoParams()).items) or []
     recent = sorted(threads, key=lambda each: each.updated, reverse=True)[:_RECENT]
     return {
         "stats": stats,
@@ -61,7 +78,7 @@ def overview_values(call: Call) -> dict[str, Any]:
         "steps": sum(each.steps for each in threads),
         "days": _days(threads),
         "today": sum(each.updated > datetime.now(UTC) - timedelta(days=1) for each in threads),
-        "attention": list(_attention(call, jobs)),
+        "attention": [*_attention(call, jobs, reads), *reads.damage],
     }
 
 
@@ -78,8 +95,8 @@ def _days(threads: Sequence[models.ThreadModel]) -> list[DayBar]:
     return [DayBar(f"{day:%d %b}", count, round(48 * count / most)) for day, count in zip(days, counts, strict=True)]
 
 
-def _attention(call: Call, jobs: Sequence[models.JobModel]) -> list[AttentionItem]:
-    alerts = [] if call.caller.identity else list_alerts(call, inputs.NoParams()).items
+def _attention(call: Call, jobs: Sequence[models.JobModel], reads: _Reads) -> list[AttentionItem]:
+    alerts = reads.attempt("Alerts", lambda: list_alerts(call, inputs.NoParams()).items) or []
     found = [
         AttentionItem(f"Alert {each.rule}", each.message, f"holdfast explain {each.rule}", "/jobs")
         for each in alerts
@@ -92,7 +109,7 @@ def _attention(call: Call, jobs: Sequence[models.JobModel]) -> list[AttentionIte
             command = f"holdfast jobs log {shell_text(job.name)}"
             found.append(AttentionItem(f"Job {job.name}", why, command, f"/jobs/{segment(job.name)}"))
     try:
-        for agent in call.store.agents.list(pending=True, limit=5):
+        for agent in reads.attempt("Agents", lambda: list(call.store.agents.list(pending=True, limit=5))) or ():
             what, why = f"Agent {agent.id}", f"left something half-done: {agent.pending}"
             command = f"holdfast agent resolve {shell_text(agent.id)}"
             found.append(AttentionItem(what, why, command, f"/agents/{segment(agent.id)}"))

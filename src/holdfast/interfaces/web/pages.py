@@ -19,6 +19,7 @@ from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundEr
 from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.app import Server, reporting
 from holdfast.interfaces.http.authentication import cookie_name, cookie_value
+from holdfast.interfaces.http.models import Problem
 from holdfast.interfaces.http.problems import internal_problem, to_problem
 from holdfast.interfaces.http.service import Call, Caller
 from holdfast.interfaces.http.thread_reads import search as search_threads
@@ -32,6 +33,7 @@ from holdfast.interfaces.web.page_renderer import query_text, render, render_mai
 
 THEMES = ("auto", "light", "dark")
 _MAX_FORM = 1 << 20
+_MAX_ADDRESS = 8000
 _PARTS = {
     "step": "parts/step.html",
     "steps-before": "parts/steps.html",
@@ -125,9 +127,11 @@ class Pages:
         return _html(render(_PARTS.get(want, template), **common, **values))
 
     def _common(self, request: Request, call: Call) -> dict[str, Any]:
+        info = call.info()
         return {
             "theme": _theme(request),
-            "info": call.info(),
+            "info": info,
+            "place": info.store or f"{request.url.scheme}://{request.url.netloc}",
             "csrf": self._server.authenticator.csrf_token(call.caller),
             "address": str(request.url.path),
             "signed_in": True,
@@ -138,8 +142,10 @@ class Pages:
     def _failure(self, request: Request, error: HoldfastError | None, caller: Caller) -> Response:
         problem = internal_problem() if error is None else to_problem(error)
         if problem.status == 401 and "x-fragment" not in request.headers:
-            body = render("login.html", theme=_theme(request), problem=None, signed_in=False, address="", info=None)
-            return _html(body, 401)
+            wanted = _wanted_page(request)
+            # A click on a link of another site does not send the cookie; a click on one of ours does.
+            clicked = request.headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
+            return _html(_sign_in_page(request, wanted, template="return.html" if clicked else "login.html"), 401)
         values: dict[str, Any] = {"theme": _theme(request), "problem": problem, "address": request.url.path}
         signed_in = problem.status != 401 and bool(caller.session)
         info = Call(self._server.service, caller).info() if signed_in else None
@@ -151,24 +157,31 @@ class Pages:
     async def sign_in(self, request: Request) -> Response:
         """Exchange a token, in the address or in a form, for a cookie."""
         if request.method == "POST":
-            token = await _form_value(request, "token")
+            fields = await _form_fields(request)
+            token, wanted = (fields.get(name, [""])[0] for name in ("token", "next"))
         else:
-            token = request.query_params.get("token", "")
-        theme = _theme(request)
+            token, wanted = (request.query_params.get(name, "") for name in ("token", "next"))
+        wanted = local_address(wanted)
         if not token:
-            return _html(render("login.html", theme=theme, problem=None, signed_in=False, address="", info=None))
-        address = request.client.host if request.client else ""
+            return await self._go_on(request, wanted) if wanted else _html(_sign_in_page(request, wanted))
         try:
-            value = await self._server.checked(address, partial(self._server.authenticator.sign_in, token.strip()))
+            value = await self._server.checked(request, partial(self._server.authenticator.sign_in, token.strip()))
         except HoldfastError as error:
             problem = to_problem(error)
-            body = render("login.html", theme=theme, problem=problem, signed_in=False, address="", info=None)
-            return _html(body, problem.status)
-        response = RedirectResponse("/", 303, {"cache-control": "no-store"})
+            return _html(_sign_in_page(request, wanted, problem=problem), problem.status)
+        response = RedirectResponse(wanted or "/", 303, {"cache-control": "no-store"})
         secure = request.url.scheme == "https"
         name = cookie_name(request.headers.get("host", ""))
         response.set_cookie(name, value, httponly=True, samesite="strict", path="/", secure=secure)
         return response
+
+    async def _go_on(self, request: Request, wanted: str) -> Response:
+        """Go to the page that was asked for, if somebody is signed in."""
+        try:
+            await self._server.authenticate(request)
+        except DeniedError:
+            return _html(_sign_in_page(request, wanted))
+        return RedirectResponse(wanted, 303, {"cache-control": "no-store"})
 
     async def sign_out(self, request: Request) -> Response:
         """End the session."""
@@ -183,6 +196,29 @@ class Pages:
         response = RedirectResponse("/", 303)
         response.delete_cookie(cookie_name(host), path="/", httponly=True, samesite="strict")
         return response
+
+
+def local_address(text: str) -> str:
+    """Return the address of a page of this server; empty if a text is another, or could be read as another."""
+    plain = text.isascii() and text.isprintable() and "\\" not in text and len(text) <= _MAX_ADDRESS
+    if not plain or not text.startswith("/") or text.startswith(("//", "/login", "/logout")):
+        return ""
+    return text
+
+
+def _wanted_page(request: Request) -> str:
+    if request.method != "GET":
+        return ""
+    query = f"?{request.url.query}" if request.url.query else ""
+    return local_address(request.url.path + query)
+
+
+def _sign_in_page(
+    request: Request, wanted: str, *, problem: Problem | None = None, template: str = "login.html"
+) -> str:
+    """Return the page to sign in, which leads to the page that was asked for."""
+    values: dict[str, Any] = {"theme": _theme(request), "problem": problem, "wanted": wanted}
+    return render(template, **values, signed_in=False, address="", info=None)
 
 
 class Redirection(Exception):

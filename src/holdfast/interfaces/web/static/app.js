@@ -35,7 +35,7 @@ export function banner(text, keep = false) {
   if (!(place instanceof HTMLElement)) return;
   place.textContent = text;
   place.hidden = !text;
-  if (text && !keep) setTimeout(() => { if (place.textContent === text) place.hidden = true; }, 4000);
+  if (text && !keep) setTimeout(() => { if (place.textContent === text) place.hidden = true; }, 5000);
 }
 
 /** @param {EventTarget | null} target */
@@ -129,17 +129,27 @@ channel.addEventListener("message", (event) => {
   if ("lost" in event.data) setLost(event.data.lost);
 });
 
+let offline = false;
+
 /** @param {boolean} lost */
 function setLost(lost) {
+  if (lost === offline) return;  // what another part of the page says stays
+  offline = lost;
+  showLive();
   banner(lost ? "The server does not answer. This page connects again by itself; nothing in it is lost." : "", true);
+}
+
+function showLive() {
+  const text = button?.querySelector("span");
+  if (text) text.textContent = offline ? "Offline" : paused ? "Paused" : "Live";
+  button?.classList.toggle("offline", offline);
 }
 
 if (button instanceof HTMLButtonElement) {
   button.addEventListener("click", () => {
     paused = !paused;
     button.setAttribute("aria-pressed", String(!paused));
-    const text = button.querySelector("span");
-    if (text) text.textContent = paused ? "Paused" : "Live";
+    showLive();
     if (!paused) announce({ threads: [], agents: [], scopes: [], complete: false });
   });
   navigator.locks?.request("holdfast-events", () => new Promise(() => {
