@@ -48,7 +48,7 @@ def test_nothing_is_erased_without_the_key_that_signs(tmp_path: Path, monkeypatc
         plant_few(store)
         before = few_states(store, "u-1")
         with monkeypatch.context() as patch:
-            patch.setattr(eraser, "signing_key", _fail)
+            patch.setattr(eraser, "find_signer", _fail)
             with pytest.raises(TransientError):
                 store.erasure.erase("u-1")
         assert few_states(store, "u-1") == before

@@ -22,7 +22,7 @@ from holdfast.engine.namespaces import AUDIT, COUNTS, line_kind, root_of, short_
 from holdfast.engine.row_format import ERASE, Line
 from holdfast.engine.subject_names import METADATA_KEY, subject_of_name
 from holdfast.engine.types import Progress, to_datetime
-from holdfast.errors import ConflictError, DeniedError
+from holdfast.errors import ConfigError, ConflictError, DeniedError
 from holdfast.maintenance.erasure.audit_rows import AuditEraser, SubjectRows
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
 from holdfast.maintenance.erasure.mixed_lines import LineEraser
@@ -43,7 +43,6 @@ from holdfast.security.audit.archive_records import ArchiveRecords
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.erasure.certificate import Certificate, new_salt
-from holdfast.security.erasure.signing_key import signing_key
 from holdfast.security.erasure.subjects import tenant_key
 from holdfast.security.handle import StoreHandle
 
@@ -76,6 +75,19 @@ class ErasureReport:
 def new_erasure_id() -> str:
     """Return the id of a new erasure, by which its records in the audit are found."""
     return uuid.uuid4().hex
+
+
+async def find_signer(engine: Engine, tenant: str) -> Ed25519PrivateKey:
+    """Return the key that signs certificates. `ConfigError` if the extra for it is not installed."""
+    try:
+        from holdfast.security.erasure.signing_key import signing_key
+    except ImportError as missing:
+        raise ConfigError(
+            "certificates need cryptography, which is not installed",
+            hint="pip install 'holdfast[encryption]'",
+            code="not-installed",
+        ) from missing
+    return await signing_key(engine, tenant)
 
 
 def report_of(subject: str, certificate: Certificate) -> ErasureReport:
@@ -134,7 +146,7 @@ class Eraser:
             certificate = Certificate.from_json(entry.certificate)
             if certificate.id == erasure:
                 return certificate  # it was killed after this
-        signer = await signing_key(self._engine, self._tenant)  # before anything is erased that nobody could certify
+        signer = await find_signer(self._engine, self._tenant)  # before anything is erased that nobody could certify
         for number in range(_ROUNDS):
             found = await self._find()
             if self._check is not None and (not number or not found.is_empty):
