@@ -111,12 +111,13 @@ class ErasureOperations:
         a checkpoint's metadata that name its subject. If it is interrupted, call it again: it resumes. `DeniedError`
         with the code `erase-held` if a legal hold protects anything of it: then nothing is erased.
         """
-        from holdfast.maintenance.erasure.eraser import Eraser, report_of
+        from holdfast.maintenance.erasure.eraser import Eraser, find_signer, report_of
         from holdfast.maintenance.jobs.execution import run_job
 
         name, keys = check_subject(subject), validation.require_names(metadata_keys, "metadata_keys")
         if dry_run:
             return await Eraser(self._handle, name, metadata_keys=keys, progress=progress).plan()
+        await find_signer(self._handle.engine, self._handle.tenant)  # so that no job is left that cannot end
         table = self._table()
         job = await self._pending(name) or await self._start(table, name, keys)
         end = await run_job(table, job.name, only_due=False, progress=progress, life=_LIFE)

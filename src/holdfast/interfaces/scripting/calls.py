@@ -147,26 +147,26 @@ class Calls:
             raise UnsupportedError(f"a {known.name} has no function {name[:40]!r} in scripts")
         adapter = function.adapter
         called = partial(adapter, found) if adapter else getattr(found, name)
-        return self._apply(called, function, arguments, seconds, _WAITING.get(f"{known.name}.{name}"))
+        return self._apply(called, function, arguments, f"{known.name}.{name}", seconds)
 
     def _apply(
         self,
         called: Callable[..., Any],
         function: ScriptFunction,
         arguments: list[Any],
+        name: str = "",
         seconds: float = 0.0,
-        waiting: float | None = None,
     ) -> Any:
-        """Call a function, which is given so many seconds. `waiting` is how many it waits by default, if it does."""
+        """Call a function, which is given so many seconds. `name` has the type in front: `Jobs.add`."""
         values, options = function.bind([self.decode(each) for each in arguments])
-        if function.name == "register":
+        if name == "Artifacts.register":
             _check_content(options["source"])
-        if "kind" in options and "schedule" in function.options:
+        if name == "Jobs.add":
             _check_job(options["kind"])
-        for name, check in _CHECKS.items():
-            if name in options:
-                check(options[name])
-        if waiting is not None:
+        for option, check in _CHECKS.items():
+            if option in options:
+                check(options[option])
+        if (waiting := _WAITING.get(name)) is not None:
             timeout, most = options.get("timeout", waiting), max(seconds, 0.0)
             is_endless = timeout is None or timeout == math.inf
             options["timeout"] = most if is_endless else min(parse_seconds(timeout), most)
