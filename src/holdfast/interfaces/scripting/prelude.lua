@@ -75,6 +75,7 @@ Opaque.__eq = function(a, b) return a.type == b.type and a.json == b.json end
 
 local orders = setmetatable({}, { __mode = "k" })
 local handles, function_ids, functions, last_function = setmetatable({}, { __mode = "k" }), {}, {}, 0
+local new_functions = {}  -- since the last call: they last as long as the call, unless it registers a hook
 local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\" }
 for i = 0, 31 do ESCAPES[string.char(i)] = format("\\u%04x", i) end
 ESCAPES["\127"] = "\\u007f"
@@ -106,6 +107,7 @@ local function function_id(value)
     last_function = last_function + 1
     id = last_function
     function_ids[value], functions[id] = id, value
+    new_functions[#new_functions + 1] = id
   end
   return id
 end
@@ -241,7 +243,14 @@ local function make_handle(name, target, fields)
 end
 
 local function call(target, name, arguments)
+  local mine = new_functions
+  new_functions = {}
   local ok, value = send("[" .. target .. "," .. quote(name) .. "," .. arguments .. "]")
+  if name ~= "()" then
+    for _, id in ipairs(mine) do
+      function_ids[functions[id]], functions[id] = nil, nil
+    end
+  end
   if ok then return value end
   error(make_error(value), 0)
 end
@@ -321,6 +330,17 @@ local function define_type(name, declared)
   types[name] = meta
 end
 
+local function define_module(declared)
+  local target, made = "[" .. quote(declared.module) .. ",[]]", {}
+  for _, each in ipairs(declared.functions) do
+    made[each] = function(...)
+      local values = pack(...)
+      return call(target, each, encode_all(values.n, values, 1))
+    end
+  end
+  return made
+end
+
 -- The values that the worker makes of what the host sends
 local makers = {
   object = function(t, keys)
@@ -383,7 +403,7 @@ local function finish(ok, value)
   if not ok then return "F", describe(value) end
   is_result = true
   local encoded, text = pcall(encode, value, 0, {})
-  is_result = false
+  is_result, new_functions = false, {}
   if encoded then return "D", text end
   return "F", describe(text)
 end
@@ -407,7 +427,11 @@ end
 
 function commands.start(config)
   define_errors(config.errors)
-  for name, declared in pairs(config.types) do define_type(name, declared) end
+  local modules = {}
+  for name, declared in pairs(config.types) do
+    if declared.module ~= "" then modules[declared.module] = define_module(declared)
+    else define_type(name, declared) end
+  end
   local holdfast = {
     null = null, errors = errors,
     list = function(t) return setmetatable(t or {}, List) end,
@@ -429,6 +453,7 @@ function commands.start(config)
       return setmetatable({ kind = "operator", name = name, content = pack(...) }, Special)
     end
   end
+  for name, module in pairs(modules) do holdfast[name] = module end
   _G.holdfast = holdfast
   _G.store = make_handle(config.root, "[0,[]]")
 end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from holdfast.errors import HoldfastError, InvalidError, NotFoundError, ScriptEr
 from holdfast.interfaces.scripting.calls import Calls
 from holdfast.interfaces.scripting.functions import ABSENT, type_name_of
 from holdfast.interfaces.scripting.process import Language, Limits, WorkerProcess, find_language
+from holdfast.interfaces.scripting.replay import Replay
 from holdfast.interfaces.scripting.values import dump, error_form, error_of, load
 from holdfast.store import IdentityView, Store
 from holdfast.time_parser import Duration, parse_seconds
@@ -42,9 +44,11 @@ class Sandbox:
 
     `store` is what the scripts see as `store`: a `Store`, or the view of an identity, with its rights. `timeout` limits
     each run, and each call of a function that a script returned, with all that it waits for; `memory` the bytes of its
-    values; `max_message` the bytes of one call or result. A script that exceeds a limit is stopped with `ScriptError`,
+    values; `max_message` the bytes of one call or result, and of all that a run prints. A script that exceeds a limit is stopped with `ScriptError`,
     and then the sandbox is closed. `output` is called with each line that a script prints; they are logged otherwise.
-    `backups` are the repositories that scripts have, by the names under which `store.backups(name)` finds them.
+    `backups` are the repositories that scripts have, by the names under which `store.backups(name)` finds them. `code`
+    is what they may replay with, as `{"shop": "shop.graphs:refund"}`: `holdfast.replay.run(store, "shop", …)` imports
+    that, in another process; and `recordings` are files that `holdfast.replay.record` wrote, by name.
 
     A sandbox can be used by several threads; it does one thing at a time.
     """
@@ -59,6 +63,8 @@ class Sandbox:
         max_message: int = 16 << 20,
         output: Callable[[str], object] | None = None,
         backups: Mapping[str, Backups[Store]] | None = None,
+        code: Mapping[str, str] | None = None,
+        recordings: Mapping[str, str | PathLike[str]] | None = None,
     ) -> None:
         if type_name_of(type(store)) not in ("Store", "IdentityView"):
             raise InvalidError(
@@ -72,11 +78,11 @@ class Sandbox:
         self.language = language
         self._limits = limits
         self._output = output
-        self._calls = Calls(store, self._function, dict(backups or {}))
-        self._functions: dict[int, ReturnedFunction] = {}
+        self._calls = Calls(store, self._function, dict(backups or {}), Replay(code, recordings))
         self._errors: list[HoldfastError] = []
         self._turns = _Turns()
         self._closed = False
+        self._owner = os.getpid()
         self._name = "script"
         self._process = WorkerProcess(language, limits, self._calls.root)
 
@@ -128,10 +134,7 @@ class Sandbox:
     # Inside -------------------------------------------------------------------------------------------------------
 
     def _function(self, number: int, name: str) -> ReturnedFunction:
-        """Return a function of the script: the same object each time, so that a hook can be removed by it."""
-        if number not in self._functions:
-            self._functions[number] = ReturnedFunction(self, number, name)
-        return self._functions[number]
+        return ReturnedFunction(self, number, name)
 
     def _invoke(self, number: int, values: tuple[Any, ...]) -> Any:
         try:
@@ -146,7 +149,12 @@ class Sandbox:
             raise self._too_large("what the script is to get")
         # What a call leads to ends with what made the call.
         deadline = min([time.monotonic() + self._limits.timeout, *(each for _, each in _INSIDE.get())])
+        printed = 0
         with self._turns.turn(deadline) as turn:
+            if os.getpid() != self._owner:
+                raise UnavailableError(
+                    "the sandbox belongs to the process that made it", hint="Make one after a fork", code="closed"
+                )
             if self._closed:
                 raise UnavailableError("the sandbox is closed", hint="Make a new one", code="closed")
             try:
@@ -160,6 +168,9 @@ class Sandbox:
                     elif kind != "P":
                         break
                     elif answer is not None:
+                        printed += len(answer)
+                        if printed > self._limits.message:
+                            raise self._too_large("what the script prints")
                         self._print(answer)
             except BaseException:
                 self.close()
@@ -187,7 +198,7 @@ class Sandbox:
     def _too_large(self, what: str) -> TooLargeError:
         return TooLargeError(
             f"{what} has more than {self._limits.message} bytes",
-            hint="Use pages, and parts of states; or raise max_message",
+            hint="Use pages, parts of states, and less output; or raise max_message",
         )
 
     def _print(self, data: bytes) -> None:
@@ -279,7 +290,7 @@ class ScriptHook:
 
 def _read_source(path: str | PathLike[str]) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise NotFoundError("there is no such script", where=fspath(path)) from None
     except (OSError, UnicodeDecodeError) as error:
