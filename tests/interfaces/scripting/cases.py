@@ -67,6 +67,8 @@ store.thread("t").diff("HEAD~1", "HEAD")
 store.thread("t").diff(state={"a": 5}).summary
 store.thread("t").diff("HEAD~1", "HEAD").patch()
 store.thread("t").diff("HEAD~1", "HEAD").patch(test=True)
+store.thread("t").diff("HEAD~1", "HEAD").text(by_word=True)
+store.thread("t").diff("HEAD~1", "HEAD").stat()
 store.thread("t").diff("HEAD~1", "HEAD").apply({"a": 2, "b": [1, 2, 3], "c": None})
 store.thread("t").blame("a")
 store.thread("t").blame("b", limit=2)

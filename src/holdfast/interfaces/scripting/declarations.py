@@ -323,10 +323,8 @@ DECLARATIONS: dict[str, Declaration] = {
     ),
     "Diff": Declaration(
         "history Diff",
-        "patch apply",
-        excluded=dict.fromkeys(
-            ("text", "lines", "stat", "to_json", "without_internal"), "`changes` and `summary` have it."
-        ),
+        "patch apply text stat",
+        excluded=dict.fromkeys(("lines", "to_json", "without_internal"), "`changes` and `summary` have it."),
     ),
     "Replay": Declaration(
         "scripting Replay",
@@ -336,7 +334,9 @@ DECLARATIONS: dict[str, Declaration] = {
             "record": _FILES,
             "run_open": "Call `run` with `only_open` for each of `store.threads`.",
             "hook_replay_job": f"{_OWN}it names code of the host.",
-            **dict.fromkeys(("now", "random", "uuid4", "recorded"), "It is for code that is recorded, which is Python."),
+            **dict.fromkeys(
+                ("now", "random", "uuid4", "recorded"), "It is for code that is recorded, which is Python."
+            ),
         },
         module="replay",
     ),

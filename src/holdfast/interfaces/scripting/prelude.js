@@ -9,7 +9,7 @@
   const { isArray } = Array;
   const { isSafeInteger, isInteger, isFinite } = Number;
   const { defineProperty, freeze, getPrototypeOf, keys } = Object;
-  const AsyncFunction = (async () => {}).constructor;
+  const evaluate = globalThis.eval; // in the global scope, by another name
   const Bytes = Uint8Array;
   const MARK = "$script", MAX_DEPTH = 100;
   const FLOATS = Symbol("floats"), KIND = Symbol("kind");
@@ -44,6 +44,22 @@
     return new kind(form.what, form);
   }
 
+  // A script that cannot be read. A SyntaxError may also be of a script that runs, as by JSON.parse.
+  class Unreadable {
+    constructor({ message, stack }) {
+      const line = /<input>:(\d+)/.exec(String(stack));
+      this.message = line ? `line ${line[1]}: ${message}` : String(message);
+    }
+  }
+
+  function compile(source) {
+    try {
+      return evaluate(`(async function script() {${source}\n})`);
+    } catch (error) {
+      throw error instanceof SyntaxError ? new Unreadable(error) : error;
+    }
+  }
+
   function describe(error) {
     try {
       if (error instanceof HoldfastError) {
@@ -52,11 +68,11 @@
       }
       if (error instanceof Error) {
         const limit = error.name === "InternalError" && /out of memory/.test(error.message) ? "memory" : undefined;
-        const syntax = error instanceof SyntaxError ? "syntax" : undefined;
         return stringify({
-          name: String(error.name), message: String(error.message), trace: String(error.stack), kind: limit || syntax,
+          name: String(error.name), message: String(error.message), trace: String(error.stack), kind: limit,
         });
       }
+      if (error instanceof Unreadable) return stringify({ name: "SyntaxError", message: error.message, kind: "syntax" });
       if (error === null) return stringify({ name: "Error", message: "null", kind: "memory" });
       return stringify({ name: "Error", message: `the script threw ${String(error)}` });
     } catch {
@@ -439,8 +455,7 @@
       const [source, args] = parse(text);
       execute(id, () => {
         globalThis.args = revive(args);
-        const made = (0, globalThis.eval)(`(async function script() {${source}\n})`);
-        return made();
+        return compile(source)();
       });
     },
     invoke(id, text) {

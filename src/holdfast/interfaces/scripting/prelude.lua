@@ -12,6 +12,7 @@ local get_metatable = debug.getmetatable  -- the real one, also where a script c
 
 local MARK, MAX_DEPTH = "$script", 100
 local LOCKED = "locked"
+get_metatable(send).__metatable = LOCKED  -- of all objects of Python: a script may catch an exception of the worker
 
 -- Errors ----------------------------------------------------------------------------------------------------------
 

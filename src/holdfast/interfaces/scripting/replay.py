@@ -57,7 +57,7 @@ class Replay:
             return replay.compare(self._source(a), self._source(b), **options)
 
     def _find_code(self, name: Any) -> str:
-        return _find(self._code, name, "code", "code")
+        return str(_find(self._code, name, "code", "code"))
 
     def _source(self, source: Any) -> Any:
         """Return a store as it is, and the file of a recording by its name."""

@@ -32,6 +32,7 @@ MAX_NESTING = 16
 
 _LAST_ERRORS = 16
 _HOOK_TIMEOUT = 1.0
+_TRIES = 16
 
 
 class Sandbox:
@@ -44,8 +45,10 @@ class Sandbox:
 
     `store` is what the scripts see as `store`: a `Store`, or the view of an identity, with its rights. `timeout` limits
     each run, and each call of a function that a script returned, with all that it waits for; `memory` the bytes of its
-    values; `max_message` the bytes of one call or result, and of all that a run prints. A script that exceeds a limit is stopped with `ScriptError`,
-    and then the sandbox is closed. `output` is called with each line that a script prints; they are logged otherwise.
+    values; `max_message` the bytes of one call or result, and of all that a run prints. A script that exceeds a limit
+    is stopped with `ScriptError`, and then the sandbox is closed. `output` is called with each line that a script
+    prints; they are logged otherwise.
+
     `backups` are the repositories that scripts have, by the names under which `store.backups(name)` finds them. `code`
     is what they may replay with, as `{"shop": "shop.graphs:refund"}`: `holdfast.replay.run(store, "shop", …)` imports
     that, in another process; and `recordings` are files that `holdfast.replay.record` wrote, by name.
@@ -156,7 +159,7 @@ class Sandbox:
                     "the sandbox belongs to the process that made it", hint="Make one after a fork", code="closed"
                 )
             if self._closed:
-                raise UnavailableError("the sandbox is closed", hint="Make a new one", code="closed")
+                raise SandboxClosedError("the sandbox is closed", hint="Make a new one", code="closed")
             try:
                 self._process.write(kind, data, deadline)
                 while True:
@@ -231,6 +234,10 @@ class Sandbox:
         return None
 
 
+class SandboxClosedError(UnavailableError):
+    """A sandbox was closed before it began what it was asked for."""
+
+
 class ReturnedFunction:
     """A function of a script, for Python: of a hook, of a result. It can be called until its sandbox is closed."""
 
@@ -263,21 +270,28 @@ class ScriptHook:
         self._store, self._options = store, {"timeout": _HOOK_TIMEOUT, **options}
         self._lock = threading.Lock()
         self._sandbox: Sandbox | None = None
+        self._closed = False
         self._called: Any = None
         self.__qualname__ = Path(path).stem
         self._function()
 
     def __call__(self, call: Any) -> Any:
+        for _ in range(_TRIES):
+            with suppress(SandboxClosedError):  # another call was stopped while this one waited for its turn
+                return self._function()(call)
         return self._function()(call)
 
     def close(self) -> None:
-        """End its process."""
+        """End its process. It cannot be called any more."""
         with self._lock:
+            self._closed = True
             if self._sandbox is not None:
                 self._sandbox.close()
 
     def _function(self) -> Callable[[Any], Any]:
         with self._lock:
+            if self._closed:
+                raise UnavailableError("the hook is closed", where=self._name, code="closed")
             if self._sandbox is None or self._sandbox.closed:
                 self._sandbox = Sandbox(self._language, self._store, **self._options)
                 self._called = self._sandbox.run(self._source, name=self._name)
