@@ -456,19 +456,35 @@ def test_a_sandbox_belongs_to_its_process(store: holdfast.Store) -> None:
 def test_a_worker_ends_with_its_host() -> None:
     code = (
         "import holdfast, os; from holdfast.scripts import Sandbox\n"
-        "sandbox = Sandbox('lua', holdfast.open('memory://'))\n"
-        "print(sandbox.pid, flush=True); os._exit(0)"
+        "store = holdfast.open('memory://')\n"
+        "idle, busy = (Sandbox('lua', store, timeout=0.5, output=lambda _: os._exit(0)) for _ in range(2))\n"
+        "print(idle.pid, busy.pid, flush=True); busy.run('print(1) while true do end')"
     )
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    left = made.stdout.split()
+    assert len(left) == 2
     wait = threading.Event()
     for _ in range(400):
-        try:
-            if Path(f"/proc/{made.stdout.strip()}/stat").read_text().split()[2] == "Z":
-                return
-        except FileNotFoundError:
+        left = [pid for pid in left if is_running(pid)]
+        if not left:
             return
         wait.wait(0.05)
-    pytest.fail("the worker is still there")
+    pytest.fail("a worker is still there")
+
+
+def is_running(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_system_ends_a_script_if_the_host_does_not(store: holdfast.Store) -> None:
+    with Sandbox("lua", store, timeout=0.2) as sandbox:
+        sandbox._limits = sandbox._limits._replace(timeout=60)  # as a host that is late
+        with pytest.raises(ScriptError) as raised:
+            sandbox.run("while true do end")
+    assert raised.value.code == "script-timeout"
 
 
 def test_large_results_are_refused(store: holdfast.Store) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from binascii import a2b_base64, b2a_base64
 from collections import deque
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 MAX_FRAME = 1 << 30
 _TEXT_LIMIT = 1 << 16
-_MORE_CPU = 2.0
-"""Seconds of processor time beyond the limit of the host, which ends a script first."""
+_MORE_TIME = 2.0
+"""Seconds beyond the limit of the host, which ends a script first, unless it is gone."""
 
 
 class Channel:
@@ -312,12 +313,19 @@ def limit_resources(memory: int) -> None:
 
 
 def limit_time(seconds: float) -> None:
-    """Let the system end the process after so many further seconds of processor time, if the host cannot."""
+    """Let the system end the process after so many further seconds, if the host cannot: by the clock, and by processor
+    time, which no change of the clock affects."""
     import resource
 
+    signal.setitimer(signal.ITIMER_REAL, seconds + _MORE_TIME)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    most = int(used.ru_utime + used.ru_stime + seconds + _MORE_CPU) + 1
+    most = int(used.ru_utime + used.ru_stime + seconds + _MORE_TIME) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
+
+
+def unlimit_time() -> None:
+    """Let the process wait for the host for as long as it takes."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def main() -> None:
@@ -340,7 +348,9 @@ def main() -> None:
     while True:
         kind, text = channel.read()
         limit_time(config["timeout"])
-        channel.write(*execute(engine, kind, text))
+        end = execute(engine, kind, text)
+        unlimit_time()
+        channel.write(*end)
 
 
 def make_engine(channel: Channel, config: dict[str, Any]) -> Lua | JavaScript:
