@@ -261,7 +261,7 @@ class Decoder:
             return {key: self.decode(each) for key, each in tree.items()}
         if type(tree) is list and any(map(_is_special, tree)):
             return [self.decode(each) for each in tree]
-        return default_codec.from_json(tree)
+        return tree if _is_plain(tree) else default_codec.from_json(tree)
 
     def _special(self, parts: Any) -> Any:
         try:
@@ -287,6 +287,19 @@ class Decoder:
 
 def _is_special(tree: Any) -> bool:
     return type(tree) is dict and len(tree) == 1 and MARK in tree
+
+
+def _is_plain(tree: Any) -> bool:
+    """Return whether a value has no marks, and needs no conversion: most have none, and large ones would take long."""
+    left = [tree]
+    while left:
+        tree = left.pop()
+        if type(tree) is dict:
+            if len(tree) == 1 and next(iter(tree)).startswith("$"):
+                return False
+            tree = tree.values()
+        left += [each for each in tree if type(each) is dict or type(each) is list]
+    return True
 
 
 def _operator(name: str) -> Any:
