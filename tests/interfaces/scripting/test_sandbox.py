@@ -110,6 +110,7 @@ def test_an_error_of_the_script_says_where(sandbox: Sandbox) -> None:
         sandbox.run(source, name="mine")
     assert raised.value.code == "script-failed"
     assert "mine:2" in raised.value.trace
+    assert "mine:2" in str(raised.value)
 
 
 def test_an_error_that_a_script_raises_by_its_class(sandbox: Sandbox) -> None:

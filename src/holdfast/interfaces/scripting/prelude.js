@@ -309,12 +309,22 @@
     }
   }
 
+  // A getter of a value may make a call in between.
+  function encodeCall(target, name, values) {
+    const outer = newFunctions, given = [];
+    newFunctions = given;
+    try {
+      return [`[${target},${stringify(name)},${encodeAll(values)}]`, given];
+    } finally {
+      newFunctions = outer;
+    }
+  }
+
   function call(target, name, values, finish) {
     const id = ++lastCall;
     return Call.make(id, (resolve, reject) => {
-      newFunctions = [];
-      const text = `[${target},${stringify(name)},${encodeAll(values)}]`;
-      waiting.set(id, { resolve, reject, finish, functions: name === "()" ? [] : newFunctions });
+      const [text, given] = encodeCall(target, name, values);
+      waiting.set(id, { resolve, reject, finish, functions: name === "()" ? [] : given });
       send("C", id, text);
     });
   }

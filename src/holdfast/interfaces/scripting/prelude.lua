@@ -4,6 +4,7 @@ local send, show = ...
 local _G, load, type, pairs, ipairs, next, select = _G, load, type, pairs, ipairs, next, select
 local error, pcall, xpcall, tostring, tonumber = error, pcall, xpcall, tostring, tonumber
 local setmetatable, getmetatable, rawequal, rawget, rawset = setmetatable, getmetatable, rawequal, rawget, rawset
+local rawlen = rawlen
 local concat, pack, unpack, sort = table.concat, table.pack, table.unpack, table.sort
 local format, gsub, byte, sub, find, match = string.format, string.gsub, string.byte, string.sub, string.find, string.match
 local integer, huge, floor = math.type, math.huge, math.floor
@@ -155,7 +156,7 @@ local function plain(value, depth, open)
   local first = next(value)
   if first == nil then return "{}" end
   if type(first) == "number" then
-    local count = #value
+    local count = rawlen(value)
     for key in next, value do
       if integer(key) ~= "integer" or key < 1 or key > count then
         raise("UnsupportedError", "a table is neither a list nor a dict",
@@ -178,7 +179,7 @@ local function of_table(value, depth, open)
   if meta == nil then return plain(value, depth, open) end
   local mark = SEQUENCES[meta]
   if mark then
-    local text = sequence(value, #value, depth, open)
+    local text = sequence(value, rawlen(value), depth, open)
     return mark == "" and text or '{"' .. mark .. '":' .. text .. "}"
   end
   if meta == Dict then return entries(value, depth, open) end

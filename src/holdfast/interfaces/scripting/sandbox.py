@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -218,7 +219,8 @@ class Sandbox:
         trace = _shorten(str(form.get("trace") or ""), self._name)
         error = self._original(form) or error_of(form)
         if error is None:
-            error = _script_error(form)
+            found = _POSITION.search(trace) if self.language == "javascript" else None  # in Lua, the message has it
+            error = _script_error(form, f"{self._name}:{found[1]}" if found else "")
             error.trace = trace
             if error.code == "script-memory":
                 self.close()
@@ -311,7 +313,11 @@ def _read_source(path: str | PathLike[str]) -> str:
         raise InvalidError(f"the script cannot be read: {error}", where=fspath(path)) from None
 
 
-def _script_error(form: Mapping[str, Any]) -> ScriptError:
+_POSITION = re.compile(r":(\d+):\d+\)?$", re.MULTILINE)
+"""The line of a function in a trace of JavaScript."""
+
+
+def _script_error(form: Mapping[str, Any], where: str) -> ScriptError:
     name, message = str(form.get("name", "Error")), str(form.get("message", ""))
     if form.get("kind") == "memory":
         return ScriptError(
@@ -319,7 +325,7 @@ def _script_error(form: Mapping[str, Any]) -> ScriptError:
         )
     if form.get("kind") == "syntax":
         return ScriptError(f"the script cannot be read: {message}", code="script-syntax")
-    return ScriptError(message if name == "Error" else f"{name}: {message}")
+    return ScriptError(message if name == "Error" else f"{name}: {message}", where=where)
 
 
 def _shorten(trace: str, name: str) -> str:
