@@ -8,11 +8,11 @@
   const { parse, stringify } = JSON;
   const { isArray } = Array;
   const { isSafeInteger, isInteger, isFinite } = Number;
-  const { defineProperty, freeze, getPrototypeOf, keys } = Object;
+  const { defineProperty, freeze, getPrototypeOf, keys, setPrototypeOf } = Object;
   const evaluate = globalThis.eval; // in the global scope, by another name
   const Bytes = Uint8Array;
   const MARK = "$script", MAX_DEPTH = 100;
-  const FLOATS = Symbol("floats"), KIND = Symbol("kind");
+  const FLOATS = Symbol("floats"), KIND = Symbol("kind"), ID = Symbol("id");
 
   // Errors --------------------------------------------------------------------------------------------------------
 
@@ -322,35 +322,32 @@
 
   function call(target, name, values, finish) {
     const id = ++lastCall;
-    return Call.make(id, (resolve, reject) => {
+    return follow(id, new Call((resolve, reject) => {
       const [text, given] = encodeCall(target, name, values);
       waiting.set(id, { resolve, reject, finish, functions: name === "()" ? [] : given });
       send("C", id, text);
-    });
+    }));
   }
 
-  // The promise of a call. Knows whether anybody waits for it, so that no error is lost.
+  // The promise of a call. Notes whether anybody waits for it, so that no error is lost.
   class Call extends Promise {
-    #id;
-    static make(id, executor) {
-      const made = new Call(executor);
-      made.#id = id;
-      return made;
-    }
+    static [Symbol.species] = Promise;
     then(done, failed) {
+      const id = this[ID], found = waiting.get(id);
+      if (found) found.isAwaited = true;
       const made = super.then(done, failed);
-      made.#id = this.#id;
-      this.#note("isAwaited");
-      return made;
+      return typeof failed === "function" ? made : follow(id, setPrototypeOf(made, Call.prototype));
     }
     catch(failed) {
-      this.#note("isHandled");
-      return this.then(undefined, failed);
+      const found = waiting.get(this[ID]);
+      if (found) found.isHandled = true;
+      return super.catch(failed);
     }
-    #note(name) {
-      const found = waiting.get(this.#id);
-      if (found) found[name] = true;
-    }
+  }
+
+  function follow(id, promise) {
+    promise[ID] = id;
+    return promise;
   }
 
   async function readAll(target, name, values, page) {
