@@ -185,7 +185,7 @@ def test_however_often_it_crashes_a_step_runs_at_most_once_unless_the_policy_is_
             return f"run {runs}"
 
         try:
-            results.add(desk.once("charge", charge, on_unknown=policy))
+            results.add(desk.once("charge", charge, on_unknown=policy, lease=0.02))
         except ValueError as error:
             errors.add(str(error))
         except OutcomeUnknownError:
