@@ -73,6 +73,8 @@ def test_all_that_happened_is_on_one_axis(store: Store) -> None:
     worker.start()
     worker.transition("work")
     worker.once("charge", lambda: 7)
+    with pytest.raises(ZeroDivisionError):
+        worker.once("split", lambda: 1 // 0)
     worker.stop()
     with pytest.raises(holdfast.errors.DeniedError):
         store.as_identity(agent="b").state(user="ann").get("name")
@@ -83,9 +85,11 @@ def test_all_that_happened_is_on_one_axis(store: Store) -> None:
     assert [event.time for event in found] == sorted((event.time for event in found), reverse=True)
     assert [*store.timeline.query(oldest_first=True, limit=3).all()] == found[::-1]
     failed = store.timeline.query(errors=True)
-    assert {event.outcome for event in failed} == {"veto", "vetoed", "denied"}
+    assert {event.outcome for event in failed} == {"veto", "vetoed", "denied", "error"}
     assert all(event.failed for event in failed)
-    steps = store.timeline.query("kind:step key:step/*")
+    (step,) = store.timeline.query("kind:step", errors=True)
+    assert (step.key, step.outcome, step.summary.split(":")[0]) == ("step/split", "error", "failed")
+    steps = store.timeline.query("kind:step key:step/charge")
     assert [(event.scope, event.key, event.summary) for event in steps] == [
         ("agent:w1", "step/charge", "done"),
         ("agent:w1", "step/charge", "running"),
