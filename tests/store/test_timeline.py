@@ -162,8 +162,16 @@ def test_long_chains_and_many_effects_are_followed(store: Store) -> None:
     assert [node.id for _, node in tree.walk() if node.id in ids] == ids
     assert sum(1 for _ in tree.walk()) == 5 + 1 + 2 + 3 + 4
     assert [node.id for _, node in store.timeline.causes(ids[-1]).walk()] == ids[::-1]
-    cut = store.timeline.effects(ids[0], limit=1)
-    assert len(cut.links) <= 2
+    whole = sum(1 for _ in tree.walk())
+    assert not any(node.more for _, node in store.timeline.effects(ids[0], limit=whole).walk())
+    for limit in (1, 3, whole - 1):
+        cut = store.timeline.effects(ids[0], limit=limit)
+        assert sum(1 for _ in cut.walk()) == limit
+        assert any(node.more for _, node in cut.walk())
+    assert [node.more for _, node in store.timeline.causes(ids[-1], limit=2).walk()] == [False, True]
+    for wrong in ("", 5, None):
+        with pytest.raises(InvalidError):
+            store.timeline.effects(wrong)  # type: ignore[arg-type]
 
 
 def test_pages_are_bounded_and_cursors_belong_to_their_question(busy: Store) -> None:
@@ -182,6 +190,13 @@ def test_pages_are_bounded_and_cursors_belong_to_their_question(busy: Store) -> 
     with pytest.raises(InvalidError):
         busy.timeline.query("kind:hook", cursor=first.next)
     assert busy.timeline.query(limit=0) == []
+    for times in ({"since": "1h"}, {"until": "0s"}, {"query": "time>1h"}, {"since": timedelta(hours=1)}):
+        page = busy.timeline.query(limit=2, **times)  # type: ignore[arg-type]
+        rest = busy.timeline.query(limit=100, cursor=page.next, **times)  # type: ignore[arg-type]
+        assert [*page, *rest] == [*busy.timeline.query(**times)]  # type: ignore[arg-type]
+        assert len(rest) == 4
+    assert list(busy.timeline.query(since="9999-12-31")) == []
+    assert len(busy.timeline.query(until="9999-12-31")) == 6
 
 
 def test_an_identity_sees_what_it_may_read(busy: Store) -> None:
