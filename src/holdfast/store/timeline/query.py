@@ -20,6 +20,7 @@ from msgspec.json import encode
 from holdfast.backends.interface import ColumnHint
 from holdfast.backends.tables import EVENTS, STEPS, Table
 from holdfast.engine.model.scopes import THREAD, Scope, parse_place
+from holdfast.engine.row_format import ORIGIN
 from holdfast.engine.text_index.tokenize import fold
 from holdfast.errors import InvalidError
 from holdfast.history.query import NUMBER, TEXT, TIME, And, Field, MatchAll, Not, Or, Query, TextTerm, walk
@@ -36,6 +37,7 @@ FIELDS = {
 
 _THREAD = f"{THREAD}:"
 _AGENT = "agent:"
+_HAS_ORIGIN = ColumnHint("metadata", (f'"{ORIGIN}":',), contains=True)
 
 
 class EventSubject(NamedTuple):
@@ -151,7 +153,7 @@ def hints_of(query: Query, table: Table, *, errors: bool = False) -> tuple[Colum
         causes = tuple(each.exact or "" for each in query.queries if isinstance(each, Field))
         if all(causes):
             # Of steps, all that have an origin: it is not known which of the causes they have.
-            hints.append(ColumnHint("cause", causes) if table is EVENTS else ColumnHint("metadata", ("",), False, True))
+            hints.append(ColumnHint("cause", causes) if table is EVENTS else _HAS_ORIGIN)
     for each in _terms(query):
         value = each.exact
         if not value:
