@@ -21,6 +21,8 @@ from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.store import TimelineEvent, TimelinePage
+from tests.hooks.kit import Clock
+from tests.hooks.kit import store as hook_store
 from tests.security.sensitive.test_protection import FixedKeys
 from tests.support.cases import case
 
@@ -229,11 +231,16 @@ def test_sensitive_data_is_redacted_also_by_later_policies(store: Store) -> None
     store.put("chat", {"note": key})
     store.hooks.drain()
     assert key in str([*store.timeline.query()])  # the control: without a policy it is shown
+    assert len(store.timeline.query(f'"{key}"')) >= 2
+    store.put("long", {"messages": [{"role": "user", "content": "x" * 185 + f" {key}"}]})
     store.sensitive.protect("redact", keys=FixedKeys())
     shown = store.timeline.query()
     assert key not in str([*shown])
     assert key not in shown.to_html()
     assert key not in json.dumps(shown.to_otlp())
+    assert key[:8] not in str([*shown])  # also where a summary is cut
+    assert list(store.timeline.query(f'"{key}"')) == []  # nor can it be guessed by searching
+    assert list(store.timeline.query(f"{key[:6]}*")) == []
 
 
 def test_spans_of_opentelemetry_are_taken_along(store: Store) -> None:
@@ -256,6 +263,53 @@ def test_spans_of_opentelemetry_are_taken_along(store: Store) -> None:
     assert [(each["traceId"], each["parentSpanId"]) for each in spans[:3]] == [(trace, own)] * 3
     assert len({each["spanId"] for each in spans}) == 4
     assert all(len(each["traceId"]) == 32 and len(each["spanId"]) == 16 for each in spans)
+
+
+def test_spans_of_another_trace_are_linked(store: Store) -> None:
+    tracer = TracerProvider().get_tracer("test")
+    with tracer.start_as_current_span("request"), holdfast.correlation("mine"):
+        first = store.put("chat", {"n": 1})
+    with holdfast.correlation("mine", cause=first.id):
+        store.state(agent="a")["n"] = 1
+    effect, cause = store.timeline.query().to_otlp()["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert effect["traceId"] != cause["traceId"]
+    assert (effect["parentSpanId"], effect["links"]) == (
+        *("", [{"traceId": cause["traceId"], "spanId": cause["spanId"]}]),
+    )
+
+
+def test_events_of_a_line_that_was_removed_have_their_causes(store: Store) -> None:
+    store.sessions.start("visit")
+    store.state(session="visit")["n"] = 1
+    (change,) = store.timeline.query("kind:change key:n scope:session:visit")
+    with holdfast.correlation("c", cause=change.id):
+        store.state(agent="a")["n"] = 1
+    store.sessions.end("visit")
+    (again,) = store.timeline.query("kind:change key:n scope:session:visit")
+    assert again.id == change.id
+    assert [node.events[0].scope for _, node in store.timeline.effects(change.id).walk()] == [
+        *("session:visit", "agent:a"),
+    ]
+
+
+def test_a_clock_that_was_set_back_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.store.timeline.rows._MOST", 4)
+    monkeypatch.setattr("holdfast.hooks.execution_log._PAGE", 4)
+    clock = Clock()
+    with hook_store(clock) as store:
+        store.hooks.before("state.set", name="check", inline=True)(lambda call: None)
+        clock.pass_by(86_400)
+        store.state(agent="a")["n"] = "ahead"
+        clock.pass_by(-86_400)
+        for number in range(20):
+            clock.pass_by(1800)
+            store.state(agent="a")["n"] = number
+        changes = store.timeline.query("kind:change", scope="agent:a", limit=3)
+        assert changes[0].summary == '"ahead"'
+        assert len([*changes.all()]) == 21
+        calls = store.hooks.history(scope="agent:a", limit=3)
+        assert calls[0].time > calls[1].time
+        assert len([*calls.all()]) == 21
 
 
 def test_the_document_is_escaped_and_complete(busy: Store) -> None:

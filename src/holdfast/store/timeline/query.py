@@ -41,14 +41,14 @@ _HAS_ORIGIN = ColumnHint("metadata", (f'"{ORIGIN}":',), contains=True)
 
 
 class EventSubject(NamedTuple):
-    """An event, as far as it was read. `texts` are those in it; None if they were not read yet."""
+    """An event, as far as it was read. `texts` are those in it; None if its content was not read yet."""
 
     fields: EventFields
     texts: Sequence[str] | None = None
 
 
 def matches(query: Query, subject: EventSubject) -> bool | None:
-    """Return whether an event matches a query; None if its texts must be read first."""
+    """Return whether an event matches a query; None if its content must be read first."""
     if isinstance(query, MatchAll):
         return True
     if isinstance(query, Not):
@@ -62,6 +62,8 @@ def matches(query: Query, subject: EventSubject) -> bool | None:
         if subject.texts is None:
             return None
         return any(_contains(query, text) for text in subject.texts)
+    if query.name == "id" and subject.texts is None and subject.fields.retained:
+        return None
     return _compare(query, subject.fields)
 
 
