@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import apsw
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,13 +18,14 @@ from opentelemetry.sdk.trace import TracerProvider
 import holdfast
 from holdfast import PersistentAgent, Store
 from holdfast.agents import Machine
-from holdfast.backends.sqlite.backend import SQLiteBackend
+from holdfast.backends.postgres import setup
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.store import TimelineEvent, TimelinePage
 from tests.hooks.kit import Clock
 from tests.hooks.kit import store as hook_store
 from tests.security.sensitive.test_protection import FixedKeys
+from tests.servers import mongodb, postgres
 from tests.support.cases import case
 
 
@@ -45,6 +47,11 @@ def places(events: list[TimelineEvent]) -> list[tuple[str, str, str]]:
 @pytest.fixture
 def busy(store: Store) -> Store:
     """A store in which one request led to several changes."""
+    return fill(store)
+
+
+def fill(store: Store) -> Store:
+    """Have one request lead to several changes."""
 
     @store.hooks.after("state.set", scope="agent:a", name="react", record=True)
     def react(call: Any) -> None:
@@ -232,7 +239,7 @@ def test_sensitive_data_is_redacted_also_by_later_policies(store: Store) -> None
     store.hooks.drain()
     assert key in str([*store.timeline.query()])  # the control: without a policy it is shown
     assert len(store.timeline.query(f'"{key}"')) >= 2
-    store.put("long", {"messages": [{"role": "user", "content": "x" * 185 + f" {key}"}]})
+    store.put("long", {"messages": [{"role": "user", "content": "x" * 165 + f" {key}"}]})
     store.sensitive.protect("redact", keys=FixedKeys())
     shown = store.timeline.query()
     assert key not in str([*shown])
@@ -322,15 +329,53 @@ def test_the_document_is_escaped_and_complete(busy: Store) -> None:
     assert "http-equiv" in html
 
 
-def test_the_index_and_a_scan_agree(busy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not busy.capabilities.times:
-        pytest.skip("it has no index of times")
-    queries = ["", *QUERIES]
-    indexed = [list(busy.timeline.query(query, limit=2).all()) for query in queries]
-    capabilities = busy.capabilities._replace(times=False)
-    monkeypatch.setattr(SQLiteBackend, "capabilities", capabilities)
-    assert busy.capabilities == capabilities
-    assert [list(busy.timeline.query(query, limit=2).all()) for query in queries] == indexed
+@pytest.mark.parametrize(
+    ("place", "backend"),
+    [
+        (lambda: "sqlite://", "sqlite.backend.SQLiteBackend"),
+        (postgres, "postgres.backend.PostgresBackend"),
+        (mongodb, "mongodb.backend.MongoDBBackend"),
+    ],
+    ids=["sqlite", "postgresql", "mongodb"],
+)
+def test_the_index_and_a_scan_agree(
+    place: Callable[[], str], backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = place()
+    with holdfast.open(f"{tmp_path}/store.db" if url == "sqlite://" else url) as store:
+        fill(store)
+        store.access.grant('agent:é"x', "write", thread="chat")
+        store.as_identity(agent='é"x').thread("chat").update({"n": 1})
+        queries = ["", *QUERIES, 'actor:"agent:é\\"x"', "kind:access", "-kind:change", "cause:*"]
+
+        def ask() -> list[Any]:
+            (change,) = store.timeline.query("kind:change agent:a")
+            pages = [list(store.timeline.query(query, limit=2).all()) for query in queries]
+            failed = list(store.timeline.query(errors=True))
+            return [*pages, failed, store.timeline.effects(change.id), store.timeline.causes(thread="log", path="seen")]
+
+        capabilities, indexed = store.capabilities, ask()
+        assert capabilities.times
+        assert all(found for query, found in zip(queries, indexed, strict=False) if query not in QUERIES)
+        monkeypatch.setattr(f"holdfast.backends.{backend}.capabilities", capabilities._replace(times=False))
+        assert not store.capabilities.times
+        assert ask() == indexed
+
+
+def test_a_schema_of_an_older_version_gets_the_index_from_its_owner() -> None:
+    url = postgres()
+    with holdfast.open(url) as store:
+        fill(store)
+        expected = list(store.timeline.query())
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP INDEX holdfast.events_time")
+    with holdfast.open(url) as store:
+        assert not store.capabilities.times
+        assert list(store.timeline.query()) == expected
+    setup(url)
+    with holdfast.open(url) as store:
+        assert store.capabilities.times
+        assert list(store.timeline.query()) == expected
 
 
 def test_a_file_of_an_older_version_gets_the_index(tmp_path: Path) -> None:
