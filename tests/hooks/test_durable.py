@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.runtime.processes import process_identity
+from holdfast.backends.runtime.process_identity import process_identity
 from holdfast.backends.tables import LINKS
 from holdfast.errors import InvalidError
 from holdfast.hooks.pending_calls import PendingCall

@@ -7,7 +7,6 @@ perhaps a second time, if the process was killed before the call was recorded.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ import msgspec
 
 from holdfast.backends.interface import Change, Delete, Expect, Put, Row, Scan
 from holdfast.backends.paging import following
-from holdfast.backends.runtime.processes import is_dead, is_near, process_identity
+from holdfast.backends.runtime.process_identity import has_ended, process_identity
 from holdfast.backends.tables import LINKS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.missing import MISSING
@@ -40,7 +39,7 @@ POINTS = frozenset({"state.set", "state.patch", "state.delete", "state.expire", 
 """The points of durable hooks: what they are called with is in the step of the change."""
 
 _PATIENCE = 600 * 10**9
-"""For how long a process on another machine is believed to run its calls, in nanoseconds."""
+"""For how long a process that is not known here is believed to run its calls, in nanoseconds."""
 
 _OWN_PATIENCE = 60 * 10**9
 """After how long a call of this store that it neither runs nor waits for was given up: its hook was off, or too many
@@ -54,7 +53,7 @@ _owners: set[str] = set()
 
 def new_owner() -> str:
     """Return the name of a store of this process that runs calls."""
-    owner = f"{process_identity() or f'{socket.gethostname()} {os.getpid()}'}|{os.urandom(8).hex()}"
+    owner = f"{process_identity()}|{os.urandom(8).hex()}"
     _owners.add(owner)
     return owner
 
@@ -88,32 +87,17 @@ class PendingCall(NamedTuple):
         return cls(str(hook), id, owner, point, scope, key, actor, correlation, int(time_), row)
 
     def is_abandoned(self, now: int) -> bool:
-        """Return whether nobody is going to make the call: its process has ended, or is on another machine and had its
+        """Return whether nobody is going to make the call: its process has ended, or is not known here and had its
         time."""
-        if self.owner in _owners:
-            return False
-        process, mine = self.owner.partition("|")[0], process_identity()
-        if is_near(process):
-            return process == mine or is_dead(process)
-        # Where the system does not say more, a process is a name and a number.
-        host, _, number = process.rpartition(" ")
-        if mine or host != socket.gethostname() or not number.isdecimal() or os.name == "nt":
-            return abs(now - self.time) > _PATIENCE
-        return int(number) == os.getpid() or not _is_running(int(number))
+        process = self.owner.rpartition("|")[0]
+        if process == process_identity() and (process or self.owner in _owners):
+            return self.owner not in _owners
+        ended = has_ended(process)
+        return abs(now - self.time) > _PATIENCE if ended is None else ended
 
     def ended(self) -> Delete:
         """Return the change that removes the row."""
         return Delete(LINKS, self.row.key)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True  # it is somebody else's
-    return True
 
 
 def pending_key(tenant: str, hook: str, subject: HookedChange, id: str) -> Key:

@@ -12,7 +12,7 @@ from typing import Final
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import Pause
-from holdfast.backends.runtime.processes import is_dead, process_identity
+from holdfast.backends.runtime.process_identity import has_ended, process_identity
 from holdfast.backends.tables import REFS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
@@ -57,7 +57,7 @@ class SharedRun:
         while True:
             row = await self._row()
             if row is not None and not self._has_expired(row):
-                if not all(is_dead(str(each.columns[0])) for each in await self._members(row)):
+                if not all(has_ended(str(each.columns[0])) for each in await self._members(row)):
                     if _work(row) != self._work:
                         raise self._under_way(_target(row))
                     if _is_preparing(row):

@@ -1,8 +1,9 @@
-"""Which process did something, and whether it still runs."""
+"""The identity of a process, by which others on the machine find out whether it has ended."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -15,30 +16,25 @@ def process_identity() -> str:
         return ""
 
 
-def is_near(identity: str) -> bool:
-    """Return whether a process is of this machine, so that it is known whether it runs."""
+def has_ended(identity: str) -> bool | None:
+    """Return whether a process has ended; None if that is not known here, as it ran on another machine."""
     mine, parts = process_identity().split(" "), identity.split(" ")
-    return len(parts) == len(mine) == 4 and parts[:2] == mine[:2]
-
-
-def is_dead(identity: str) -> bool:
-    """Return whether a process is known to be dead: one of this machine that is not there any more."""
-    if not is_near(identity):
-        return False
-    _, _, pid, started = identity.split(" ")
+    if len(parts) != 4 or len(mine) != 4 or parts[:2] != mine[:2]:
+        return None
+    pid = int(parts[2])
     try:
-        os.kill(int(pid), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except OSError:
         return False
     try:
-        return _started(int(pid)) != started
+        return _started(pid) != parts[3]  # another process may have its number
     except OSError:  # it is not ours to look at
         return False
 
 
 def _started(pid: int) -> str:
     """Return when a process was started; empty of one that has ended and was not waited for."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields: Sequence[str] = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
