@@ -20,6 +20,7 @@ from holdfast.backends.runtime.process_identity import process_identity
 from holdfast.backends.tables import LINKS
 from holdfast.errors import InvalidError
 from holdfast.hooks.pending_calls import PendingCall
+from holdfast.hooks.registry import HookRegistry
 from tests.hooks.kit import Clock, store
 
 KILLED = """
@@ -166,7 +167,8 @@ def test_no_more_calls_are_taken_over_than_can_wait(monkeypatch: pytest.MonkeyPa
             block.wait(60)
             made.append(call.value)
 
-        registry = held._engine.hooks
+        registry = HookRegistry.of(held._engine)
+        assert registry is not None
         monkeypatch.setattr(registry.after_queue, "_max_waiting", 3)
         for n in range(8):
             held.state(agent="a")["n"] = n

@@ -200,9 +200,9 @@ def test_pages_are_bounded_and_cursors_belong_to_their_question(busy: Store) -> 
         busy.timeline.query("kind:hook", cursor=first.next)
     assert busy.timeline.query(limit=0) == []
     for times in ({"since": "1h"}, {"until": "0s"}, {"query": "time>1h"}, {"since": timedelta(hours=1)}):
-        page = busy.timeline.query(limit=2, **times)  # type: ignore[arg-type]
-        rest = busy.timeline.query(limit=100, cursor=page.next, **times)  # type: ignore[arg-type]
-        assert [*page, *rest] == [*busy.timeline.query(**times)]  # type: ignore[arg-type]
+        page = busy.timeline.query(limit=2, **times)
+        rest = busy.timeline.query(limit=100, cursor=page.next, **times)
+        assert [*page, *rest] == [*busy.timeline.query(**times)]
         assert len(rest) == 4
     assert list(busy.timeline.query(since="9999-12-31")) == []
     assert len(busy.timeline.query(until="9999-12-31")) == 6
