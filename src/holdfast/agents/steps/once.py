@@ -384,7 +384,7 @@ def ending(
     entry = {**stored, "state": state, "ended": now, "due": due, "resolved": resolved or stored.get("resolved", "")}
     entry["error"] = "" if error is None else error_text(error, _MAX_ERROR)
     entry["error_kind"] = "" if error is None else type(error).__name__
-    writes = [line.put(f"step/{key}", entry)]
+    writes = [line.put(f"step/{key}", entry, "ok" if error is None else "error")]
     if state == "done":
         writes.append(line.put(f"result/{key}", result))
     elif state == "failed" and error is not None:

@@ -153,9 +153,9 @@ class StepLine:
         except _Nothing:
             return
 
-    def put(self, key: str, value: Any) -> KeyWrite:
-        """Return the change that sets a key."""
-        return KeyWrite(key, packed=pack_value(self.agent.handle, key, value))
+    def put(self, key: str, value: Any, outcome: str = "ok") -> KeyWrite:
+        """Return the change that sets a key. The outcome is that of what the value records."""
+        return KeyWrite(key, packed=pack_value(self.agent.handle, key, value), outcome=outcome)
 
     def lease(self, key: str, life: float) -> Lease:
         """Return the lease under which a step is run. The digest keeps its row as private as the step."""
