@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 from holdfast.agents import Signal, StepRecord, Timer
@@ -26,8 +25,8 @@ from holdfast.interfaces.web.action_plan import (
 from holdfast.interfaces.web.page_renderer import python_text, segment, shell_text
 
 _ROWS = 50
-_EXAMINED = 2000
-"""Among how many steps those without an outcome are looked for."""
+_EXAMINED = 1000
+"""Among how many steps at a time those without an outcome are looked for: to read so many takes part of a second."""
 
 _HOWS = (
     ("", "choose what you found out"),
@@ -43,10 +42,16 @@ class StepParts(NamedTuple):
     steps: Sequence[StepRecord] = ()
     next: str | None = None
     unresolved: Sequence[StepRecord] = ()
-    """Those that are running, or whose outcome is unknown."""
+    """Those of them that are running, or whose outcome is unknown."""
+    only: bool = False
+    """Whether only those are shown."""
+    examined: int = 0
     timers: Sequence[Timer] = ()
+    more_timers: int = 0
+    """How many timers are not shown."""
     signals: Sequence[tuple[Signal, str]] = ()
     """Each with the start of its value."""
+    more_signals: int = 0
     problem: models.Problem | None = None
     """Why they cannot be shown."""
     changeable: bool = False
@@ -55,16 +60,21 @@ class StepParts(NamedTuple):
 
 def step_parts(call: Call, id: str, params: Mapping[str, str]) -> StepParts:
     """Return what the page of an agent shows of its steps, timers and signals, or why it cannot."""
-    steps = call.store.agents.steps(id)
+    steps, only = call.store.agents.steps(id), params.get("unresolved") == "1"
     try:
-        page = steps.list(limit=_ROWS, cursor=params.get("steps") or None)
-        examined = islice(steps.list(limit=_EXAMINED).all(), _EXAMINED)
+        page = steps.list(limit=_EXAMINED if only else _ROWS, cursor=params.get("steps") or None)
+        unresolved = [each for each in page if each.state == "running"]
+        timers, signals = call.store.agents.timers(id).list(), steps.signals()
         return StepParts(
-            page,
-            page.next,
-            [each for each in examined if each.state == "running"],
-            call.store.agents.timers(id).list(),
-            [(each, preview_of(each.value)) for each in steps.signals()],
+            steps=unresolved if only else page,
+            next=page.next,
+            unresolved=unresolved,
+            only=only,
+            examined=len(page),
+            timers=timers[:_ROWS],
+            more_timers=len(timers[_ROWS:]),
+            signals=[(each, preview_of(each.value)) for each in signals[:_ROWS]],
+            more_signals=len(signals[_ROWS:]),
             changeable=_may_change(call, id, "step"),
             sendable=_may_change(call, id, "signal"),
         )
