@@ -178,7 +178,8 @@ def fill_agents(store: holdfast.Store) -> None:
             baker.transition("cool")
             if day < number:
                 baker.transition("sell")
-    fill_steps(store, baker)
+        if number == 3:
+            fill_steps(store, baker)
     crashed = Baker().attach(store, "baker-crashed")
     crashed.start()
     crashed.transition("knead", 3)
