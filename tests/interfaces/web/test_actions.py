@@ -153,7 +153,7 @@ def test_actions_on_steps_are_offered_to_who_may(tmp_path: Path) -> None:
         baker.start()
         fill_steps(store, baker)
         store.access.grant("user:eve", "read", agent="baker")
-        store.access.grant("user:eve", "read", agent="baker", custom="steps/main")
+        reads = store.access.grant("user:eve", "read", agent="baker", custom="steps/main")
         store.access.grant("user:eve", "write", agent="baker", custom="steps/main", keys="signal")
         token = store.access.issue_token("user:eve").secret
         actions = ("steps/charge-43/resolve", "timers/reminder/cancel", "signal")
@@ -168,6 +168,12 @@ def test_actions_on_steps_are_offered_to_who_may(tmp_path: Path) -> None:
                 assert "charge-43" in shown.text, "it may read the steps"
                 assert [f'href="/agents/baker/{each}"' in shown.text for each in actions] == offered
                 assert [load(f"/agents/baker/{each}").status == 200 for each in actions] == offered
+        store.access.revoke(reads)
+        with ServedStore(store, page_routes, write=True) as served:
+            cookie = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(token)}"}
+            shown = served.request("GET", "/agents/baker", token=None, headers=cookie)
+            assert "charge-43" not in shown.text, "it may not read the steps, and only that is missing"
+            assert (shown.status, 'href="/agents/baker/signal"' in shown.text) == (200, True)
 
 
 def test_a_job_is_paused_and_resumed_by_who_may(writable: ServedStore, served: ServedStore) -> None:
