@@ -135,6 +135,7 @@ def test_actions_on_steps_timers_and_signals_show_what_they_would_do(writable: S
     ):
         answer = get(writable, f"{page}/{path}")
         assert (answer.status, request_of(answer)) == (200, None), path
+        assert "(&#39;charge-43&#39;, retry=True)" not in answer.text, "what is copied does nothing unchosen"
     for path in ("steps/none/resolve", "x/steps/charge-43/resolve"):
         assert get(writable, f"{page}/{path}").status == 404, path
     steps, timers = store.agents.steps("baker"), store.agents.timers("baker")

@@ -113,8 +113,9 @@ def _plan_resolution(id: str, step: StepRecord, form: ActionForm) -> ActionPlan:
         ],
         "Resolve",
         effects=_describe(step),
-        python=f"{python}retry=True)  # or result=…, or error=…",
-        cli=f"{cli}--retry  # or --result JSON, or --error TEXT",
+        # Neither of them does anything before it is filled in: to run a step again by mistake may charge twice.
+        python=f"{python}result=…)  # or error=…, or retry=True",
+        cli=f"{cli}--result JSON  # or --error TEXT, or --retry",
         confirm=step.key,
     )
     if step.state == "done":
