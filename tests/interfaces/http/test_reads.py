@@ -59,6 +59,10 @@ ELSEWHERE = {
     for path in (
         "/agents/{id}",
         "/agents/{id}/transitions",
+        "/agents/{id}/steps",
+        "/agents/{id}/steps/{key}",
+        "/agents/{id}/timers",
+        "/agents/{id}/signals",
         "/artifacts/{id}",
         "/timeline/{id}/causes",
         "/timeline/{id}/effects",
@@ -69,7 +73,7 @@ ELSEWHERE = {
         "/sessions/{id}",
     )
 }
-"""Operations that `test_records.py` tries: they need an agent, an id, a repository or a key."""
+"""Operations that `test_agent_steps.py` and `test_records.py` try: they need an agent, an id, a repository or a key."""
 
 
 def test_every_operation_that_reads_fits_the_document(served: ServedStore) -> None:
