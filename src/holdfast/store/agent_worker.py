@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import time
 from typing import Any
 
@@ -11,7 +9,7 @@ from holdfast._lazy import import_declared
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord
 from holdfast.backends.runtime.drivers import run as drive
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError
 from holdfast.maintenance.erasure.store_copy import copy_lines
 from holdfast.recording import (
     VERSION,
@@ -20,23 +18,22 @@ from holdfast.recording import (
     Divergence,
     ReplayJournal,
     ReplayReport,
-    answer_host,
     current_journal,
     difference,
     first_of,
     isolate,
     plain,
-    read_order,
+    serve,
 )
 from holdfast.store.opener import open as open_store
 from holdfast.store.store import Store
+from holdfast.store.store_rows import open_rows
 
 
 def replay(order: dict[str, Any], recording: bytes) -> dict[str, Any]:
     """Replay an agent as ordered, and return the report."""
     start, id = time.monotonic(), order["agent"]
-    recorded = open_store("memory://")
-    recorded.import_(io.BytesIO(recording))
+    recorded = open_rows(recording)
     line = AgentLine(recorded._handle, id)
     newest = drive(line.require_step())
     actions = drive(line.read_recorded(newest))
@@ -72,7 +69,7 @@ def _take(
     recorded: Store, line: AgentLine, action: dict[str, Any], journal: ReplayJournal, found: list[Divergence]
 ) -> Any:
     """Take a recorded transition again, from the version that it began with. Returns the agent's state."""
-    with open_store("memory://") as fork:
+    with open_store("memory://", tenant=recorded.tenant) as fork:
         engine = recorded._handle.engine
         drive(copy_lines(engine, fork._handle.engine, {}, recorded.tenant, None, [line.line]))
         id = line.id
@@ -113,15 +110,7 @@ def _import(name: str) -> None:
 
 def main() -> None:
     """Replay what the host sends."""
-    order, recording = read_order()
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what the code prints is not an answer
-    try:
-        found = replay(order, recording)
-    except HoldfastError as error:
-        found = {"error": {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}}
-    answer_host(answers, found)
-    os._exit(0)  # without waiting for threads of the code
+    serve(lambda _, order, recording: replay(order, recording))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,10 @@ from holdfast.errors import ConflictError, InvalidError, UnsupportedError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.recording import plain
 from holdfast.store import CheckpointStore
-from tests.interfaces.langgraph import replayed_graph
+from tests.interfaces.langgraph import odd_graph, replayed_graph
 from tests.support.nightly import mostly_nightly
 
+ODD = "tests.interfaces.langgraph.odd_graph:build"
 GRAPH = "tests.interfaces.langgraph.replayed_graph:build"
 
 
@@ -120,6 +121,40 @@ def test_a_run_replays_from_any_checkpoint(short: Store, number: int) -> None:
     steps = list(short.thread("chat").log().all())[::-1]
     report = replay.run(short, GRAPH, thread="chat", since=steps[number].id).check()
     assert report.steps == len(steps) - 1 - steps.index(steps[number])
+
+
+async def record_odd(store: Store, thread: str) -> dict[str, Any]:
+    """Run the graph until it fails, resume it until it hangs, cancel it, and resume it."""
+    saver = HoldfastSaver(store)
+    graph = odd_graph.build(saver)
+    config: Any = {"configurable": {"thread_id": thread}, "callbacks": [saver.recorder]}
+    live = odd_graph.LIVE
+    live.update(models=True, fails=True, hangs=True)
+    try:
+        with pytest.raises(ValueError, match="flaky"):
+            await graph.ainvoke({"messages": [("user", "begin")]}, config)
+        live["fails"] = False
+        run = asyncio.ensure_future(graph.ainvoke(None, config))
+        while not any("slow" in each.key for each in saver.recorder._tasks.values()):
+            await asyncio.sleep(0.01)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        live["hangs"] = False
+        return dict(await graph.ainvoke(None, config))
+    finally:
+        live.update(models=False)
+
+
+def test_retries_timeouts_cancellations_and_failures_are_replayed(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        result = asyncio.run(record_odd(store, "odd"))
+        report = replay.run(store, ODD, thread="odd", timeout=60).check()
+    notes = result["notes"]
+    assert report.state["notes"] == notes
+    assert notes.count("timed out") == 3
+    assert (report.steps, report.is_open) == (7, False)
+    assert report.seconds < 30  # the timeouts of an hour were not waited for
 
 
 @pytest.mark.nightly
