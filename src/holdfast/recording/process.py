@@ -96,8 +96,8 @@ class ReplayProcess:
         self._process.kill()
 
     def _read_errors(self) -> None:
-        assert self._process.stderr is not None  # noqa: S101 - for the type checker
-        while found := self._process.stderr.read1(1 << 16):
+        errors: Any = self._process.stderr
+        while found := errors.read1(1 << 16):
             self._errors = (self._errors + found)[-_MAX_ERROR:]
 
     def _end(self) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import copy
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from holdfast.hooks.context import HookContext, HookedChange, ReplaceValue
 from holdfast.hooks.registry import HookRegistry
 from holdfast.hooks.runner import hook_context
 from holdfast.recording import DivergedRun, Host, difference, isolate, serve
+from holdfast.state import State
 from holdfast.store.opener import open as open_store
 from holdfast.store.store import Store
 from holdfast.store.store_rows import add_rows
@@ -30,6 +32,56 @@ _BEFORE_IT = timedelta(microseconds=1)
 """A before-hook is recorded with the time of the change that it was called for, and saw the state before that."""
 
 
+class ForkedState:
+    """The state of a scope as it was at the moment of a call. Single keys are read from its history; for all else, the
+    fork is rolled back to that moment first, and then is as any state."""
+
+    def __init__(self, state: State, moment: datetime, fork: ForkedStore) -> None:
+        self._state, self._moment, self._fork = state, moment, fork
+        self._is_restored = False
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key."""
+        with self._fork.timed():
+            if self._is_restored or not self._fork.is_at(self._moment):
+                return self._state.get(key, default)
+            return self._state.get_at(key, self._moment, default)
+
+    def __getitem__(self, key: str) -> Any:
+        found = self.get(key, MISSING)
+        return self._restored()[key] if found is MISSING else found  # which raises the error
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self.get(key, MISSING) is not MISSING
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._restored()[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._restored()[key]
+
+    def __len__(self) -> int:
+        return len(self._restored())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._restored())
+
+    def __eq__(self, other: object) -> bool:
+        return self._restored() == other
+
+    __hash__ = None  # type: ignore[assignment]  # as that of a state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._restored(), name)
+
+    def _restored(self) -> State:
+        with self._fork.timed():
+            if not self._is_restored and self._fork.is_at(self._moment):
+                self._is_restored = True
+                self._state.rollback(self._moment)
+        return self._state
+
+
 class ForkedStore:
     """The fork that hooks are registered on. It has the scopes that they read, as they were at the moment of the call;
     the host is asked for a scope when a hook first reads it: most hooks read none."""
@@ -38,7 +90,7 @@ class ForkedStore:
         self._fork = store
         self._host = host
         self._known: set[str] = set()
-        self._restored: set[str] = set()
+        self._states: dict[str, ForkedState] = {}
         self._moment: datetime | None = None
         self.spent = 0.0
         """The seconds that this call waited for its state, which are not the hook's."""
@@ -46,33 +98,42 @@ class ForkedStore:
     def begin(self, moment: datetime | None) -> None:
         """Begin a call that was made at some moment; None for the end of one."""
         self._moment, self.spent = moment, 0.0
-        self._restored.clear()
+        self._states.clear()
+
+    def is_at(self, moment: datetime) -> bool:
+        """Return whether a call of that moment is under way."""
+        return self._moment == moment
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Measure what restoring the state of the moment takes."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent += time.perf_counter() - start
 
     def state(self, *args: Any, **kwargs: Any) -> Any:
         """Return the state of a scope, as it was at the moment of the call."""
         found = self._fork.state(*args, **kwargs)
-        start, scope = time.perf_counter(), str(found.scope)
-        if scope not in self._known:
-            self._load(scope)
-        if self._moment is not None and scope not in self._restored:
-            self._restored.add(scope)
-            found.rollback(self._moment)
-        self.spent += time.perf_counter() - start
-        return found
+        scope = str(found.scope)
+        self._load(scope)
+        if self._moment is None:
+            return found
+        return self._states.setdefault(scope, ForkedState(found, self._moment, self))
 
     def load_before(self, scope: str, key: str, version: int) -> Any:
         """Return the value that a key had at a version."""
-        start = time.perf_counter()
-        if scope not in self._known:
-            self._load(scope)
-        found = self._fork.state(scope).get_at(key, version, MISSING)
-        self.spent += time.perf_counter() - start
-        return found
+        self._load(scope)
+        with self.timed():
+            return self._fork.state(scope).get_at(key, version, MISSING)
 
     def _load(self, scope: str) -> None:
-        self._known.add(scope)
-        if data := self._host.request(scope):
-            add_rows(self._fork, data)
+        with self.timed():
+            if scope not in self._known:
+                self._known.add(scope)
+                if data := self._host.request(scope):
+                    add_rows(self._fork, data)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fork, name)
