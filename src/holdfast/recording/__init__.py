@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from holdfast.recording.journal import is_inside_call as is_inside_call
     from holdfast.recording.journal import snapshot as snapshot
     from holdfast.recording.journal import wait_if_cancelled as wait_if_cancelled
+    from holdfast.recording.modes import digest_call as digest_call
+    from holdfast.recording.modes import pack_recording as pack_recording
     from holdfast.recording.process import Host as Host
     from holdfast.recording.process import ReplayProcess as ReplayProcess
     from holdfast.recording.process import serve as serve
@@ -68,6 +70,10 @@ _MODULES = {
         "is_inside_call",
         "snapshot",
         "wait_if_cancelled",
+    ),
+    "holdfast.recording.modes": (
+        "digest_call",
+        "pack_recording",
     ),
     "holdfast.recording.process": (
         "Host",

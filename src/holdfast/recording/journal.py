@@ -10,7 +10,7 @@ import asyncio
 import copy
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -23,8 +23,9 @@ from holdfast.recording.errors import restore_error, store_error
 VERSION = 1
 """The version of the stored form."""
 
-CallKind: TypeAlias = Literal["model", "tool", "call", "clock", "random", "uuid"]
-"""The kinds of calls: of a chat model, of a tool, of any function that was wrapped; and sources of values."""
+CallKind: TypeAlias = Literal["model", "tool", "call", "clock", "random", "uuid", "step", "timer", "signal", "version"]
+"""The kinds of calls: of a chat model, of a tool, of any function that was wrapped; sources of values; and of agents, the
+durable steps, timers, signals and versions of the code."""
 
 DivergenceKind: TypeAlias = Literal["input", "order", "call", "missing", "output", "steps", "error", "effect"]
 
@@ -155,6 +156,11 @@ class TaskJournal:
         self.end(call, snapshot(result))
         return result
 
+    async def choose_version(self, change: str, function: Callable[[], Awaitable[int]]) -> int:
+        """Return which version of the code to follow at a change of it, and record it."""
+        found: int = await self.ainvoke("version", change, None, function)
+        return found
+
     def to_record(self) -> list[list[Any]]:
         """Return the stored form of the calls that ended, or were cancelled."""
         return [call.to_record() for call in self.calls]
@@ -211,8 +217,10 @@ class ReplayJournal(TaskJournal):
         return call
 
     def _is_optional(self, number: int) -> bool:
-        """Return whether a call may be one that a model made inside, which is not made here."""
+        """Return whether a call need not be made here: such as one that may have been made inside a model."""
         call = self.recorded[number]
+        if call.kind == "version":
+            return True  # the code needs it no more
         return call.kind not in ("model", "tool") and any(
             each.kind == "model" and each.start < call.start and call.end < each.end for each in self.recorded
         )
@@ -234,6 +242,15 @@ class ReplayJournal(TaskJournal):
         await wait_if_cancelled(call)
         return answer(call)
 
+    async def choose_version(self, change: str, function: Callable[[], Awaitable[int]]) -> int:  # noqa: ARG002
+        """Return the recorded version; 0 if the recorded code did not know of the change."""
+        recorded = ((self.recorded[n].kind, self.recorded[n].name, n) for n in self.left)
+        found = next((n for kind, name, n in recorded if (kind, name) == ("version", change)), None)
+        if found is None:
+            return 0
+        self.left.remove(found)
+        return int(answer(self.recorded[found]))
+
     def close(self) -> None:
         """Report the recorded calls that the task did not make."""
         missing = [n for n in self.left if not self._is_optional(n)]
@@ -245,6 +262,12 @@ class ReplayJournal(TaskJournal):
     def _diverge(self, kind: DivergenceKind, what: str, number: int, diff: str = "") -> None:
         self.report(Divergence(kind, what, self.step, self.key, number, diff))
         raise DivergedRun(what)
+
+
+async def record_call(kind: str, name: str, given: Any, function: Callable[[], Awaitable[Any]]) -> Any:
+    """Call and await a function; in the journal of the task that runs here, if there is one."""
+    journal = current_journal.get()
+    return await (function() if journal is None else journal.ainvoke(kind, name, given, function))
 
 
 def answer(call: Call) -> Any:

@@ -50,7 +50,7 @@ class ReplayedCall:
 
 @dataclass(frozen=True, slots=True)
 class HookReplay:
-    """The replay of some calls of hooks. `skipped` counts those that are not recorded in full."""
+    """The replay of some calls of hooks. `skipped` counts those that are not recorded in full, or did not end in time."""
 
     calls: tuple[ReplayedCall, ...]
     skipped: int = 0
@@ -108,8 +108,9 @@ def run_hooks(
     """
     require_owner(store)
     history = store.hooks.history(hook, scope=scope, key=key, since=since, limit=min(limit, _BATCH))
-    found = list(islice(history.all(), limit))[::-1]
-    exact = [each for each in found if each.is_exact]
+    calls = (each for each in history.all() if each.outcome != "skipped")  # it was not called
+    found = list(islice(calls, limit))[::-1]
+    exact = [each for each in found if each.is_exact and each.outcome != "late"]  # nobody knows how that ended
     if found and not exact:
         raise UnsupportedError(
             "these calls are not recorded in full, and cannot be replayed",

@@ -93,16 +93,53 @@ def run_agent(
 
 
 def run_open(
-    store: Store, graph: str, *, prefix: str = "", env: Mapping[str, str] | None = None, timeout: float = _TIMEOUT
+    store: Store,
+    graph: str | None = None,
+    *,
+    agent: str | None = None,
+    prefix: str = "",
+    env: Mapping[str, str] | None = None,
+    timeout: float = _TIMEOUT,
 ) -> Iterator[ReplayReport]:
-    """Replay all threads that are not finished, one after the other: those that an interrupt or an error stopped, and
-    those whose process ended. So it is known before a release whether they can go on with the new code."""
-    for info in require_owner(store).threads(prefix=prefix).all():
+    """Replay what is not finished, one after the other, so that it is known before a release whether it can go on with
+    the new code: threads of a `graph` that an interrupt or an error stopped, or whose process ended; and agents of the
+    class that `agent` names as `module:Class`, whose machine is in no final state."""
+    require_owner(store)
+    if graph is None and agent is None:
+        raise InvalidError("threads or agents are replayed", hint="Name their code: graph=…, or agent=…")
+    if graph is not None:
+        yield from _run_open_threads(store, graph, prefix, env, timeout)
+    if agent is not None:
+        yield from _run_open_agents(store, agent, prefix, env, timeout)
+
+
+def _run_open_threads(
+    store: Store, graph: str, prefix: str, env: Mapping[str, str] | None, timeout: float
+) -> Iterator[ReplayReport]:
+    for info in store.threads(prefix=prefix).all():
         if split_name(info.thread)[1]:
             continue  # a subgraph's, which is replayed with its thread
         found = run(store, graph, thread=info.name, env=env, timeout=timeout, only_open=True)
         if found.is_open:
             yield found
+
+
+def _run_open_agents(
+    store: Store, kind: str, prefix: str, env: Mapping[str, str] | None, timeout: float
+) -> Iterator[ReplayReport]:
+    others: set[str] = set()
+    with ReplayProcess(_AGENTS, env=env, timeout=timeout) as process:
+        for info in store.agents.list(prefix=prefix).all():
+            if info.kind in others:
+                continue
+            order = {"agent": info.id, "kind": kind, "only_open": True}
+            answer = process.ask(order, copy_lines_of(store, [AgentLine(store._handle, info.id).line]))
+            if "error" in answer:
+                raise restored_error(answer["error"])
+            if answer.get("skipped") == "other":
+                others.add(info.kind)
+            elif "skipped" not in answer:
+                yield ReplayReport.of_json(answer)
 
 
 def compare(

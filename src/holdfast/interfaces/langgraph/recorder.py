@@ -26,6 +26,7 @@ from holdfast.recording import (
     RecordMode,
     TaskJournal,
     current_journal,
+    digest_call,
     encode_items,
     is_inside_call,
     snapshot,
@@ -83,23 +84,15 @@ class RunRecorder(BaseCallbackHandler):
         resumed = marks.get(RESUME, []) if RESUME in marks or INTERRUPT in marks else None
         if not (journal.calls or resumed is not None):
             return None
-        calls = [self._reduced(call) for call in journal.to_record()]
+        calls = journal.to_record()
+        if self.mode == "digest":
+            calls = [digest_call(call) for call in calls]
         record: dict[str, Any] = {"v": VERSION, "key": journal.key, "step": journal.step, "calls": calls}
         if self.mode != "full":
             record["mode"] = self.mode
         if resumed is not None:
             record["resumed"] = resumed if isinstance(resumed, list) else [resumed]
         return (1 << 40) + time.time_ns() // 1000, record
-
-    def _reduced(self, call: list[Any]) -> list[Any]:
-        """Return a call as the mode has it."""
-        if self.mode == "full":
-            return call
-        kind, name, start, end, *rest = call
-        if self.mode == "redacted":
-            return [kind, name, start, end, None, None]
-        text = repr(to_plain(rest)).encode()
-        return [kind, name, start, end, hashlib.blake2b(text, digest_size=16).hexdigest(), None]
 
     def make_journal(self, key: str, step: int, bases: Mapping[str, Sequence[Any]]) -> TaskJournal:
         """Return the journal of a task that begins."""
