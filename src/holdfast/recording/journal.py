@@ -24,8 +24,8 @@ VERSION = 1
 """The version of the stored form."""
 
 CallKind: TypeAlias = Literal["model", "tool", "call", "clock", "random", "uuid", "step", "timer", "signal", "version"]
-"""The kinds of calls: of a chat model, of a tool, of any function that was wrapped; sources of values; and of agents, the
-durable steps, timers, signals and versions of the code."""
+"""The kinds of calls: of a chat model, of a tool, of any function that was wrapped; sources of values; and of agents,
+the durable steps, timers, signals and versions of the code."""
 
 DivergenceKind: TypeAlias = Literal["input", "order", "call", "missing", "output", "steps", "error", "effect"]
 
@@ -226,6 +226,8 @@ class ReplayJournal(TaskJournal):
         )
 
     def _other_call(self, described: str) -> str:
+        if not self.recorded:
+            return f"{described} is called, and no call of this task is recorded: it made none, or they were pruned"
         if not self.left:
             return f"{described} is called, and the recording has no further call here"
         return f"{described} is called, and in the recording {self.recorded[self.left[0]].describe()}"

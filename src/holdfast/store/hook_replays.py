@@ -50,7 +50,7 @@ class ReplayedCall:
 
 @dataclass(frozen=True, slots=True)
 class HookReplay:
-    """The replay of some calls of hooks. `skipped` counts those that are not recorded in full, or did not end in time."""
+    """The replay of some calls of hooks. `skipped` counts those that are not recorded in full, or were late."""
 
     calls: tuple[ReplayedCall, ...]
     skipped: int = 0

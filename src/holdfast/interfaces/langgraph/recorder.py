@@ -50,7 +50,7 @@ class _Run(NamedTuple):
     """Whether a recorded call contains it: then it is not recorded on its own."""
     outer: TaskJournal | None = None
     """The journal of the code around it, to which the context returns."""
-    root: UUID | None = None
+    root: object = None
     """The run of the graph that it is part of."""
 
 
