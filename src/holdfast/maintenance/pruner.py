@@ -315,9 +315,10 @@ class _Pass:
             gone = self._policy.drop_recordings([(point.time, point.id) for point in points], self._now)
             return [point for point in points if point.id in gone]
 
-        count, freed = await remove_recordings(self._engine, line, select, dry_run=self._dry_run)
+        engine = self._engine
+        count, freed = await remove_recordings(engine.context, engine.lines, line, select, dry_run=self._dry_run)
         if count and not self._dry_run:
-            await record(self._engine, [line], "prune", {"recordings": count})
+            await record(engine, [line], "prune", {"recordings": count})
         return freed
 
     async def _current_size(self, line: Line) -> int:

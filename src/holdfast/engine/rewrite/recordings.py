@@ -7,9 +7,10 @@ from typing import TypeAlias
 
 from holdfast.backends.interface import Change, Delete, Get, Put
 from holdfast.backends.tables import STEPS, WRITES
-from holdfast.engine.engine import Engine
+from holdfast.engine.context import EngineContext
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease
+from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.steps import RECORDED
 from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, rows_below
 from holdfast.engine.row_format import Line, StepRef, drop_recordings, open_writes
@@ -22,34 +23,35 @@ _PAGE = 64
 """How many steps are rewritten at a time."""
 
 
-async def remove_recordings(engine: Engine, line: Line, select: Select, *, dry_run: bool) -> tuple[int, SizeBalance]:
+async def remove_recordings(
+    context: EngineContext, lines: LineIndex, line: Line, select: Select, *, dry_run: bool
+) -> tuple[int, SizeBalance]:
     """Remove the recordings of selected steps. Returns of how many steps, and what that frees.
 
     `ConflictError` if the line is being rewritten, `DeniedError` if there is a hold on it.
     """
-    context = engine.context
     lease = Lease(context, line, "rewrite")
     if not dry_run:
         await lease.acquire()
     try:
         points = [StepRef.of(row) async for row in rows_below(context.backend, STEPS, tuple(line), bodies=False)]
         by_position = {point[:2]: point for point in points if not point.pruned}
-        recorded = await _recorded_steps(engine, line, by_position)
+        recorded = await _recorded_steps(context, line, by_position)
         selected = {point.id: point for point in select([point for point in points if point.id in recorded])}
         freed = SizeBalance()
         chosen = list(selected.values())
         for start in range(0, len(chosen), _PAGE):
-            changes = await _changes(engine, line, chosen[start : start + _PAGE])
+            changes = await _changes(context, line, chosen[start : start + _PAGE])
             freed = freed.plus(await balance(context, changes))
             if dry_run:
                 continue
-            info = await engine.lines.info(line)
+            info = await lines.info(line)
             held = await require_no_hold(context.backend, [line])
             await lease.renew_if_due()
-            conditions = [lease.condition(), engine.lines.line_unchanged(line, info), *held]
+            # With another version: who knows a pending recording would store it with the next step again.
+            conditions = [lease.condition(), *held, *lines.new_version(line, info)]
             if await context.backend.apply([*conditions, *changes]) is not None:
                 raise ConflictError("the thread was changed meanwhile", where=f"thread {line}", hint="Try again")
-        if selected and not dry_run:
             context.cache.drop_all(line)
         return len(selected), freed
     finally:
@@ -57,9 +59,11 @@ async def remove_recordings(engine: Engine, line: Line, select: Select, *, dry_r
             await lease.release()
 
 
-async def _recorded_steps(engine: Engine, line: Line, by_position: Mapping[tuple[int, int], StepRef]) -> set[str]:
+async def _recorded_steps(
+    context: EngineContext, line: Line, by_position: Mapping[tuple[int, int], StepRef]
+) -> set[str]:
     """Return the ids of the steps that recordings follow."""
-    context, found = engine.context, set[str]()
+    found = set[str]()
     async for row in rows_below(context.backend, WRITES, tuple(line), bodies=False):
         if row.columns[1] == RECORDED:
             found.add(str(row.key[2]))
@@ -71,10 +75,10 @@ async def _recorded_steps(engine: Engine, line: Line, by_position: Mapping[tuple
     return found
 
 
-async def _changes(engine: Engine, line: Line, points: Sequence[StepRef]) -> list[Change]:
+async def _changes(context: EngineContext, line: Line, points: Sequence[StepRef]) -> list[Change]:
     """Return the changes that remove the recordings which follow steps: rows of their own, and those that the next step
     took over."""
-    context, ids = engine.context, {point.id for point in points}
+    ids = {point.id for point in points}
     changes: list[Change] = []
     for id in sorted(ids):
         rows = [row async for row in rows_below(context.backend, WRITES, (*line, id), bodies=False)]
