@@ -152,6 +152,9 @@ QUARANTINE = Table("quarantine", {**_LINE, "number": int}, {"space": str, "time"
 JOBS = Table("jobs", {**_LINE, "name": str}, {"kind": str, "schedule": str, "state": str, "due": int, "version": int})
 """Scheduled jobs. They belong to no line: the name of the line is empty."""
 
+FIRST_JOB = "\x02"
+"""The first name that a job can have. Rows before it are timers of agents, of which there may be many."""
+
 EVENTS = Table(
     "events",
     {**_LINE, "id": str, "number": int},
