@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from operator import is_
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.engine.model.missing import MISSING
 from holdfast.recording.errors import restore_error, store_error
@@ -183,6 +183,8 @@ class ReplayJournal(TaskJournal):
     """Whether the recording ends in this task: a further call is no divergence."""
     bases: dict[str, Any] = field(default_factory=dict)
     root: object = None
+    skipped: dict[int, set[int]] = field(default_factory=dict)
+    """Of calls that were made, those that were made before them in the recording, and not yet here."""
     left: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -207,14 +209,24 @@ class ReplayJournal(TaskJournal):
             self._diverge("call", self._other_call(described), self.left[0] if self.left else len(self.recorded))
         assert found is not None  # noqa: S101 - the others were raised
         call = self.recorded[found]
-        before = [
-            n for n in self.left if n != found and 0 < self.recorded[n].end < call.start and not self._is_optional(n)
-        ]
-        if before:
-            first = self.recorded[before[0]].describe()
-            self._diverge("order", f"{described} is called before {first}, and was after it", before[0])
+        self._check_order(found)
         self.left.remove(found)
         return call
+
+    def _check_order(self, number: int) -> None:
+        """Diverge if the code made a later call first. That a call was over before another one began may be chance, if
+        they are parallel: it counts only if the same code makes both, one after the other."""
+        earlier = _last_call.get()
+        _last_call.set(_MadeCall(self, number, earlier))
+        while earlier is not None:
+            if earlier.journal is self and number in self.skipped.get(earlier.number, ()):
+                late, first = self.recorded[number].describe(), self.recorded[earlier.number].describe()
+                self._diverge("order", f"{first} is called before {late}, and was after it", number)
+            earlier = earlier.earlier
+        start = self.recorded[number].start
+        skipped = {n for n in self.left if n != number and 0 < self.recorded[n].end < start}
+        if skipped:
+            self.skipped[number] = skipped
 
     def _is_optional(self, number: int) -> bool:
         """Return whether a call need not be made here: such as one that may have been made inside a model."""
@@ -264,6 +276,17 @@ class ReplayJournal(TaskJournal):
     def _diverge(self, kind: DivergenceKind, what: str, number: int, diff: str = "") -> None:
         self.report(Divergence(kind, what, self.step, self.key, number, diff))
         raise DivergedRun(what)
+
+
+class _MadeCall(NamedTuple):
+    """A call of a replay, and the one that the same code made before it."""
+
+    journal: ReplayJournal
+    number: int
+    earlier: _MadeCall | None
+
+
+_last_call: ContextVar[_MadeCall | None] = ContextVar("last call that was made here", default=None)
 
 
 async def record_call(kind: str, name: str, given: Any, function: Callable[[], Awaitable[Any]]) -> Any:

@@ -101,7 +101,7 @@ class RunRecorder(BaseCallbackHandler):
     # Tasks ----------------------------------------------------------------------------------------------------
 
     def _find_journal(
-        self, metadata: Mapping[str, Any] | None, inputs: Any = None, root: UUID | None = None
+        self, metadata: Mapping[str, Any] | None, inputs: Any = None, root: object = None
     ) -> TaskJournal | None:
         """Return the journal of the task that a run is in."""
         namespace = (metadata or {}).get("langgraph_checkpoint_ns")
