@@ -125,6 +125,14 @@ def test_a_run_replays_from_any_checkpoint(short: Store, number: int) -> None:
     assert report.steps == len(steps) - 1 - steps.index(steps[number])
 
 
+def test_a_run_without_steps_does_not_match(short: Store) -> None:
+    record(short, "end", 1)
+    short.maintenance.prune("end", keep_latest=True)
+    report = replay.run(short, GRAPH, thread="end")
+    assert (report.matches, report.complete) == (False, False)
+    assert "only its end" in report.note
+
+
 async def record_odd(store: Store, thread: str) -> dict[str, Any]:
     """Run the graph until it fails, resume it until it hangs, cancel it, and resume it."""
     saver = HoldfastSaver(store)

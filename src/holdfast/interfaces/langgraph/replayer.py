@@ -203,6 +203,9 @@ class Replayer:
         start, recorder = time.monotonic(), self.recorder
         recorder.last_step = _step(self._thread.checkpoints[-1]) + 1
         state: Any = self._thread.checkpoints[-1].state
+        only = self._thread.checkpoints[0].metadata.get("source") if len(self._thread.checkpoints) == 1 else "several"
+        if since is None and only == "loop":
+            self._thread.note = "only its end is there: it was pruned, or the run saved no steps (durability='exit')"
         if not self._thread.note:
             for run in self._thread.runs(since):
                 state = await self._replay_run(graph, run)
