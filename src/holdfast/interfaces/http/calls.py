@@ -60,7 +60,7 @@ CALLS: Mapping[str, PartCalls] = {
         "diff exists export history list load messages transfers transitions",
         "delete import_ resolve rollback transfer transfer_many",
     ),
-    "hooks": _part("history list statistics"),
+    "hooks": _part("get history list statistics"),
     "timeline": _part("causes effects query"),
     "access": _part(
         "assignments frozen grants groups may parents roles tokens",

@@ -236,12 +236,13 @@ def get_messages(call: Call, params: inputs.MessagesParams) -> models.Conversati
         items = parts.slice(name, start, start + params.limit)
         rendered = messages(name, default_codec.pack_items(items))
         if rendered is not None:
-            found = [_message(name, start + number, each) for number, each in enumerate(rendered)]
+            found = [to_message(name, start + number, each) for number, each in enumerate(rendered)]
             return models.ConversationModel(channel=name, items=found, start=start, total=total)
     return models.ConversationModel(channel=None, items=[], start=0, total=0)
 
 
-def _message(channel: str, index: int, message: RenderedMessage) -> models.MessageModel:
+def to_message(channel: str, index: int, message: RenderedMessage) -> models.MessageModel:
+    """Return a message of a channel as a response."""
     tree = msgspec.json.decode(message.json)
     tree = tree if isinstance(tree, dict) else {}
     calls = tree.get("tool_calls")

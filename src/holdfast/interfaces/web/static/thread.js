@@ -325,7 +325,7 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "f") press("[data-act=fork]");
   else if (event.key === "e") press("[data-act=edit]");
   else if (event.key === "a") press(".menu > summary");
-  else if (/^[1-5]$/.test(event.key)) press(`.tabs a:nth-child(${event.key})`);
+  else if (/^[1-6]$/.test(event.key)) press(`.tabs a:nth-child(${event.key})`);
   else if (event.key === "Escape") setInspecting(false);
 });
 
