@@ -23,7 +23,7 @@ from holdfast.interfaces.web.lanes import Lanes
 from holdfast.interfaces.web.page_renderer import rich_text, static_version
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import SECONDS, Answer, ServedStore
-from tests.interfaces.web.kit import HOSTILE, ODD_VIEWS, VIEWS, fill_agents
+from tests.interfaces.web.kit import HOSTILE, ODD_VIEWS, VIEWS, fill_agents, find_call
 
 
 def signed_in(served: ServedStore) -> dict[str, str]:
@@ -81,7 +81,7 @@ def read(answer: Answer) -> Markup:
 @pytest.fixture(scope="module")
 def loaded(served: ServedStore) -> dict[str, Answer]:
     """All pages, loaded once."""
-    return {path: get(served, path) for path in PAGES}
+    return {path: get(served, path) for path in (*PAGES, find_call(served.store))}
 
 
 def test_every_page_is_complete_and_runs_only_our_files(loaded: dict[str, Answer]) -> None:
@@ -434,7 +434,7 @@ def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
         assert "store.put(" in get(served, "/").text
         assert "There are no threads yet" in get(served, "/threads").text
-        for path in ("state", "agents", "sessions", "artifacts", "schemas", "backups", "jobs"):
+        for path in ("state", "agents", "sessions", "artifacts", "schemas", "backups", "jobs", "hooks"):
             answer = get(served, f"/{path}")
             assert answer.status == 200, path
             assert 'class="card empty"' in answer.text, path
@@ -463,7 +463,7 @@ def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
                 assert answer.status in (200, 403, 404), path
                 assert answer.status == 200 or path not in own, path
                 assert "secret" not in answer.text, path
-            for path in ("/schemas", "/backups", "/jobs", "/audit", "/verify?level=hashes", "/metrics/plots"):
+            for path in ("/schemas", "/backups", "/jobs", "/audit", "/verify?level=hashes", "/hooks", "/metrics/plots"):
                 assert load(path).status == 403, path
                 assert f'href="{path.partition("?")[0]}"' not in load("/").text
                 assert f'href="{path.partition("?")[0]}"' in get(served, "/").text

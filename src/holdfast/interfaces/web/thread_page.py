@@ -196,7 +196,8 @@ def _step_values(
         "neighbours": _neighbours(call, name, found, detail),
         "actions": offered(call, found, [each.name for each in detail.branches if each.name]),
     }
-    records = _records(call, name, checkpoint)
+    # Reads of identities are recorded: they are asked for only if they are looked at.
+    records = _records(call, name, checkpoint) if tab == "recording" or not call.caller.identity else {}
     values["recorded"] = sum(len(record.get("calls", ())) for found in records.values() for record in found)
     redaction = values["redaction"] = Redaction(call, name, clear=params.get("clear") == "1")
     if want != "step":
