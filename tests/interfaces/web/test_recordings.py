@@ -114,7 +114,8 @@ def test_a_run_is_tried_with_another_result(page: Any, knowing: ServedStore) -> 
     shown = page.locator("#replay").inner_text()
     assert "it differs from step 1 on" in shown
     assert "Whitby: rain, and nowhere else" in " ".join(page.locator("#replay ins").all_inner_texts())
-    assert "The state at the end" in shown
+    page.locator("#replay summary").click()
+    assert "It is **sunny** in Whitby." not in page.locator("#replay .fold").inner_text()  # it was asked otherwise
     assert page.locator("#what-if textarea").input_value() == '"Whitby: rain"'  # to try another
 
 

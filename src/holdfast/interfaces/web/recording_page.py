@@ -14,7 +14,6 @@ from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.web.action_plan import ActionForm
 from holdfast.interfaces.web.page_renderer import python_text, shell_text
 from holdfast.interfaces.web.redaction import Redaction
-from holdfast.recording import difference
 
 _STEPS = 50
 """How many checkpoints are looked at for a page."""
@@ -61,7 +60,6 @@ def recording_values(
         "graph": graph,
         "replayable": bool(graph) and not call.caller.identity and call.service.may_write(call.caller),
         "report": None,
-        "changed": None,
         "problem": None,
         "until": until,
     }
@@ -104,15 +102,10 @@ def _replay(call: Call, name: str, plan: ReplayPlan, until: str) -> dict[str, An
         changes = {plan.change: json.loads(plan.value)} if plan.change else {}
     except ValueError as error:
         return {"problem": to_problem(InvalidError(f"the result is not JSON: {error}", hint='A text is in "quotes"'))}
-    params, request = inputs.ThreadParams(thread=name), inputs.ReplayRequest(since=plan.since or None)
-    request.until = until or None
+    params = inputs.ThreadParams(thread=name)
+    request = inputs.ReplayRequest(since=plan.since or None, until=until or None, changes=changes)
     try:
         call.require_write()
-        usual = replay_thread(call, params, request)
-        if not changes:
-            return {"report": usual}
-        request.changes = changes
-        report = replay_thread(call, params, request)
-        return {"report": report, "changed": difference(usual.state, report.state) or ""}
+        return {"report": replay_thread(call, params, request)}
     except HoldfastError as error:
         return {"problem": to_problem(error)}
