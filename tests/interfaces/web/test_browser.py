@@ -42,8 +42,10 @@ def test_steps_by_keys_clicks_and_numbers(page: Any, served: ServedStore) -> Non
     page.keyboard.press("3")
     page.wait_for_url("**/00000051?tab=diff")
     page.wait_for_selector(".diffed")
-    page.on("dialog", lambda dialog: dialog.accept("7"))
     page.keyboard.press("g")
+    page.wait_for_selector("#goto[open]")
+    page.keyboard.type("7")
+    page.keyboard.press("Enter")
     page.wait_for_url("**/00000007?tab=diff")
     page.wait_for_selector(".row[aria-current][data-id='00000007']")  # the history went there, too
     page.locator("[data-slider]").evaluate(

@@ -37,7 +37,7 @@ def page(browser: Any, writable: ServedStore) -> Iterator[Any]:
     page.locator("button.primary").click()
     page.wait_for_selector(".rail")
     yield page
-    page.locator("form.out button").click()  # sign out
+    page.locator(".top form.out button").click()  # sign out
     page.wait_for_selector("#token")
     assert [each for each in problems if "412" not in each and "401" not in each] == []
     context.close()

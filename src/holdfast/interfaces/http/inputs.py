@@ -502,4 +502,4 @@ class CallRequest(Input):
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     identity: str = ""
-    """For the store's owner: the identity to act as; empty for the owner."""
+    """For the store's owner: the identity to act as; empty for who makes the call."""

@@ -28,6 +28,8 @@ _LONGEST = 4000
 _VALUES = ("value", "result", "metadata")
 """The details of a call that are values, and shown one by one."""
 
+_DETAILS = {"before": "Version before", "error": "Error", "reason": "Reason"}
+
 
 def hook_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the history of hooks shows: a page of calls."""
@@ -82,7 +84,7 @@ def hook_call_values(call: Call, reference: str, form: ActionForm | None = None)
         "found": found,
         "values": shown,
         "exact": exact,
-        "rest": {name: str(detail[name]) for name in detail if name not in (*_VALUES, "point", "phase", "recording")},
+        "rest": {label: str(detail[name]) for name, label in _DETAILS.items() if name in detail},
         "code": code,
         "replayable": exact and bool(code) and call.service.may_write(call.caller),
         "given": "" if form is None else form.text("value"),

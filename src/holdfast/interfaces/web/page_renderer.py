@@ -102,9 +102,11 @@ def short_span(seconds: float) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a duration: `0.4 ms`, `120 ms`, `2.5 s`."""
+    """Return a duration: `20 µs`, `0.4 ms`, `120 ms`, `2.5 s`."""
     if seconds >= 1:
         return f"{seconds:,.1f} s"
+    if 0 < seconds < 0.0001:
+        return f"{max(1, round(seconds * 1e6))} µs"
     return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"
 
 

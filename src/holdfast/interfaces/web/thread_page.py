@@ -61,6 +61,8 @@ class HistoryRow(NamedTuple):
     """The time since the one before it."""
     waits: bool
     """Whether an interrupt is pending after it. Only the last steps of branches are looked at."""
+    names: list[tuple[str, str]]
+    """Its branches, tags and labels, each with its kind."""
 
 
 class History(NamedTuple):
@@ -123,10 +125,16 @@ def _rows(call: Call, params: inputs.LogParams, waiting: str, from_latest: bool)
             ", ".join(each.summary) or ("pruned" if not each.id else "no change"),
             _gap(each.time, times.get(each.parents[0]) if each.parents else None),
             each.id in ends and is_interrupted(call, params.thread, each.id),
+            _names(each),
         )
         for each in page.items
     ]
     return History(rows, page.next, lanes.waiting, from_latest, width_of(row.lane for row in rows))
+
+
+def _names(entry: models.LogEntryModel) -> list[tuple[str, str]]:
+    kinds = (("branch", entry.branches), ("tag", entry.tags), ("label", entry.labels))
+    return [(kind, name) for kind, names in kinds for name in names]
 
 
 def _node(entry: models.LogEntryModel) -> str:
