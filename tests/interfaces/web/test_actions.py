@@ -104,6 +104,13 @@ def test_each_action_shows_what_it_would_do_and_its_request_does_it(writable: Se
         thread.get("c0")
 
 
+def test_what_concerns_the_thread_does_not_name_a_step(writable: ServedStore) -> None:
+    for action, has_step in (("fork", True), ("merge", False), ("prune", False)):
+        text = get(writable, f"/threads/t/c1/actions/{action}").text
+        title, heading = (re.findall(f"<{tag}[^>]*>(.*?)</{tag}>", text)[0] for tag in ("title", "h1"))
+        assert ("#1" in title) == ("#1" in heading) == has_step, action
+
+
 def test_a_job_is_paused_and_resumed_by_who_may(writable: ServedStore, served: ServedStore) -> None:
     jobs, page = writable.store.jobs, "/jobs/nightly"
     jobs.add("nightly", "verify", schedule="0 3 * * *")

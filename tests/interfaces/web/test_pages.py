@@ -106,6 +106,23 @@ def test_what_a_page_shows_is_there_without_a_script(served: ServedStore) -> Non
     assert "History" in inspected
 
 
+def test_a_busy_row_names_two_and_counts_the_others(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.put("t", {"n": 0}, id="c0")
+        for tag in ("first", "second", "third"):
+            store.thread("t").tag(tag, "c0")
+        with ServedStore(store, page_routes) as served:
+            row = get(served, "/threads/t").text.partition('<li class="row')[2].partition("</li>")[0]
+            assert re.findall(r'class="chip (\w+)" title="([^"]+)">([^<]+)<', row) == [
+                ("branch", "main", "main"),
+                ("tag", "first", "first"),
+                ("others", "second, third", "+2"),
+            ]
+            growth = get(served, "/").text.partition("<h2>Growth</h2>")[2].partition("</section>")[0]
+            assert "now: 1" in growth
+            assert "1 new thread with 1 step" in growth
+
+
 def test_a_branch_that_waits_for_an_answer_says_so_in_the_history(served: ServedStore) -> None:
     rows = get(served, "/threads/chat-1").text.split('<li class="row')[1:]
     assert ["An interrupt waits" in row for row in rows if "chip branch" in row] == [True, False, False]
@@ -315,6 +332,8 @@ def test_stored_markup_is_shown_as_text(served: ServedStore) -> None:
     shown = get(served, f"/threads/{quote(HOSTILE, safe='')}/c1").text
     assert "&lt;script&gt;" in shown
     assert "مرحبا" in shown
+    for image in ("https://evil.example/x.png", "image/svg+xml"):  # named, and neither fetched nor rendered
+        assert f"Image not loaded: <code>{image}</code>" in shown
 
 
 def test_the_check_of_markup_finds_what_could_run() -> None:
