@@ -243,6 +243,7 @@ VIEWS = {
     "schema": "/schemas/note%402.0.0",
     "backups": "/backups",
     "restore": "/backups?backup=1",
+    "restore-in-place": "/backups?backup=1&in_place=1",
     "jobs": "/jobs",
     "job": "/jobs/nightly",
     "audit": "/audit",

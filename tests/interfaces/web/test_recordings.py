@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 import holdfast
 from holdfast.interfaces.web.pages import page_routes
+from holdfast.store import CheckpointStore, run, thread_name
 from tests.interfaces.http.kit import ServedStore
 from tests.interfaces.http.test_recordings import GRAPH, HOOKS
 from tests.interfaces.web.conftest import copy_filled
@@ -155,3 +157,22 @@ def test_markup_in_recorded_values_and_in_fields_stays_text(knowing: ServedStore
         assert answer.status == 200
         assert read(answer).suspicious == []
         assert "<script>document" not in answer.text
+
+
+def test_a_subgraph_is_shown_apart_and_replayed_with_its_thread(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        saver = CheckpointStore(store)
+        inner = thread_name("t", "sub:task-1")
+        for name in ("t", inner):
+            run(saver.save(name, {"n": 1}, id="c0", stamp=""))
+            record = {"v": 1, "key": "1:sub|1:a", "step": 1, "calls": [["tool", "ask", 1, 2, "q", "found it"]]}
+            run(saver.put_writes(name, "c0", [(0, "n", 2)], task_id="task-1", recorded=(99, record)))
+        with ServedStore(store, page_routes, write=True, graph=GRAPH) as served:
+            whole, part = (get(served, f"/threads/{quote(name, safe='')}/HEAD/recording").text for name in ("t", inner))
+            assert f'href="/threads/{quote(inner, safe="")}/HEAD/recording">sub:task-1<' in whole
+            assert 'id="what-if"' in whole
+            assert "What if it were" in whole
+            assert "It is replayed with" in part
+            assert 'id="what-if"' not in part
+            assert "What if it were" not in part
+            assert "found it" in part

@@ -17,7 +17,7 @@ from holdfast.schemas import describe_fields
 from holdfast.store import Backups, Store
 
 _SHOWN = 200
-_LEFT = ("same", "newer", "left out", "erased")
+_LEFT = ("same", "newer", "left out", "kept", "erased", "damaged")
 """What a restore does with lines that it leaves as they are."""
 
 LEVELS = ("structure", "hashes", "decode")

@@ -14,9 +14,12 @@ from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.web.action_plan import ActionForm
 from holdfast.interfaces.web.page_renderer import python_text, shell_text
 from holdfast.interfaces.web.redaction import Redaction
+from holdfast.store import CheckpointStore, run, split_name
 
 _STEPS = 50
 """How many checkpoints are looked at for a page."""
+
+_SUBGRAPHS = 100
 
 
 class ReplayPlan(NamedTuple):
@@ -61,12 +64,21 @@ def recording_values(
         "replayable": bool(graph) and not call.caller.identity and call.service.may_write(call.caller),
         "report": None,
         "problem": None,
-        "until": until,
+        **_namespaces(call, name),
     }
     values["python"], values["cli"] = _commands(name, plan, until, graph or "MODULE:NAME")
     if form is not None:
         values |= _replay(call, name, plan, until)
     return values
+
+
+def _namespaces(call: Call, name: str) -> dict[str, Any]:
+    """Return the thread that a subgraph belongs to, if this is one; and the subgraphs of a thread, with their names."""
+    thread, namespace = split_name(name)
+    if namespace:
+        return {"parent": thread, "subgraphs": []}
+    found = run(CheckpointStore(call.store).namespaces(name))[1 : _SUBGRAPHS + 1]
+    return {"parent": "", "subgraphs": [(each, split_name(each)[1]) for each in found]}
 
 
 def _plan(given: Mapping[str, str], calls: Mapping[str, admin_models.RecordedCallModel]) -> ReplayPlan:
