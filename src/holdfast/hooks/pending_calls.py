@@ -7,17 +7,16 @@ perhaps a second time, if the process was killed before the call was recorded.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.backends.interface import Change, Delete, Expect, Put, Row, Scan
+from holdfast.backends.runtime.process_identity import has_ended, process_identity
 from holdfast.backends.tables import LINKS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.missing import MISSING
@@ -39,27 +38,15 @@ POINTS = frozenset({"state.set", "state.patch", "state.delete", "state.expire", 
 """The points of durable hooks: what they are called with is in the step of the change."""
 
 _PATIENCE = 600 * 10**9
-"""For how long a process on another machine is believed to run its calls, in nanoseconds."""
+"""For how long a process that is not known here is believed to run its calls, in nanoseconds."""
 
 _owners: set[str] = set()
 """The stores of this process that run calls."""
 
 
-@cache
-def _machine() -> str:
-    with suppress(OSError):
-        return f"{socket.gethostname()} {_boot_id()}"
-    return socket.gethostname()
-
-
-def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123 - no file of the user
-        return file.read().strip()
-
-
 def new_owner() -> str:
     """Return the name of a store of this process that runs calls."""
-    owner = f"{_machine()}|{os.getpid()}|{os.urandom(8).hex()}"
+    owner = f"{process_identity()}|{os.urandom(8).hex()}"
     _owners.add(owner)
     return owner
 
@@ -93,29 +80,17 @@ class PendingCall(NamedTuple):
         return cls(str(hook), id, owner, point, scope, key, actor, correlation, int(time_), row)
 
     def is_abandoned(self, now: int) -> bool:
-        """Return whether nobody is going to make the call: its process has ended, or is on another machine and had its
+        """Return whether nobody is going to make the call: its process has ended, or is not known here and had its
         time."""
-        machine, _, rest = self.owner.partition("|")
-        process = rest.partition("|")[0]
-        if machine == _machine() and process == str(os.getpid()):
+        process = self.owner.rpartition("|")[0]
+        if process == process_identity() and (process or self.owner in _owners):
             return self.owner not in _owners
-        if machine != _machine() or not process.isdecimal() or os.name == "nt":  # there, no signal only asks
-            return abs(now - self.time) > _PATIENCE
-        return not _is_running(int(process))
+        ended = has_ended(process)
+        return abs(now - self.time) > _PATIENCE if ended is None else ended
 
     def ended(self) -> Change:
         """Return the change that removes the row."""
         return Delete(LINKS, self.row.key)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True  # it is somebody else's
-    return True
 
 
 def pending_key(tenant: str, hook: str, subject: HookedChange, id: str) -> Key:

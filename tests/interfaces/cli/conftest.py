@@ -65,6 +65,7 @@ NOT_SERVED = frozenset(
         # They write or read files beside the store, or run where it is.
         "test_an_export_is_checked_without_the_store",
         "test_an_export_of_an_altered_audit_tells",
+        "test_calls_of_hooks_are_archived",
         "test_work_once_runs_what_is_due_and_tells",
         "test_work_waits_for_jobs_and_ends_with_ctrl_c",
         "test_a_watch_goes_on_from_a_cursor_without_a_gap",

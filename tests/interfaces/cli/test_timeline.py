@@ -60,11 +60,14 @@ def test_wrong_use_and_nothing_found(busy: Hf) -> None:
     assert busy("timeline", "--html", "no/such/directory/x.html").code == 3
 
 
-def test_calls_of_hooks_are_listed_and_summed_up(busy: Hf, tmp_path: Path) -> None:
+def test_calls_of_hooks_are_listed_and_summed_up(busy: Hf) -> None:
     assert [line.split()[2:6] for line in busy("hooks", "history").lines[1:]] == [["mirror", "agent:a", "plan", "ok"]]
     (statistics,) = busy("hooks", "stats", "--by", "slowest", "--json").records
     assert (statistics["hook"], statistics["calls"], statistics["failures"]) == ("mirror", 1, 0)
     assert busy("hooks", "stats").lines[1].split()[:2] == ["mirror", "1"]
+
+
+def test_calls_of_hooks_are_archived(busy: Hf, tmp_path: Path) -> None:
     done = busy("hooks", "archive", str(tmp_path / "h.jsonl"), "--keep-last", "1")
     assert "0 records" in done.err
     assert busy("hooks", "archive", str(tmp_path / "h.jsonl")).code == 2

@@ -8,12 +8,11 @@ whether its run is still the one that is under way: whoever begins another one g
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import Pause
+from holdfast.backends.runtime.process_identity import has_ended, process_identity
 from holdfast.backends.tables import REFS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
@@ -58,7 +57,7 @@ class SharedRun:
         while True:
             row = await self._row()
             if row is not None and not self._has_expired(row):
-                if not all(is_dead(str(each.columns[0])) for each in await self._members(row)):
+                if not all(has_ended(str(each.columns[0])) for each in await self._members(row)):
                     if _work(row) != self._work:
                         raise self._under_way(_target(row))
                     if _is_preparing(row):
@@ -208,39 +207,3 @@ def _is_preparing(row: Row) -> bool:
 
 def _unchanged(row: Row) -> Change:
     return Expect(REFS, row.key, row.columns)
-
-
-# Processes -----------------------------------------------------------------------------------------------------------
-
-
-def process_identity() -> str:
-    """Return what tells this process from all others, on any machine; empty where the system does not say."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()} {os.getpid()} {_started(os.getpid())}"
-    except OSError:
-        return ""
-
-
-def is_dead(identity: str) -> bool:
-    """Return whether a process is known to be dead: one of this machine that is not there any more."""
-    mine, parts = process_identity().split(" "), identity.split(" ")
-    if len(parts) != 4 or len(mine) != 4 or parts[:2] != mine[:2]:
-        return False
-    pid = int(parts[2])
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    try:
-        return _started(pid) != parts[3]
-    except OSError:  # it is not ours to look at
-        return False
-
-
-def _started(pid: int) -> str:
-    """Return when a process was started; empty of one that has ended and was not waited for."""
-    fields: Sequence[str] = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return "" if fields[0] in "ZX" else fields[19]
