@@ -19,7 +19,7 @@ from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import fields_of, get_log, read_parts, to_message
 from holdfast.interfaces.http.values import StateParts, long_text
 from holdfast.recording import Call as RecordedCall
-from holdfast.recording import decode_items
+from holdfast.recording import decode_items, restore_error
 from holdfast.store import CheckpointStore, messages, run
 
 RECORDINGS = RouteTable()
@@ -250,7 +250,7 @@ def _to_call(name: str, call: RecordedCall, lists: _StateLists) -> admin_models.
         given = given[1] if isinstance(given, list) and len(given) > 1 else None
     answer = _messages([call.result], 0) if _is_object(call.result) else []
     trees = [_short_json(each) for each in (given, call.result)]
-    error, whole = ("", True) if call.error is None else long_text(call.error, _LONGEST)
+    error = _error_text(call.error) if call.end else ""
     return admin_models.RecordedCallModel(
         name=name,
         kind=call.kind,
@@ -260,11 +260,20 @@ def _to_call(name: str, call: RecordedCall, lists: _StateLists) -> admin_models.
         given=total,
         result=trees[1][0],
         answer=answer[0] if answer else None,
-        error=error,
+        error=error[:_LONGEST],
         chunks=len(call.chunks or ()),
         ended=call.end > 0,
-        complete=known and whole and trees[0][1] and trees[1][1],
+        complete=known and len(error) <= _LONGEST and trees[0][1] and trees[1][1],
     )
+
+
+def _error_text(stored: Any) -> str:
+    """Return a recorded error as text; empty if there is none. The text of one whose class is not known names it."""
+    if stored is None:
+        return ""
+    error = restore_error(stored)
+    name = type(error).__name__
+    return str(error) if name == "RecordedError" else f"{name}: {error}"
 
 
 def _short_json(value: Any) -> tuple[Any, bool]:
