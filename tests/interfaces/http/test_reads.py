@@ -49,6 +49,8 @@ READS = (
     "/timeline?query=kind%3Acheckpoint&oldest_first=true",
     "/scopes/agent:writer/keys/draft",
     "/hooks/executions",
+    "/hooks/statistics",
+    "/threads/chat/recording",
     "/schemas",
     "/erasures",
     "/backups",
@@ -60,6 +62,7 @@ ELSEWHERE = {
         "/agents/{id}",
         "/agents/{id}/transitions",
         "/artifacts/{id}",
+        "/hooks/executions/{reference}",
         "/timeline/{id}/causes",
         "/timeline/{id}/effects",
         "/artifacts/{id}/changes",
@@ -69,7 +72,7 @@ ELSEWHERE = {
         "/sessions/{id}",
     )
 }
-"""Operations that `test_records.py` tries: they need an agent, an id, a repository or a key."""
+"""Operations that `test_records.py` and `test_recordings.py` try: they need an agent, an id, a repository or a key."""
 
 
 def test_every_operation_that_reads_fits_the_document(served: ServedStore) -> None:

@@ -55,6 +55,8 @@ def test_calls_of_hooks_are_filtered_summed_up_and_found(recorded: ServedStore, 
     assert [client.get_hook_execution(each.reference) for each in found] == found
     statistics = {each.hook: each for each in client.get_hook_statistics().items}
     assert (statistics["limit_discount"].calls, statistics["limit_discount"].failures) == (3, 1)
+    for path in (f"/hooks/executions/{quote(found[0].reference, safe='')}", f"/threads/{THREAD}/recording"):
+        assert recorded.get(path).status == 200  # and fits the document
     for path in ("executions/1%2Fx%2Fy", "executions/x"):
         assert recorded.request("GET", f"/api/v1/hooks/{path}").status in (400, 404)
     remote = holdfast.open(recorded.url, token=recorded.token)
