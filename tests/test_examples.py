@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast.errors import VetoError
+from holdfast.hooks import HookContext
 from holdfast.scripts import ScriptHook
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -181,6 +183,24 @@ def test_hooks_of_the_examples() -> None:
         assert state["note"] == {"text": ["write to [address]", 1.5, None]}
         limit.close()
         redact.close()
+
+
+@pytest.mark.nightly
+def test_recorded_hooks_are_checked(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'agents.db'}"
+    with holdfast.open(url) as store:
+
+        @store.hooks.before("state.set", record=True)
+        def limit(call: HookContext) -> Any:
+            return min(call.value, 200)
+
+        for value in (50, 150):
+            store.state("agent:a")["budget"] = value
+    code, printed, errors = run_script("check_hooks.js", url, "--code", "hooks=tests.store.replayed_hooks:register")
+    assert (code, errors) == (0, "")
+    assert printed[0] == "limit of agent:a budget: changed, and was ok"
+    assert printed[-1].startswith("2 calls, 1 differ; ")
+    assert run_script("check_hooks.js", url)[0] == 1
 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.iterdir()), ids=lambda path: path.name)

@@ -70,6 +70,12 @@ _ACCESS = {
     "Maintenance": "`store.maintenance`",
     "Backups": "`store.backups(name)`, for each repository that the host names: in Python by the option `backups` of "
     "`Sandbox`, at the command line by `--backups name=repository`.",
+    "Replay": "`holdfast.replay`: functions of a module, as in Python, called with a dot also in Lua. The `graph`, "
+    "`kind` or `register` is a name that the host gave: in Python by the option `code` of `Sandbox`, at the command "
+    "line by `--code name=module:name`. A recording is `store` with the name of a `thread`, or the name of a file that "
+    "the host gave, by `recordings` or `--recording name=file`.",
+    "ReplayReport": "`holdfast.replay.run(…)`, `run_agent`, `compare`; its fields are those of Python.",
+    "HookReplay": "`holdfast.replay.run_hooks(…)`; its fields are `calls`, `differing`, `skipped` and `summary`.",
     "Diff": "`thread.diff(…)`, `state.diff`, `agents.diff`; its fields are `old`, `new`, `changes` and `summary`.",
 }
 _REFERENCES = re.compile(r"::\n\n(?: {4}.*\n|\n)+")

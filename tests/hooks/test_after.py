@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Delete
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LINKS
 from holdfast.engine import trace_context
 from holdfast.engine.events import digest
 from holdfast.engine.row_format import Line
@@ -271,6 +273,7 @@ def test_after_hook_is_not_called_for_what_it_does_itself() -> None:
 def test_recording_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     written: list[Any] = []
     ended: list[Any] = []
+    one = Delete(LINKS, ("one",))
     fails = [TransientError("not now"), TransientError("not yet")]
 
     def write(told: list[Any], changes: list[Any]) -> None:
@@ -281,9 +284,10 @@ def test_recording_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
 
     later = later_module.AfterQueue(lambda job: None, write, every=0.01)  # type: ignore[arg-type,return-value]
     for n in range(3):
-        later.record(n, "one" if n == 1 else None)  # type: ignore[arg-type]
+        later.record(n, one if n == 1 else None)  # type: ignore[arg-type]
     assert later.drain(30)
-    assert (written, ended) == ([0, 1, 2], ["one"])
+    assert (written, ended) == ([0, 1, 2], [one])
+    assert not later.is_waiting(one.prefix)
     assert "not recorded yet" in caplog.text
     later.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,10 +14,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.interface import Scan
+from holdfast.backends.interface import Row, Scan
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.process_identity import process_identity
 from holdfast.backends.tables import LINKS
 from holdfast.errors import InvalidError
+from holdfast.hooks.pending_calls import PendingCall
+from holdfast.hooks.registry import HookRegistry
+from tests.hooks.kit import Clock, store
 
 KILLED = """
 import os, signal, sys, threading
@@ -124,3 +130,100 @@ def test_a_call_that_was_skipped_or_whose_change_is_gone() -> None:
         store.state(agent="a")["n"] = 2
         assert store.hooks.drain(60)
         assert pending(store) == 1  # it was not made: the hook is off
+
+
+def test_calls_that_this_process_gave_up_are_made_later() -> None:
+    clock = Clock()
+    with store(clock) as held:
+        made, failing = list[Any](), [True]
+
+        @held.hooks.after("state.set", durable=True, max_failures=1, rest=30, name="deliver")
+        def deliver(call: Any) -> None:
+            if failing[0]:
+                raise OSError("the network is down")
+            made.append((call.value, call.is_repeated))
+
+        for n in range(3):
+            held.state(agent="a")["n"] = n
+            assert held.hooks.drain(60)
+        assert pending(held) == 2  # the first failed, and the hook is off
+        failing[0] = False
+        clock.pass_by(10)
+        assert held.hooks.recover() == 0  # it is still off
+        clock.pass_by(100)
+        assert held.hooks.recover() == 1  # the trial
+        assert held.hooks.drain(60)
+        assert held.hooks.recover() == 1
+        assert held.hooks.drain(60)
+        assert (made, pending(held)) == ([(1, True), (2, True)], 0)
+
+
+def test_no_more_calls_are_taken_over_than_can_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, block, made = Clock(), threading.Event(), list[int]()
+    with store(clock) as held:
+
+        @held.hooks.after("state.set", durable=True, name="deliver")
+        def deliver(call: Any) -> None:
+            block.wait(60)
+            made.append(call.value)
+
+        registry = HookRegistry.of(held._engine)
+        assert registry is not None
+        monkeypatch.setattr(registry.after_queue, "_max_waiting", 3)
+        for n in range(8):
+            held.state(agent="a")["n"] = n
+        assert held.hooks.list()[0].dropped
+        clock.pass_by(100)
+        assert held.hooks.recover() == 0  # those that wait are not taken over, and there is no place for the others
+        block.set()
+        rounds = 0
+        while pending(held):
+            assert held.hooks.drain(60)
+            clock.pass_by(100)
+            assert held.hooks.recover() <= 3
+            rounds += 1
+        assert rounds > 2
+        assert sorted(made) == [*range(8)]
+
+
+def test_a_store_that_fails_for_a_moment_loses_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, made = Clock(), list[int]()
+    with store(clock) as held:
+        held.hooks.after("state.set", durable=True, name="deliver", max_failures=1, rest=1)(lambda call: 1 / 0)
+        for n in range(2):
+            held.state(agent="a")["n"] = n
+            assert held.hooks.drain(60)
+        assert pending(held) == 1
+        held.hooks.remove("deliver")
+        held.hooks.after("state.set", durable=True, name="deliver")(lambda call: made.append(call.value))
+        clock.pass_by(100)
+
+        async def fail(*_: object) -> None:
+            raise holdfast.errors.TransientError("the server restarts")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(held._engine.lines, "find", fail)
+            with pytest.raises(holdfast.errors.TransientError):
+                held.hooks.recover()
+        assert pending(held) == 1
+        clock.pass_by(100)
+        held.hooks.recover()
+        assert held.hooks.drain(60)
+        assert (made, pending(held)) == ([1], 0)
+
+
+@pytest.mark.skipif(not process_identity(), reason="the system does not say when a process was started")
+def test_another_process_with_the_number_of_one_that_ended_does_not_have_its_calls() -> None:
+    boot, namespace, _, started = process_identity().split(" ")
+    parent = os.getppid()  # it lives
+
+    def is_left(process: str, age: int = 0) -> bool:
+        row = Row(("", "", "pending", "h", "id x"), (1000, json.dumps([f"{process}|token", "p", "s", "k", "", ""])))
+        return PendingCall.of(row).is_abandoned(1000 + age)
+
+    assert is_left(f"{boot} {namespace} {parent} 1")
+    assert is_left(f"{boot} {namespace} {os.getpid()} {started}")  # a store of this process that was closed
+    began = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+    assert not is_left(f"{boot} {namespace} {parent} {began}", 10**15)
+    assert not is_left(f"other {namespace} {parent} {began}", 10**11)
+    assert is_left(f"other {namespace} {parent} {began}", 10**12)

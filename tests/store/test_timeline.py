@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import apsw
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,11 +18,14 @@ from opentelemetry.sdk.trace import TracerProvider
 import holdfast
 from holdfast import PersistentAgent, Store
 from holdfast.agents import Machine
-from holdfast.backends.sqlite.backend import SQLiteBackend
+from holdfast.backends.postgres import setup
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.store import TimelineEvent, TimelinePage
+from tests.hooks.kit import Clock
+from tests.hooks.kit import store as hook_store
 from tests.security.sensitive.test_protection import FixedKeys
+from tests.servers import mongodb, postgres
 from tests.support.cases import case
 
 
@@ -43,6 +47,11 @@ def places(events: list[TimelineEvent]) -> list[tuple[str, str, str]]:
 @pytest.fixture
 def busy(store: Store) -> Store:
     """A store in which one request led to several changes."""
+    return fill(store)
+
+
+def fill(store: Store) -> Store:
+    """Have one request lead to several changes."""
 
     @store.hooks.after("state.set", scope="agent:a", name="react", record=True)
     def react(call: Any) -> None:
@@ -73,6 +82,8 @@ def test_all_that_happened_is_on_one_axis(store: Store) -> None:
     worker.start()
     worker.transition("work")
     worker.once("charge", lambda: 7)
+    with pytest.raises(ZeroDivisionError):
+        worker.once("split", lambda: 1 // 0)
     worker.stop()
     with pytest.raises(holdfast.errors.DeniedError):
         store.as_identity(agent="b").state(user="ann").get("name")
@@ -83,9 +94,11 @@ def test_all_that_happened_is_on_one_axis(store: Store) -> None:
     assert [event.time for event in found] == sorted((event.time for event in found), reverse=True)
     assert [*store.timeline.query(oldest_first=True, limit=3).all()] == found[::-1]
     failed = store.timeline.query(errors=True)
-    assert {event.outcome for event in failed} == {"veto", "vetoed", "denied"}
+    assert {event.outcome for event in failed} == {"veto", "vetoed", "denied", "error"}
     assert all(event.failed for event in failed)
-    steps = store.timeline.query("kind:step key:step/*")
+    (step,) = store.timeline.query("kind:step", errors=True)
+    assert (step.key, step.outcome, step.summary.split(":")[0]) == ("step/split", "error", "failed")
+    steps = store.timeline.query("kind:step key:step/charge")
     assert [(event.scope, event.key, event.summary) for event in steps] == [
         ("agent:w1", "step/charge", "done"),
         ("agent:w1", "step/charge", "running"),
@@ -158,8 +171,16 @@ def test_long_chains_and_many_effects_are_followed(store: Store) -> None:
     assert [node.id for _, node in tree.walk() if node.id in ids] == ids
     assert sum(1 for _ in tree.walk()) == 5 + 1 + 2 + 3 + 4
     assert [node.id for _, node in store.timeline.causes(ids[-1]).walk()] == ids[::-1]
-    cut = store.timeline.effects(ids[0], limit=1)
-    assert len(cut.links) <= 2
+    whole = sum(1 for _ in tree.walk())
+    assert not any(node.more for _, node in store.timeline.effects(ids[0], limit=whole).walk())
+    for limit in (1, 3, whole - 1):
+        cut = store.timeline.effects(ids[0], limit=limit)
+        assert sum(1 for _ in cut.walk()) == limit
+        assert any(node.more for _, node in cut.walk())
+    assert [node.more for _, node in store.timeline.causes(ids[-1], limit=2).walk()] == [False, True]
+    for wrong in ("", 5, None):
+        with pytest.raises(InvalidError):
+            store.timeline.effects(wrong)  # type: ignore[arg-type]
 
 
 def test_pages_are_bounded_and_cursors_belong_to_their_question(busy: Store) -> None:
@@ -178,6 +199,13 @@ def test_pages_are_bounded_and_cursors_belong_to_their_question(busy: Store) -> 
     with pytest.raises(InvalidError):
         busy.timeline.query("kind:hook", cursor=first.next)
     assert busy.timeline.query(limit=0) == []
+    for times in ({"since": "1h"}, {"until": "0s"}, {"query": "time>1h"}, {"since": timedelta(hours=1)}):
+        page = busy.timeline.query(limit=2, **times)
+        rest = busy.timeline.query(limit=100, cursor=page.next, **times)
+        assert [*page, *rest] == [*busy.timeline.query(**times)]
+        assert len(rest) == 4
+    assert list(busy.timeline.query(since="9999-12-31")) == []
+    assert len(busy.timeline.query(until="9999-12-31")) == 6
 
 
 def test_an_identity_sees_what_it_may_read(busy: Store) -> None:
@@ -210,11 +238,16 @@ def test_sensitive_data_is_redacted_also_by_later_policies(store: Store) -> None
     store.put("chat", {"note": key})
     store.hooks.drain()
     assert key in str([*store.timeline.query()])  # the control: without a policy it is shown
+    assert len(store.timeline.query(f'"{key}"')) >= 2
+    store.put("long", {"messages": [{"role": "user", "content": "x" * 165 + f" {key}"}]})
     store.sensitive.protect("redact", keys=FixedKeys())
     shown = store.timeline.query()
     assert key not in str([*shown])
     assert key not in shown.to_html()
     assert key not in json.dumps(shown.to_otlp())
+    assert key[:8] not in str([*shown])  # also where a summary is cut
+    assert list(store.timeline.query(f'"{key}"')) == []  # nor can it be guessed by searching
+    assert list(store.timeline.query(f"{key[:6]}*")) == []
 
 
 def test_spans_of_opentelemetry_are_taken_along(store: Store) -> None:
@@ -239,6 +272,53 @@ def test_spans_of_opentelemetry_are_taken_along(store: Store) -> None:
     assert all(len(each["traceId"]) == 32 and len(each["spanId"]) == 16 for each in spans)
 
 
+def test_spans_of_another_trace_are_linked(store: Store) -> None:
+    tracer = TracerProvider().get_tracer("test")
+    with tracer.start_as_current_span("request"), holdfast.correlation("mine"):
+        first = store.put("chat", {"n": 1})
+    with holdfast.correlation("mine", cause=first.id):
+        store.state(agent="a")["n"] = 1
+    effect, cause = store.timeline.query().to_otlp()["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert effect["traceId"] != cause["traceId"]
+    assert (effect["parentSpanId"], effect["links"]) == (
+        *("", [{"traceId": cause["traceId"], "spanId": cause["spanId"]}]),
+    )
+
+
+def test_events_of_a_line_that_was_removed_have_their_causes(store: Store) -> None:
+    store.sessions.start("visit")
+    store.state(session="visit")["n"] = 1
+    (change,) = store.timeline.query("kind:change key:n scope:session:visit")
+    with holdfast.correlation("c", cause=change.id):
+        store.state(agent="a")["n"] = 1
+    store.sessions.end("visit")
+    (again,) = store.timeline.query("kind:change key:n scope:session:visit")
+    assert again.id == change.id
+    assert [node.events[0].scope for _, node in store.timeline.effects(change.id).walk()] == [
+        *("session:visit", "agent:a"),
+    ]
+
+
+def test_a_clock_that_was_set_back_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.store.timeline.rows._MOST", 4)
+    monkeypatch.setattr("holdfast.hooks.execution_log._PAGE", 4)
+    clock = Clock()
+    with hook_store(clock) as store:
+        store.hooks.before("state.set", name="check", inline=True)(lambda call: None)
+        clock.pass_by(86_400)
+        store.state(agent="a")["n"] = "ahead"
+        clock.pass_by(-86_400)
+        for number in range(20):
+            clock.pass_by(1800)
+            store.state(agent="a")["n"] = number
+        changes = store.timeline.query("kind:change", scope="agent:a", limit=3)
+        assert changes[0].summary == '"ahead"'
+        assert len([*changes.all()]) == 21
+        calls = store.hooks.history(scope="agent:a", limit=3)
+        assert calls[0].time > calls[1].time
+        assert len([*calls.all()]) == 21
+
+
 def test_the_document_is_escaped_and_complete(busy: Store) -> None:
     evil = '<script>alert("x")</script>'
     busy.put(evil, {evil: evil})
@@ -249,15 +329,53 @@ def test_the_document_is_escaped_and_complete(busy: Store) -> None:
     assert "http-equiv" in html
 
 
-def test_the_index_and_a_scan_agree(busy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not busy.capabilities.times:
-        pytest.skip("it has no index of times")
-    queries = ["", *QUERIES]
-    indexed = [list(busy.timeline.query(query, limit=2).all()) for query in queries]
-    capabilities = busy.capabilities._replace(times=False)
-    monkeypatch.setattr(SQLiteBackend, "capabilities", capabilities)
-    assert busy.capabilities == capabilities
-    assert [list(busy.timeline.query(query, limit=2).all()) for query in queries] == indexed
+@pytest.mark.parametrize(
+    ("place", "backend"),
+    [
+        (lambda: "sqlite://", "sqlite.backend.SQLiteBackend"),
+        (postgres, "postgres.backend.PostgresBackend"),
+        (mongodb, "mongodb.backend.MongoDBBackend"),
+    ],
+    ids=["sqlite", "postgresql", "mongodb"],
+)
+def test_the_index_and_a_scan_agree(
+    place: Callable[[], str], backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = place()
+    with holdfast.open(f"{tmp_path}/store.db" if url == "sqlite://" else url) as store:
+        fill(store)
+        store.access.grant('agent:é"x', "write", thread="chat")
+        store.as_identity(agent='é"x').thread("chat").update({"n": 1})
+        queries = ["", *QUERIES, 'actor:"agent:é\\"x"', "kind:access", "-kind:change", "cause:*"]
+
+        def ask() -> list[Any]:
+            (change,) = store.timeline.query("kind:change agent:a")
+            pages = [list(store.timeline.query(query, limit=2).all()) for query in queries]
+            failed = list(store.timeline.query(errors=True))
+            return [*pages, failed, store.timeline.effects(change.id), store.timeline.causes(thread="log", path="seen")]
+
+        capabilities, indexed = store.capabilities, ask()
+        assert capabilities.times
+        assert all(found for query, found in zip(queries, indexed, strict=False) if query not in QUERIES)
+        monkeypatch.setattr(f"holdfast.backends.{backend}.capabilities", capabilities._replace(times=False))
+        assert not store.capabilities.times
+        assert ask() == indexed
+
+
+def test_a_schema_of_an_older_version_gets_the_index_from_its_owner() -> None:
+    url = postgres()
+    with holdfast.open(url) as store:
+        fill(store)
+        expected = list(store.timeline.query())
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP INDEX holdfast.events_time")
+    with holdfast.open(url) as store:
+        assert not store.capabilities.times
+        assert list(store.timeline.query()) == expected
+    setup(url)
+    with holdfast.open(url) as store:
+        assert store.capabilities.times
+        assert list(store.timeline.query()) == expected
 
 
 def test_a_file_of_an_older_version_gets_the_index(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ class Scan(NamedTuple):
 
     `start` (inclusive) and `stop` (exclusive) bound what follows the prefix; they may have fewer columns, and then only
     those are compared. With `by`, prefix, bounds and order are by the columns of that index, and then by the rest of
-    the key (`Table.order`); `TIME` is one where the store has the capability `times`, and a store may then leave out
-    rows that do not fit the `hints`. Without `bodies` rows may come with empty ones. `required` is how many rows there
+    the key (`Table.order`); `TIME` is one where the store has the capability `times`. A store may leave out rows that
+    do not fit the `hints`. Without `bodies` rows may come with empty ones. `required` is how many rows there
     are according to other rows, so that fewer mean that some are lost.
     """
 

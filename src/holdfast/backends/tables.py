@@ -64,7 +64,8 @@ class Table:
     ) -> None:
         """`in_feed` says whether `Backend.changes` names the lines of rows that change. Not for what is derived from
         other tables, nor for private rows of wrappers. `timed` says whether stores with the capability `times` can
-        scan the rows by `TIME`."""
+        scan the rows by `TIME`; of `STEPS`, those without an id, and those of lines that start with `␞`, may be left
+        out: they are not listed by time."""
         self.name = name
         self.key = key
         self.columns = columns or {}
@@ -84,8 +85,11 @@ class Table:
         """Return the columns by which rows are ordered: the key, or those of an index and then the rest of the key."""
         if not index:
             return tuple(self.key)
-        columns = ("tenant", TIME) if index == TIME and self.timed else self.indexes[index]
-        return tuple(dict.fromkeys((*columns, *self.key)))
+        return tuple(dict.fromkeys((*self.index_columns(index), *self.key)))
+
+    def index_columns(self, index: str) -> tuple[str, ...]:
+        """Return the columns of an index."""
+        return ("tenant", TIME) if index == TIME and self.timed else self.indexes[index]
 
 
 _LINE: dict[str, type] = {"tenant": str, "line": str}
@@ -151,6 +155,9 @@ QUARANTINE = Table("quarantine", {**_LINE, "number": int}, {"space": str, "time"
 
 JOBS = Table("jobs", {**_LINE, "name": str}, {"kind": str, "schedule": str, "state": str, "due": int, "version": int})
 """Scheduled jobs. They belong to no line: the name of the line is empty."""
+
+FIRST_JOB = "\x02"
+"""The first name that a job can have. Rows before it are timers of agents, of which there may be many."""
 
 EVENTS = Table(
     "events",

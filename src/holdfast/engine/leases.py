@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
-from holdfast.backends.tables import REFS, Key
+from holdfast.backends.runtime.drivers import Pause
+from holdfast.backends.tables import REFS, Key, Scalar
 from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import LEASE, Line
 from holdfast.errors import ConflictError
@@ -37,6 +38,11 @@ class Lease:
         self._life = _LIFE_NS if life is None else int(life * 1e9)
         self._row = Row((*line, LEASE, purpose, ""), (os.urandom(8).hex(), context.clock()))
 
+    @property
+    def token(self) -> str:
+        """The token of the lease, which no other has."""
+        return str(self._row.columns[0])
+
     def condition(self) -> Change:
         """Return the condition that the lease is still valid."""
         return Expect(REFS, self._row.key, self._row.columns)
@@ -45,16 +51,33 @@ class Lease:
         """Return the change that releases the lease."""
         return Delete(REFS, self._row.key)
 
-    async def acquire(self) -> None:
-        """Acquire the lease. `ConflictError` if another process has it."""
-        key, (_, now) = self._row.key, self._row.columns
-        (rows,) = await self._context.backend.read([Get(REFS, [key])])
-        # In both directions: clocks of two machines differ a little, and one that was set back may show a future time.
-        if rows and abs(int(now) - int(rows[0].columns[1])) < self._life:
-            raise self._conflict()
-        expected = rows[0].columns if rows else None
+    async def acquire(self, observe: float = 0) -> None:
+        """Acquire the lease. `ConflictError` if another process has it; see `require_free`."""
+        key, expected = self._row.key, await self.require_free(observe)
+        if observe:
+            self._row = Row(key, (self.token, self._context.clock()))
         if await self._context.backend.apply([Expect(REFS, key, expected), Put(REFS, self._row)]) is not None:
             raise self._conflict()
+
+    async def require_free(self, observe: float = 0) -> tuple[Scalar, ...] | None:
+        """Raise `ConflictError` if another process has the lease. Returns what its row must still be to acquire it.
+
+        One that has expired is free; or only if it is not renewed within `observe` seconds, either, where its holder
+        may well live: clocks differ, are set, and go on while a machine sleeps.
+        """
+        rows = await self._read()
+        # In both directions: clocks of two machines differ a little, and one that was set back may show a future time.
+        if rows and abs(self._context.clock() - int(rows[0].columns[1])) < self._life:
+            raise self._conflict()
+        if rows and observe:
+            await Pause(observe)
+            if await self._read() != rows:
+                raise self._conflict()
+        return rows[0].columns if rows else None
+
+    async def _read(self) -> list[Row]:
+        (rows,) = await self._context.backend.read([Get(REFS, [self._row.key])])
+        return rows
 
     async def renew_if_due(self) -> None:
         """Renew the lease, if a good part of its time has passed. `ConflictError` if another process took it over."""
@@ -68,7 +91,7 @@ class Lease:
         renewed = Row(self._row.key, (token, self._context.clock()))
         if await self._context.backend.apply([self.condition(), Put(REFS, renewed)]) is not None:
             # An earlier renewal, whose answer was lost, may have been applied.
-            (rows,) = await self._context.backend.read([Get(REFS, [self._row.key])])
+            rows = await self._read()
             if not rows or rows[0].columns[0] != token:
                 raise self._conflict()
             self._row = rows[0]

@@ -7,10 +7,10 @@ share a name.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from holdfast.backends.interface import Backend, Scan
+from holdfast.backends.interface import Backend, Get, Scan
 from holdfast.backends.tables import LINES, Key
 from holdfast.engine.model.scopes import GLOBAL, KINDS, Scope
 from holdfast.engine.model.scopes import MARK as STATE
@@ -25,6 +25,9 @@ MARK = "␟"
 
 AGENTS = f"{STATE}agents:"
 """The start of names of lines with agents."""
+
+_STEPS_START, _STEPS_END = f"{STATE}agent:", "/steps:main"
+"""The start and the end of names of lines with the durable steps of agents."""
 
 
 ACCESS, AUDIT = f"{STATE}access", f"{STATE}audit"
@@ -215,6 +218,29 @@ async def lines_of_kinds(
             if len(rows) < _PAGE or (only_threads and not names[-1].startswith(prefix)):
                 break
             start = names[-1] + "\0"
+
+
+def steps_of(agent: Line) -> Line:
+    """Return the line of the durable steps of an agent, by the line of the agent."""
+    return agent._replace(name=f"{_STEPS_START}{agent.name.removeprefix(AGENTS)}{_STEPS_END}")
+
+
+def agent_of(steps: Line) -> Line | None:
+    """Return the line of the agent that has these durable steps; None if it is another kind of line."""
+    name = steps.name
+    if not name.startswith(_STEPS_START) or not name.endswith(_STEPS_END):
+        return None
+    return steps._replace(name=AGENTS + name[len(_STEPS_START) : -len(_STEPS_END)])
+
+
+async def with_steps(backend: Backend, lines: Sequence[Line]) -> list[Line]:
+    """Return lines with those of the durable steps of the agents among them: who has the agent without its steps would
+    run them again."""
+    agents = [steps_of(line) for line in lines if line.name.startswith(AGENTS)]
+    known = frozenset(lines) if agents else frozenset()
+    steps = [line for line in agents if line not in known]
+    (rows,) = await backend.read([Get(LINES, [tuple(line) for line in steps])]) if steps else ([],)
+    return [*lines, *(Line(*map(str, row.key)) for row in rows)]
 
 
 def _after(prefix: str) -> str:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 
-from holdfast.backends.interface import Change
+from holdfast.backends.interface import Delete
 from holdfast.backends.runtime.threads import WorkerThread
+from holdfast.backends.tables import Key
 from holdfast.engine.events import Event
 from holdfast.hooks.context import HookedChange
 from holdfast.hooks.hook import Hook, log
@@ -38,7 +39,7 @@ class QueuedHook:
 
     __slots__ = ("context", "ended", "finished", "hook", "subject")
 
-    def __init__(self, hook: Hook, subject: HookedChange, context: Context, ended: Change | None = None) -> None:
+    def __init__(self, hook: Hook, subject: HookedChange, context: Context, ended: Delete | None = None) -> None:
         self.ended = ended
         """The change that says that it was run, if it is durable."""
         self.hook = hook
@@ -54,7 +55,7 @@ class AfterQueue:
     def __init__(
         self,
         run: Callable[[QueuedHook], Event],
-        write: Callable[[list[Event], list[Change]], None],
+        write: Callable[[list[Event], list[Delete]], None],
         most: int = MAX_WAITING,
         every: float = _RECORD_INTERVAL,
     ) -> None:
@@ -75,7 +76,9 @@ class AfterQueue:
         """The waiting calls by the name of the hook and the scope."""
         self.waiting = 0
         """How many wait or are at work."""
-        self._unrecorded: list[tuple[Event, Change | None]] = []
+        self._unrecorded: list[tuple[Event, Delete | None]] = []
+        self._pending: set[Key] = set()
+        """The rows of durable calls that wait, are at work, or are not recorded yet."""
         self._writing = False
         self._draining = False
         self._closed = False
@@ -89,6 +92,7 @@ class AfterQueue:
         with self._changed:
             if self.waiting >= self._max_waiting:
                 self._drop()
+            self._hold(job.ended)
             self.waiting += 1
             self._all.append(job)
             while self._all and self._all[0].finished:
@@ -106,12 +110,30 @@ class AfterQueue:
             oldest = self._all.popleft()
             if not oldest.finished:
                 oldest.finished = True
+                self._let_go([oldest.ended])
                 oldest.hook.dropped += 1
                 self.waiting -= 1
                 self.dropped += 1
                 if self.dropped & (self.dropped - 1) == 0:  # the first, the second, the fourth and so on
                     log.error("too many after-hooks wait: %d were dropped so far", self.dropped)
                 return
+
+    @property
+    def capacity(self) -> int:
+        """How many more calls can wait."""
+        return max(0, self._max_waiting - self.waiting)
+
+    def is_waiting(self, row: Key) -> bool:
+        """Return whether the durable call with this row waits, is at work, or is not recorded yet."""
+        with self._lock:
+            return row in self._pending
+
+    def _hold(self, ended: Delete | None) -> None:
+        if ended is not None:
+            self._pending.add(ended.prefix)
+
+    def _let_go(self, ended: Iterable[Delete | None]) -> None:
+        self._pending.difference_update(each.prefix for each in ended if each is not None)
 
     def _serve(self, key: tuple[str, str]) -> None:
         """Run the waiting calls of a hook in a scope, as long as there are any."""
@@ -134,17 +156,20 @@ class AfterQueue:
             finally:
                 with self._changed:
                     self.waiting -= 1
+                    # One that was not run, because the hook is off, is still pending.
+                    if event is None or event.outcome == "skipped":
+                        self._let_go([job.ended])
                     if event is not None:
-                        # One that was not run, because the hook is off, is still pending.
                         self.record(event, None if event.outcome == "skipped" else job.ended)
                     if not self.waiting:
                         self._changed.notify_all()
 
     # Recording --------------------------------------------------------------------------------------------------
 
-    def record(self, event: Event, ended: Change | None = None) -> None:
+    def record(self, event: Event, ended: Delete | None = None) -> None:
         """Record an execution with the next batch."""
         with self._lock:  # the condition's own, which takes fewer calls
+            self._hold(ended)
             self._unrecorded.append((event, ended))
             if self._recorder is None and not self._closed:
                 self._recorder = WorkerThread("holdfast-hook-rows", self._record_loop)
@@ -163,8 +188,9 @@ class AfterQueue:
                 self._changed.wait_for(self._is_due, None if self._closed else self._interval)
                 records, self._unrecorded = self._unrecorded[:_MAX_ROWS], self._unrecorded[_MAX_ROWS:]
                 self._writing = True
+            ended = [each for _, each in records if each is not None]
             try:
-                self._write([event for event, _ in records], [ended for _, ended in records if ended is not None])
+                self._write([event for event, _ in records], ended)
                 failed = 0
             except Exception as error:  # noqa: BLE001 - it is reported, and tried again
                 failed += 1
@@ -178,6 +204,8 @@ class AfterQueue:
             finally:
                 with self._changed:
                     self._writing = False
+                    if not failed:
+                        self._let_go(ended)
                     self._changed.notify_all()
             if failed:
                 time.sleep(min(self._interval, 0.1 * failed))

@@ -95,9 +95,10 @@ class HookOperations:
         In each scope, it is called in the order of the changes. The rest is as in `before`.
 
         With `durable`, the call is stored with the change, until it was made and recorded. If the process is killed,
-        the call is made by one that registers a hook of this name: soon on the same machine, else after ten minutes. It
-        is made at least once: `call.call_id` is the same each time, and `call.is_repeated` says that it may be another
-        one. Its points are those of keys and `checkpoint.save`.
+        the call is made by one that registers a hook of this name: soon on the same machine, else after ten minutes. A
+        call that was not made because the hook was off, or too many waited, is made later. It is made at least once:
+        `call.call_id` is the same each time, and `call.is_repeated` says that it may be another one. Its points are
+        those of keys and `checkpoint.save`.
         """
         return self._register(AFTER, points, False, options, durable=durable)
 

@@ -15,6 +15,7 @@ from holdfast.backends.tables import EVENTS, TIME
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event, lines_of, place_of
+from holdfast.engine.ids import time_of
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import flatten
 from holdfast.engine.model.scopes import MARK, THREAD, Scope, check_key, parse_place
@@ -125,8 +126,8 @@ async def _append(
 
 _PAGE = 1000
 
-_SLACK = 60 * 10**9
-"""Executions are recorded at most this many nanoseconds after they ended."""
+_SKEW = 60 * 10**9
+"""By how many nanoseconds the clocks of processes differ, at most."""
 
 Redact: TypeAlias = Callable[[bytes], bytes]
 """Returns packed details without sensitive data."""
@@ -263,7 +264,8 @@ def _parse_cursor(tenant: str, cursor: str) -> ExecutionKey:
 async def _scan_line(
     engine: Engine, line: tuple[str, str], matches: Callable[[Row], bool], since: int, limit: int
 ) -> list[Row]:
-    """Return the latest matching rows of a line. Ids of steps sort by time, but executions are recorded later."""
+    """Return the latest matching rows of a line. They are ordered by the ids of their steps, and no execution ended
+    after the time in the id, also if a clock was set back."""
     found: list[Row] = []
     stop: tuple[Any, ...] = ()
     while True:
@@ -271,7 +273,7 @@ async def _scan_line(
         (rows,) = await engine.context.backend.read([query])
         found = nlargest(limit, [*found, *filter(matches, rows)], key=_sort_key)
         first = since if len(found) < limit else _sort_key(found[-1])[0]
-        if len(rows) < _PAGE or int(rows[-1].columns[0]) < first - _SLACK:
+        if len(rows) < _PAGE or 0 < time_of(str(rows[-1].key[2])) < first - _SKEW:
             return found
         stop = rows[-1].key[2:]
 

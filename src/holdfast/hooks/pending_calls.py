@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.backends.interface import Change, Delete, Expect, Put, Row, Scan
+from holdfast.backends.paging import following
 from holdfast.backends.runtime.process_identity import has_ended, process_identity
 from holdfast.backends.tables import LINKS, Key
 from holdfast.engine.engine import Engine
@@ -26,7 +27,7 @@ from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import read_at
 from holdfast.engine.trace_context import Trace
-from holdfast.errors import HoldfastError
+from holdfast.errors import CorruptError, NotFoundError
 from holdfast.hooks.context import HookedChange
 from holdfast.hooks.execution_log import LINE
 from holdfast.hooks.hook import Hook
@@ -39,6 +40,12 @@ POINTS = frozenset({"state.set", "state.patch", "state.delete", "state.expire", 
 
 _PATIENCE = 600 * 10**9
 """For how long a process that is not known here is believed to run its calls, in nanoseconds."""
+
+_OWN_PATIENCE = 60 * 10**9
+"""After how long a call of this store that it neither runs nor waits for was given up: its hook was off, or too many
+waited."""
+
+_PAGE = 1000
 
 _owners: set[str] = set()
 """The stores of this process that run calls."""
@@ -88,7 +95,7 @@ class PendingCall(NamedTuple):
         ended = has_ended(process)
         return abs(now - self.time) > _PATIENCE if ended is None else ended
 
-    def ended(self) -> Change:
+    def ended(self) -> Delete:
         """Return the change that removes the row."""
         return Delete(LINKS, self.row.key)
 
@@ -121,23 +128,37 @@ def pending_rows(
     ]
 
 
-async def claim_abandoned(engine: Engine, tenant: str, hook: str, owner: str) -> list[PendingCall]:
-    """Return the calls of a hook that nobody is going to make, as those of this owner. Each is given to one only."""
+async def claim_abandoned(
+    engine: Engine, tenant: str, hook: str, owner: str, is_waiting: Callable[[Key], bool], most: int
+) -> list[PendingCall]:
+    """Return calls of a hook that nobody is going to make, as those of this owner, of which `is_waiting` says whether
+    it is going to. Each is given to one only; there may be more than are returned."""
     backend, now, found = engine.context.backend, engine.context.clock(), list[PendingCall]()
-    (rows,) = await backend.read([Scan(LINKS, (tenant, LINE, PENDING, hook))])
-    for row in rows:
-        call = PendingCall.of(row)
-        if not call.is_abandoned(now):
-            continue
-        target = msgspec.json.encode((owner, *call[3:8])).decode()
-        claimed = Row(row.key, (now, target))
-        if await backend.apply([Expect(LINKS, row.key, row.columns), Put(LINKS, claimed)]) is None:
-            found.append(call._replace(owner=owner, row=claimed))
-    return found
+    scan = Scan(LINKS, (tenant, LINE, PENDING, hook), limit=_PAGE)
+    while True:
+        (rows,) = await backend.read([scan])
+        for row in rows:
+            call = PendingCall.of(row)
+            if len(found) >= most:
+                return found
+            if call.owner == owner:
+                is_left = abs(now - call.time) > _OWN_PATIENCE and not is_waiting(row.key)
+            else:
+                is_left = call.is_abandoned(now)
+            if not is_left:
+                continue
+            target = msgspec.json.encode((owner, *call[3:8])).decode()
+            claimed = Row(row.key, (now, target))
+            if await backend.apply([Expect(LINKS, row.key, row.columns), Put(LINKS, claimed)]) is None:
+                found.append(call._replace(owner=owner, row=claimed))
+        if len(rows) < _PAGE:
+            return found
+        scan = scan._replace(start=following(rows[-1].key[4:]))
 
 
 async def load_subject(engine: Engine, tenant: str, call: PendingCall) -> HookedChange | None:
-    """Return what a hook is called with, as it was when the change was made; None if the change is gone."""
+    """Return what a hook is called with, as it was when the change was made; None if the change is gone, or cannot be
+    read any more."""
     is_checkpoint = call.point.startswith("checkpoint.")
     line = Line(tenant, call.scope if is_checkpoint else MARK + call.scope)
     codec = engine.context.codec
@@ -153,7 +174,7 @@ async def load_subject(engine: Engine, tenant: str, call: PendingCall) -> Hooked
     try:
         point = await engine.lines.find(line, call.id)
         stored = await read_at(engine, line, point, look)
-    except HoldfastError:
+    except (NotFoundError, CorruptError):
         return None
     load = partial(unpack_state if is_checkpoint else unpack, codec)
     subject = HookedChange(

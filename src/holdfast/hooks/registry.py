@@ -289,12 +289,15 @@ class HookRegistry:
         return pending_rows(self.tenant, self.owner, hooks, subject, id, self.engine.context.clock())
 
     async def recover(self) -> int:
-        """Run the calls of durable hooks that other processes have left. Returns their number."""
+        """Run the calls of durable hooks that other processes have left, or that this one gave up. Returns their
+        number."""
         count = 0
         for hook in self._hooks:
-            if not hook.durable:
+            state, queue = hook.breaker.state, self.after_queue
+            if not hook.durable or state == "open":
                 continue
-            for call in await claim_abandoned(self.engine, self.tenant, hook.name, self.owner):
+            most = min(queue.capacity, 1) if state == "trying" else queue.capacity
+            for call in await claim_abandoned(self.engine, self.tenant, hook.name, self.owner, queue.is_waiting, most):
                 count += 1
                 subject = await load_subject(self.engine, self.tenant, call)
                 if subject is not None:

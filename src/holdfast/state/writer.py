@@ -80,6 +80,8 @@ class KeyWrite:
     """The version of the schema of a value that comes from elsewhere, such as another scope."""
     scope_schema: str = ""
     """The version of the scope as a whole that it comes from."""
+    outcome: str = "ok"
+    """The outcome that its event has: a value may say that something failed."""
 
     @property
     def is_patch(self) -> bool:
@@ -251,7 +253,7 @@ class _LineEdit:
             self._schemas, self.request.key_schemas = {}, ()
         for each in writes:
             await self._edit_key(view, parent, loaded, each, put, removed)
-        self._describe()
+        self._describe(writes)
         return EditMap(tuple(removed), tuple(put))
 
     async def _take_schema(self, view: ScopeView, schemas: set[str]) -> None:
@@ -396,7 +398,7 @@ class _LineEdit:
             each.action != "delete" and not each.is_patch and not each.whole and weigh(each.packed) > _WORTH_COMPARING
         )
 
-    def _describe(self) -> None:
+    def _describe(self, writes: Sequence[KeyWrite]) -> None:
         """Set the metadata of the step: who made it and why, and the previous versions of its keys."""
         more: dict[str, object] = {}
         if self._trace.artifacts:
@@ -404,7 +406,10 @@ class _LineEdit:
         if len(self.written) <= _MANY:
             more["before"] = {each.key: each.before for each in self.written}
         actor, self._time = self._handle.guard.actor, self._handle.now()
-        events = [Event("change", actor, each.action, each.key) for each in self.written]
+        events = [
+            Event("change", actor, done.action, done.key, each.outcome)
+            for done, each in zip(self.written, writes, strict=True)
+        ]
         if self.hooks is not None:
             if self.hooks.notes:
                 events = [self._with_notes(event, self.hooks) for event in events]
@@ -418,7 +423,7 @@ class _LineEdit:
     def _with_notes(self, event: Event, hooks: KeyHooks) -> Event:
         """Return the event of a change with the notes of hooks."""
         detail = hooks.packed_notes(event.target)
-        return event if not detail else Event(event.kind, event.actor, event.action, event.target, detail=detail)
+        return event._replace(detail=detail) if detail else event
 
     def _attach(self, id: str) -> list[Change]:
         made = self._audit.rows(id)

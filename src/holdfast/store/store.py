@@ -24,6 +24,7 @@ from holdfast.engine.namespaces import (
     lines_of_kinds,
     parse_kinds,
     select_lines,
+    with_steps,
 )
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path
@@ -32,12 +33,7 @@ from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
 from holdfast.security.handle import ScopeParts, StoreHandle
 from holdfast.state.api import ScopedOperations, sync_or_async_property
-from holdfast.store.thread import (
-    AsyncThread,
-    Thread,
-    ThreadOperations,
-    check_schema,
-)
+from holdfast.store.thread import AsyncThread, Thread, ThreadOperations, check_schema
 from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration
 
@@ -426,6 +422,8 @@ class StoreOperations(ThreadListing, ScopedOperations):
             lines = await self._engine.lines.of_threads(self.tenant, names)
         if format not in ("holdfast", "json"):
             raise InvalidError(f"the format is 'holdfast' or 'json', not {format!r}")
+        if format == "holdfast":
+            lines = await with_steps(self._engine.context.backend, lines)
         if format == "json" and not self._engine.context.rows.may_be_clear("export"):
             raise clear_refused("export")
         # Before the first byte is written: nothing leaves the store without a record.

@@ -4,6 +4,8 @@ otherwise."""
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.backends.interface import Batch
 from holdfast.backends.memory import MemoryBackend
-from holdfast.errors import OutcomeUnknownError
+from holdfast.errors import ConflictError, OutcomeUnknownError
 from holdfast.jobs import JobRunner
 from tests.agents.steps.desk import ID, append_line, desk_of, lines_of
 from tests.maintenance.kit import Clock, timed
@@ -132,6 +134,48 @@ def test_of_racing_processes_one_runs_and_all_get_its_result(count: int, tmp_pat
     assert len(lines_of(trace)) == 3
 
 
+def _stop_in_step(path: Path, trace: Path, results: Any) -> None:
+    with holdfast.open(path) as store:
+        desk = desk_of(store)
+
+        def charge() -> str:
+            append_line(trace, "charged")
+            os.kill(os.getpid(), signal.SIGSTOP)  # as a machine that sleeps
+            return "first"
+
+        try:
+            results.put(desk.once("charge", charge, lease=LEASE))
+        except ConflictError as error:
+            results.put(error.code)
+
+
+@pytest.mark.parametrize("policy", ["raise", "retry"])
+def test_a_process_that_was_stopped_for_longer_than_its_lease_and_others_agree(policy: Any, tmp_path: Path) -> None:
+    path, trace = tmp_path / "a.db", tmp_path / "trace.txt"
+    with holdfast.open(path) as store:
+        desk_of(store)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    process = context.Process(target=_stop_in_step, args=(path, trace, results))
+    process.start()
+    assert process.pid is not None
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+    try:
+        with holdfast.open(path) as store:
+            desk = desk_of(store)
+            try:
+                got = desk.once("charge", lambda: "second", lease=LEASE, on_unknown=policy)
+            except OutcomeUnknownError:
+                got = "unknown"
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    assert (got, results.get(timeout=30)) == (("unknown", "first") if policy == "raise" else ("second", "lease-lost"))
+    process.join()
+    with holdfast.open(path) as store:
+        assert desk_of(store).once("charge", lambda: "third") == ("first" if policy == "raise" else "second")
+    assert len(lines_of(trace)) == 1
+
+
 class Crash(BaseException):
     """The end of a process, as far as the store can see."""
 
@@ -185,7 +229,7 @@ def test_however_often_it_crashes_a_step_runs_at_most_once_unless_the_policy_is_
             return f"run {runs}"
 
         try:
-            results.add(desk.once("charge", charge, on_unknown=policy))
+            results.add(desk.once("charge", charge, on_unknown=policy, lease=0.02))
         except ValueError as error:
             errors.add(str(error))
         except OutcomeUnknownError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,18 +14,25 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.agents import RETRY, AsyncPersistentAgent, Retry, StepRecord
-from holdfast.agents.steps.records import steps_of
+from holdfast.backends.interface import Batch
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.engine.namespaces import steps_of
 from holdfast.errors import (
-    ConflictError,
     DeniedError,
     HandlerError,
     InvalidError,
     NotFoundError,
     OutcomeUnknownError,
+    UnavailableError,
     UnsupportedError,
 )
 from tests.agents.steps.desk import ID, Desk, desk_of
+from tests.maintenance.kit import Clock, awaited, timed
+
+
+class AsyncDesk(AsyncPersistentAgent, name="tests: async desk"):
+    """The asyncio form of `Desk`."""
 
 
 class PowerCut(BaseException):
@@ -272,9 +280,6 @@ def test_asyncio() -> None:
 
 
 async def _use_asyncio() -> None:
-    class AsyncDesk(AsyncPersistentAgent, name="tests: async desk"):
-        pass
-
     calls = []
 
     async def charge(order: int) -> int:
@@ -418,16 +423,181 @@ def test_an_agent_that_is_not_attached_says_so() -> None:
         Desk().once("a", Charge())
 
 
-def test_a_process_that_lost_its_lease_records_nothing(store: Store, desk: Desk) -> None:
-    """As after a sleep of the machine: another process took the lease, and recorded by policy."""
+# Processes that are presumed dead, and live ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["nothing", "raise", "retry", "by hand"])
+def test_a_process_that_was_presumed_dead_records_its_result_unless_another_resolved_the_step(
+    ending: str, store: Store, desk: Desk
+) -> None:
+    """As after a sleep of the machine: its lease is gone, and another process came."""
+
+    def other() -> None:
+        again = desk_of(store)
+        if ending == "raise":
+            assert told(lambda: again.once("charge", slow, lease=0.01)) == "step-outcome-unknown"
+        elif ending == "retry":
+            assert again.once("charge", lambda: "second", on_unknown="retry") == "second"
+        elif ending == "by hand":
+            again.steps.resolve("charge", result="according to the bank")
 
     def slow() -> str:
         line = desk.steps._line
-        lease = line.lease("charge", 0.0001)
-        run(lease.acquire())
-        return "late"
+        run(line.agent.handle.engine.context.backend.apply([line.lease("charge", 1).end()]))
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        return "first"
 
-    with pytest.raises(ConflictError) as raised:
-        desk.once("charge", slow)
-    assert raised.value.code == "lease-lost"
+    if ending in ("nothing", "raise"):
+        assert desk.once("charge", slow) == "first"
+        assert desk_of(store).once("charge", slow) == "first"
+    else:
+        assert told(lambda: desk.once("charge", slow)) == "lease-lost"
+        assert desk.once("charge", slow) in ("second", "according to the bank")
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_set_does_not_make_a_live_process_dead(hours: int) -> None:
+    clock, backend = Clock(), MemoryBackend()
+    desk, calls, ended = desk_of(timed(clock, backend)), list[int](), threading.Event()
+
+    def slow() -> str:
+        calls.append(1)
+        clock.now += hours * 3600 * 10**9
+        begun.set()
+        ended.wait(0.5)
+        return "slow"
+
+    begun = threading.Event()
+    runner = threading.Thread(target=lambda: desk.once("slow", slow, lease=0.3))
+    runner.start()
+    assert begun.wait(10)
+    assert desk_of(timed(clock, backend)).once("slow", slow, on_unknown="retry") == "slow"
+    runner.join()
+    assert calls == [1]
+
+
+class Silent(MemoryBackend):
+    """A store that cannot be reached for a while."""
+
+    silent = False
+    refused = 0
+
+    async def apply(self, batch: Batch) -> int | None:
+        if self.silent:
+            self.refused += 1
+            raise UnavailableError("the server cannot be reached")
+        return await super().apply(batch)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_lease_that_cannot_be_renewed_does_not_change_the_outcome(is_async: bool) -> None:
+    backend, calls = Silent(), list[int]()
+    store = timed(Clock(), backend)
+
+    def begin() -> None:
+        calls.append(1)
+        backend.silent = True
+
+    def charge() -> str:
+        begin()
+        while not backend.refused:
+            threading.Event().wait(0.01)
+        backend.silent = False
+        return "paid"
+
+    async def charge_later() -> str:
+        begin()
+        while not backend.refused:
+            await asyncio.sleep(0.01)
+        backend.silent = False
+        return "paid"
+
+    async def use() -> Any:
+        desk = AsyncDesk().attach(awaited(store), "a")
+        await desk.save()
+        return await desk.once("charge", charge_later, retry=3, lease=0.1)
+
+    desk_of(store)
+    found = asyncio.run(use()) if is_async else desk_of(store).once("charge", charge, retry=3, lease=0.1)
+    assert (found, calls) == ("paid", [1])
+
+
+def test_a_result_that_cannot_be_recorded_now_leaves_the_outcome_unknown(store: Store) -> None:
+    backend = Silent()
+    desk = desk_of(timed(Clock(), backend))
+
+    def charge() -> str:
+        backend.silent = True
+        return "paid"
+
+    assert told(lambda: desk.once("charge", charge)) == "step-outcome-unknown"
+    backend.silent = False
     assert desk.steps.get("charge").state == "running"
+
+
+def test_a_task_that_is_cancelled_after_the_function_ended_records_the_result() -> None:
+    async def use(turns: int) -> str:
+        """Cancel the task so many turns of the event loop after the function has ended. Returns what is recorded."""
+        calls = []
+
+        async def charge() -> str:
+            calls.append(1)
+            loop, task = asyncio.get_running_loop(), waiting
+
+            def cancel(left: int) -> None:
+                task.cancel() if not left else loop.call_soon(cancel, left - 1)
+
+            cancel(turns)
+            return "paid"
+
+        async with await holdfast.aopen("memory:") as store:
+            desk = AsyncDesk().attach(store, "a")
+            await desk.save()
+            waiting = asyncio.create_task(desk.once("charge", charge, lease=5))
+            with suppress(asyncio.CancelledError):
+                await waiting
+            assert (await desk.steps.get("charge")).state == "done"
+            assert await desk.once("charge", charge) == "paid"
+            assert calls == [1]
+            return "cancelled" if waiting.cancelled() else "returned"
+
+    seen = [asyncio.run(use(turns)) for turns in range(12)]
+    assert set(seen) == {"cancelled", "returned"}, "the moments are before, between and after"
+
+
+# Names and rights ------------------------------------------------------------------------------------------------
+
+
+def test_two_spellings_of_one_text_are_one_step(desk: Desk) -> None:
+    charge = Charge()
+    assert desk.once("caf\u00e9", charge) == desk.once("cafe\u0301", charge) == ["paid"]
+    assert len(charge.calls) == 1
+    assert desk.steps.get("cafe\u0301").attempts == 1
+    assert desk.steps.version("new") == 1
+
+
+def test_who_may_write_but_not_read_steps_gets_no_result(store: Store) -> None:
+    desk_of(store, "mine").once("secret", Charge(), 1)
+    store.agents.signal("mine", "s", "secret")
+    other = store.as_identity(agent="other")
+    store.access.grant("agent:other", ["write"], agent="mine", custom="steps/main")
+    with pytest.raises(DeniedError):
+        other.agents.steps("mine").once("secret", Charge(), 1)
+    store.access.grant("agent:other", ["read"], agent="mine", custom="steps/main")
+    assert other.agents.steps("mine").once("secret", Charge(), 1) == ["paid", 1]
+
+
+def test_a_version_is_that_of_the_whole_past_and_not_of_what_runs_now(store: Store) -> None:
+    desk = desk_of(store, "new")
+    assert desk.once("outer", lambda: desk.steps.version("nested")) == 1, "its own step is no past"
+    uses: list[Callable[[Desk], object]] = [lambda d: d.sleep(0.001, key="nap"), lambda d: d.wait_for("s", key="w")]
+    for number, use in enumerate(uses):
+        old = desk_of(store, f"old-{number}")
+        store.agents.signal(f"old-{number}", "s")
+        use(old)
+        old = desk_of(store, f"old-{number}")  # it was deployed again
+        assert old.steps.version("before it") == 0
+        use(old)
+        assert old.steps.version("after it") == 1

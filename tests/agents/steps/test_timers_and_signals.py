@@ -13,15 +13,16 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.agents.steps import timers
+from holdfast.agents.steps.signals import Signal
 from holdfast.agents.steps.timers import fire_timers
-from holdfast.backends.interface import Put, Query, Row, Scan
+from holdfast.backends.interface import Batch, Put, Query, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS
-from holdfast.errors import HoldfastError, InvalidError, NotFoundError
-from holdfast.jobs import JobRunner
+from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError
+from holdfast.jobs import JobRunner, Jobs
 from tests.agents.steps.desk import ID, Desk, desk_of
-from tests.maintenance.kit import Clock, timed
+from tests.maintenance.kit import Clock, Watched, knows, timed
 
 HOUR = 3600 * 10**9
 
@@ -82,6 +83,47 @@ def test_a_wait_under_a_key_gets_the_same_signal_after_a_restart_and_has_one_dea
     assert left.value == 3
 
 
+def test_who_waits_under_one_key_gets_one_signal_also_if_both_wait_at_once(store: Store) -> None:
+    desk_of(store)
+    got: list[Signal | None] = []
+    both = [
+        threading.Thread(target=lambda: got.append(desk_of(store).wait_for("approved", key="a")), daemon=True)
+        for _ in range(2)
+    ]
+    for each in both:
+        each.start()
+    while run(desk_of(store).steps._line.read(lambda view: view.item("wait/a"))) is None:
+        time.sleep(0.01)
+    time.sleep(0.05)  # the second one waits, too; if it comes late, it finds the record
+    store.agents.signal(ID, "approved", 1)
+    for each in both:
+        each.join(10)
+    assert [each and each.value for each in got] == [1, 1]
+    with pytest.raises(ConflictError) as raised:
+        desk_of(store).wait_for("other", timeout=0, key="a")
+    assert raised.value.code == "step-arguments"
+    store.agents.signal(ID, "cafe\u0301", 2)
+    spelled = desk_of(store).wait_for("caf\u00e9", timeout=0)
+    assert spelled is not None
+    assert spelled.value == 2
+
+
+def test_two_who_wait_without_a_key_share_the_signals(store: Store) -> None:
+    desk_of(store)
+    got: list[Signal | None] = []
+    both = [
+        threading.Thread(target=lambda: got.extend(desk_of(store).wait_for("s", timeout=20) for _ in range(10)))
+        for _ in range(2)
+    ]
+    for each in both:
+        each.start()
+    for number in range(20):
+        store.agents.signal(ID, "s", number)
+    for each in both:
+        each.join(30)
+    assert sorted(each.value for each in got if each is not None) == list(range(20))
+
+
 def test_ids_of_signals_are_forgotten_in_time() -> None:
     clock = Clock()
     store = timed(clock)
@@ -128,6 +170,108 @@ def test_timers_are_delivered_once_and_late_by_less_than_a_second(tmp_path: Path
         assert late.due < got.time
         assert (names_of(desk), desk.timers.list(), store.jobs.list()) == ([], [], [])
         assert run(other._handle.engine.context.backend.read([Scan(JOBS, ("",))]))[0] == []
+
+
+def test_timers_are_delivered_while_a_job_runs(store: Store) -> None:
+    desk, begun, ended = desk_of(store), threading.Event(), threading.Event()
+
+    def work(_: object) -> None:
+        begun.set()
+        assert ended.wait(20)
+
+    kinds = knows(Watched(work).kind("slow"))
+    Jobs(store, kinds).add("slow", "slow", schedule="every 1s")
+    with JobRunner(store, kinds):
+        assert begun.wait(20)
+        due = desk.timers.set("reminder", 0.05).due
+        while not (found := desk.steps.signals()):
+            assert datetime.now(UTC) - due < timedelta(seconds=10)
+            time.sleep(0.01)
+        ended.set()
+    assert found[0].time - due < timedelta(seconds=1)
+
+
+class Eager(MemoryBackend):
+    """A store with a runner that looks at every moment: after each write."""
+
+    runner: JobRunner | None = None
+    busy = False
+
+    async def apply(self, batch: Batch) -> int | None:
+        done = await super().apply(batch)
+        if self.runner is not None and not self.busy:
+            self.busy = True
+            await self.runner.fire_timers()
+            self.busy = False
+        return done
+
+
+def test_a_timer_that_is_due_while_it_is_set_is_delivered() -> None:
+    backend = Eager()
+    store = timed(Clock(), backend)
+    desk = desk_of(store)
+    backend.runner = JobRunner(timed(Clock(), backend))
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    desk.timers.set("now", past)
+    desk.timers.set("now", past)
+    assert names_of(desk) == ["now", "now"]
+    assert desk.timers.list() == []
+    assert run(backend.read([Scan(JOBS, ("",))]))[0] == []
+
+
+def test_an_agent_that_waits_needs_no_runner_for_its_timers() -> None:
+    clock, backend = Clock(), MemoryBackend()
+    desk = desk_of(timed(clock, backend))
+    for number in range(3):
+        desk.timers.set(f"t{number}", f"{number + 1}h", signal="s", value=number)
+    desk.timers.set("t1", "2h", signal="s", value="set again")
+    desk.timers.cancel("t2")
+    clock.now += 10 * HOUR
+    got = [desk_of(timed(clock, backend)).wait_for("s", timeout=0) for _ in range(3)]
+    assert [each and each.value for each in got] == [0, "set again", None]
+    assert run(backend.read([Scan(JOBS, ("",))]))[0] == []
+    assert run(desk.steps._line.read(lambda view: view.all_keys("timer"))) == []
+
+
+def test_an_agent_that_waits_is_woken_by_its_timer(store: Store) -> None:
+    desk = desk_of(store)
+    due = desk.timers.set("reminder", 0.1).due
+    got = desk.wait_for("reminder", timeout=20)
+    assert got is not None
+    assert timedelta(0) <= got.time - due < timedelta(seconds=1)
+
+
+def test_deleted_and_erased_agents_leave_no_rows_of_timers(store: Store) -> None:
+    for id in ("deleted", "erased", "stays"):
+        desk = desk_of(store, id)
+        desk.metadata["subject"] = id
+        desk.save()
+        desk.timers.set("t", "1h")
+    store.agents.delete("deleted")
+    store.erasure.erase("erased")
+    (row,) = run(store._handle.engine.context.backend.read([Scan(JOBS, ("",))]))[0]
+    assert timers.line_of_timer(row) == desk_of(store, "stays").steps._line.line
+
+
+def test_timers_are_restored_with_their_agents_and_only_with_them(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        for id in ("a", "b"):
+            desk_of(store, id).timers.set("t", 0.05)
+        desk_of(store, "b").once("charge", abs, -1)
+        store.backups(tmp_path / "backups").create()
+        JobRunner(store).run_due()
+    for agents in (["b"], ["a", "b"]):
+        with holdfast.open(tmp_path / f"{len(agents)}.db") as copy:
+            backups = copy.backups(tmp_path / "backups")
+            backups.restore() if len(agents) == 2 else backups.restore(threads=["b"], kinds="agent")
+            context = copy._handle.engine.context
+            rows = [row for row in run(context.backend.read([Scan(JOBS, ("",))]))[0] if timers.line_of_timer(row)]
+            assert len(rows) == len(agents)
+            time.sleep(0.06)
+            for _ in range(2):
+                JobRunner(copy).run_due()
+            assert [names_of(desk_of(copy, id)) for id in agents] == [["t"]] * len(agents)
+            assert desk_of(copy, "b").once("charge", abs, -1) == 1
 
 
 def test_timers_survive_a_restart_and_a_clock_that_is_set_back_delivers_nothing_twice() -> None:

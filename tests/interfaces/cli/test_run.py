@@ -74,3 +74,15 @@ def test_a_script_has_the_repositories_that_are_named(url: str, tmp_path: Path) 
     for wrong in (["--backups", "main"], ["--backups", f"main={repository}", "--as", "agent:a"]):
         assert kit.run("run", str(script), *wrong, store=url).code == 2
     assert kit.run("run", str(script), "--json", store=url).error["code"] == "denied"
+
+
+def test_a_script_has_the_code_and_recordings_that_are_named(url: str, tmp_path: Path) -> None:
+    script, missing = tmp_path / "replay.js", str(tmp_path / "none.replay")
+    script.write_text("return await holdfast.replay.run('case', args.graph)")
+    named = ["--code", "shop=tests.none:graph", "--recording", f"case={missing}"]
+    denied = kit.run("run", str(script), "graph=tests.none:graph", *named, "--json", store=url)
+    assert denied.error["code"] == "denied"
+    found = kit.run("run", str(script), "graph=shop", *named, "--json", store=url)
+    assert (found.error["code"], missing in found.err) == ("not-found", True)
+    for option in ("--code", "--recording"):
+        assert kit.run("run", str(script), option, "nothing", store=url).code == 2

@@ -51,6 +51,17 @@ def test_events_are_listed_filtered_and_explained(busy: Hf, tmp_path: Path) -> N
     assert {each["scope"] for each in busy("timeline", "--as", "agent:b", "--json").records} == {"agent:b"}
 
 
+def test_a_listing_is_continued_by_its_cursor(busy: Hf) -> None:
+    asked = ("timeline", "correlation:run-1", "--since", "1h")
+    whole = busy(*asked).lines[1:]
+    first = busy(*asked, "-n", "2")
+    note = first.err.split()
+    assert note[-2] == "--after"
+    rest = busy(*asked, "--after", note[-1])
+    assert [*first.lines[1:], *rest.lines[1:]] == whole
+    assert "--after" not in rest.err
+
+
 def test_wrong_use_and_nothing_found(busy: Hf) -> None:
     assert busy("timeline", "kind:transfer").code == 3
     assert busy("timeline", "colour:red").code == 2

@@ -61,6 +61,10 @@ ELSEWHERE = {
     for path in (
         "/agents/{id}",
         "/agents/{id}/transitions",
+        "/agents/{id}/steps",
+        "/agents/{id}/steps/{key}",
+        "/agents/{id}/timers",
+        "/agents/{id}/signals",
         "/artifacts/{id}",
         "/hooks/executions/{reference}",
         "/timeline/{id}/causes",
@@ -72,7 +76,7 @@ ELSEWHERE = {
         "/sessions/{id}",
     )
 }
-"""Operations that `test_records.py` and `test_recordings.py` try: they need an agent, an id, a repository or a key."""
+"""Operations that tests of their own try: they need an agent, an id, a repository or a key."""
 
 
 def test_every_operation_that_reads_fits_the_document(served: ServedStore) -> None:

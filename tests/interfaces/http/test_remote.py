@@ -75,6 +75,8 @@ READS: dict[str, Read] = {
     "sessions": lambda store: [(each.id, each.user, each.scope, each.status) for each in store.sessions.list()],
     "artifacts": lambda store: [(each, store.artifacts.read(each.id)) for each in store.artifacts.list()],
     "agents": lambda store: store.agents.list(),
+    "steps": lambda store: store.agents.steps("none").list(),
+    "timers": lambda store: store.agents.timers("none").list(),
     "hooks": lambda store: (store.hooks.list(), store.hooks.history(), store.hooks.statistics()),
     "timeline": lambda store: store.timeline.query("kind:checkpoint"),
     "timeline.causes": lambda store: store.timeline.causes(store.timeline.query("kind:checkpoint")[0].id),

@@ -39,6 +39,10 @@ CHANGES = (
 ELSEWHERE = {
     ("POST", "/api/v1/reads/{part}/{operation}"),  # it reads
     ("POST", "/api/v1/agents/{id}/resolutions"),
+    ("POST", "/api/v1/agents/{id}/signals"),
+    ("POST", "/api/v1/agents/{id}/steps/{key}/resolutions"),
+    ("PUT", "/api/v1/agents/{id}/timers/{name}"),
+    ("DELETE", "/api/v1/agents/{id}/timers/{name}"),
     ("POST", "/api/v1/backups/{name}"),
     ("POST", "/api/v1/backups/{name}/drills"),
     ("POST", "/api/v1/jobs/{name}/runs"),
@@ -46,7 +50,7 @@ ELSEWHERE = {
     ("DELETE", "/api/v1/jobs/{name}/pause"),
     ("POST", "/api/v1/keys/rotations"),
 }
-"""Operations that `test_records.py` and `test_remote.py` try."""
+"""Operations that `test_agent_steps.py`, `test_records.py` and `test_remote.py` try."""
 
 
 def test_every_change_is_made_and_fits_the_document(writable: ServedStore) -> None:

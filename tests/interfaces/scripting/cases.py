@@ -58,6 +58,8 @@ store.thread("t").update({"a": 5}).state
 store.thread("t").resolve("HEAD~1").step
 store.thread("t").resolve("nothing") # not-found
 store.thread("t").get(0).state
+store.thread("t").pending_writes()
+store.thread("t").pending_writes("nothing") # not-found
 store.thread("t").get(-1) # invalid
 store.thread("t").info()
 store.thread("t").log(label="good")
@@ -65,6 +67,8 @@ store.thread("t").diff("HEAD~1", "HEAD")
 store.thread("t").diff(state={"a": 5}).summary
 store.thread("t").diff("HEAD~1", "HEAD").patch()
 store.thread("t").diff("HEAD~1", "HEAD").patch(test=True)
+store.thread("t").diff("HEAD~1", "HEAD").text(by_word=True)
+store.thread("t").diff("HEAD~1", "HEAD").stat()
 store.thread("t").diff("HEAD~1", "HEAD").apply({"a": 2, "b": [1, 2, 3], "c": None})
 store.thread("t").blame("a")
 store.thread("t").blame("b", limit=2)
@@ -522,6 +526,19 @@ copies.unfreeze()
 copies.prune(keep_last=1, dry_run=True).removed
 copies.unpin("1")
 copies.schedule("every 1d", drill=None)[0].name
+
+# replay
+store.hooks.before("state.set", name="limit", key="limited", record=True)(lambda call: None)
+store.state("agent:r").set("limited", 70)
+replayed = replay.run_hooks(store, "tests.store.replayed_hooks:register", hook="limit")
+replayed.calls[0].outcome
+replayed.check().differing
+replayed.skipped
+replay.run_hooks(store, "tests.store.replayed_hooks:register", hook="none").summary
+replay.run(store, "tests.store.replayed_hooks:register") # invalid
+replay.run_agent(store, "nothing", "tests.store.replayed_hooks:Clerk") # not-found
+replay.run_agent(store, "clerk-1", "tests.store.replayed_hooks:Clerk").check().steps
+replay.compare(store, store, thread="nothing") # not-found
 """
 
 

@@ -29,7 +29,7 @@ LUA = {
     "wide call": ("return select('#', table.unpack({}, 1, 1e7))", "script-failed"),
     "large call": ("store:put('x', {text = string.rep('x', 2 << 20)})", "too-large"),
     "many calls": ("for i = 1, 1e9 do store:state('agent:h'):get('x') end", "script-timeout"),
-    "many lines": ("while true do print(string.rep('x', 1000)) end", "script-timeout"),
+    "many lines": ("while true do print(string.rep('x', 1000)) end", "too-large"),
     "many functions": (
         "while true do store:state('agent:h'):change('n', function(v) return 1 end, 1) end",
         "script-timeout",
@@ -59,6 +59,11 @@ LUA = {
     "attributes of Python": ("return store.__class__ == nil and store._handle == nil", True),
     "functions of Python": ("return store:thread('t'):__init__()", "script-failed"),
     "metatables": ("return getmetatable(store)", "locked"),
+    "metatable of Python": (
+        "local _, e = pcall(function() local b = holdfast.bytes('x') b.data = {} store:put('x', {b = b}) end) "
+        "return type(e) .. tostring(getmetatable(e))",
+        "userdatalocked",
+    ),
     "metatable of texts": ("getmetatable('').__index = nil return store:state('agent:h'):get('canary')", "alive"),
     "broken libraries": (
         "for name in pairs(string) do string[name] = nil end table.concat, pairs, type = nil, nil, nil "
@@ -101,7 +106,8 @@ JAVASCRIPT = {
     "large call": ("await store.put('x', { text: 'x'.repeat(2 << 20) })", "too-large"),
     "many calls": ("for (;;) await store.state('agent:h').get('x')", "script-timeout"),
     "many calls at once": ("for (;;) store.state('agent:h').get('x')", "*"),
-    "many lines": ("for (;;) print('x'.repeat(1000))", "script-timeout"),
+    "many lines": ("for (;;) print('x'.repeat(1000))", "too-large"),
+    "half of a surrogate pair": ("print('\\ud800'); return 1", 1),
     "endless transaction": (
         "const { ConflictError } = holdfast.errors; await store.transact("
         "() => { throw new ConflictError('x', { code: 'version-mismatch' }) }, { attempts: 2 ** 40 })",

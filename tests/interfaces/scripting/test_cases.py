@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import errors, history, state
+from holdfast import errors, history, replay, state
 from holdfast.interfaces.scripting import calls
 from holdfast.interfaces.scripting.functions import script_table, type_name_of
 from holdfast.interfaces.scripting.values import MARK, Encoder
 from holdfast.scripts import Sandbox
 from tests.interfaces.scripting.cases import cases
 from tests.interfaces.scripting.translate import SETUP, translate
+from tests.store.test_replays import KIND, REGISTER, make_clerk
 from tests.support.cases import case
 
 _UNIQUE = re.compile(
@@ -83,12 +84,14 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[An
 
     names: dict[str, Any] = {name: getattr(state, name) for name in ("Increment", "Append", "AddToSet", "Max")}
     names |= {name: getattr(errors, name) for name in errors.__all__} | {"MISSING": history.MISSING, "fail": fail}
+    names["replay"] = replay
     with pytest.MonkeyPatch.context() as patch, holdfast.open("memory://") as store:
         # As of an AsyncState: in a Store it is a mapping instead.
         patch.setattr(state.State, "has", state.State.__contains__, raising=False)
         patch.setattr(state.State, "count", state.State.__len__, raising=False)
         patch.chdir(tmp_path_factory.mktemp("python"))  # where the repository is
         names["store"] = store
+        make_clerk(store)
         yield [run_in_python(line, names) for line, _ in cases()]
 
 
@@ -123,8 +126,15 @@ def test_languages_agree(
     monkeypatch.setattr(calls.Calls, "resolve", resolve)
     with (
         holdfast.open("memory://") as store,
-        Sandbox(language, store, timeout=60, backups={"main": store.backups(tmp_path)}) as sandbox,
+        Sandbox(
+            language,
+            store,
+            timeout=60,
+            backups={"main": store.backups(tmp_path)},
+            code={name: name for name in (REGISTER, KIND)},
+        ) as sandbox,
     ):
+        make_clerk(store)
         sandbox.run(SETUP[language])
         for (line, _), (value, code) in zip(cases(), expected, strict=True):
             with case(subtests, line):

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,7 @@ def test_an_error_of_the_script_says_where(sandbox: Sandbox) -> None:
         sandbox.run(source, name="mine")
     assert raised.value.code == "script-failed"
     assert "mine:2" in raised.value.trace
+    assert "mine:2" in str(raised.value)
 
 
 def test_an_error_that_a_script_raises_by_its_class(sandbox: Sandbox) -> None:
@@ -123,10 +125,16 @@ def test_an_error_that_a_script_raises_by_its_class(sandbox: Sandbox) -> None:
 
 
 def test_a_syntax_error(sandbox: Sandbox) -> None:
-    with pytest.raises(ScriptError) as raised:
-        sandbox.run("return 1 +* 2")
+    with pytest.raises(ScriptError, match=pick(sandbox, "mine:3: ", "line 3: ")) as raised:
+        sandbox.run("\n\nreturn 1 +* 2", name="mine")
     assert raised.value.code == "script-syntax"
     assert sandbox.run("return 1") == 1
+
+
+def test_a_syntax_error_of_data_is_no_error_of_the_script(store: holdfast.Store) -> None:
+    with Sandbox("javascript", store) as sandbox, pytest.raises(ScriptError, match="SyntaxError") as raised:
+        sandbox.run("return JSON.parse('{')")
+    assert raised.value.code == "script-failed"
 
 
 def test_output(store: holdfast.Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -161,6 +169,34 @@ def test_promises(store: holdfast.Store) -> None:
         assert store.get("late").state == {"n": 3}  # what is not awaited is done all the same
         with pytest.raises(NotFoundError):
             sandbox.run("store.get('c'); return 1")  # and its error is no secret
+
+
+def test_calls_that_nobody_waits_for(store: holdfast.Store, subtests: pytest.Subtests) -> None:
+    store.put("a", {"n": 1})
+    with Sandbox("javascript", store) as sandbox:
+        for source in (
+            "store.get('c'); await store.get('a'); return 1",
+            "Promise.all([store.get('c')]); return 1",
+            "['c'].forEach(async (id) => { await store.get(id) }); return 1",
+            "store.get('c').then((found) => found); return 1",
+        ):
+            with case(subtests, source), pytest.raises(NotFoundError):
+                sandbox.run(source)
+        for source in (
+            "store.get('c').catch(() => 0); return 1",
+            "store.get('c').then((found) => found).catch(() => 0); return 1",
+            "try { await store.get('c') } catch {} return 1",
+        ):
+            with case(subtests, source):
+                assert sandbox.run(source) == 1
+        sandbox.run("store.put('first', {}).then(() => store.put('second', {}))")
+        assert store.get("second").state == {}
+        with pytest.raises(ScriptError, match="boom"):
+            sandbox.run("store.put('third', {}); throw new Error('boom')")
+        assert store.get("third").state == {}, "it is left for the next run"
+        later = sandbox.run("return (id) => { store.put(id, {}); return 1 }")
+        assert later("fourth") == 1
+        assert store.get("fourth").state == {}
 
 
 # Identities --------------------------------------------------------------------------------------------------------
@@ -275,6 +311,31 @@ def test_hooks_in_files(store: holdfast.Store, tmp_path: Path) -> None:
         ScriptHook(tmp_path / "none.lua", store)
 
 
+def test_calls_that_wait_for_a_hook_that_is_stopped_have_a_new_process(store: holdfast.Store, tmp_path: Path) -> None:
+    (tmp_path / "hook.lua").write_text(
+        "return function(call) if call.value == 'grow' then local t = {} while true do t[#t + 1] = {} end end "
+        "return call.value .. '!' end"
+    )
+    hook = ScriptHook(tmp_path / "hook.lua", store, timeout=60, memory=4 << 20)
+    store.hooks.before("state.set", key="k", fail_closed=True, budget=120, max_failures=1000)(hook)
+
+    def change(number: int) -> Any:
+        state = store.state(f"agent:{number}")
+        try:
+            state["k"] = "grow" if number % 4 == 0 else "x"
+        except VetoError as error:
+            return error.code
+        return state["k"]
+
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(change, range(12)))
+    assert results == ["hook-failed" if number % 4 == 0 else "x!" for number in range(12)]
+    hook.close()
+    with pytest.raises(UnavailableError) as raised:
+        hook(None)  # it starts no further process
+    assert raised.value.code == "closed"
+
+
 # Several at once ---------------------------------------------------------------------------------------------------
 
 
@@ -351,22 +412,80 @@ def test_the_system_limits_the_process(sandbox: Sandbox) -> None:
     assert environment == b""
 
 
+def test_functions_last_as_long_as_the_call_that_gets_them(sandbox: Sandbox, store: holdfast.Store) -> None:
+    lua = """
+        for i = 1, 50 do store:transact(function(t) return i end) end
+        function on_set(call) end
+        store.hooks:before('state.set', {name = 'kept'})(on_set)
+        return function() end
+    """
+    javascript = """
+        for (let i = 0; i < 50; i++) await store.transact((t) => i);
+        globalThis.on_set = (call) => {};
+        await store.hooks.before('state.set', {name: 'kept'})(on_set);
+        return () => {};
+    """
+    sandbox.run(pick(sandbox, lua, javascript))
+    assert len(sandbox._calls._functions) == 2  # the hook, and the result
+    store.state("agent:a")["k"] = 1
+    assert store.hooks.list()[0].failures == 0
+    sandbox.run(pick(sandbox, "store.hooks:remove(on_set)", "await store.hooks.remove(on_set)"))
+    assert store.hooks.list() == []
+    many = "local t = {} for i = 1, 10001 do t[i] = function() end end return t"
+    with pytest.raises(TooLargeError, match="functions"):
+        sandbox.run(pick(sandbox, many, "return Array.from({length: 10001}, () => () => 1)"))
+
+
+def test_long_paths_are_not_remembered(sandbox: Sandbox) -> None:
+    hook = pick(sandbox, "store.hooks:before('state.set', {name = ('x'):rep(%d)})", "")
+    hook = hook or "store.hooks.before('state.set', {name: 'x'.repeat(%d)})"
+    for size in (10, 5000):
+        with pytest.raises(InvalidError):
+            sandbox.run(pick(sandbox, f"{hook % size}(1)", f"await {hook % size}(1)"))
+    assert max(map(len, sandbox._calls._handles)) < 1000
+
+
+def test_a_sandbox_belongs_to_its_process(store: holdfast.Store) -> None:
+    with Sandbox("lua", store) as sandbox:
+        sandbox._owner += 1  # as after a fork
+        with pytest.raises(UnavailableError, match="belongs to the process"):
+            sandbox.run("return 1")
+        sandbox._owner -= 1
+        assert sandbox.run("return 1") == 1
+
+
 def test_a_worker_ends_with_its_host() -> None:
     code = (
         "import holdfast, os; from holdfast.scripts import Sandbox\n"
-        "sandbox = Sandbox('lua', holdfast.open('memory://'))\n"
-        "print(sandbox.pid, flush=True); os._exit(0)"
+        "store = holdfast.open('memory://')\n"
+        "idle, busy = (Sandbox('lua', store, timeout=0.5, output=lambda _: os._exit(0)) for _ in range(2))\n"
+        "print(idle.pid, busy.pid, flush=True); busy.run('print(1) while true do end')"
     )
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    left = made.stdout.split()
+    assert len(left) == 2
     wait = threading.Event()
     for _ in range(400):
-        try:
-            if Path(f"/proc/{made.stdout.strip()}/stat").read_text().split()[2] == "Z":
-                return
-        except FileNotFoundError:
+        left = [pid for pid in left if is_running(pid)]
+        if not left:
             return
         wait.wait(0.05)
-    pytest.fail("the worker is still there")
+    pytest.fail("a worker is still there")
+
+
+def is_running(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_system_ends_a_script_if_the_host_does_not(store: holdfast.Store) -> None:
+    with Sandbox("lua", store, timeout=0.2) as sandbox:
+        sandbox._limits = sandbox._limits._replace(timeout=60)  # as a host that is late
+        with pytest.raises(ScriptError) as raised:
+            sandbox.run("while true do end")
+    assert raised.value.code == "script-timeout"
 
 
 def test_large_results_are_refused(store: holdfast.Store) -> None:
@@ -379,6 +498,9 @@ def test_large_results_are_refused(store: holdfast.Store) -> None:
         with pytest.raises(TooLargeError):
             sandbox.run("return 1", args={"text": "x" * (2 << 20)})
         assert sandbox.run("return 1") == 1
+        with pytest.raises(TooLargeError, match="prints"):
+            sandbox.run("while true do print(string.rep('x', 60000)) end")
+        assert sandbox.closed
 
 
 def test_expressions_do_not_run_in_the_host(sandbox: Sandbox, store: holdfast.Store) -> None:
@@ -440,6 +562,12 @@ def test_long_work_ends_with_the_time_of_the_script(store: holdfast.Store, tmp_p
 
 FORGED: list[bytes] = [
     *(b"", b"{}", b"[1]", b"nope", b'[[0,[]],"get",{}]', b'[[7,[]],"get",[]]', b'[[0,[["_engine",[]]]],"get",[]]'),
+    *(
+        b'[["replay",[]],"record",[]]',
+        b'[["os",[]],"run",[]]',
+        b'[[[],[]],"run",[]]',
+        b'[["replay",[["_code",[]]]],"get",[]]',
+    ),
     *(b'[[0,[]],"__class__",[]]', b'[[0,[]],".tenant",[]]', b'[[0,[]],"close",[]]', b'[[0,[]],"()",[]]'),
     *(b'[[0,[["thread",["t"]]]],"_save",[]]', b'[["x",[]],"get",[]]', b"[" * 5000, b'[[0,[[[],[]]]],"get",[]]'),
     *(

@@ -94,6 +94,14 @@ def test_numbers_on_their_own(store: holdfast.Store) -> None:
         assert type(sandbox.run("return holdfast.float(1)")) is float
 
 
+def test_numbers_of_thousands_of_digits(store: holdfast.Store, sandbox: Sandbox) -> None:
+    state = store.state("agent:v")
+    for value in (1 << 1024, -(1 << 1024), 1 << 20_000, -(1 << 20_000)):
+        state["k"] = [value]
+        assert (sandbox.run(RETURN[sandbox.language]) == [value]) is True
+        assert (state["r"] == [value]) is True
+
+
 def test_nan(store: holdfast.Store, sandbox: Sandbox) -> None:
     store.state("agent:v")["k"] = math.nan
     assert math.isnan(sandbox.run(RETURN[sandbox.language]))

@@ -55,6 +55,8 @@ class _Lua:
     def Name(self, node: ast.Name) -> str:
         if node.id in ("Increment", "Append", "AddToSet", "Max", "MISSING", "ReplaceValue"):
             return f"holdfast.{node.id}"
+        if node.id == "replay":
+            return "holdfast.replay"
         return f"holdfast.errors.{node.id}" if node.id.endswith("Error") else node.id
 
     def List(self, node: ast.List) -> str:
@@ -101,7 +103,8 @@ class _Lua:
         function = node.func
         if isinstance(function, ast.Attribute):
             name = "end_" if function.attr == "end" else function.attr
-            return f"{self.write(function.value)}:{name}({self.arguments(node)})"
+            is_module = isinstance(function.value, ast.Name) and function.value.id == "replay"
+            return f"{self.write(function.value)}{'.' if is_module else ':'}{name}({self.arguments(node)})"
         if isinstance(function, ast.Name) and function.id in ("list", "len"):
             return ("#" if function.id == "len" else "") + self.write(node.args[0])
         return f"{self.write(function)}({self.arguments(node)})"

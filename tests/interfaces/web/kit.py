@@ -119,6 +119,7 @@ def fill_odd(store: holdfast.Store) -> None:
     agent.start()
     agent.conversation.append({"role": HOSTILE, "content": HOSTILE})
     agent.transition("knead", 1)
+    fill_steps(store, agent, HOSTILE[HOSTILE.index("<img") :])  # a name has no slash
 
 
 class Baker(holdfast.PersistentAgent, name="web-baker", on_incomplete="manual"):
@@ -146,6 +147,27 @@ class Baker(holdfast.PersistentAgent, name="web-baker", on_incomplete="manual"):
             raise ValueError("the oven is cold")
 
 
+def charge(amount: float) -> dict[str, float]:
+    """A step: one that is done, one that fails, and one whose process ends."""
+    if amount < 0:
+        raise KeyboardInterrupt  # as if the process ended here
+    if amount > 100:
+        raise ValueError("the card was declined: its limit is 100 EUR")
+    return {"paid": amount}
+
+
+def fill_steps(store: holdfast.Store, agent: holdfast.PersistentAgent, name: str = "") -> None:
+    """Durable steps of each outcome, timers and waiting signals; all with a name, if one is given."""
+    agent.once(name or "charge-42", charge, 9.5)
+    with contextlib.suppress(KeyboardInterrupt):
+        agent.once(f"{name}2" if name else "charge-43", charge, -1.0)
+    with contextlib.suppress(ValueError):
+        agent.once(f"{name}3" if name else "charge-44", charge, 900.0)
+    agent.timers.set(name or "reminder", "2h")
+    agent.timers.set(f"{name}2" if name else "give-up", "7d", value=name)
+    store.agents.signal(agent.id, name or "approved", {"by": name or "Ada"}, id=f"{name}approval-42")
+
+
 def fill_agents(store: holdfast.Store) -> None:
     """Agents in several states; one failed a transition, and one was interrupted by a crash."""
     for number in range(4):
@@ -161,6 +183,8 @@ def fill_agents(store: holdfast.Store) -> None:
             baker.transition("cool")
             if day < number:
                 baker.transition("sell")
+        if number == 3:
+            fill_steps(store, baker)
     crashed = Baker().attach(store, "baker-crashed")
     crashed.start()
     crashed.transition("knead", 3)
@@ -300,6 +324,9 @@ ACTION_VIEWS = {
     "restore-step": "/threads/chat-1/00000050/actions/restore",
     "merge": "/threads/chat-1/00000050/actions/merge?theirs=shorter",
     "prune": "/threads/chat-1/00000050/actions/prune?keep_last=10",
+    "resolve-step": "/agents/baker-3/steps/charge-43/resolve?how=retry",
+    "cancel-timer": "/agents/baker-3/timers/give-up/cancel",
+    "signal": "/agents/baker-3/signal?name=approved&value=no",
 }
 """An address of some actions, of the same store where it may be changed."""
 

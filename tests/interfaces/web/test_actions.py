@@ -16,7 +16,7 @@ import holdfast
 from holdfast.interfaces.web.actions import ACTIONS
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import Answer, ServedStore
-from tests.interfaces.web.kit import HOSTILE, fill_odd
+from tests.interfaces.web.kit import HOSTILE, Baker, fill_odd, fill_steps
 from tests.interfaces.web.test_pages import get, read, signed_in
 
 
@@ -109,6 +109,79 @@ def test_what_concerns_the_thread_does_not_name_a_step(writable: ServedStore) ->
         text = get(writable, f"/threads/t/c1/actions/{action}").text
         title, heading = (re.findall(f"<{tag}[^>]*>(.*?)</{tag}>", text)[0] for tag in ("title", "h1"))
         assert ("#1" in title) == ("#1" in heading) == has_step, action
+
+
+def test_actions_on_steps_timers_and_signals_show_what_they_would_do(writable: ServedStore) -> None:
+    store, page = writable.store, "/agents/baker"
+    baker = Baker().attach(store, "baker")
+    baker.start()
+    empty = get(writable, page).text
+    assert all(f"<code>agent.{each}(" in empty for each in ("once", "timers.set", "wait_for"))
+    fill_steps(store, baker)
+    shown = get(writable, page).text
+    assert "Without an outcome: 1 step" in shown
+    assert "holdfast agent steps baker" in shown
+    retried = get(writable, f"{page}/steps/charge-43/resolve?how=retry")
+    assert "holdfast agent resolve-step baker charge-43 --retry" in retried.text
+    assert "as attempt 2, with the same idempotency key" in retried.text
+    assert 'data-typed="charge-43"' in retried.text
+    failed = post(writable, f"{page}/steps/charge-44/resolve", [("how", "error"), ("value", "no &c")])
+    assert "error=&#39;no &amp;c&#39;)" in failed.text
+    cancelled = get(writable, f"{page}/timers/reminder/cancel")
+    assert "the signal reminder is not sent" in cancelled.text
+    sent = get(writable, f"{page}/signal?name=paid&value=%7B%22n%22%3A1%7D&signal_id=s1")
+    assert "signal(&#39;baker&#39;, &#39;paid&#39;, {&#39;n&#39;: 1}, id=&#39;s1&#39;)" in sent.text
+    for path in (
+        "steps/charge-43/resolve",
+        "steps/charge-43/resolve?how=error",
+        "steps/charge-43/resolve?how=result&value=x",
+        "steps/charge-42/resolve?how=retry",
+        "timers/none/cancel",
+        "signal",
+        "signal?name=a&value=x",
+    ):
+        answer = get(writable, f"{page}/{path}")
+        assert (answer.status, request_of(answer)) == (200, None), path
+        assert "(&#39;charge-43&#39;, retry=True)" not in answer.text, "what is copied does nothing unchosen"
+    for path in ("steps/none/resolve", "x/steps/charge-43/resolve"):
+        assert get(writable, f"{page}/{path}").status == 404, path
+    steps, timers = store.agents.steps("baker"), store.agents.timers("baker")
+    assert (steps.get("charge-43").state, len(timers.list()), len(steps.signals())) == ("running", 2, 1)
+    for each in (retried, failed, cancelled, sent):
+        apply(writable, each)
+    assert steps.get("charge-43").state == "waiting"
+    assert steps.get("charge-44").error == "HandlerError: no &c"
+    assert [each.name for each in timers.list()] == ["give-up"]
+    assert [(each.name, each.value) for each in steps.signals()] == [("approved", {"by": "Ada"}), ("paid", {"n": 1})]
+
+
+def test_actions_on_steps_are_offered_to_who_may(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        baker = Baker().attach(store, "baker")
+        baker.start()
+        fill_steps(store, baker)
+        store.access.grant("user:eve", "read", agent="baker")
+        reads = store.access.grant("user:eve", "read", agent="baker", custom="steps/main")
+        store.access.grant("user:eve", "write", agent="baker", custom="steps/main", keys="signal")
+        token = store.access.issue_token("user:eve").secret
+        actions = ("steps/charge-43/resolve", "timers/reminder/cancel", "signal")
+        for write, offered in ((True, [False, False, True]), (False, [False, False, False])):
+            with ServedStore(store, page_routes, write=write) as served:
+                cookie = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(token)}"}
+
+                def load(path: str, served: ServedStore = served, cookie: dict[str, str] = cookie) -> Answer:
+                    return served.request("GET", path, token=None, headers=cookie)
+
+                shown = load("/agents/baker")
+                assert "charge-43" in shown.text, "it may read the steps"
+                assert [f'href="/agents/baker/{each}"' in shown.text for each in actions] == offered
+                assert [load(f"/agents/baker/{each}").status == 200 for each in actions] == offered
+        store.access.revoke(reads)
+        with ServedStore(store, page_routes, write=True) as served:
+            cookie = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(token)}"}
+            shown = served.request("GET", "/agents/baker", token=None, headers=cookie)
+            assert "charge-43" not in shown.text, "it may not read the steps, and only that is missing"
+            assert (shown.status, 'href="/agents/baker/signal"' in shown.text) == (200, True)
 
 
 def test_a_job_is_paused_and_resumed_by_who_may(writable: ServedStore, served: ServedStore) -> None:

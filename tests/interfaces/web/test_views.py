@@ -187,6 +187,24 @@ def test_an_incomplete_transition_is_resolved(page: Any, writable: ServedStore) 
     assert writable.store.agents.load("baker-crashed").pending is None
 
 
+def test_a_step_without_an_outcome_is_resolved(page: Any, writable: ServedStore) -> None:
+    steps = writable.store.agents.steps("baker-3")
+    page.goto(f"{writable.url}/agents/baker-3")
+    page.locator(".attention-card a").click()
+    button = page.locator("[data-apply]")
+    page.locator("select[name=how]").select_option("result")
+    page.wait_for_selector("[data-preview] .wrong >> text=not JSON")
+    assert button.count() == 0
+    page.locator("textarea").fill('{"paid": 9.5}')
+    page.wait_for_selector("[data-preview] >> text=--result '{\"paid\": 9.5}'")
+    assert button.is_disabled()
+    page.locator("[data-typed]").fill("charge-43")
+    button.click()
+    page.wait_for_url("**/agents/baker-3")
+    assert page.locator(".attention-card").count() == 0
+    assert (steps.get("charge-43").state, steps.get("charge-43").resolved) == ("done", "by hand")
+
+
 @pytest.mark.nightly
 def test_markup_in_any_name_does_not_run(page: Any, writable: ServedStore) -> None:
     for path in ODD_VIEWS:

@@ -26,6 +26,7 @@ from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.steps.api import AsyncSteps, AsyncTimers, Steps, Timers
 from holdfast.agents.steps.records import StepLine
 from holdfast.agents.steps.signals import send_signal
+from holdfast.agents.steps.timers import row_removals
 from holdfast.agents.storage import json_document, listing
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.listing import AgentFilter, AgentInfo, AgentStep
@@ -225,10 +226,10 @@ class AgentsOperations:
                 last = await handle.engine.lines.latest_step(line.line) if again else newest
                 if last is None:
                     raise line.not_found_error()
-                return [Expect(STEPS, (*line.line, last.branch, last.seq + 1), None)]
+                timers = await row_removals(handle.engine, steps)
+                return [Expect(STEPS, (*line.line, last.branch, last.seq + 1), None), *timers]
 
-            guards = both_preconditions(permit.guards, require_unchanged)
-            steps = StepLine(line).line
+            guards, steps = both_preconditions(permit.guards, require_unchanged), StepLine(line).line
             lines = [line.line, *([steps] if await handle.engine.lines.latest_step(steps) is not None else [])]
             await remove_lines(handle.engine, lines, handle.guard.actor, guards)
             hooks.call_after(newest.depth + 1, newest.id)

@@ -25,8 +25,9 @@ from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.steps.api import AsyncSteps, AsyncTimers, StepKey, Steps, Timers
 from holdfast.agents.steps.once import LEASE, OnUnknown, Retry
 from holdfast.agents.steps.records import StepLine
-from holdfast.agents.steps.signals import Signal, wait_for_signal
+from holdfast.agents.steps.signals import Signal
 from holdfast.agents.steps.timers import sleep_until
+from holdfast.agents.steps.waits import wait_for_signal
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.listing import read_summary
 from holdfast.agents.storage.record import Status, error_text
@@ -246,6 +247,10 @@ class AgentOperations:
     def _step_line(self) -> StepLine:
         return StepLine(self.persister.line)
 
+    def _reach(self, kind: str, key: str) -> None:
+        """Remember that this process has come to a sleep or a wait, for versions of the code."""
+        self.persister.lifecycle.reached_steps.add(f"{kind}/{self._step_line.check_key(key)}")
+
     def _steps(self) -> Steps:
         """The durable steps of the agent."""
         return Steps(self._step_line, self.persister)
@@ -321,11 +326,13 @@ class AgentOperations:
     async def sleep_until(self, when: Time | Duration, *, key: str) -> bool:
         """Sleep until a time, or for a duration. It is recorded under the key: after a restart, the same call sleeps
         for what is left. Returns False if `timers.cancel(key)` ended it."""
+        self._reach("sleep", key)
         return await sleep_until(self._step_line, when, key)
 
     @sync_and_async
     async def sleep(self, duration: Duration, *, key: str) -> bool:
         """Sleep for a duration. See `sleep_until`."""
+        self._reach("sleep", key)
         return await sleep_until(self._step_line, parse_duration(duration, positive=True), key)
 
     @sync_and_async
@@ -335,6 +342,8 @@ class AgentOperations:
         With a key, what came is recorded, also that nothing did: after a restart, the same call returns it again, and
         the timeout counts from the first one.
         """
+        if key is not None:
+            self._reach("wait", key)
         return await wait_for_signal(self._step_line, signal, timeout, key)
 
     async def _enter_context(self) -> None:

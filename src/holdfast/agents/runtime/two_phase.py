@@ -109,8 +109,8 @@ class Lifecycle:
         """What was found half-done at starts, and how it was resolved."""
         self.owns_status = False
         """Whether this object set the agent's status, and not a process that is gone."""
-        self.passed_steps: set[str] = set()
-        """The keys of the durable steps that this process has passed."""
+        self.reached_steps: set[str] = set()
+        """The records of durable steps, sleeps and waits that this process has come to."""
         self.unsaved_result: UnsavedResult | None = None
         self._lock = make_save_lock()
         if persister.spec.machine is not None:

@@ -77,14 +77,14 @@ class StepsOperations:
             else:
                 ...  # as agents that began before do
 
-        The first call records it: `version`, if the agent has passed no step in the past that this process has not
-        passed, too; otherwise 0, since it went past this place with the old code. `UnsupportedError`, code
-        `step-version`, if the recorded version is older than the `oldest` that the code supports.
+        The first call records it: `version`, if the agent has reached no step, sleep or wait in the past that this
+        process has not reached, too; otherwise 0, since it went past this place with the old code. `UnsupportedError`,
+        code `step-version`, if the recorded version is older than the `oldest` that the code supports.
         """
         name = self._line.check_key(change, "name of a change")
         checked, least = validation.require_count(version, "version"), validation.require_count(oldest, "oldest")
         await self._line.require("write")
-        passed = set() if self._persister is None else self._persister.lifecycle.passed_steps
+        reached = set() if self._persister is None else self._persister.lifecycle.reached_steps
         found = checked
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
@@ -93,8 +93,8 @@ class StepsOperations:
             if item is not None:
                 found = item.value
                 return []
-            keys = await view.keys("step/")
-            found = checked if all(key.partition("/")[2] in passed for key in keys) else 0
+            keys = [key for kind in ("step/", "sleep/", "wait/") for key in await view.keys(kind)]
+            found = checked if reached.issuperset(keys) else 0
             return [self._line.put(f"version/{name}", found)]
 
         await self._line.write(writes)
@@ -124,7 +124,7 @@ class StepsOperations:
         persister = self._persister
         call = OnceCall(
             self._line,
-            key,
+            self._line.check_key(key),
             function,
             args,
             kwargs,
@@ -132,11 +132,9 @@ class StepsOperations:
             0 if persister is None else persister.version,
             isinstance(self, AsyncApi),
         )
-        try:
-            return await call.run()
-        finally:
-            if persister is not None:
-                persister.lifecycle.passed_steps.add(key)
+        if persister is not None:
+            persister.lifecycle.reached_steps.add(f"step/{call.key}")
+        return await call.run()
 
     @overload
     def once(

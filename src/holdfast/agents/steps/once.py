@@ -3,6 +3,9 @@
 The process that runs a step has its lease, and has recorded that it is running before it calls the function. So a
 record that says `running`, with a lease that is free, is one of an attempt whose process died: the function may have
 been called, or not. That is not guessed, but resolved by a policy.
+
+The lease only says who may begin. What an attempt may record is decided by its token in the record: a process that was
+presumed dead still records its result, unless another has resolved the step meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from holdfast.agents.definition.state_machine import invoke
-from holdfast.agents.steps.records import RETRY, StepLine, StepRecord, digest_arguments, lost_error
+from holdfast.agents.steps.records import LEASE_LOST, RETRY, StepLine, StepRecord, digest_arguments, lost_error
 from holdfast.agents.storage.record import error_text
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.engine import validation
@@ -27,12 +30,12 @@ from holdfast.engine.rng import rng
 from holdfast.engine.row_format import Line
 from holdfast.errors import (
     ConflictError,
+    DeniedError,
     HandlerError,
     HoldfastError,
     InvalidError,
     NotFoundError,
     OutcomeUnknownError,
-    TooLargeError,
     TransientError,
     UnavailableError,
     UnsupportedError,
@@ -49,8 +52,15 @@ LEASE = 15.0
 _MAX_ERROR = 2000
 """How many characters of an error are recorded as text."""
 
-_RECORD_ATTEMPTS = 5
-"""How often recording a result is attempted while the store is unavailable for a moment."""
+_RECORD_ATTEMPTS, _LONGEST_PAUSE = 10, 5.0
+"""How often recording a result is attempted while the store does not answer, and the longest pause in seconds."""
+
+_NOT_RETRIED = (LEASE_LOST, "sensitive-data")
+"""Codes of errors about the step and its result, and not about the store."""
+
+_OBSERVED = 0.5
+"""For which part of the time of an expired lease it is observed before its process is presumed dead: longer than the
+time between two renewals."""
 
 _active: ContextVar[frozenset[tuple[Line, str]]] = ContextVar("steps that are running here", default=frozenset())
 
@@ -125,6 +135,7 @@ class OnceCall:
         """Return the recorded result, or run the step and record it; raises its recorded error likewise."""
         self._check()
         await self.line.require("write")
+        await self.line.require("read")  # it returns what is recorded
         watch: WatchOperations | None = None
         while True:
             record = await read_step(self.line, self.key)
@@ -136,7 +147,7 @@ class OnceCall:
             life = parse_seconds(self.options.lease, "lease") if record is None else record.lease
             lease = self.line.lease(self.key, life)
             try:
-                await lease.acquire()
+                await self._take(lease, life, record)
             except ConflictError:
                 if watch is None:
                     watch = self.line.watch(f"step/{self.key}")
@@ -152,8 +163,19 @@ class OnceCall:
             if ended:
                 return value
 
+    async def _take(self, lease: Lease, life: float, record: StepRecord | None) -> None:
+        """Acquire the lease. If the outcome of an attempt is unknown and nobody is to resolve that, leave the lease to
+        the process, which may yet record it, and raise the error."""
+        if record is None or record.state != "running" or self.options.on_unknown != "raise":
+            await lease.acquire(life * _OBSERVED)
+            return
+        await lease.require_free(life * _OBSERVED)
+        latest = await read_step(self.line, self.key)  # it may have ended, or been begun again, before it was free
+        if latest == record:
+            raise unknown_error(self.line, record)
+        raise ConflictError("the step was changed meanwhile", where=self._where)
+
     def _check(self) -> None:
-        self.line.check_key(self.key)
         self.options.check()
         if not callable(self.function):
             raise InvalidError(f"a step runs a function, not {self.function!r}"[:200], where=self._where)
@@ -195,11 +217,12 @@ class OnceCall:
         if record is not None and record.state == "running":
             decision = await self._resolve_unknown(record)
             if decision is not RETRY:
-                await self._record(lease, "done", result=decision, resolved="decided")
+                await self._record(lease, "done", result=decision, resolved="decided", token=record.token)
                 return True, decision
             resolved = "retry"
         key = record.idempotency_key if record is not None else secrets.token_hex(16)
-        await self._begin(lease, key, resolved)
+        if not await self._begin(lease, record, key, resolved):
+            return False, None
         return await self._attempt(lease, key)
 
     async def _resolve_unknown(self, record: StepRecord) -> Any:
@@ -208,11 +231,18 @@ class OnceCall:
             raise unknown_error(self.line, record)
         return RETRY if policy == "retry" or not callable(policy) else await invoke(policy, record)
 
-    async def _begin(self, lease: Lease, idempotency_key: str, resolved: str) -> None:
+    async def _begin(self, lease: Lease, before: StepRecord | None, idempotency_key: str, resolved: str) -> bool:
+        """Record that an attempt begins. Returns False if the step is not as it was before."""
         function = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        begun = False
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
+            nonlocal begun
             stored = await _stored(view, self.key)
+            own = stored is not None and stored.get("token") == lease.token  # and only the answer was lost
+            begun = own or (None if stored is None else StepRecord.of(self.key, stored)) == before
+            if own or not begun:
+                return []
             entry = {
                 "state": "running",
                 "attempts": (0 if stored is None else stored["attempts"]) + 1,
@@ -224,18 +254,23 @@ class OnceCall:
                 "lease": parse_seconds(self.options.lease, "lease"),
                 "digest": self.digest,
                 "resolved": resolved or ("" if stored is None else stored.get("resolved", "")),
+                "token": lease.token,
             }
             return [self.line.put(f"step/{self.key}", entry)]
 
         await self.line.write(writes, lease)
+        return begun
 
     async def _attempt(self, lease: Lease, idempotency_key: str) -> tuple[bool, Any]:
         retry = self.options.retry
         assert isinstance(retry, Retry)  # noqa: S101 - `check` made it one
+        returned: list[Any] = []
         try:
-            value = await self._call(lease, idempotency_key)
+            value = await self._call(lease, idempotency_key, returned)
         except OutcomeUnknownError:
             raise  # the function itself does not know: the step stays as one whose outcome is unknown
+        except GeneratorExit:
+            raise
         except Exception as error:
             record = await read_step(self.line, self.key)
             attempts = 1 if record is None else record.attempts
@@ -245,9 +280,14 @@ class OnceCall:
             pause = retry.pause_after(attempts) * (0.75 + 0.5 * rng.random())
             await self._record(lease, "waiting", error=error, due=self.line.agent.handle.now() + int(pause * 1e9))
             return False, None
+        except BaseException:
+            for value in returned:  # it was cancelled just after the function had ended
+                with suppress(Exception):
+                    await self._record(lease, "done", result=value)
+            raise
         try:
             await self._record(lease, "done", result=value)
-        except (InvalidError, TooLargeError, UnsupportedError) as error:  # the value; the step was run all the same
+        except (InvalidError, UnsupportedError, DeniedError) as error:  # the value; the step was run all the same
             failure = InvalidError(
                 f"the step was run, and its result cannot be recorded: {error.what}",
                 where=self._where,
@@ -258,17 +298,20 @@ class OnceCall:
             raise failure from error
         return True, value
 
-    async def _call(self, lease: Lease, idempotency_key: str) -> Any:
+    async def _call(self, lease: Lease, idempotency_key: str, returned: list[Any]) -> Any:
+        """Call the function, and note also in a list what it returned."""
         kwargs = dict(self.kwargs)
         if _takes_key(self.function) and "idempotency_key" not in kwargs:
             kwargs["idempotency_key"] = idempotency_key
 
         async def call_async(_: object) -> Any:
             result = self.function(*self.args, **kwargs)
-            return await result if inspect.isawaitable(result) else result
+            returned.append(await result if inspect.isawaitable(result) else result)
+            return returned[0]
 
         def call(_: object) -> Any:
-            return self.function(*self.args, **kwargs)
+            returned.append(self.function(*self.args, **kwargs))
+            return returned[0]
 
         token = _active.set(_active.get() | {(self.line.line, self.key)})
         try:
@@ -286,31 +329,44 @@ class OnceCall:
         error: Exception | None = None,
         due: int = 0,
         resolved: str = "",
+        token: str | None = None,
     ) -> None:
-        """Record how an attempt ended, as long as this process has the lease. A store that is unavailable for a moment
-        gets several attempts: the result is nowhere else."""
+        """Record how an attempt ended, unless another process has resolved it: this one's, or the one with a token. It
+        is attempted for a while, and when the task is cancelled, since the result is nowhere else."""
+        expected = lease.token if token is None else token
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             stored = await _stored(view, self.key)
-            if stored is not None and stored["state"] == state:
+            current = None if stored is None else (stored.get("token", ""), stored["state"])
+            if current == (lease.token, state):
                 return []  # an earlier attempt recorded it, and only the answer was lost
-            if stored is None or stored["state"] != "running":
+            if stored is None or current != (expected, "running"):
                 raise lost_error(self._where)
-            return ending(self.line, self.key, stored, state, view.now, result, error, due, resolved)
+            return ending(
+                self.line, self.key, {**stored, "token": lease.token}, state, view.now, result, error, due, resolved
+            )
 
         for number in range(1, _RECORD_ATTEMPTS + 1):
             try:
-                await self.line.write(writes, lease)
+                await self.line.write(writes)
                 return
-            except TransientError as failure:
-                if number == _RECORD_ATTEMPTS:
+            except HoldfastError as failure:
+                if isinstance(failure, InvalidError | UnsupportedError) or failure.code in _NOT_RETRIED:
+                    raise
+                if number == _RECORD_ATTEMPTS or not isinstance(failure, TransientError | ConflictError):
                     raise OutcomeUnknownError(
                         f"the step was run, and its outcome could not be recorded: {failure.what}",
                         where=self._where,
-                        hint="Resolve it by hand once the store is available: steps.resolve(key, result=…)",
+                        hint="Resolve it by hand once that is possible: steps.resolve(key, result=…)",
                         code="step-outcome-unknown",
                     ) from failure
-                await Pause(0.1 * 2**number)
+                await Pause(min(0.1 * 2**number, _LONGEST_PAUSE))
+            except (Exception, GeneratorExit):
+                raise
+            except BaseException:
+                with suppress(Exception):  # the caller must see the interruption
+                    await self.line.write(writes)
+                raise
 
 
 def ending(
@@ -328,7 +384,7 @@ def ending(
     entry = {**stored, "state": state, "ended": now, "due": due, "resolved": resolved or stored.get("resolved", "")}
     entry["error"] = "" if error is None else error_text(error, _MAX_ERROR)
     entry["error_kind"] = "" if error is None else type(error).__name__
-    writes = [line.put(f"step/{key}", entry)]
+    writes = [line.put(f"step/{key}", entry, "ok" if error is None else "error")]
     if state == "done":
         writes.append(line.put(f"result/{key}", result))
     elif state == "failed" and error is not None:
@@ -399,7 +455,8 @@ def _takes_key(function: Callable[..., Any]) -> bool:
 async def resolve_step(line: StepLine, key: str, how: Literal["result", "error", "retry"], value: Any) -> StepRecord:
     """Record by hand what became of a step."""
     await line.require("write")
-    record = await read_step(line, line.check_key(key))
+    key = line.check_key(key)
+    record = await read_step(line, key)
     if record is None:
         raise NotFoundError("there is no such step", where=f"step {key!r} of {line.where}", hint="See steps.list()")
     lease = line.lease(key, record.lease)
@@ -419,6 +476,7 @@ async def resolve_step(line: StepLine, key: str, how: Literal["result", "error",
             raise ConflictError(
                 "the step is done, and its result is recorded", where=f"step {key!r} of {line.where}", code="step-done"
             )
+        stored["token"] = lease.token
         if how == "retry":
             return ending(line, key, stored, "waiting", view.now, resolved="by hand", due=view.now)
         if how == "error":

@@ -1,7 +1,7 @@
 """The records of an agent's durable steps: where they are, and what they look like.
 
 A line of shared state has them, under these keys: `step/<key>` and `result/<key>` for steps, `version/<change>` for
-versions of the code, `signal/…`, `wait/…`, `timer/…` and `sleep/…` for signals and timers.
+versions of the code, `signal…/…`, `wait/…`, `timer…/…` and `sleep/…` for signals and timers.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from holdfast.agents.storage.agent_line import PREFIX, AgentLine
+from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Change
 from holdfast.engine.guard import Action
 from holdfast.engine.leases import Lease
-from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, HoldfastError, InvalidError
@@ -35,6 +34,9 @@ STEP, SIGNAL = "step", "signal"
 StepState: TypeAlias = Literal["running", "waiting", "done", "failed"]
 
 MAX_KEY = 200
+
+LEASE_LOST = "lease-lost"
+"""The code of the error for a process that was presumed dead."""
 
 
 class _Retry:
@@ -79,6 +81,8 @@ class StepRecord:
     """For how many seconds without a sign of life its process is believed to live."""
     digest: str = field(default="", repr=False)
     """The digest of its arguments."""
+    token: str = field(default="", repr=False)
+    """The token of the attempt, or of who resolved it."""
 
     @classmethod
     def of(cls, key: str, stored: dict[str, Any]) -> StepRecord:
@@ -122,15 +126,16 @@ class StepLine:
         writes: Callable[[ScopeView], Awaitable[Sequence[KeyWrite]]],
         lease: Lease | None = None,
         key: str = STEP,
+        attached: Callable[[], Sequence[Change]] | None = None,
     ) -> None:
-        """Change keys, under a lease if one is given. A function that returns no changes ends without a step."""
+        """Change keys, under a lease if one is given, and with changes of other rows. A function that returns no
+        changes ends without a step; it is called before the one for other rows, at each attempt."""
 
         async def conditions(again: bool) -> list[Change]:
-            if lease is None:
-                return []
-            if again and not await lease.is_valid():
+            if lease is not None and again and not await lease.is_valid():
                 raise lost_error(self.where)
-            return [lease.condition()]
+            held = [] if lease is None else [lease.condition()]
+            return [*held, *(() if attached is None else attached())]
 
         async def require_some(view: ScopeView) -> Sequence[KeyWrite]:
             made = await writes(view)
@@ -141,14 +146,16 @@ class StepLine:
         handle = self.resource.handle_for(key)
         try:
             await commit(
-                handle, {self.resource.name: require_some}, preconditions=None if lease is None else conditions
+                handle,
+                {self.resource.name: require_some},
+                preconditions=None if lease is None and attached is None else conditions,
             )
         except _Nothing:
             return
 
-    def put(self, key: str, value: Any) -> KeyWrite:
-        """Return the change that sets a key."""
-        return KeyWrite(key, packed=pack_value(self.agent.handle, key, value))
+    def put(self, key: str, value: Any, outcome: str = "ok") -> KeyWrite:
+        """Return the change that sets a key. The outcome is that of what the value records."""
+        return KeyWrite(key, packed=pack_value(self.agent.handle, key, value), outcome=outcome)
 
     def lease(self, key: str, life: float) -> Lease:
         """Return the lease under which a step is run. The digest keeps its row as private as the step."""
@@ -169,11 +176,6 @@ class StepLine:
         return checked
 
 
-def steps_of(agent: Line) -> Line:
-    """Return the line of steps of an agent, by the line of the agent."""
-    return Line(agent.tenant, f"{MARK}agent:{agent.name.removeprefix(PREFIX)}/steps:main")
-
-
 class _Nothing(ConflictError):
     """There is nothing to write."""
 
@@ -184,7 +186,7 @@ def lost_error(where: str) -> ConflictError:
         "another process presumed this one dead, and resolved the step",
         where=where,
         hint="Leave the step to it. The machine was busy or asleep, or its clock was set",
-        code="lease-lost",
+        code=LEASE_LOST,
     )
 
 

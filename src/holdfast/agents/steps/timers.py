@@ -2,13 +2,14 @@
 
 The line of an agent's steps says which timers there are. For each there is a row among the jobs of the store, whose
 name starts with the time: so what is due is found by the order of names, whatever else waits. A runner of jobs reads
-the first of them and delivers the signal and the end of the timer as one step. A row whose timer was cancelled, set
-again or delivered is found to be out of date, and removed.
+the first of them and delivers the signal and the end of the timer as one step. Timer and row are set and removed
+together; a row that was restored without its timer is found to be out of date, and removed.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from dataclasses import dataclass
@@ -23,10 +24,13 @@ from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Change, Delete, Put, Row, Scan
 from holdfast.backends.tables import JOBS, Key
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
+from holdfast.engine.engine import Engine
+from holdfast.engine.namespaces import AGENTS, agent_of, steps_of
+from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
-from holdfast.errors import CorruptError, HoldfastError, TransientError
+from holdfast.errors import CorruptError, DeniedError, HoldfastError, NotFoundError, TransientError
 from holdfast.security.handle import StoreHandle
-from holdfast.state.reader import ScopeView
+from holdfast.state.reader import ScopeView, StateItem, read_line_at
 from holdfast.state.watcher import WatchOperations
 from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import parse_deadline
@@ -77,21 +81,20 @@ async def set_timer(line: StepLine, name: str, when: object, signal: str | None,
     entry = {"due": due, "token": token, "signal": sent, "value": value}
     packed = line.put(f"timer/{checked}", entry)  # a value that cannot be stored is refused before there is a row
     body = _TimerBody({"agent": line.agent.id, "timer": checked, "token": token}, handle.now())
-    columns = ("timer", "", "ready", due, 1)
-    row = Row(_row_key(handle, due, token), columns, wrap(msgspec.json.encode(body), codec=BodyKind.RAW))
-    # The row comes first: a row without a timer is removed when it is due, a timer without a row would never fire.
-    await handle.engine.context.backend.apply([Put(JOBS, row)])
-    old: dict[str, Any] | None = None
+    row = Row(
+        _row_key(handle, due, token),
+        ("timer", "", "ready", due, 1),
+        wrap(msgspec.json.encode(body), codec=BodyKind.RAW),
+    )
+    replaced: list[Change] = []
 
     async def writes(view: ScopeView) -> list[KeyWrite]:
-        nonlocal old
-        item = await view.item(f"timer/{checked}")
-        old = None if item is None else item.value
-        return [packed]
+        nonlocal replaced
+        old = await view.item(f"timer/{checked}")
+        replaced = _removal(handle, old)
+        return [*_end_of(old), packed, line.put(_due_key(due, token), checked)]
 
-    await line.write(writes)
-    if old is not None:
-        await _remove_row(handle, old)
+    await line.write(writes, attached=lambda: [*replaced, Put(JOBS, row)])
     return Timer(checked, to_datetime(due), sent, value)
 
 
@@ -99,23 +102,19 @@ async def cancel_timer(line: StepLine, name: str) -> bool:
     """Cancel a timer, or end a sleep. Returns False if there is none."""
     checked = line.check_key(name, "name of a timer")
     await line.require("write")
-    old: dict[str, Any] | None = None
+    removed: list[Change] = []
     slept = False
 
     async def writes(view: ScopeView) -> list[KeyWrite]:
-        nonlocal old, slept
+        nonlocal removed, slept
         item, sleep = await view.item(f"timer/{checked}"), await view.item(f"sleep/{checked}")
-        old = None if item is None else item.value
+        removed = _removal(line.agent.handle, item)
         slept = sleep is not None and not sleep.value["ended"]
-        made = [] if item is None else [KeyWrite(f"timer/{checked}", "delete")]
-        if sleep is not None and slept:
-            made.append(line.put(f"sleep/{checked}", {**sleep.value, "ended": "cancelled"}))
-        return made
+        ended = line.put(f"sleep/{checked}", {**sleep.value, "ended": "cancelled"}) if sleep and slept else None
+        return [*_end_of(item), *([] if ended is None else [ended])]
 
-    await line.write(writes)
-    if old is not None:
-        await _remove_row(line.agent.handle, old)
-    return old is not None or slept
+    await line.write(writes, attached=lambda: removed)
+    return bool(removed) or slept
 
 
 async def list_timers(line: StepLine) -> list[Timer]:
@@ -221,28 +220,58 @@ def _warn(row: Row, error: HoldfastError) -> None:
 
 
 async def _fire(handle: StoreHandle, row: Row) -> None:
-    settings = _settings(handle, row)
+    settings = _decode(handle.engine.context.rows.decode(JOBS, row))
     line = StepLine(AgentLine(handle, settings["agent"]))
-    key, token = f"timer/{settings['timer']}", settings["token"]
+    await _deliver(line, settings["timer"], _due_of(row), settings["token"])
+
+
+async def _deliver(line: StepLine, name: str, due: int, token: str) -> None:
+    """Deliver the signal of a timer, and remove its row; the row alone, if the timer was cancelled, set again, or
+    delivered by somebody else."""
+    handle, is_current = line.agent.handle, False
+    removal: list[Change] = [Delete(JOBS, _row_key(handle, due, token))]
 
     async def writes(view: ScopeView) -> list[KeyWrite]:
-        item = await view.item(key)
-        if item is None or item.value["token"] != token:
-            return []  # it was cancelled, set again, or delivered by another runner
+        nonlocal is_current
+        item = await view.item(f"timer/{name}")
+        is_current = item is not None and item.value["token"] == token
+        if item is None or not is_current:
+            return [KeyWrite(key, "delete") for key in await view.all_keys(_due_key(due, token))]
         entry = signal_entry(line, item.value["signal"], item.value["value"], f"timer {token}")
-        return [*await signal_writes(line, view, entry), KeyWrite(key, "delete")]
+        return [*await signal_writes(line, view, entry), *_end_of(item)]
 
-    await line.write(writes)
-    await handle.engine.context.backend.apply([Delete(JOBS, row.key)])
+    await line.write(writes, attached=lambda: removal)
+    if not is_current:
+        await handle.engine.context.backend.apply(removal)
 
 
-def _settings(handle: StoreHandle, stored: Row) -> dict[str, str]:
-    row = handle.engine.context.rows.decode(JOBS, stored)
+async def deliver_due(line: StepLine) -> float:
+    """Deliver the timers of an agent that are due. Returns the seconds until the next one; infinity, if there is none.
+
+    The line alone says which there are: so timers work also if their rows were not copied or restored with it.
+    """
+    handle = line.agent.handle
+
+    async def next_timer(view: ScopeView) -> StateItem | None:
+        return next(iter(await view.items("timer-due/", limit=1)), None)
+
+    while True:
+        item = await line.read(next_timer)
+        if item is None:
+            return math.inf
+        _, due, token = item.key.split("/")
+        ahead = int(due) - handle.now()
+        if ahead > 0:
+            return ahead / 1e9
+        await _deliver(line, item.value, int(due), token)
+
+
+def _decode(row: Row) -> dict[str, str]:
     try:
         body = msgspec.json.decode(unwrap(row.body, max_bytes=_MAX_BODY).content, type=_TimerBody)
         return {name: body.settings[name] for name in ("agent", "timer", "token")}
     except (msgspec.MsgspecError, KeyError) as error:
-        raise CorruptError(f"a timer cannot be decoded: {error}", where=f"timer row {stored.key[2]!r}") from error
+        raise CorruptError(f"a timer cannot be decoded: {error}", where=f"timer row {row.key[2]!r}") from error
 
 
 def _row_key(handle: StoreHandle, due: int, token: str) -> tuple[str, str, str]:
@@ -253,6 +282,42 @@ def _due_of(row: Row) -> int:
     return int(str(row.key[2]).removeprefix(PREFIX).partition("/")[0])
 
 
-async def _remove_row(handle: StoreHandle, entry: dict[str, Any]) -> None:
-    gone: list[Change] = [Delete(JOBS, _row_key(handle, entry["due"], entry["token"]))]
-    await handle.engine.context.backend.apply(gone)
+def _due_key(due: int, token: str) -> str:
+    return f"timer-due/{max(due, 0):020d}/{token}"
+
+
+def _removal(handle: StoreHandle, timer: StateItem | None) -> list[Change]:
+    """Return the change that removes the row of a timer, if there is one."""
+    return [] if timer is None else [Delete(JOBS, _row_key(handle, timer.value["due"], timer.value["token"]))]
+
+
+def _end_of(timer: StateItem | None) -> list[KeyWrite]:
+    """Return the changes that end a timer, if there is one."""
+    if timer is None:
+        return []
+    ends = (timer.key, _due_key(timer.value["due"], timer.value["token"]))
+    return [KeyWrite(key, "delete") for key in ends]
+
+
+# For those who remove and restore agents ------------------------------------------------------------------------
+
+
+async def row_removals(engine: Engine, line: Line) -> list[Change]:
+    """Return the changes that remove the rows of all timers that a line of steps has; none for other lines."""
+    if agent_of(line) is None:
+        return []
+    handle = StoreHandle(engine, line.tenant)
+    try:
+        tip = await engine.lines.revalidate_tip(line)
+        timers = await read_line_at(handle, line, None if tip is None else tip.point, lambda view: view.items("timer/"))
+    except (CorruptError, DeniedError, NotFoundError):
+        return []  # the line cannot be read: its rows are removed when they are due
+    return [change for each in timers for change in _removal(handle, each)]
+
+
+def line_of_timer(row: Row) -> Line | None:
+    """Return the line of steps that a decoded row of a timer is about; None if it is the row of a job."""
+    if not str(row.key[2]).startswith(PREFIX):
+        return None
+    tenant = str(row.key[0])
+    return steps_of(Line(tenant, AGENTS + _decode(row)["agent"]))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import pytest
+
 from holdfast.backends.conformance.kit import Driven, Suite, case, same, seqs
-from holdfast.backends.conformance.rows import row_of, step
-from holdfast.backends.interface import Get, Query, Row, Scan
-from holdfast.backends.tables import BRANCHES, LINES, NODES, REFS, STEPS, WRITES, Key, Scalar
+from holdfast.backends.conformance.model import Model
+from holdfast.backends.conformance.rows import column, row_of, step
+from holdfast.backends.interface import ColumnHint, Get, Put, Query, Row, Scan
+from holdfast.backends.tables import BRANCHES, EVENTS, LINES, NODES, REFS, STEPS, TIME, WRITES, Key, Scalar
 
 GRID = [step(seq, branch=branch) for branch in range(3) for seq in range(5)]
 """Three branches of five steps."""
@@ -38,6 +43,11 @@ BOUNDS: list[tuple[Key, Key, list[tuple[int, int]]]] = [
     ((), (0,), []),
 ]
 """Start, stop, and the rows of the grid between them."""
+
+
+_KINDS = ("change", "hook", "transfer", "read")
+_OUTCOMES = ("ok", "changed", "error", "vetoed")
+_NAMES = ("", "agent:é", 'a"b', "a%_b", "$1")
 
 
 class Reads(Suite):
@@ -158,6 +168,62 @@ class Reads(Suite):
         assert seqs(store.scan(STEPS, line, by="id", stop=("same", 1, 1))) == in_order[:3]
         assert seqs(store.scan(STEPS, (*line, "same", 1, 0), by="id", start=(3,), reverse=True)) == [(0, 10)]
 
+    # Scan: by time
+
+    def test_by_time(self, store: Driven) -> None:
+        _needs_times(store)
+        model = _filled_by_time(store)
+        bounds: list[Key] = [(), (3,), (3, "b", "id-1"), (3, "b", "id-1", 1), (4, "a\0")]
+        for tenant, start in product(("tenant", ""), bounds):
+            scans = [
+                Scan(EVENTS, (tenant,), start, stop, reverse, limit, TIME)
+                for stop, reverse, limit in product(bounds, (False, True), (None, 3))
+            ]
+            assert store.read(*scans) == [model.read(scan) for scan in scans]
+        assert model.read(Scan(EVENTS, ("tenant",), (3, "b"), (4,), by=TIME))
+
+    def test_steps_by_time(self, store: Driven) -> None:
+        _needs_times(store)
+        rows = [step(seq, line=line, id=f"{seq}", time=4 - seq % 3) for line in ("a", "b", "a\0") for seq in range(6)]
+        left_out = [step(0, line="␞agent:a", id="x", time=3), step(7, line="a", id="", time=3)]
+        model = Model()
+        model.apply([Put(STEPS, row) for row in rows])
+        store.fill(STEPS, [*rows, *left_out])
+        for start, stop in (((), ()), ((3,), ()), ((), (3,)), ((3, "a", 0, 2), (3, "b", 0, 5)), ((), (4, "a", 0))):
+            for reverse, limit in ((False, None), (True, None), (False, 4), (True, 4)):
+                scan = Scan(STEPS, ("tenant",), start, stop, reverse, limit, TIME)
+                found = store.scan(STEPS, ("tenant",), start=start, stop=stop, reverse=reverse, limit=limit, by=TIME)
+                kept = [row for row in found if row not in left_out]
+                assert kept == model.read(scan)[: len(kept)]
+                assert len(kept) == len(model.read(scan)) or len(found) == limit
+
+    def test_hints_leave_out_nothing_that_fits(self, store: Driven) -> None:
+        _needs_times(store)
+        _filled_by_time(store)
+        every, orders = store.scan(EVENTS, ("tenant",), by=TIME), (TIME, "")
+        hints = [
+            *(ColumnHint("kind", (kind,)) for kind in _KINDS),
+            *(ColumnHint("outcome", (outcome,)) for outcome in _OUTCOMES),
+            *(ColumnHint("cause", (name,)) for name in _NAMES if name),
+            *(ColumnHint("actor", (name,)) for name in _NAMES if name),
+            *(ColumnHint("correlation", (name, "none")) for name in _NAMES),
+            ColumnHint("outcome", ("changed", "ok", "skipped"), excluded=True),
+            ColumnHint("outcome", ("ok",), excluded=True),
+            *(ColumnHint("target", (part,), contains=True) for part in ("", "é", '"', "%", ".*", "x\ty")),
+            ColumnHint("nothing", ("x",)),
+        ]
+        for one in hints:
+            for other in (None, ColumnHint("kind", ("change",)), ColumnHint("action", ("set",))):
+                both = (one,) if other is None else (one, other)
+                fit = [row for row in every if all(_fits(row, hint) for hint in both)]
+                scans = [
+                    Scan(EVENTS, ("tenant",), by=by, hints=with_hints) for with_hints in (both, ()) for by in orders
+                ]
+                found = store.read(*scans)
+                for some, rows in zip(found[:2], found[2:], strict=True):
+                    assert all(row in some for row in fit), both
+                    assert some == [row for row in rows if row in some], both
+
     def test_without_bodies(self, store: Driven) -> None:
         store.fill(STEPS, GRID)
         for by in ("", "id"):
@@ -217,3 +283,36 @@ def _ordered(store: Driven, rows: list[Row], place: int) -> None:
             assert between == (rows[first:last][::-1] if reverse else rows[first:last])
     exact = store.read(*(Scan(space, row.key[: place + 1]) for row in rows))
     assert exact == [[row] for row in rows]
+
+
+def _needs_times(store: Driven) -> None:
+    if not store.backend.capabilities.times:
+        pytest.skip("does not claim to scan by time")
+
+
+def _filled_by_time(store: Driven) -> Model:
+    """Store events, many of which have the same time, and return a model that has them too."""
+    rows = [
+        row_of(
+            EVENTS, tenant, line, f"id-{number % 3}", number, body=b"body", time=1 + number * 7 % 5,
+            kind=_KINDS[number % 4], action=("set", "delete")[number % 2], outcome=_OUTCOMES[number // 4 % 4],
+            cause=_NAMES[number % 5], actor=_NAMES[number // 2 % 5], correlation=_NAMES[number // 3 % 5],
+            target=("", 'é"x', "a%b.*", "x\ty")[number % 4],
+        )
+        for tenant in ("tenant", "other")
+        for line in ("a", "b", "a\0")
+        for number in range(16)
+    ]  # fmt: skip
+    store.fill(EVENTS, rows)
+    model = Model()
+    model.apply([Put(EVENTS, row) for row in rows])
+    return model
+
+
+def _fits(row: Row, hint: ColumnHint) -> bool:
+    if hint.column not in EVENTS.columns:
+        return True
+    value = str(column(EVENTS, row, hint.column))
+    if hint.contains:
+        return all(each in value for each in hint.values)
+    return (value in hint.values) is not hint.excluded

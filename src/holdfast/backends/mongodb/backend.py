@@ -100,7 +100,7 @@ class MongoDBBackend(ServerBackend):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            durable=True, shared=True, max_body=MAX_BODY, max_batch=MAX_BATCH, projected=True, words=True
+            durable=True, shared=True, max_body=MAX_BODY, max_batch=MAX_BATCH, projected=True, words=True, times=True
         )
 
     async def apply(self, batch: Batch) -> int | None:

@@ -8,7 +8,8 @@ which people query, the columns of the key are fields too, and there is no body.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from bson import Binary, Int64, MaxKey, encode
 from bson.errors import BSONError
 
 from holdfast.backends.interface import Get, Query, Row, Scan
-from holdfast.backends.tables import READABLE, JsonText, Key, Scalar, Table, WordList
+from holdfast.backends.tables import READABLE, STEPS, TIME, JsonText, Key, Scalar, Table, WordList
 from holdfast.errors import CorruptError
 
 Document: TypeAlias = dict[str, Any]
@@ -24,6 +25,9 @@ Document: TypeAlias = dict[str, Any]
 BODY = "body"
 PARTS = "parts"
 """The field of a body that is stored in parts: the upload, the first part and the count."""
+
+THREAD_STEP: Document = {"id": {"$gt": ""}}
+"""The condition of steps that a scan by time has."""
 
 _JSON_TEXT = 128
 """The subtype of binary values that are JSON which MongoDB cannot store as a document."""
@@ -103,8 +107,9 @@ def build_pipeline(query: Query) -> list[Document]:
         order = index_fields(query.space, query.by)
         stages = [{"$match": _index_condition(query)}, {"$sort": dict.fromkeys(order, direction)}]
     else:
+        condition = {"_id": id_range(query.space, query.prefix, query.start, query.stop)}
         stages = [
-            {"$match": {"_id": id_range(query.space, query.prefix, query.start, query.stop)}},
+            {"$match": {"$and": [condition, *_hint_conditions(query)]} if query.hints else condition},
             {"$sort": {"_id": direction}},
         ]
     if query.limit is not None:
@@ -116,7 +121,7 @@ def build_pipeline(query: Query) -> list[Document]:
 
 def index_fields(space: Table, index: str) -> list[str]:
     """The fields of an index, and `_id` to break ties."""
-    return [*(_field(space, name) for name in space.indexes[index]), "_id"]
+    return [*(_field(space, name) for name in space.index_columns(index)), "_id"]
 
 
 def sort_key(query: Scan) -> Callable[[Row], tuple[Any, ...]]:
@@ -124,7 +129,7 @@ def sort_key(query: Scan) -> Callable[[Row], tuple[Any, ...]]:
     if not query.by:
         return lambda row: row.key
     names = list(query.space.all_columns)
-    positions = [names.index(name) for name in query.space.indexes[query.by]]
+    positions = [names.index(name) for name in query.space.index_columns(query.by)]
 
     def order(row: Row) -> tuple[Any, ...]:
         values = row.key + row.columns
@@ -141,15 +146,31 @@ def _index_condition(scan: Scan) -> Document:
         {_field(space, name): _convert(space, name, value)} for name, value in zip(names, scan.prefix, strict=False)
     ]
     if scan.start:
-        conditions.append(_bound_condition(scan, scan.start, "$gt", "$gte"))
+        conditions += _bound_conditions(scan, scan.start, "$gt", "$gte")
     if scan.stop:
-        conditions.append(_bound_condition(scan, scan.stop, "$lt", "$lt"))
+        conditions += _bound_conditions(scan, scan.stop, "$lt", "$lt")
+    conditions += _hint_conditions(scan)
+    if scan.by == TIME and space is STEPS:
+        conditions.append(THREAD_STEP)
     return {"$and": conditions} if conditions else {}
 
 
-def _bound_condition(scan: Scan, bound: Key, strictly: str, at_last: str) -> Document:
-    """Build the condition that the columns, in order, are on one side of a bound."""
-    space, width = scan.space, len(scan.space.indexes[scan.by])
+def _hint_conditions(scan: Scan) -> Iterator[Document]:
+    """Yield the conditions of rows that fit hints."""
+    for column, values, excluded, contains in scan.hints:
+        if column not in scan.space.columns or not values:
+            continue
+        if contains:
+            yield from ({column: {"$regex": re.escape(each)}} for each in values)
+        else:
+            yield {column: {"$nin" if excluded else "$in": list(values)}}
+        if column == "cause" and not excluded and not contains:
+            yield {column: {"$gt": ""}}  # as its index has it
+
+
+def _bound_conditions(scan: Scan, bound: Key, strictly: str, at_last: str) -> list[Document]:
+    """Build the conditions that the columns, in order, are on one side of a bound."""
+    space, width = scan.space, len(scan.space.index_columns(scan.by))
     values_by_name = dict(zip(space.order(scan.by), scan.prefix + bound, strict=False))
     names = list(values_by_name)[len(scan.prefix) :]
     values = [(_field(space, name), _convert(space, name, values_by_name[name])) for name in names]
@@ -158,12 +179,16 @@ def _bound_condition(scan: Scan, bound: Key, strictly: str, at_last: str) -> Doc
         key = tuple(values_by_name[name] for name in space.key if name in values_by_name)
         values[width - len(scan.prefix) :] = [("_id", build_id(space, key))]
     last = len(values) - 1
-    return {
-        "$or": [
-            {**dict(values[:position]), field: {at_last if position == last else strictly: value}}
-            for position, (field, value) in enumerate(values)
-        ]
-    }
+    field, value = values[0]
+    return [
+        {field: {at_last if not last else f"{strictly}e": value}},  # follows from the rest, and bounds the index
+        {
+            "$or": [
+                {**dict(values[:position]), field: {at_last if position == last else strictly: value}}
+                for position, (field, value) in enumerate(values)
+            ]
+        },
+    ]
 
 
 def _field(space: Table, name: str) -> str:

@@ -23,12 +23,14 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from holdfast.backends.async_backend import ServerInterrupted
-from holdfast.backends.mongodb.row_mapping import Document, index_fields
+from holdfast.backends.mongodb.row_mapping import THREAD_STEP, Document, index_fields
 from holdfast.backends.tables import (
     AGENT_STATES,
     CONVERSATIONS,
+    EVENTS,
     METADATA,
     STATE_VALUES,
+    STEPS,
     TABLES,
     TRANSITIONS,
     WORDS,
@@ -55,6 +57,19 @@ _READABLE_INDEXES: Mapping[Table, Mapping[str, tuple[str, ...]]] = {
     METADATA: {"thread": ("tenant", "thread", "checkpoint"), "key": ("tenant", "key")},
 }
 """The indexes for people: by thread, in the order of a conversation, and by what is searched for in all threads."""
+
+_TIME_INDEXES: Mapping[Table, Mapping[str, tuple[tuple[str, ...], Document]]] = {
+    STEPS: {"time": (("time", "_id"), THREAD_STEP)},
+    EVENTS: {
+        "time": (("time", "_id", "kind", "outcome"), {}),
+        "correlation": (("correlation", "time", "_id"), {}),
+        "cause": (("cause", "time", "_id"), {"cause": {"$gt": ""}}),
+    },
+}
+"""The indexes by time across lines, and of what is looked for among many events: their fields, and a condition."""
+
+_TIMES = "indexes by time"
+"""Stands for those indexes among the collections that exist. Stores of older versions lack them."""
 
 _ALREADY_EXISTS = frozenset({48, 85, 86})
 
@@ -94,7 +109,7 @@ class Collections:
                 where=where,
                 hint="Upgrade Holdfast",
             )
-        names = {space.name for space in TABLES}
+        names = {*(space.name for space in TABLES), _TIMES}
         if names <= set(about.get("collections", ())):
             return
         expiring = IndexModel([("time", ASCENDING)], name="time", expireAfterSeconds=_STAMP_SECONDS)
@@ -139,6 +154,9 @@ def _index_models(space: Table) -> list[IndexModel]:
     ]
     for index, names in _READABLE_INDEXES.get(space, {}).items():
         indexes.append(IndexModel([(name, ASCENDING) for name in names], name=index))
+    for index, (fields, condition) in _TIME_INDEXES.get(space, {}).items():
+        keys = [(field, ASCENDING) for field in ("_id.tenant", *fields)]
+        indexes.append(IndexModel(keys, name=index, **({"partialFilterExpression": condition} if condition else {})))
     if space is WORDS:
         # One entry for each word, ordered by time, the last first; and all by time, for searches without a word.
         last_first = [("time", DESCENDING), ("_id", DESCENDING)]

@@ -76,9 +76,15 @@ class PostgresBackend(ServerBackend):
 
     @property
     def capabilities(self) -> Capabilities:
-        durable = self._schema_state is not None and self._schema_state.durable
+        state = self._schema_state
         return Capabilities(
-            durable, shared=True, max_body=_MAX_BODY, max_batch=_MAX_BODY, words=True, joint_batches=True
+            state is not None and state.durable,
+            shared=True,
+            max_body=_MAX_BODY,
+            max_batch=_MAX_BODY,
+            words=True,
+            joint_batches=True,
+            times=state is not None and state.timed,
         )
 
     async def match_words(self, match: WordMatch) -> WordMatches:

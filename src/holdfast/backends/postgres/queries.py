@@ -9,16 +9,19 @@ query, and whose columns are sorted by type.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from itertools import count
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.postgres.binary_values import BinaryValue, bind, column_array, unescape
 from holdfast.backends.postgres.connection import Statement
-from holdfast.backends.postgres.schema import quote_name
-from holdfast.backends.tables import TABLES, JsonText, Scalar, Table, WordList
+from holdfast.backends.postgres.schema import CONTAINS, quote_name
+from holdfast.backends.tables import STEPS, TABLES, TIME, JsonText, Scalar, Table, WordList
+from holdfast.backends.time_index import THREAD_STEP, hint_conditions
 
 MAX_COMBINED = 16
 """The most queries in one statement. More would take longer to plan than to run in a transaction."""
@@ -44,13 +47,16 @@ class _Shape(NamedTuple):
     """Whether the next column is any of an array."""
     keys: bool = False
     """Whether the parameters are only arrays, one for each column of the key."""
+    hints: tuple[str, ...] = ()
+    """Further conditions, with a question mark for each text."""
 
     @property
     def bound(self) -> int:
         """The number of parameters."""
         if self.keys:
             return len(_TABLES[self.space].key)
-        return self.equal + self.start + self.stop + self.limited + self.one_of
+        hinted = sum(each.count("?") for each in self.hints)
+        return self.equal + self.start + self.stop + self.limited + self.one_of + hinted
 
 
 def build_statement(schema: str, query: Query) -> Statement:
@@ -93,6 +99,7 @@ def _shape(query: Query) -> tuple[_Shape, list[BinaryValue]]:
     space = query.space
     if not isinstance(query, Get):
         bound = _bound((*query.prefix, *query.start, *query.stop))
+        hints, texts = hint_conditions(space, query.hints, CONTAINS) if query.hints else ((), ())
         shape = _Shape(
             space.name,
             query.by,
@@ -102,8 +109,9 @@ def _shape(query: Query) -> tuple[_Shape, list[BinaryValue]]:
             query.reverse,
             query.limit is not None,
             query.bodies,
+            hints=tuple(hints),
         )
-        return shape, bound if query.limit is None else [*bound, bind(query.limit)]
+        return shape, [*bound, *([] if query.limit is None else [bind(query.limit)]), *_bound(texts)]
     keys, kinds = query.keys, list(space.key.values())
     first = keys[0][:-1]
     if len(keys) == 1:
@@ -147,7 +155,8 @@ def _combined_sql(schema: str, shapes: tuple[_Shape, ...]) -> str:
 
 
 def _select(schema: str, shape: _Shape, columns: str, first: int) -> str:
-    """Build a SELECT whose parameters are numbered from `first`: equal values, start and stop, a limit, an array."""
+    """Build a SELECT whose parameters are numbered from `first`: equal values, start and stop, a limit, an array,
+    and the texts of hints."""
     space = _TABLES[shape.space]
     select = f"SELECT {columns} FROM {quote_name(schema)}.{space.name}"  # noqa: S608 - quoted names
     if shape.keys:
@@ -161,6 +170,10 @@ def _select(schema: str, shape: _Shape, columns: str, first: int) -> str:
     parts += _compare(rest[: shape.start], ">=", at) + _compare(rest[: shape.stop], "<", at + shape.start)
     if shape.one_of:
         parts.append(f"{rest[0]} = ANY(${at}::{_CASTS[space.key[rest[0]]]})")
+    if shape.by == TIME and space is STEPS:
+        parts.append(THREAD_STEP)
+    places = count(at + shape.start + shape.stop + shape.limited)
+    parts += [re.sub(r"\?", lambda _: f"${next(places)}", each) for each in shape.hints]
     where = f" WHERE {' AND '.join(parts)}" if parts else ""
     ordering = ", ".join(f"{name} DESC" if shape.reverse else name for name in rest or names)
     limit = f" LIMIT ${at + shape.start + shape.stop}" if shape.limited else ""

@@ -31,6 +31,7 @@ from holdfast.backends.tables import (
     Table,
     WordList,
 )
+from holdfast.backends.time_index import FAILED, ORIGIN, RARE, THREAD_STEP
 
 VERSION = 1
 """The layout, in the table `version`. Goes up when older versions of Holdfast cannot use the tables."""
@@ -157,6 +158,23 @@ CREATE INDEX IF NOT EXISTS words_found ON {schema}.words USING gin (words);
 CREATE INDEX IF NOT EXISTS words_time ON {schema}.words (tenant, time, line, branch, seq);
 """
 
+CONTAINS = "pg_catalog.strpos({}, {}) > 0"
+"""How a condition says that a column has a text in it."""
+
+_ORIGIN = CONTAINS.format("metadata", ORIGIN)
+
+# By time, across lines; and what is looked for among many events.
+_TIME_INDEXES = {
+    "steps_time": f"steps (tenant, time) WHERE {THREAD_STEP}",
+    "steps_origin": f"steps (tenant, time) WHERE {_ORIGIN}",
+    "events_correlation": "events (tenant, correlation, time)",
+    "events_actor": "events (tenant, actor, time) WHERE actor <> ''",
+    "events_cause": "events (tenant, cause, time) WHERE cause <> ''",
+    "events_rare": f"events (tenant, kind, time) WHERE {RARE}",
+    "events_failed": f"events (tenant, time) WHERE {FAILED}",
+    "events_time": "events (tenant, time, kind)",
+}
+
 # Roles that may use the older tables of a schema may use its new ones.
 _LATER_GRANTS = """
 DO $$ DECLARE granted text; BEGIN
@@ -188,6 +206,9 @@ def schema_sql(schema: str, rls: bool = False, role: str = "") -> str:
     name = quote_name(schema)
     parts = [_SCHEMA.format(schema=name, name=quote_literal(name))]
     parts += [part for space in TABLES for part in (_table(name, space), *_indexes(name, space))]
+    parts += [
+        f"CREATE INDEX IF NOT EXISTS {index} ON {name}.{definition};" for index, definition in _TIME_INDEXES.items()
+    ]
     parts += [_WORD_INDEXES.format(schema=name), _INTERNAL_TABLES.format(schema=name), _later_grants(name)]
     parts += [_VIEWS.format(schema=name), apply_function_sql(name)]
     parts += [
@@ -225,6 +246,11 @@ def _indexes(schema: str, space: Table) -> list[str]:
         f"CREATE INDEX IF NOT EXISTS {space.name}_{index} ON {schema}.{space.name} ({columns});"
         for index, columns in indexes.items()
     ]
+
+
+def last_time_index(schema: str) -> str:
+    """The index by time that is created last: if it exists, all do. The schemas of older versions have none."""
+    return f"{quote_name(schema)}.{list(_TIME_INDEXES)[-1]}"
 
 
 def newest_table(schema: str) -> str:

@@ -11,7 +11,7 @@ from holdfast.backends.postgres.binary_values import bind
 from holdfast.backends.postgres.connection import PostgresConnection
 from holdfast.backends.postgres.errors import translate_connect_error
 from holdfast.backends.postgres.options import SCHEMA, PostgresOptions, read_options
-from holdfast.backends.postgres.schema import VERSION, newest_table, quote_name, schema_sql
+from holdfast.backends.postgres.schema import VERSION, last_time_index, newest_table, quote_name, schema_sql
 from holdfast.errors import ConfigError, HoldfastError, TransientError
 
 
@@ -21,6 +21,8 @@ class SchemaState(NamedTuple):
     durable: bool
     row_security: bool
     """Whether row-level security is on for the current user."""
+    timed: bool
+    """Whether it has the indexes by time."""
 
 
 def setup(url: str, schema: str = SCHEMA, *, rls: bool = False, role: str = "") -> None:
@@ -53,16 +55,19 @@ async def ensure_schema(connection: PostgresConnection, options: PostgresOptions
     if not connection.server.set_up:
         await _create_schema(connection, options)
     name = quote_name(options.schema)
-    sql = f"SELECT pg_catalog.max(version), pg_catalog.row_security_active($1::text) FROM {name}.version"  # noqa: S608 - a quoted name
-    ((version, row_security),) = await connection.query(sql, [bind(f"{name}.lines")])
+    sql = f"SELECT pg_catalog.max(version), {_PROPERTIES} FROM {name}.version"  # noqa: S608 - a quoted name
+    names = [bind(f"{name}.lines"), bind(last_time_index(options.schema))]
+    ((version, row_security, timed),) = await connection.query(sql, names)
     if version is None or version > VERSION:
         raise ConfigError(
             f"the schema {options.schema!r} was created by a newer Holdfast",
             where=options.url,
             hint=f"Its layout is {version}, and this Holdfast knows {VERSION}: install a newer one",
         )
-    return SchemaState(connection.server.durable, row_security)
+    return SchemaState(connection.server.durable, row_security, timed)
 
+
+_PROPERTIES = "pg_catalog.row_security_active($1::text), pg_catalog.to_regclass($2::text) IS NOT NULL"
 
 _EXISTS = """
 SELECT pg_catalog.to_regclass($1::text) IS NOT NULL,

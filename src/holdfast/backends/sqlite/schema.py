@@ -18,6 +18,7 @@ from holdfast.backends.tables import (
     STATE_VALUES,
     STEPS,
     TABLES,
+    TIME,
     WORDS,
     WRITES,
     JsonText,
@@ -25,6 +26,7 @@ from holdfast.backends.tables import (
     Table,
     WordList,
 )
+from holdfast.backends.time_index import FAILED, ORIGIN, RARE, THREAD_STEP, hint_conditions
 
 VERSION = 1
 """The version of the layout. A new one cannot be used by older versions of Holdfast."""
@@ -84,25 +86,14 @@ CREATE VIEW threads AS
 """The current view: not all lines are threads."""
 
 
-HAS_ORIGIN = "instr(metadata, '\"␞origin\":')"
-"""Whether a step of a thread says who saved it and why."""
-
-FAILED = "outcome NOT IN ('changed', 'ok', 'skipped')"
-"""The condition of events that failed, as their index has it: a bound value would not be recognised."""
-
-_SUCCESSES = ("changed", "ok", "skipped")
-
-RARE = "kind NOT IN ('change', 'hook')"
-"""The condition of events of kinds that are rare among many others."""
-
-_FREQUENT = {"change", "hook"}
+_CONTAINS = "instr({}, {})"
 
 # By time, across lines; and what is looked for among many events. What is rare has an index of its own.
 TIME_INDEXES = {
     name: f"CREATE INDEX IF NOT EXISTS {name} ON {definition}"
     for name, definition in {
-        "steps_time": "steps (tenant, time)",
-        "steps_origin": f"steps (tenant, time) WHERE {HAS_ORIGIN}",
+        "steps_time": f"steps (tenant, time) WHERE {THREAD_STEP}",
+        "steps_origin": f"steps (tenant, time) WHERE {_CONTAINS.format('metadata', ORIGIN)}",
         "events_time": "events (tenant, time, kind, action)",
         "events_correlation": "events (tenant, correlation, time)",
         "events_actor": "events (tenant, actor, time) WHERE actor <> ''",
@@ -205,6 +196,8 @@ def _scan(space: Table, by: str, prefix: int, start: int, stop: int, reverse: bo
     names = space.order(by)
     rest = names[prefix:]
     where = _range(names, prefix, start, stop)
+    if by == TIME and space is STEPS:
+        where = f"{where} AND {THREAD_STEP}"
     columns = ", ".join((*space.all_columns, "body" if bodies else "x''"))
     ordering = ", ".join(f"{name} DESC" if reverse else name for name in rest or names)
     return f"SELECT {columns} FROM {space.name} WHERE {where} ORDER BY {ordering} LIMIT ?"  # noqa: S608
@@ -220,23 +213,7 @@ def _compare(names: Sequence[str], operator: str) -> list[str]:
 
 def add_hints(space: Table, sql: str, hints: Sequence[ColumnHint]) -> tuple[str, list[str]]:
     """Return the SQL of a scan that leaves out what does not fit hints, and what it binds after the bounds."""
-    conditions, texts = [], list[str]()
-    for column, values, excluded, contains in hints:
-        if column not in space.columns or not values:
-            continue
-        texts += values
-        if contains:
-            conditions += [HAS_ORIGIN] if column == "metadata" else []
-            conditions += [f"instr({column}, ?)"] * len(values)
-        else:
-            places = ", ".join("?" * len(values))
-            conditions.append(f"{column} {'NOT IN' if excluded else 'IN'} ({places})")
-            # As the indexes have it.
-            conditions += [f"{column} <> ''"] if column in ("actor", "cause") and not excluded else []
-            if column == "outcome" and (values == _SUCCESSES if excluded else not {*values} & {*_SUCCESSES}):
-                conditions.append(FAILED)
-        if column == "kind" and not excluded and not _FREQUENT & {*values}:
-            conditions.append(RARE)
+    conditions, texts = hint_conditions(space, hints, _CONTAINS)
     if not conditions:
         return sql, texts
     sql = sql.replace(" ORDER BY ", f" AND {' AND '.join(conditions)} ORDER BY ")

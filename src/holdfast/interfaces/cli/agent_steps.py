@@ -24,7 +24,7 @@ _SIGNAL_HEADS = ("SIGNAL", "TIME", "ID", "BY", "VALUE")
 
 
 def _record(step: StepRecord) -> dict[str, Any]:
-    return {name: value for name, value in asdict(step).items() if name != "digest"}
+    return {name: value for name, value in asdict(step).items() if name not in ("digest", "token")}
 
 
 @command("steps")

@@ -27,6 +27,20 @@ from holdfast.interfaces.cli.scope_args import SPAN, as_option, open_as
     metavar="NAME=REPOSITORY",
     help="A repository of backups that the script may use, as store.backups(NAME). Can be given several times.",
 )
+@click.option(
+    "--code",
+    "code",
+    multiple=True,
+    metavar="NAME=MODULE:NAME",
+    help="Code that the script may replay with, as holdfast.replay.run(store, NAME). Can be given several times.",
+)
+@click.option(
+    "--recording",
+    "recordings",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="A recording that the script may replay, as holdfast.replay.run(NAME, …). Can be given several times.",
+)
 @as_option
 def run(
     session: CliContext,
@@ -36,6 +50,8 @@ def run(
     timeout: timedelta,
     memory: int,
     repositories: tuple[str, ...],
+    code: tuple[str, ...],
+    recordings: tuple[str, ...],
     identity: str | None,
 ) -> None:
     """Run a script in Lua (.lua) or JavaScript (.js) on the store.
@@ -49,6 +65,7 @@ def run(
     holdfast run archive.js prefix=chat- days=30
     holdfast run report.js --as agent:writer --timeout 5m
     holdfast run drill.lua --backups main=s3://bucket/backups
+    holdfast run check.js --code refund=shop.graphs:refund
     """
     from holdfast.interfaces.scripting import Sandbox, find_language
 
@@ -62,17 +79,32 @@ def run(
         else:
             session.out.line(safe(text, lines=True))
 
-    backups = {}
-    for each in repositories:
-        name, _, url = each.partition("=")
-        if not (name and url):
-            raise click.BadParameter(f"{each!r} is not NAME=REPOSITORY", param_hint="--backups")
-        if identity is not None:
-            raise click.UsageError("--backups gives a script the whole store, and --as only what an identity may do")
-        backups[name] = session.open(write=not read_only).backups(url)
-    with Sandbox(language, store, timeout=timeout, memory=memory, output=show, backups=backups) as sandbox:
+    urls = _named(repositories, "--backups", "NAME=REPOSITORY")
+    if urls and identity is not None:
+        raise click.UsageError("--backups gives a script the whole store, and --as only what an identity may do")
+    with Sandbox(
+        language,
+        store,
+        timeout=timeout,
+        memory=memory,
+        output=show,
+        backups={name: session.open(write=not read_only).backups(url) for name, url in urls.items()},
+        code=_named(code, "--code", "NAME=MODULE:NAME"),
+        recordings=_named(recordings, "--recording", "NAME=FILE"),
+    ) as sandbox:
         result = sandbox.run_file(script, args=values)
     if session.json:
         session.emit({"value": result})
     elif result is not None:
         session.out.line(safe(result, lines=True) if isinstance(result, str) else encode(result))
+
+
+def _named(given: tuple[str, ...], option: str, form: str) -> dict[str, str]:
+    """Return what the script may use, by name."""
+    found = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        if not (name and value):
+            raise click.BadParameter(f"{each!r} is not {form}", param_hint=option)
+        found[name] = value
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ _PAGE = 500
 @click.option("--since", metavar="WHEN", help="Only since a time: 2h, yesterday, 2026-11-01.")
 @click.option("--until", metavar="WHEN", help="Only until a time.")
 @click.option("--oldest-first", is_flag=True, help="Begin with the oldest.")
-@click.option("--after", metavar="CURSOR", help="Continue where a page ended, by its cursor.")
+@click.option("--after", metavar="CURSOR", help="Continue where an earlier listing ended, by its cursor.")
 @click.option("--causes", metavar="ID", help="Show what led to the event with this id.")
 @click.option("--effects", metavar="ID", help="Show what the event with this id led to.")
 @click.option("--of", "value", metavar="PATH", help="With --thread or --scope: show what led to this value.")
@@ -87,6 +86,8 @@ def timeline(
         session.emit_all(events)
     else:
         _show(session, events)
+    if events.next is not None:
+        session.note(f"There are more: --after {events.next}")
     if not events.count:
         raise click.exceptions.Exit(NOT_FOUND)
 
@@ -98,17 +99,21 @@ class _Events:
         self._source = source
         self._query = query
         self._limit = limit
-        self._after = after
         self._filters = filters
         self.count = 0
+        self.next = after
+        """The cursor of those that follow."""
 
     def __iter__(self) -> Iterator[TimelineEvent]:
-        page = self._source.query(
-            self._query, limit=min(self._limit, _PAGE), cursor=self._after, scan_limit=None, **self._filters
-        )
-        for event in islice(page.all(), self._limit):
-            self.count += 1
-            yield event
+        while self.count < self._limit:
+            size = min(self._limit - self.count, _PAGE)
+            page = self._source.query(self._query, limit=size, cursor=self.next, scan_limit=None, **self._filters)
+            for event in page:
+                self.count += 1
+                yield event
+            self.next = page.next
+            if self.next is None:
+                return
 
 
 def _show(session: CliContext, events: Iterable[TimelineEvent]) -> None:

@@ -31,6 +31,66 @@ class RecoveryModel(Model):
     version: int
 
 
+class StepModel(Model):
+    """A durable step of an agent. If no process runs one that is `running`, its outcome is unknown."""
+
+    key: str
+    state: Literal["running", "waiting", "done", "failed"]
+    attempts: int
+    function: str
+    idempotency_key: str
+    started: datetime
+    ended: datetime | None
+    agent_version: int
+    error: str
+    error_kind: str
+    resolved: str
+    """How an unknown outcome was resolved: `retry`, `decided` or `by hand`."""
+    by: str
+    due: datetime | None
+    lease: float
+
+
+class TimerModel(Model):
+    """A timer of an agent, or a sleep, which has no signal."""
+
+    name: str
+    due: datetime
+    signal: str
+    value: Any
+    """None if it is large."""
+
+
+class TimerListModel(Model):
+    """The timers and sleeps of an agent."""
+
+    items: list[TimerModel]
+
+
+class SignalModel(Model):
+    """A signal that waits for an agent."""
+
+    name: str
+    value: Any
+    """None if it is large."""
+    id: str
+    time: datetime
+    actor: str
+    correlation: str
+
+
+class SignalListModel(Model):
+    """The signals that wait for an agent."""
+
+    items: list[SignalModel]
+
+
+class SentSignalModel(Model):
+    """Whether a signal is new: one whose id was sent before is not sent again."""
+
+    new: bool
+
+
 class TimelineEventModel(Model):
     """Something that happened."""
 

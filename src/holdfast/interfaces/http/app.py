@@ -26,6 +26,7 @@ from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundEr
 from holdfast.history import parse_path
 from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.admin_routes import ADMIN
+from holdfast.interfaces.http.agent_step_routes import AGENT_STEPS
 from holdfast.interfaces.http.authentication import CSRF_HEADER, Authenticator, cookie_value, unauthenticated
 from holdfast.interfaces.http.calls import CALLING
 from holdfast.interfaces.http.events import EventHub
@@ -54,6 +55,7 @@ ROUTES: tuple[Route, ...] = (
     *THREADS.routes,
     *WRITES.routes,
     *STATES.routes,
+    *AGENT_STEPS.routes,
     *ADMIN.routes,
     *TIMELINE.routes,
     *RECORDINGS.routes,

@@ -58,8 +58,10 @@ CALLS: Mapping[str, PartCalls] = {
     "artifacts": _part("changes get list of read verify", "delete register"),
     "agents": _part(
         "diff exists export history list load messages transfers transitions",
-        "delete import_ resolve rollback transfer transfer_many",
+        "delete import_ resolve rollback signal transfer transfer_many",
     ),
+    "steps": _part("get list signals", "resolve"),
+    "timers": _part("list", "cancel set"),
     "hooks": _part("get history list statistics"),
     "timeline": _part("causes effects query"),
     "access": _part(
@@ -198,13 +200,15 @@ def _call(
 
 
 def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that name files, keys or addresses, which the server would open."""
+    """Refuse arguments that name files, keys or addresses, which the server would open, or classes that it lacks."""
     if name == "jobs.add" and JobTypes().reaches_out(arguments["kind"]):
         what = f"a job of the type {str(arguments['kind'])[:40]!r} cannot be added to a served store"
     elif name == "artifacts.register" and not isinstance(arguments["source"], bytes):
         what = "an artifact of a served store is registered with its bytes"
     elif name == "sensitive.reveal" and arguments.get("keys") is not None:
         what = "a served store reveals with its own keys"
+    elif name == "steps.resolve" and not isinstance(arguments.get("error"), str | None):
+        what = "the error of a step of a served store is text"
     else:
         return
     raise UnsupportedError(what, hint="Do it where the store is")
@@ -219,7 +223,7 @@ def _list(tree: Any, what: str) -> list[Any]:
 
 def _receiver(call: Call, part: str, names: list[Any]) -> Any:
     """Return what has the operation, for the caller."""
-    expected = {"thread": 1, "state": 1, "lazy_state": 2}.get(part, 0)
+    expected = {"thread": 1, "state": 1, "lazy_state": 2, "steps": 1, "timers": 1}.get(part, 0)
     if len(names) != expected or not all(isinstance(name, str) for name in names):
         raise InvalidError(f"{part} is named by {expected} texts")
     if part == "store":
@@ -230,6 +234,8 @@ def _receiver(call: Call, part: str, names: list[Any]) -> Any:
         return call.store.state(names[0])
     if part == "lazy_state":
         return call.store.thread(names[0]).get(names[1], lazy=True).state
+    if part in ("steps", "timers"):
+        return getattr(call.store.agents, part)(names[0])
     if part in _OWNED:
         return getattr(call.owned, part)
     return getattr(call.store, part)

@@ -401,6 +401,49 @@ class ResolutionRequest(Input):
     how: Literal["back", "forward"]
 
 
+class StepParams(IdParams, kw_only=True):
+    """A durable step of an agent."""
+
+    key: str
+
+
+class StepResolutionRequest(Input):
+    """What became of a durable step: its `result`, its `error`, or that it is to run again."""
+
+    how: Literal["result", "error", "retry"]
+    result: Any = None
+    error: str | None = None
+
+
+class TimerParams(IdParams, kw_only=True):
+    """A timer of an agent, or a sleep by its key."""
+
+    name: str
+
+
+class TimerRequest(Input):
+    """When a timer is due, such as `2h` or a time, and the signal that it sends: by default, of the timer's name."""
+
+    when: str
+    signal: str | None = None
+    value: Any = None
+
+
+class SignalsParams(IdParams):
+    """Which signals that wait for an agent to list: all, or those of a name."""
+
+    name: str | None = None
+
+
+class SignalRequest(Input):
+    """A signal to an agent."""
+
+    name: str
+    value: Any = None
+    signal_id: str | None = None
+    """One whose id was sent before is not sent again."""
+
+
 # Hooks, jobs, erasure, backups ------------------------------------------------------------------------------------
 
 

@@ -187,6 +187,112 @@ class RecordClient(HttpTransport):
         )
         return found
 
+    def list_steps(
+        self, id: str, *, limit: int = 100, cursor: str | None = None
+    ) -> models.PageModel[admin_models.StepModel]:
+        """List the durable steps of an agent by their keys."""
+        params = inputs.AgentParams(limit=limit, cursor=cursor, id=id)
+        found: models.PageModel[admin_models.StepModel] = self.send(
+            "GET", "/agents/{id}/steps", params, None, models.PageModel[admin_models.StepModel]
+        )
+        return found
+
+    def get_step(self, id: str, key: str) -> admin_models.StepModel:
+        """Describe a durable step of an agent."""
+        params = inputs.StepParams(id=id, key=key)
+        found: admin_models.StepModel = self.send(
+            "GET", "/agents/{id}/steps/{key}", params, None, admin_models.StepModel
+        )
+        return found
+
+    def resolve_step(
+        self,
+        id: str,
+        key: str,
+        how: Literal["result", "error", "retry"],
+        *,
+        result: Any = None,
+        error: str | None = None,
+        if_match: str = "",
+        idempotency_key: str = "",
+    ) -> admin_models.StepModel:
+        """Record what became of a step whose outcome is unknown, or that failed."""
+        params = inputs.StepParams(id=id, key=key)
+        found: admin_models.StepModel = self.send(
+            "POST",
+            "/agents/{id}/steps/{key}/resolutions",
+            params,
+            inputs.StepResolutionRequest(how=how, result=result, error=error),
+            admin_models.StepModel,
+            if_match=if_match,
+            key=idempotency_key,
+        )
+        return found
+
+    def list_timers(self, id: str) -> admin_models.TimerListModel:
+        """List the timers and sleeps of an agent, the next one first."""
+        params = inputs.IdParams(id=id)
+        found: admin_models.TimerListModel = self.send(
+            "GET", "/agents/{id}/timers", params, None, admin_models.TimerListModel
+        )
+        return found
+
+    def set_timer(
+        self,
+        id: str,
+        name: str,
+        when: str,
+        *,
+        signal: str | None = None,
+        value: Any = None,
+        if_match: str = "",
+        key: str = "",
+    ) -> admin_models.TimerModel:
+        """Set a timer of an agent. One of the same name is replaced."""
+        params = inputs.TimerParams(id=id, name=name)
+        found: admin_models.TimerModel = self.send(
+            "PUT",
+            "/agents/{id}/timers/{name}",
+            params,
+            inputs.TimerRequest(when=when, signal=signal, value=value),
+            admin_models.TimerModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
+    def cancel_timer(self, id: str, name: str, *, if_match: str = "", key: str = "") -> models.DoneModel:
+        """Cancel a timer of an agent, or end a sleep by its key."""
+        params = inputs.TimerParams(id=id, name=name)
+        found: models.DoneModel = self.send(
+            "DELETE", "/agents/{id}/timers/{name}", params, None, models.DoneModel, if_match=if_match, key=key
+        )
+        return found
+
+    def list_signals(self, id: str, *, name: str | None = None) -> admin_models.SignalListModel:
+        """List the signals that wait for an agent, in their order."""
+        params = inputs.SignalsParams(id=id, name=name)
+        found: admin_models.SignalListModel = self.send(
+            "GET", "/agents/{id}/signals", params, None, admin_models.SignalListModel
+        )
+        return found
+
+    def send_signal(
+        self, id: str, name: str, *, value: Any = None, signal_id: str | None = None, if_match: str = "", key: str = ""
+    ) -> admin_models.SentSignalModel:
+        """Send a signal to an agent, which gets it when it waits for it. One whose id was sent before is not sent."""
+        params = inputs.IdParams(id=id)
+        found: admin_models.SentSignalModel = self.send(
+            "POST",
+            "/agents/{id}/signals",
+            params,
+            inputs.SignalRequest(name=name, value=value, signal_id=signal_id),
+            admin_models.SentSignalModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
     def get_job(self, name: str) -> models.JobModel:
         """Describe a job, with its last runs."""
         params = inputs.NameParams(name=name)

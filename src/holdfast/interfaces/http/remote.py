@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from holdfast import __version__
-from holdfast.agents import Agents
+from holdfast.agents import Agents, Steps, Timers
 from holdfast.codec import Codec, default_codec
 from holdfast.errors import ConfigError, NotFoundError, UnsupportedError
 from holdfast.history import parse_path, path_text
@@ -53,9 +53,12 @@ _INSTEAD = {
 }
 """What to do in place of some operations."""
 
+_OWNERS = {"store": "Store", "thread": "Thread", "state": "State", "steps": "Steps", "timers": "Timers"}
+"""The classes of parts that are no members of a store."""
+
 
 def _unsupported(part: str, name: str) -> UnsupportedError:
-    owner = {"store": "Store", "thread": "Thread", "state": "State"}.get(part, f"store.{part}")
+    owner = _OWNERS.get(part, f"store.{part}")
     return UnsupportedError(
         f"{owner}.{name} is not possible on a served store",
         hint=_INSTEAD.get(name, "Do it where the store is: it needs its files or code"),
@@ -311,9 +314,27 @@ class RemoteArtifacts(RemotePart, Artifacts):
         FilePath(path).write_bytes(self.read(id))
 
 
+@_served("steps", Steps)
+class RemoteSteps(RemotePart, Steps):
+    """The durable steps of an agent of a served store."""
+
+
+@_served("timers", Timers)
+class RemoteTimers(RemotePart, Timers):
+    """The timers of an agent of a served store."""
+
+
 @_served("agents", Agents)
 class RemoteAgents(RemotePart, Agents):
     """The agents of a served store, without their code."""
+
+    def steps(self, id: str) -> Steps:
+        """Return the durable steps of an agent."""
+        return RemoteSteps(self._connection, id)
+
+    def timers(self, id: str) -> Timers:
+        """Return the timers of an agent."""
+        return RemoteTimers(self._connection, id)
 
 
 @_served("hooks", Hooks)

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.errors import DeniedError, InvalidError, NotFoundError, ScriptError, TooLargeError, UnsupportedError
 from holdfast.interfaces.scripting.functions import ScriptFunction, script_type, type_name_of
+from holdfast.interfaces.scripting.replay import Replay
 from holdfast.interfaces.scripting.values import Decoder, Encoder
 from holdfast.time_parser import parse_seconds
 
@@ -22,6 +23,10 @@ MAX_LIMIT = 10_000
 """How many items a page of a script has at most: the host holds them all."""
 
 _MAX_STEPS = 8
+_MAX_KEY = 1000
+"""How long a path may be that is remembered: all of them together are to stay small."""
+_MAX_FUNCTIONS = 10_000
+_MAX_NAME = 80
 
 FunctionOf = Callable[[int, str], Callable[..., Any]]
 
@@ -29,15 +34,18 @@ FunctionOf = Callable[[int, str], Callable[..., Any]]
 class Calls:
     """Executes the calls of one sandbox on its store."""
 
-    def __init__(self, store: Any, function_of: FunctionOf, backups: Mapping[str, Any]) -> None:
+    def __init__(self, store: Any, function_of: FunctionOf, backups: Mapping[str, Any], replay: Replay) -> None:
         self._store = store
         self._backups = backups
+        self._modules = {"replay": replay}
         self._objects: OrderedDict[int, Any] = OrderedDict()
         self._numbers: dict[int, int] = {}
         self._handles: dict[str, Any] = {}
         """Objects by their path from the store. They have no state of their own."""
         self._last = 0
         self._function_of = function_of
+        self._functions: dict[int, Callable[..., Any]] = {}
+        self._new_functions: list[int] = []
         self._decoder = Decoder(self)
         self.registered: list[tuple[Any, Any]] = []
         """The hooks that the script registered, each with the hooks it is one of."""
@@ -52,7 +60,14 @@ class Calls:
         if not (type(message) is list and len(message) == 3 and type(message[1]) is str and type(message[2]) is list):
             raise InvalidError("this is no call")
         target, name, arguments = message
-        return self.encode(self._call(self.resolve(target), name, arguments, seconds))
+        outer, self._new_functions = self._new_functions, []
+        try:
+            return self.encode(self._call(self.resolve(target), name, arguments, seconds))
+        finally:
+            if name != "()":  # a function lasts as long as the call that it is an argument of, unless it is a hook
+                for number in self._new_functions:
+                    self._functions.pop(number, None)
+            self._new_functions = outer
 
     def encode(self, value: Any) -> Any:
         """Convert a value for the script."""
@@ -76,10 +91,12 @@ class Calls:
                 del self._numbers[id(oldest)]
         return number
 
-    def get(self, number: int) -> Any:
-        """Return an object by its number; 0 is the store."""
+    def get(self, number: int | str) -> Any:
+        """Return an object by its number; 0 is the store. A module has its name in place of a number."""
         if number == 0:
             return self._store
+        if type(number) is str and number in self._modules:
+            return self._modules[number]
         if type(number) is not int or number not in self._objects:
             raise NotFoundError("this object is not available any more", hint="Ask for it again")
         self._objects.move_to_end(number)
@@ -92,8 +109,14 @@ class Calls:
             del self._objects[number]
 
     def function(self, number: int, name: str) -> Callable[..., Any]:
-        """Return a function of the script."""
-        return self._function_of(number, name)
+        """Return a function of the script: the same object each time, so that a hook can be removed by it."""
+        found = self._functions.get(number)
+        if found is None:
+            if len(self._functions) >= _MAX_FUNCTIONS:
+                raise TooLargeError(f"a script gives its host at most {_MAX_FUNCTIONS} functions")
+            found = self._functions[number] = self._function_of(number, name[:_MAX_NAME])
+            self._new_functions.append(number)
+        return found
 
     def resolve(self, target: Any) -> Any:
         """Return the object that a path names: an object by its number, and functions of it that return others."""
@@ -106,6 +129,8 @@ class Calls:
             raise InvalidError("this is no object of the API", where=repr(target)[:80])
         if number == 0 and steps:
             key = repr(steps)
+            if len(key) > _MAX_KEY:
+                return self._walk(self._store, steps)
             if key not in self._handles:
                 if len(self._handles) >= MAX_OBJECTS:
                     self._handles.clear()
@@ -221,6 +246,9 @@ _WAITING = {
     "Requests.take": 0.0,
     "Pipeline.take": 0.0,
     "Document.wait": math.inf,
+    "Replay.run": 600.0,
+    "Replay.run_agent": 600.0,
+    "Replay.run_hooks": 600.0,
 }
 """Functions that wait, with how many seconds they do by default."""
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.interfaces.scripting.replay import Replay
+
 Adapter = Callable[..., Any]
 
 
@@ -28,6 +30,8 @@ class Declaration:
     omitted: Mapping[str, str] = field(default_factory=dict)
     """Parameters that scripts cannot give, by function."""
     is_callable: bool = False
+    module: str = ""
+    """The module of functions that these are: scripts have them as `holdfast.<module>`."""
 
 
 _FILES = "It reads or writes files of the host."
@@ -69,6 +73,15 @@ def _get(state: Any, key: Any, default: Any = None) -> Any:
         return state.item(key).value
     except LookupError:
         return default
+
+
+def _replay(name: str) -> tuple[Callable[[], Any], Adapter]:
+    def load() -> Any:
+        from holdfast import replay
+
+        return getattr(replay, name)
+
+    return load, getattr(Replay, name)
 
 
 _MAPPING = ("keys", "items", "values", "pop", "popitem", "clear", "update", "setdefault")
@@ -119,9 +132,9 @@ DECLARATIONS: dict[str, Declaration] = {
     "Thread": Declaration(
         "store Thread",
         "put update restore get resolve info log diff blame history fork branches rename_branch delete_branch switch "
-        "merge owner delete tag untag tags label unlabel labels pin unpin pins hold release holds",
+        "merge owner delete tag untag tags label unlabel labels pin unpin pins hold release holds "
+        "pending_writes",
         omitted={"get": "lazy"},
-        excluded={"pending_writes": "Not for scripts yet."},
     ),
     "State": Declaration(
         "state State",
@@ -310,9 +323,25 @@ DECLARATIONS: dict[str, Declaration] = {
     ),
     "Diff": Declaration(
         "history Diff",
-        "patch apply",
-        excluded=dict.fromkeys(
-            ("text", "lines", "stat", "to_json", "without_internal"), "`changes` and `summary` have it."
-        ),
+        "patch apply text stat",
+        excluded=dict.fromkeys(("lines", "to_json", "without_internal"), "`changes` and `summary` have it."),
     ),
+    "Replay": Declaration(
+        "scripting Replay",
+        adapters={name: _replay(name) for name in ("run", "run_agent", "run_hooks", "compare")},
+        omitted=dict.fromkeys(("run", "run_agent", "run_hooks"), "env"),
+        excluded={
+            "record": _FILES,
+            "run_open": "Call `run` with `only_open` for each of `store.threads`.",
+            "hook_replay_job": f"{_OWN}it names code of the host.",
+            **dict.fromkeys(
+                ("now", "random", "uuid4", "recorded"), "It is for code that is recorded, which is Python."
+            ),
+        },
+        module="replay",
+    ),
+    "ReplayReport": Declaration(
+        "replay ReplayReport", "check", excluded=dict.fromkeys(("to_json", "of_json"), "Its fields have it.")
+    ),
+    "HookReplay": Declaration("replay HookReplay", "check"),
 }

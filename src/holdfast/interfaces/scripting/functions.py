@@ -13,6 +13,7 @@ from typing import Any, is_typeddict
 
 from holdfast.errors import InvalidError
 from holdfast.interfaces.scripting.declarations import DECLARATIONS, Adapter
+from holdfast.interfaces.scripting.replay import Replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ def script_table() -> dict[str, Any]:
                 for member, type_name in each.members.items()
             },
             "callable": each.is_callable,
+            "module": each.module,
         }
         for name, each in DECLARATIONS.items()
     }
@@ -166,7 +168,7 @@ def script_type(name: str) -> ScriptType:
         for each in declaration.functions.split()
     }
     for each, (described, adapter) in declaration.adapters.items():
-        functions[each] = _function(each, described(), "", adapter)
+        functions[each] = _function(each, described(), declaration.omitted.get(each, ""), adapter)
     members: dict[str, tuple[str, ScriptFunction | None]] = {}
     for member, type_name in declaration.members.items():
         each = member.removesuffix("()")
@@ -217,6 +219,12 @@ def _load(python: str) -> type:
         from holdfast import jobs
 
         packages["jobs"] = jobs
+    if package == "replay":
+        from holdfast import replay
+
+        packages["replay"] = replay
+    if package == "scripting":
+        return Replay
     found: type = getattr(packages[package], name) if package else object
     return found
 
@@ -224,7 +232,7 @@ def _load(python: str) -> type:
 def _function(name: str, attribute: Any, omitted: str, adapter: Adapter | None = None) -> ScriptFunction:
     function = inspect.unwrap(getattr(attribute, "__wrapped__", attribute))
     signature = inspect.signature(function)
-    parameters = [each for each in list(signature.parameters.values())[1:] if each.name not in omitted.split()]
+    parameters = [each for each in signature.parameters.values() if each.name not in ("self", *omitted.split())]
     rest, any_option = False, False
     by_position: list[inspect.Parameter] = []
     options: list[inspect.Parameter] = []

@@ -8,11 +8,11 @@
   const { parse, stringify } = JSON;
   const { isArray } = Array;
   const { isSafeInteger, isInteger, isFinite } = Number;
-  const { defineProperty, freeze, getPrototypeOf, keys } = Object;
-  const AsyncFunction = (async () => {}).constructor;
+  const { defineProperty, freeze, getPrototypeOf, keys, setPrototypeOf } = Object;
+  const evaluate = globalThis.eval; // in the global scope, by another name
   const Bytes = Uint8Array;
   const MARK = "$script", MAX_DEPTH = 100;
-  const FLOATS = Symbol("floats"), KIND = Symbol("kind");
+  const FLOATS = Symbol("floats"), KIND = Symbol("kind"), ID = Symbol("id");
 
   // Errors --------------------------------------------------------------------------------------------------------
 
@@ -44,6 +44,22 @@
     return new kind(form.what, form);
   }
 
+  // A script that cannot be read. A SyntaxError may also be of a script that runs, as by JSON.parse.
+  class Unreadable {
+    constructor({ message, stack }) {
+      const line = /<input>:(\d+)/.exec(String(stack));
+      this.message = line ? `line ${line[1]}: ${message}` : String(message);
+    }
+  }
+
+  function compile(source) {
+    try {
+      return evaluate(`(async function script() {${source}\n})`);
+    } catch (error) {
+      throw error instanceof SyntaxError ? new Unreadable(error) : error;
+    }
+  }
+
   function describe(error) {
     try {
       if (error instanceof HoldfastError) {
@@ -52,11 +68,11 @@
       }
       if (error instanceof Error) {
         const limit = error.name === "InternalError" && /out of memory/.test(error.message) ? "memory" : undefined;
-        const syntax = error instanceof SyntaxError ? "syntax" : undefined;
         return stringify({
-          name: String(error.name), message: String(error.message), trace: String(error.stack), kind: limit || syntax,
+          name: String(error.name), message: String(error.message), trace: String(error.stack), kind: limit,
         });
       }
+      if (error instanceof Unreadable) return stringify({ name: "SyntaxError", message: error.message, kind: "syntax" });
       if (error === null) return stringify({ name: "Error", message: "null", kind: "memory" });
       return stringify({ name: "Error", message: `the script threw ${String(error)}` });
     } catch {
@@ -107,7 +123,7 @@
   }
 
   const MARKS = {
-    $int: (content) => BigInt(content),
+    $int: (content) => (content[0] === "-" ? -BigInt(content.slice(1)) : BigInt(content)),
     $bytes: (content) => Bytes.fromBase64(content),
     $datetime: (content) => new DateTime(content),
     $tuple: (content) => mark(reviveItems(content), KIND, "$tuple"),
@@ -180,7 +196,7 @@
       case "string": return stringify(value);
       case "boolean": return value ? "true" : "false";
       case "number": return encodeNumber(value, asFloat);
-      case "bigint": return value.toString();
+      case "bigint": return encodeWhole(value);
       case "undefined":
         if (depth === 0) return `{"${MARK}":["absent"]}`;
         throw new errors.UnsupportedError("undefined is no value", { hint: "Use null, or leave it out" });
@@ -200,6 +216,12 @@
     } finally {
       open.pop();
     }
+  }
+
+  // The host reads no decimals of thousands of digits.
+  function encodeWhole(value) {
+    const digits = (value < 0n ? -value : value).toString(16);
+    return digits.length < 1000 ? value.toString() : `{"$int":"${value < 0n ? "-" : ""}0x${digits}"}`;
   }
 
   function encodeNumber(value, asFloat) {
@@ -266,25 +288,66 @@
   const targets = new WeakMap(), records = new WeakSet(), prototypes = {};
   const waiting = new Map();
   let types = {}, lastFunction = 0, lastCall = 0;
+  let newFunctions = []; // of a call: they last as long as it does, unless it registers a hook
   let isResult = false; // whether a result is written: records are then dicts of their fields
 
   function functionId(value) {
     if (!ids.has(value)) {
       ids.set(value, ++lastFunction);
       functions.set(lastFunction, value);
+      newFunctions.push(lastFunction);
     }
     return ids.get(value);
   }
 
   function encodeAll(values) { return `[${Array.from(values, (value) => encode(value))}]`; }
 
-  function call(target, name, values) {
-    return new Promise((resolve, reject) => {
-      const text = `[${target},${stringify(name)},${encodeAll(values)}]`;
-      const id = ++lastCall;
-      waiting.set(id, [resolve, reject]);
+  function forget(numbers) {
+    for (const number of numbers) {
+      ids.delete(functions.get(number));
+      functions.delete(number);
+    }
+  }
+
+  // A getter of a value may make a call in between.
+  function encodeCall(target, name, values) {
+    const outer = newFunctions, given = [];
+    newFunctions = given;
+    try {
+      return [`[${target},${stringify(name)},${encodeAll(values)}]`, given];
+    } finally {
+      newFunctions = outer;
+    }
+  }
+
+  function call(target, name, values, finish) {
+    const id = ++lastCall;
+    return follow(id, new Call((resolve, reject) => {
+      const [text, given] = encodeCall(target, name, values);
+      waiting.set(id, { resolve, reject, finish, functions: name === "()" ? [] : given });
       send("C", id, text);
-    });
+    }));
+  }
+
+  // The promise of a call. Notes whether anybody waits for it, so that no error is lost.
+  class Call extends Promise {
+    static [Symbol.species] = Promise;
+    then(done, failed) {
+      const id = this[ID], found = waiting.get(id);
+      if (found) found.isAwaited = true;
+      const made = super.then(done, failed);
+      return typeof failed === "function" ? made : follow(id, setPrototypeOf(made, Call.prototype));
+    }
+    catch(failed) {
+      const found = waiting.get(this[ID]);
+      if (found) found.isHandled = true;
+      return super.catch(failed);
+    }
+  }
+
+  function follow(id, promise) {
+    promise[ID] = id;
+    return promise;
   }
 
   async function readAll(target, name, values, page) {
@@ -308,11 +371,10 @@
         value: { [each](...values) {
           const target = targets.get(this);
           if (!target) throw new errors.InvalidError(`${each} is a function of a ${name}`);
-          return call(target, each, values).then((result) => {
+          return call(target, each, values, (result) => {
             if (isArray(result) && "next" in result) {
               defineProperty(result, "all", { value: () => readAll(target, each, values, result) });
             }
-            return result;
           });
         } }[each],
       });
@@ -330,6 +392,13 @@
         : { get() { return inside(this, []); } });
     }
     prototypes[name] = prototype;
+  }
+
+  function defineModule({ module, functions: names }) {
+    const target = stringify([module, []]);
+    const made = {};
+    for (const each of names) made[each] = { [each](...values) { return call(target, each, values); } }[each];
+    return freeze(made);
   }
 
   function makeHandle(name, target) {
@@ -351,7 +420,7 @@
     }
   }
 
-  function follow(id, start) {
+  function execute(id, start) {
     new Promise((resolve) => resolve(start())).then((value) => send("D", id, encodeResult(value))).catch(
       (error) => send("F", id, describe(error)),
     );
@@ -362,16 +431,21 @@
     try { return stringify(value, (_, each) => (typeof each === "bigint" ? each.toString() : each)) ?? String(value); }
     catch { return String(value); }
   };
-  const print = (...values) => { send("P", 0, values.map(show).join(" ")); };
+  // The worker takes no halves of surrogate pairs.
+  const print = (...values) => { send("P", 0, values.map(show).join(" ").toWellFormed()); };
 
   const commands = {
     start(text) {
       const config = parse(text);
       types = config.types;
       defineErrors(config.errors);
-      for (const [name, type] of Object.entries(types)) defineType(name, type);
+      const modules = {};
+      for (const [name, type] of Object.entries(types)) {
+        if (type.module) modules[type.module] = defineModule(type);
+        else defineType(name, type);
+      }
       const operator = (name) => (...values) => new Special("operator", name, values);
-      const holdfast = { errors: freeze({ ...errors }), DateTime, Opaque, HoldfastError };
+      const holdfast = { errors: freeze({ ...errors }), DateTime, Opaque, HoldfastError, ...modules };
       holdfast.float = (value) => new Float(value);
       holdfast.datetime = (text) => new DateTime(text);
       holdfast.tuple = (...values) => mark([...values], KIND, "$tuple");
@@ -386,31 +460,36 @@
     },
     run(id, text) {
       const [source, args] = parse(text);
-      follow(id, () => {
+      execute(id, () => {
         globalThis.args = revive(args);
-        const made = (0, globalThis.eval)(`(async function script() {${source}\n})`);
-        return made();
+        return compile(source)();
       });
     },
     invoke(id, text) {
       const [number, values] = parse(text);
-      follow(id, () => {
+      execute(id, () => {
         const called = functions.get(number);
         if (!called) throw new errors.NotFoundError("the script has no such function any more");
         return called(...reviveItems(values));
       });
     },
-    settle(id, kind, text) {
-      const [resolve, reject] = waiting.get(id);
+    // Returns whether the call failed and nobody handles that, which is known for sure only after the end of the script.
+    settle(id, kind, text, isEnd) {
+      const { resolve, reject, finish, functions: given, isAwaited, isHandled } = waiting.get(id);
       waiting.delete(id);
-      let value;
+      forget(given);
       try {
-        value = kind === "R" ? revive(parse(text)) : errorFrom(parse(text));
+        const value = kind === "R" ? revive(parse(text)) : errorFrom(parse(text));
+        if (kind !== "R") reject(value);
+        else {
+          if (finish) finish(value);
+          resolve(value);
+        }
       } catch (error) {
-        return reject(error);
+        reject(error);
       }
-      return kind === "R" ? resolve(value) : reject(value);
+      return kind === "E" && !(isEnd ? isHandled : isAwaited);
     },
   };
-  return (name, ...values) => { commands[name](...values); };
+  return (name, ...values) => commands[name](...values) === true;
 })()

@@ -4,6 +4,7 @@ local send, show = ...
 local _G, load, type, pairs, ipairs, next, select = _G, load, type, pairs, ipairs, next, select
 local error, pcall, xpcall, tostring, tonumber = error, pcall, xpcall, tostring, tonumber
 local setmetatable, getmetatable, rawequal, rawget, rawset = setmetatable, getmetatable, rawequal, rawget, rawset
+local rawlen = rawlen
 local concat, pack, unpack, sort = table.concat, table.pack, table.unpack, table.sort
 local format, gsub, byte, sub, find, match = string.format, string.gsub, string.byte, string.sub, string.find, string.match
 local integer, huge, floor = math.type, math.huge, math.floor
@@ -12,6 +13,7 @@ local get_metatable = debug.getmetatable  -- the real one, also where a script c
 
 local MARK, MAX_DEPTH = "$script", 100
 local LOCKED = "locked"
+get_metatable(send).__metatable = LOCKED  -- of all objects of Python: a script may catch an exception of the worker
 
 -- Errors ----------------------------------------------------------------------------------------------------------
 
@@ -75,6 +77,7 @@ Opaque.__eq = function(a, b) return a.type == b.type and a.json == b.json end
 
 local orders = setmetatable({}, { __mode = "k" })
 local handles, function_ids, functions, last_function = setmetatable({}, { __mode = "k" }), {}, {}, 0
+local new_functions = {}  -- since the last call: they last as long as the call, unless it registers a hook
 local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\" }
 for i = 0, 31 do ESCAPES[string.char(i)] = format("\\u%04x", i) end
 ESCAPES["\127"] = "\\u007f"
@@ -106,6 +109,7 @@ local function function_id(value)
     last_function = last_function + 1
     id = last_function
     function_ids[value], functions[id] = id, value
+    new_functions[#new_functions + 1] = id
   end
   return id
 end
@@ -152,7 +156,7 @@ local function plain(value, depth, open)
   local first = next(value)
   if first == nil then return "{}" end
   if type(first) == "number" then
-    local count = #value
+    local count = rawlen(value)
     for key in next, value do
       if integer(key) ~= "integer" or key < 1 or key > count then
         raise("UnsupportedError", "a table is neither a list nor a dict",
@@ -175,7 +179,7 @@ local function of_table(value, depth, open)
   if meta == nil then return plain(value, depth, open) end
   local mark = SEQUENCES[meta]
   if mark then
-    local text = sequence(value, #value, depth, open)
+    local text = sequence(value, rawlen(value), depth, open)
     return mark == "" and text or '{"' .. mark .. '":' .. text .. "}"
   end
   if meta == Dict then return entries(value, depth, open) end
@@ -241,7 +245,14 @@ local function make_handle(name, target, fields)
 end
 
 local function call(target, name, arguments)
+  local mine = new_functions
+  new_functions = {}
   local ok, value = send("[" .. target .. "," .. quote(name) .. "," .. arguments .. "]")
+  if name ~= "()" then
+    for _, id in ipairs(mine) do
+      function_ids[functions[id]], functions[id] = nil, nil
+    end
+  end
   if ok then return value end
   error(make_error(value), 0)
 end
@@ -321,6 +332,17 @@ local function define_type(name, declared)
   types[name] = meta
 end
 
+local function define_module(declared)
+  local target, made = "[" .. quote(declared.module) .. ",[]]", {}
+  for _, each in ipairs(declared.functions) do
+    made[each] = function(...)
+      local values = pack(...)
+      return call(target, each, encode_all(values.n, values, 1))
+    end
+  end
+  return made
+end
+
 -- The values that the worker makes of what the host sends
 local makers = {
   object = function(t, keys)
@@ -383,7 +405,7 @@ local function finish(ok, value)
   if not ok then return "F", describe(value) end
   is_result = true
   local encoded, text = pcall(encode, value, 0, {})
-  is_result = false
+  is_result, new_functions = false, {}
   if encoded then return "D", text end
   return "F", describe(text)
 end
@@ -407,7 +429,11 @@ end
 
 function commands.start(config)
   define_errors(config.errors)
-  for name, declared in pairs(config.types) do define_type(name, declared) end
+  local modules = {}
+  for name, declared in pairs(config.types) do
+    if declared.module ~= "" then modules[declared.module] = define_module(declared)
+    else define_type(name, declared) end
+  end
   local holdfast = {
     null = null, errors = errors,
     list = function(t) return setmetatable(t or {}, List) end,
@@ -429,6 +455,7 @@ function commands.start(config)
       return setmetatable({ kind = "operator", name = name, content = pack(...) }, Special)
     end
   end
+  for name, module in pairs(modules) do holdfast[name] = module end
   _G.holdfast = holdfast
   _G.store = make_handle(config.root, "[0,[]]")
 end

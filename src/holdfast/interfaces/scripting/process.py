@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +25,8 @@ _FOLDER = Path(__file__).parent
 _START_LIMIT = 30.0
 """Seconds that a process may take to start, on a busy machine."""
 _FEW_BYTES = 1 << 16
+_TIME_SIGNALS = (getattr(signal, "SIGALRM", None), getattr(signal, "SIGXCPU", None))
+"""By which the system ends a process whose time has passed."""
 SUFFIXES: dict[str, Language] = {".lua": "lua", ".js": "javascript", ".mjs": "javascript"}
 
 
@@ -145,11 +148,7 @@ class WorkerProcess:
         self._check_open()
         left = deadline - time.monotonic()
         if left <= 0 or not poll.poll(left * 1000 + 1):
-            error = ScriptError(
-                f"the script took longer than {self._limits.timeout:g} s, and was stopped",
-                hint="Do less at a time, or raise timeout",
-                code="script-timeout",
-            )
+            error = self._timeout()
             self.kill(error)
             raise error
 
@@ -157,10 +156,19 @@ class WorkerProcess:
         if self._process.returncode is not None:
             raise self._ended()
 
+    def _timeout(self) -> ScriptError:
+        return ScriptError(
+            f"the script took longer than {self._limits.timeout:g} s, and was stopped",
+            hint="Do less at a time, or raise timeout",
+            code="script-timeout",
+        )
+
     def _ended(self) -> ScriptError:
         """Return the error for a process that ended: why it was stopped, or how it ended on its own."""
         self.kill()
         code = self._process.returncode
+        if self._reason is None and -code in _TIME_SIGNALS:
+            self._reason = self._timeout()
         if self._reason is None:
             self._reason = ScriptError(
                 f"the process of the script ended ({f'signal {-code}' if code < 0 else f'exit code {code}'})",

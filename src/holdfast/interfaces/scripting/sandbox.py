@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +18,7 @@ from holdfast.errors import HoldfastError, InvalidError, NotFoundError, ScriptEr
 from holdfast.interfaces.scripting.calls import Calls
 from holdfast.interfaces.scripting.functions import ABSENT, type_name_of
 from holdfast.interfaces.scripting.process import Language, Limits, WorkerProcess, find_language
+from holdfast.interfaces.scripting.replay import Replay
 from holdfast.interfaces.scripting.values import dump, error_form, error_of, load
 from holdfast.store import IdentityView, Store
 from holdfast.time_parser import Duration, parse_seconds
@@ -30,6 +33,7 @@ MAX_NESTING = 16
 
 _LAST_ERRORS = 16
 _HOOK_TIMEOUT = 1.0
+_TRIES = 16
 
 
 class Sandbox:
@@ -42,9 +46,13 @@ class Sandbox:
 
     `store` is what the scripts see as `store`: a `Store`, or the view of an identity, with its rights. `timeout` limits
     each run, and each call of a function that a script returned, with all that it waits for; `memory` the bytes of its
-    values; `max_message` the bytes of one call or result. A script that exceeds a limit is stopped with `ScriptError`,
-    and then the sandbox is closed. `output` is called with each line that a script prints; they are logged otherwise.
-    `backups` are the repositories that scripts have, by the names under which `store.backups(name)` finds them.
+    values; `max_message` the bytes of one call or result, and of all that a run prints. A script that exceeds a limit
+    is stopped with `ScriptError`, and then the sandbox is closed. `output` is called with each line that a script
+    prints; they are logged otherwise.
+
+    `backups` are the repositories that scripts have, by the names under which `store.backups(name)` finds them. `code`
+    is what they may replay with, as `{"shop": "shop.graphs:refund"}`: `holdfast.replay.run(store, "shop", …)` imports
+    that, in another process; and `recordings` are files that `holdfast.replay.record` wrote, by name.
 
     A sandbox can be used by several threads; it does one thing at a time.
     """
@@ -59,6 +67,8 @@ class Sandbox:
         max_message: int = 16 << 20,
         output: Callable[[str], object] | None = None,
         backups: Mapping[str, Backups[Store]] | None = None,
+        code: Mapping[str, str] | None = None,
+        recordings: Mapping[str, str | PathLike[str]] | None = None,
     ) -> None:
         if type_name_of(type(store)) not in ("Store", "IdentityView"):
             raise InvalidError(
@@ -72,11 +82,11 @@ class Sandbox:
         self.language = language
         self._limits = limits
         self._output = output
-        self._calls = Calls(store, self._function, dict(backups or {}))
-        self._functions: dict[int, ReturnedFunction] = {}
+        self._calls = Calls(store, self._function, dict(backups or {}), Replay(code, recordings))
         self._errors: list[HoldfastError] = []
         self._turns = _Turns()
         self._closed = False
+        self._owner = os.getpid()
         self._name = "script"
         self._process = WorkerProcess(language, limits, self._calls.root)
 
@@ -128,10 +138,7 @@ class Sandbox:
     # Inside -------------------------------------------------------------------------------------------------------
 
     def _function(self, number: int, name: str) -> ReturnedFunction:
-        """Return a function of the script: the same object each time, so that a hook can be removed by it."""
-        if number not in self._functions:
-            self._functions[number] = ReturnedFunction(self, number, name)
-        return self._functions[number]
+        return ReturnedFunction(self, number, name)
 
     def _invoke(self, number: int, values: tuple[Any, ...]) -> Any:
         try:
@@ -146,9 +153,14 @@ class Sandbox:
             raise self._too_large("what the script is to get")
         # What a call leads to ends with what made the call.
         deadline = min([time.monotonic() + self._limits.timeout, *(each for _, each in _INSIDE.get())])
+        printed = 0
         with self._turns.turn(deadline) as turn:
+            if os.getpid() != self._owner:
+                raise UnavailableError(
+                    "the sandbox belongs to the process that made it", hint="Make one after a fork", code="closed"
+                )
             if self._closed:
-                raise UnavailableError("the sandbox is closed", hint="Make a new one", code="closed")
+                raise SandboxClosedError("the sandbox is closed", hint="Make a new one", code="closed")
             try:
                 self._process.write(kind, data, deadline)
                 while True:
@@ -160,6 +172,9 @@ class Sandbox:
                     elif kind != "P":
                         break
                     elif answer is not None:
+                        printed += len(answer)
+                        if printed > self._limits.message:
+                            raise self._too_large("what the script prints")
                         self._print(answer)
             except BaseException:
                 self.close()
@@ -187,7 +202,7 @@ class Sandbox:
     def _too_large(self, what: str) -> TooLargeError:
         return TooLargeError(
             f"{what} has more than {self._limits.message} bytes",
-            hint="Use pages, and parts of states; or raise max_message",
+            hint="Use pages, parts of states, and less output; or raise max_message",
         )
 
     def _print(self, data: bytes) -> None:
@@ -204,7 +219,8 @@ class Sandbox:
         trace = _shorten(str(form.get("trace") or ""), self._name)
         error = self._original(form) or error_of(form)
         if error is None:
-            error = _script_error(form)
+            found = _POSITION.search(trace) if self.language == "javascript" else None  # in Lua, the message has it
+            error = _script_error(form, f"{self._name}:{found[1]}" if found else "")
             error.trace = trace
             if error.code == "script-memory":
                 self.close()
@@ -218,6 +234,10 @@ class Sandbox:
             if (error.code, error.what, error.where) == tuple(form.get(name) for name in ("code", "what", "where")):
                 return error
         return None
+
+
+class SandboxClosedError(UnavailableError):
+    """A sandbox was closed before it began what it was asked for."""
 
 
 class ReturnedFunction:
@@ -252,21 +272,28 @@ class ScriptHook:
         self._store, self._options = store, {"timeout": _HOOK_TIMEOUT, **options}
         self._lock = threading.Lock()
         self._sandbox: Sandbox | None = None
+        self._closed = False
         self._called: Any = None
         self.__qualname__ = Path(path).stem
         self._function()
 
     def __call__(self, call: Any) -> Any:
+        for _ in range(_TRIES):
+            with suppress(SandboxClosedError):  # another call was stopped while this one waited for its turn
+                return self._function()(call)
         return self._function()(call)
 
     def close(self) -> None:
-        """End its process."""
+        """End its process. It cannot be called any more."""
         with self._lock:
+            self._closed = True
             if self._sandbox is not None:
                 self._sandbox.close()
 
     def _function(self) -> Callable[[Any], Any]:
         with self._lock:
+            if self._closed:
+                raise UnavailableError("the hook is closed", where=self._name, code="closed")
             if self._sandbox is None or self._sandbox.closed:
                 self._sandbox = Sandbox(self._language, self._store, **self._options)
                 self._called = self._sandbox.run(self._source, name=self._name)
@@ -279,14 +306,18 @@ class ScriptHook:
 
 def _read_source(path: str | PathLike[str]) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise NotFoundError("there is no such script", where=fspath(path)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidError(f"the script cannot be read: {error}", where=fspath(path)) from None
 
 
-def _script_error(form: Mapping[str, Any]) -> ScriptError:
+_POSITION = re.compile(r":(\d+):\d+\)?$", re.MULTILINE)
+"""The line of a function in a trace of JavaScript."""
+
+
+def _script_error(form: Mapping[str, Any], where: str) -> ScriptError:
     name, message = str(form.get("name", "Error")), str(form.get("message", ""))
     if form.get("kind") == "memory":
         return ScriptError(
@@ -294,7 +325,7 @@ def _script_error(form: Mapping[str, Any]) -> ScriptError:
         )
     if form.get("kind") == "syntax":
         return ScriptError(f"the script cannot be read: {message}", code="script-syntax")
-    return ScriptError(message if name == "Error" else f"{name}: {message}")
+    return ScriptError(message if name == "Error" else f"{name}: {message}", where=where)
 
 
 def _shorten(trace: str, name: str) -> str:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cached_property
+from types import FunctionType
 from typing import Any, Protocol
 
 from holdfast.codec import OpaqueValue, default_codec
@@ -35,10 +36,13 @@ MARK = "$script"
 SAFE = 2**53 - 1
 """Whole numbers up to this are exact in JavaScript."""
 
+_LONG = 1 << 1024
+"""Whole numbers from this on are written in base 16: Python refuses to read very long decimals."""
+
 MAX_DEPTH = 100
 """How deeply a result may nest, of records and values together."""
 
-RECORDS = ("Session", "HookContext", "Diff")
+RECORDS = ("Session", "HookContext", "Diff", "ReplayReport", "HookReplay")
 """Types of objects that a script gets with their fields, beside their functions."""
 
 _HIDDEN = {"StoreStats": ("url",), "Change": ("trees",)}
@@ -51,7 +55,7 @@ class References(Protocol):
     def add(self, value: object) -> int:
         """Return the number under which a script refers to an object."""
 
-    def get(self, number: int) -> Any:
+    def get(self, number: int | str) -> Any:
         """Return an object by its number."""
 
     def function(self, number: int, name: str) -> Callable[..., Any]:
@@ -100,7 +104,7 @@ class Encoder:
         if kind is str or kind is bool or value is None:
             return value
         if kind is int:
-            return value if -SAFE <= value <= SAFE else {"$int": str(value)}
+            return value if -SAFE <= value <= SAFE else {"$int": str(value) if abs(value) < _LONG else hex(value)}
         if kind is float:
             return value if math.isfinite(value) and not value.is_integer() else {"$float": repr(value)}
         if kind in (dict, tuple, set, frozenset) or isinstance(value, list):
@@ -110,7 +114,7 @@ class Encoder:
             return {MARK: ["handle", name, self._references.add(value)]}
         if kind.__module__.startswith("holdfast.") and not isinstance(value, OpaqueValue | BaseException):
             return self._enter(value, self._of_package)
-        if callable(value) and not isinstance(value, type):
+        if isinstance(value, FunctionType):  # no value that is stored is one
             return {MARK: ["handle", "HookRegistration", self._references.add(value)]}
         if isinstance(value, Mapping):
             return self.encode(dict(value))
@@ -257,7 +261,7 @@ class Decoder:
             return {key: self.decode(each) for key, each in tree.items()}
         if type(tree) is list and any(map(_is_special, tree)):
             return [self.decode(each) for each in tree]
-        return default_codec.from_json(tree)
+        return tree if _is_plain(tree) else default_codec.from_json(tree)
 
     def _special(self, parts: Any) -> Any:
         try:
@@ -283,6 +287,19 @@ class Decoder:
 
 def _is_special(tree: Any) -> bool:
     return type(tree) is dict and len(tree) == 1 and MARK in tree
+
+
+def _is_plain(tree: Any) -> bool:
+    """Return whether a value has no marks, and needs no conversion: most have none, and large ones would take long."""
+    left = [tree]
+    while left:
+        tree = left.pop()
+        if type(tree) is dict:
+            if len(tree) == 1 and next(iter(tree)).startswith("$"):
+                return False
+            tree = tree.values()
+        left += [each for each in tree if type(each) is dict or type(each) is list]
+    return True
 
 
 def _operator(name: str) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from binascii import a2b_base64, b2a_base64
 from collections import deque
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 MAX_FRAME = 1 << 30
 _TEXT_LIMIT = 1 << 16
-_MORE_CPU = 2.0
-"""Seconds of processor time beyond the limit of the host, which ends a script first."""
+_MORE_TIME = 2.0
+"""Seconds beyond the limit of the host, which ends a script first, unless it is gone."""
 
 
 class Channel:
@@ -88,7 +89,8 @@ class JavaScript:
         self._error = JSException
         self._calls: deque[tuple[int, str]] = deque()
         self._ends: dict[int, tuple[str, str]] = {}
-        self._last = 0
+        self._last = self._depth = 0
+        self._problem = ""
         self._context = Context()
         self._context.set_memory_limit(config["memory"])
         self._context.set_max_stack_size(1 << 20)
@@ -102,36 +104,46 @@ class JavaScript:
         if kind == "I":
             return self._execute("invoke", text)
         source, _, args = json.loads(text)
-        end = self._execute("run", json.dumps([source, args]))
-        while self._calls and end[0] == "D":  # what the script did not wait for
-            kind, answer = self._settle()
-            if kind == "E":
-                end = "F", answer
-        return end
+        return self._execute("run", json.dumps([source, args]))
 
     def _execute(self, command: str, text: str) -> tuple[str, str]:
         self._last += 1
+        self._depth += 1
+        if self._depth == 1:
+            self._problem = ""
         id = self._last
         try:
             self._command(command, id, text)
-            while True:
-                while self._context.execute_pending_job():
-                    pass
-                if id in self._ends:
-                    return self._ends.pop(id)
+            self._work()
+            while id not in self._ends:
                 if not self._calls:
                     return failure("the script waits for a promise that nothing settles")
                 self._settle()
+            end = self._ends.pop(id)
+            if self._depth > 1:
+                return end
+            while self._calls:  # what the script did not wait for
+                self._settle(is_end=True)
+            problem, self._problem = self._problem, ""
+            return ("F", problem) if problem and end[0] == "D" else end
         except self._error as error:
             text = str(error)
             is_memory = text.startswith("null") or "out of memory" in text
             return failure("the script needs more memory than it may have" if is_memory else text, "memory" * is_memory)
+        finally:
+            self._depth -= 1
 
-    def _settle(self) -> tuple[str, str]:
+    def _work(self) -> None:
+        while self._context.execute_pending_job():
+            pass
+
+    def _settle(self, *, is_end: bool = False) -> None:
+        """Send the oldest call, and go on with what waits for it. An error that nobody handles is the script's."""
         id, call = self._calls.popleft()
         kind, answer = self._channel.call(call)
-        self._command("settle", id, kind, answer)
-        return kind, answer
+        if self._command("settle", id, kind, answer, is_end):
+            self._problem = self._problem or answer
+        self._work()
 
     def _send(self, kind: str, id: int, text: str) -> None:
         """Take a message of the prelude. An error must not be raised here: the engine would fail for good."""
@@ -301,12 +313,19 @@ def limit_resources(memory: int) -> None:
 
 
 def limit_time(seconds: float) -> None:
-    """Let the system end the process after so many further seconds of processor time, if the host cannot."""
+    """Let the system end the process after so many further seconds, if the host cannot: by the clock, and by processor
+    time, which no change of the clock affects."""
     import resource
 
+    signal.setitimer(signal.ITIMER_REAL, seconds + _MORE_TIME)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    most = int(used.ru_utime + used.ru_stime + seconds + _MORE_CPU) + 1
+    most = int(used.ru_utime + used.ru_stime + seconds + _MORE_TIME) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
+
+
+def unlimit_time() -> None:
+    """Let the process wait for the host for as long as it takes."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def main() -> None:
@@ -329,7 +348,9 @@ def main() -> None:
     while True:
         kind, text = channel.read()
         limit_time(config["timeout"])
-        channel.write(*execute(engine, kind, text))
+        end = execute(engine, kind, text)
+        unlimit_time()
+        channel.write(*end)
 
 
 def make_engine(channel: Channel, config: dict[str, Any]) -> Lua | JavaScript:

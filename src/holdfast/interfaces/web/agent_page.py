@@ -13,6 +13,7 @@ from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import fields_of
 from holdfast.interfaces.http.values import long_text, preview_of
+from holdfast.interfaces.web.agent_step_page import step_parts
 from holdfast.interfaces.web.state_diagram import draw_machine
 from holdfast.store import messages
 
@@ -69,6 +70,7 @@ def agent_values(call: Call, id: str, params: Mapping[str, str]) -> dict[str, An
         "complete": taken.next is None,
         "transitions": page,
         "next": page.next,
+        "durable": step_parts(call, id, params),
         "conversation": _conversation(call, record),
         "parts": list(_parts(record)),
         "pending": record.pending,

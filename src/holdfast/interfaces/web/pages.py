@@ -25,6 +25,7 @@ from holdfast.interfaces.http.service import Call, Caller
 from holdfast.interfaces.http.thread_reads import search as search_threads
 from holdfast.interfaces.web import (
     agent_page,
+    agent_step_page,
     hook_page,
     operations_page,
     recording_page,
@@ -53,6 +54,7 @@ _PARTS = {
     "inspect": "parts/inspect.html",
     "table": "parts/thread_table.html",
     "action": "parts/action.html",
+    "agent-action": "parts/agent_action.html",
     "plan": "parts/plan.html",
     "find": "parts/find.html",
 }
@@ -356,6 +358,20 @@ def _resolve(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[
     raise Redirection(f"/agents/{segment(id)}")
 
 
+def _resolve_step(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
+    id, key = _part(request, "id"), _part(request, "key")
+    return "agent_action.html", agent_step_page.resolve_step_values(call, id, key, form)
+
+
+def _cancel_timer(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
+    id, name = _part(request, "id"), _part(request, "name")
+    return "agent_action.html", agent_step_page.cancel_timer_values(call, id, name, form)
+
+
+def _send_signal(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
+    return "agent_action.html", agent_step_page.send_signal_values(call, _part(request, "id"), form)
+
+
 def _sessions(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     return "sessions.html", session_page.session_list_values(call, request.query_params)
 
@@ -484,6 +500,9 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         Route("/agents", pages.page(_agents)),
         Route("/agents/{id}", pages.page(_agent)),
         Route("/agents/{id}/resolve", pages.form_page(_resolve), methods=["POST"]),
+        Route("/agents/{id}/steps/{key}/resolve", pages.form_page(_resolve_step), methods=["GET", "POST"]),
+        Route("/agents/{id}/timers/{name}/cancel", pages.form_page(_cancel_timer), methods=["GET", "POST"]),
+        Route("/agents/{id}/signal", pages.form_page(_send_signal), methods=["GET", "POST"]),
         Route("/sessions", pages.page(_sessions)),
         Route("/sessions/{id}", pages.page(_session)),
         Route("/artifacts", pages.page(_artifacts)),

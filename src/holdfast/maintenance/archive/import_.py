@@ -24,6 +24,7 @@ from holdfast.engine.namespaces import (
     AUDIT,
     CONTENT_KINDS,
     LineKind,
+    agent_of,
     is_thread,
     line_kind,
     rename_line,
@@ -101,7 +102,11 @@ class ImportSelection(NamedTuple):
         return cls(tenant, None if names is None else frozenset(names), kinds, as_thread)
 
     def includes(self, line: Line, root: Line) -> bool:
-        """Return whether a line of a file, with the root of its thread, is selected."""
+        """Return whether a line of a file, with the root of its thread, is selected. The durable steps of an agent are
+        with the agent."""
+        agent = agent_of(line)
+        if agent is not None and self.includes(agent, agent):
+            return True
         if self.names is None:
             return line_kind(root.name) in self.kinds
         return root.name in self.names or line.name in self.names

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.runtime.drivers import Pause
-from holdfast.backends.tables import JOBS, REFS
+from holdfast.backends.tables import FIRST_JOB, JOBS, REFS
 from holdfast.engine.checked_rows import RowCodec
 from holdfast.engine.engine import Engine
 from holdfast.errors import ConfigError, CorruptError, HoldfastError, InvalidError, UnsupportedError
@@ -109,7 +109,7 @@ class Follower:
         context, digests = self._engine.context, dict[str, bytes]()
         for tenant in tenants:
             (refs,) = await context.backend.read([Scan(REFS, (tenant, ""))])
-            (jobs,) = await context.stored.read([Scan(JOBS, (tenant, ""))])
+            (jobs,) = await context.stored.read([Scan(JOBS, (tenant, ""), (FIRST_JOB,))])  # timers change with a line
             parts: list[object] = [(row.key, row.columns) for row in refs if not is_local(row.key[2], str(row.key[3]))]
             for row in jobs:
                 try:

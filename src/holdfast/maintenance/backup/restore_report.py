@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
-from holdfast.engine.namespaces import line_kind, root_of, short_name
+from holdfast.engine.namespaces import agent_of, line_kind, root_of, short_name
 from holdfast.engine.row_format import Line
 from holdfast.maintenance.backup.format import LineEntry
 
@@ -62,7 +62,10 @@ class Selection(NamedTuple):
         return bool(entry.columns) and self.includes_line(entry.line)
 
     def includes_line(self, line: Line) -> bool:
-        """Return whether a line is selected."""
+        """Return whether a line is selected. The durable steps of an agent are with the agent."""
+        agent = agent_of(line)
+        if agent is not None and self.includes_line(agent):
+            return True
         if self.tenant not in (None, line.tenant) or line_kind(line.name) not in self.kinds:
             return False
         return self.names is None or line.name in self.names or root_of(line).name in self.names

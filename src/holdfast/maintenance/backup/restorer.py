@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from holdfast.agents.steps.timers import line_of_timer
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.tables import JOBS, LINES, MAX_NAME, REFS, Table
@@ -26,7 +27,7 @@ from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.lost_rows import mark_key
-from holdfast.engine.namespaces import is_thread, rename_line, root_of, short_name
+from holdfast.engine.namespaces import agent_of, is_thread, rename_line, root_of, short_name
 from holdfast.engine.quotas import quota_key
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress, Revision, to_datetime
@@ -109,7 +110,7 @@ class Restorer:
         await self._verify(
             source, [line for line in lines if dry_run or plan.actions[line] not in ("create", "beside")]
         )
-        jobs, settings = ([], []) if as_thread is not None else await self._tenant_rows(selection)
+        jobs, settings = ([], []) if as_thread is not None else await self._tenant_rows(selection, lines)
         settings = [] if is_own else settings  # what is not set there was not lost
         steps = {} if at is not None or as_thread is not None else _steps_of(entries, self._point.cuts)
         for line in lines:
@@ -329,10 +330,11 @@ class Restorer:
         if self._progress is not None:
             self._progress(progress.done, progress.total, f"{progress.phase} {progress.thread}")
 
-    async def _tenant_rows(self, selection: Selection) -> tuple[list[Row], list[Row]]:
+    async def _tenant_rows(self, selection: Selection, lines: Sequence[Line]) -> tuple[list[Row], list[Row]]:
         """Return the jobs that the store does not have, paused, and the settings that it does not have, where all lines
-        are restored."""
-        if selection.names is not None or "audit" not in selection.kinds:
+        are restored; and the rows of timers of agents that are."""
+        restores_all = selection.names is None and "audit" in selection.kinds
+        if not restores_all and not any(map(agent_of, lines)):
             return [], []
         keys = self._point.keys
         entries = [
@@ -344,7 +346,7 @@ class Restorer:
             and not (keys is not None and keys.is_erased(entry))
         ]
         source = await self._point.only(entries).engine(self._repository, self._engine)
-        jobs, settings = list[Row](), list[Row]()
+        jobs, settings, restored = list[Row](), list[Row](), frozenset(lines)
         for entry in entries:
             wanted = Get(REFS, [quota_key(entry.tenant), mark_key(entry.tenant)])
             queries = (Scan(JOBS, tuple(entry.line)), wanted)
@@ -352,10 +354,15 @@ class Restorer:
             own, own_settings = await self._engine.context.backend.read(queries)
             existing = {row.key for row in (*own, *own_settings)}
             for row in found:
-                if row.key not in existing:
+                if row.key in existing:
+                    continue
+                agent = line_of_timer(row)
+                if agent in restored:
+                    jobs.append(row)
+                elif agent is None and restores_all:
                     kind, schedule, _, due, version = row.columns
                     jobs.append(Row(row.key, (kind, schedule, _PAUSED, due, version), row.body))
-            settings += (row for row in found_settings if row.key not in existing)
+            settings += (row for row in found_settings if row.key not in existing and restores_all)
         return jobs, settings
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.agents.steps.records import steps_of
 from holdfast.backends.interface import Get
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES, REFS
@@ -14,7 +13,7 @@ from holdfast.engine.artifact_links import LINE as ARTIFACTS
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.namespaces import ACCESS, AGENTS, AUDIT, is_thread, root_of
+from holdfast.engine.namespaces import ACCESS, AGENTS, AUDIT, is_thread, root_of, steps_of
 from holdfast.engine.row_format import ERASE, Line, StepRef, info_of
 from holdfast.engine.subject_names import (
     METADATA_KEY,

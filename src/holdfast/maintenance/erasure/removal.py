@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
 
+from holdfast.agents.steps.timers import row_removals
 from holdfast.backends.interface import Batch, Delete, Expect, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import EVENTS, QUARANTINE, STEPS
@@ -80,7 +81,10 @@ async def delete_lines(engine: Engine, lines: Sequence[Line], erasure: str, key:
         if is_thread(line.name):
             await engine.lines.delete(line, apply=_with_keys(engine, line, recorded(engine, line, ERASE, detail)))
         else:
+            timers = await row_removals(engine, line)
             await engine.writer.save(removal_request(engine, [line], actor, action=ERASE, detail=detail, erase=True))
+            if timers:
+                await engine.context.backend.apply(timers)
             engine.context.cache.drop_all(line)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.backends.interface import Expect, Put, Row, Scan
-from holdfast.backends.tables import JOBS
+from holdfast.backends.tables import FIRST_JOB, JOBS
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.checked_rows import RowCodec
 from holdfast.engine.types import to_datetime
@@ -21,9 +21,6 @@ READY, PAUSED = "ready", "paused"
 
 KEPT_RUNS = 20
 """The number of runs of a job that are stored."""
-
-FIRST_NAME = "\x02"
-"""The first name that a job can have. Rows before it are timers of agents, of which there may be many."""
 
 _MAX_BODY = 1 << 20
 _FIRST_RETRY, _LAST_RETRY = 60 * 10**9, 3600 * 10**9
@@ -171,7 +168,7 @@ class Job:
 
 def scan_jobs(tenant: str) -> Scan:
     """Return the query for all jobs of a tenant."""
-    return Scan(JOBS, (tenant, ""), (FIRST_NAME,))
+    return Scan(JOBS, (tenant, ""), (FIRST_JOB,))
 
 
 def retry_after(failures: int) -> int:

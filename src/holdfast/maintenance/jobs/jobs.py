@@ -18,12 +18,12 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Row
-from holdfast.backends.tables import JOBS
+from holdfast.backends.tables import FIRST_JOB, JOBS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import Line, check_name
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError, TooLargeError
 from holdfast.maintenance.jobs.builtin import JobTypes
-from holdfast.maintenance.jobs.job import FIRST_NAME, Job, scan_jobs
+from holdfast.maintenance.jobs.job import Job, scan_jobs
 from holdfast.maintenance.jobs.schedule import parse as parse_schedule
 from holdfast.maintenance.jobs.types import JobHost
 
@@ -114,7 +114,7 @@ class JobTable:
         """Store a job."""
         if not 0 < len(check_name(name, "name of a job").encode()) <= _MAX_NAME:
             raise InvalidError(f"the name of a job has from 1 to {_MAX_NAME} bytes", where=repr(name)[:80])
-        if name < FIRST_NAME:
+        if name < FIRST_JOB:
             raise InvalidError("the name of a job starts with a printable character", where=repr(name)[:80])
         if type(paused) is not bool:
             raise InvalidError(f"paused is True or False, not {paused!r}")

@@ -17,13 +17,21 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Self
 
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.engine.types import Progress
-from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    HoldfastError,
+    InvalidError,
+    NotFoundError,
+    TransientError,
+)
 from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import LIFE, JobNotDue, RunEnd, run_job
 from holdfast.maintenance.jobs.job import Job, JobRun
@@ -38,6 +46,9 @@ TIMERS_EVERY = 0.5
 """The longest time in seconds between two checks of the timers of agents, which others may have set."""
 
 _SHORTEST = 0.01
+
+_LONGEST_NAP = 0.5
+"""The longest time in seconds in which the end of the program is not noticed."""
 
 _log = logging.getLogger("holdfast.jobs")
 
@@ -61,7 +72,8 @@ class _RunnerBase:
         """A runner for the jobs of a store's tenant. `kinds` are the types of jobs that this program knows; jobs of
         other types are left to other runners.
 
-        Signals of agents' timers are delivered between jobs; timers are checked at least every `timers_every` seconds.
+        Signals of agents' timers are delivered also while a job runs; timers are checked at least every `timers_every`
+        seconds.
         `life` is the time without a sign of life after which a runner is presumed dead; it must be the same for all
         runners of a store. `on_run` is called after each run, `progress` while a job runs.
         """
@@ -72,6 +84,7 @@ class _RunnerBase:
         self._on_run = on_run
         self._progress = progress
         self._stopped = False
+        self._timers_problem = ""
         self._prepare()
 
     def _prepare(self) -> None:
@@ -100,9 +113,12 @@ class _RunnerBase:
         try:
             await fire_timers(handle)
             due = await next_due(handle)
-        except TransientError as error:
-            _log.warning("the timers could not be read or delivered: %s", error)
+        except HoldfastError as error:
+            if str(error) != self._timers_problem:  # once, since runners look often
+                _log.warning("the timers could not be read or delivered: %s", error)
+            self._timers_problem = str(error)
             return self._timers_every
+        self._timers_problem = ""
         ahead = self._timers_every if due is None else (due - handle.now()) / 1e9
         return max(min(ahead, self._timers_every), _SHORTEST)
 
@@ -150,19 +166,34 @@ class JobRunner(_RunnerBase):
     def _prepare(self) -> None:
         self._thread: WorkerThread | None = None
         self._failure: BaseException | None = None
+        # Queues and not events: they may be rung from a signal handler.
         self._wakeup: SimpleQueue[None] = SimpleQueue()
+        self._timers_wakeup: SimpleQueue[None] = SimpleQueue()
 
     def work(self) -> None:
-        """Run jobs when they are due, until `stop`, or until the program ends."""
-        while not self._stopping():
-            pause = run(self.round())
-            while pause > 0 and not self._stopping():
-                nap = min(pause, run(self.fire_timers()))
-                try:
-                    # A queue and not an event: it may be rung from a signal handler.
-                    self._wakeup.get(timeout=nap)
-                except Empty:
-                    pause -= nap
+        """Run jobs when they are due, until `stop`, or until the program ends. Timers have a thread of their own: a job
+        may take hours."""
+        working = threading.Event()
+        working.set()
+        timers = WorkerThread("holdfast-timers", self._work_on_timers, working, daemon=False)
+        try:
+            while not self._stopping():
+                pause = run(self.round())
+                while pause > 0 and not self._stopping():
+                    nap = min(pause, _LONGEST_NAP)
+                    try:
+                        self._wakeup.get(timeout=nap)
+                    except Empty:
+                        pause -= nap
+        finally:
+            working.clear()
+            self._timers_wakeup.put(None)
+            timers.join()
+
+    def _work_on_timers(self, working: threading.Event) -> None:
+        while working.is_set() and not self._stopping():
+            with suppress(Empty):
+                self._timers_wakeup.get(timeout=run(self.fire_timers()))
 
     def run_due(self) -> None:
         """Run what is due now."""
@@ -183,6 +214,7 @@ class JobRunner(_RunnerBase):
         must. An error of the thread is raised."""
         self._stopped = True
         self._wakeup.put(None)
+        self._timers_wakeup.put(None)
         thread = self._thread
         if wait and thread is not None and not thread.is_current:
             thread.join()
@@ -217,16 +249,23 @@ class AsyncJobRunner(_RunnerBase):
         self._woken = asyncio.Event()
 
     async def work(self) -> None:
-        """Run jobs when they are due, until `stop`."""
+        """Run jobs when they are due, until `stop`. Timers have a task of their own: a job may take hours."""
+        timers = asyncio.create_task(self._work_on_timers(), name="holdfast-timers")
+        try:
+            while not self._stopping():
+                await self._nap(await arun(self.round()))
+        finally:
+            timers.cancel()
+            await asyncio.wait([timers])
+
+    async def _work_on_timers(self) -> None:
         while not self._stopping():
-            pause = await arun(self.round())
-            while pause > 0 and not self._stopping():
-                nap = min(pause, await arun(self.fire_timers()))
-                try:
-                    async with asyncio.timeout(nap):
-                        await self._woken.wait()
-                except TimeoutError:
-                    pause -= nap
+            await self._nap(await arun(self.fire_timers()))
+
+    async def _nap(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
 
     def start(self) -> Self:
         """Work in a new task."""

@@ -22,6 +22,12 @@ ACTIONS: tuple[Action, ...] = get_args(Action)
 _SHARED = ("topic:", "requests:", "pipeline:", "document:")
 """What the names of lines with messages between agents contain."""
 
+_STEPS = "/steps:main"
+"""The end of the names of lines with durable steps of agents."""
+
+_STEP_VALUES, _STEP_RECORDS = ("result/", "signal/", "wait/"), ("step/", "timer/")
+"""What they contain: values of users, and records with keys and tokens of the store's own besides."""
+
 _INTERNAL_NAMES = frozenset({FIELD, "high-entropy", "named-secret"})
 """Formats that are not searched for in records of artifacts: these have random ids, and fields named `token`."""
 
@@ -86,7 +92,7 @@ class PolicySet:
         ]
         if not matching or all(each.action == "allow" for each in matching):
             return None
-        return _rules(tuple(matching), is_internal(line.name))
+        return _rules(tuple(matching), is_internal(line.name, channel))
 
     @property
     def everything(self) -> ChannelRules | None:
@@ -107,13 +113,16 @@ def is_covered(name: str, channel: str) -> bool:
     if line_kind(name) in ("thread", "agent", "scope", "session"):
         return True
     place = place_of(name)
+    if place.endswith(_STEPS):
+        return not channel or channel.startswith((*_STEP_VALUES, *_STEP_RECORDS))
     return place in ("sessions", "artifacts") or any(part in place for part in _SHARED)
 
 
-def is_internal(name: str) -> bool:
-    """Whether a line has records with ids, names of fields and contents of the store's own besides what users put in:
-    that of artifacts."""
-    return place_of(name) == "artifacts"
+def is_internal(name: str, channel: str) -> bool:
+    """Whether a channel has records with ids, names of fields and contents of the store's own besides what users put
+    in: all of artifacts, and some of the durable steps of agents."""
+    place = place_of(name)
+    return place == "artifacts" or (place.endswith(_STEPS) and channel.startswith(_STEP_RECORDS))
 
 
 def domain_of(line: Line) -> str:

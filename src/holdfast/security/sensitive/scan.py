@@ -139,7 +139,7 @@ class SensitiveScan:
     ) -> list[SensitiveFinding]:
         if not is_covered(line.name, channel):
             return []
-        detector = self._without_names if is_internal(line.name) else self._detector
+        detector = self._without_names if is_internal(line.name, channel) else self._detector
         counts: dict[tuple[str, str], int] = {}
 
         def search(at: Path, name: str, text: str) -> str:

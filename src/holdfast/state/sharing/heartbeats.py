@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias
 from holdfast.backends.interface import Suspension
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.threads import Ticker
-from holdfast.errors import ConflictError, TransientError
+from holdfast.errors import ConflictError, HoldfastError
 from holdfast.time_parser import Duration, parse_seconds
 
 Extend: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -69,10 +69,10 @@ class Heartbeat:
             if self._extend is not None:
                 try:
                     run(self._extend())
-                except TransientError:
-                    pass  # there is time for another attempt
                 except ConflictError:
                     self._extend = None  # the result will be refused
+                except HoldfastError:
+                    pass  # there is time for another attempt, and the handler's outcome is another matter
         return True
 
 
@@ -105,9 +105,9 @@ class _LeasedCall(HandlerCall):
             except TimeoutError:
                 try:
                     await arun(self._extend())
-                except TransientError:
-                    continue  # there is time for another attempt
                 except ConflictError:
                     return  # the result will be refused
+                except HoldfastError:
+                    continue  # there is time for another attempt, and the handler's outcome is another matter
             else:
                 return

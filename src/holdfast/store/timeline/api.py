@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from holdfast.backends.interface import ColumnHint
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.tables import Key
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.pages import Page, ReadPage
@@ -29,13 +31,16 @@ from holdfast.store.timeline.query import (
     narrow,
     tables_of,
 )
-from holdfast.store.timeline.rows import IndexedRows, ScannedRows, TimeInterval, TimelineReader
-from holdfast.store.timeline.sources import lines_about, writer_of_key, writer_of_path
-from holdfast.store.timeline.visibility import VisibleEvents
+from holdfast.store.timeline.rows import MAX_TIME, IndexedRows, ScannedRows, TimeInterval, TimelineReader
+from holdfast.store.timeline.sources import SYSTEM_LINES, hints_about, lines_about, writer_of_key, writer_of_path
+from holdfast.store.timeline.visibility import record_seen, select_visible
 from holdfast.time_parser import Time, parse_time
 
-_MAX_FOUND = 10_000
-"""How many events of one step, or with causes that are looked for together, are read."""
+_MAX_READ = 256
+"""How many rows are read at a time, at most, of which only some turn out to be in the answer."""
+
+_PAGE = 1000
+"""How many events are read at a time where causes and effects are looked for."""
 
 EXAMINED = 10 * SCAN_LIMIT
 """How many rows a page reads at most, by default."""
@@ -80,9 +85,8 @@ class TimelineQuestion(NamedTuple):
     """A scope, or the place of a thread."""
     errors: bool
     forward: bool
-
-    def __str__(self) -> str:
-        return f"{self.query}\0{self.interval}\0{self.scope}\0{self.errors}\0{self.forward}"
+    text: str = ""
+    """The question as it was put, to which cursors belong: what `2h` means moves on from page to page."""
 
     def test(self, row: TimedRow) -> bool:
         """Return whether a row may be in the answer, by its columns."""
@@ -159,21 +163,26 @@ class TimelineOperations:
         `key` of a scope. `NotFoundError` if there is no such event or value, or it may not be read. Of more than
         `limit` steps, the rest is left out.
         """
-        found = id if id is not None else await self._writer(thread, path, at, scope, key)
-        tree = await find_causes(self._find, _check_id(found), validation.require_count(limit, "limit"))
-        return _require(tree)
+        found = _check_id(id) if id is not None else await self._writer(thread, path, at, scope, key)
+        return _require(await find_causes(self._find, found, validation.require_count(limit, "limit")))
 
     @sync_and_async
     async def effects(self, id: str, *, limit: int = 1000) -> CausalNode:
-        """Return what an event led to, directly and further on, as a tree: `effects(event.id)`."""
+        """Return what an event led to, directly and further on, as a tree: `effects(event.id)`. Of more than `limit`
+        steps, the rest is left out."""
         return _require(await find_effects(self._find, _check_id(id), validation.require_count(limit, "limit")))
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    async def _find(self, query: Query, interval: TimeInterval) -> list[TimelineEvent]:
-        """Return all events that match, the oldest first."""
-        question = TimelineQuestion(query, interval, None, errors=False, forward=True)
-        return list(await self._page(question, _MAX_FOUND, None, None))
+    async def _find(self, query: Query, interval: TimeInterval) -> AsyncIterator[TimelinePage]:
+        """Yield the events that match, the oldest first, a page at a time."""
+        question, cursor = TimelineQuestion(query, interval, None, errors=False, forward=True), None
+        while True:
+            page = await self._page(question, _PAGE, None, cursor)
+            yield page
+            cursor = page.next
+            if cursor is None:
+                return
 
     async def _writer(
         self, thread: str | None, path: Path | None, at: Revision, scope: Scope | str | None, key: str | None
@@ -211,13 +220,14 @@ class TimelineOperations:
         else:
             where = named_scope(parsed)
         interval = TimeInterval(
-            0 if since is None else max(to_time(parse_time(since, now)) - 999, 0),
-            TimeInterval().until if until is None else to_time(parse_time(until, now)) + 1,
+            0 if since is None else min(max(to_time(parse_time(since, now)) - 999, 0), MAX_TIME),
+            MAX_TIME if until is None else min(to_time(parse_time(until, now)) + 1, MAX_TIME),
         )
-        return TimelineQuestion(parsed, narrow(parsed, interval), where, errors, forward)
+        text = "\0".join(map(str, (parsed, where, since, until, errors, forward)))
+        return TimelineQuestion(parsed, narrow(parsed, interval), where, errors, forward, text)
 
     async def _page(self, question: TimelineQuestion, limit: int, most: int | None, cursor: str | None) -> TimelinePage:
-        position = TimelinePosition.parse(cursor, str(question))
+        position = TimelinePosition.parse(cursor, question.text)
 
         async def read(cursor: str) -> TimelinePage:
             return await self._page(question, limit, most, cursor)
@@ -225,33 +235,34 @@ class TimelineOperations:
         if not limit:
             return TimelinePage([], None, read, 0, stopped=False)
         rows = await self._rows(question)
-        found, examined, stopped = list[tuple[TimelinePosition, TimelineEvent]](), 0, False
-        visible = VisibleEvents(self._handle)
+        found, examined, stopped, size = list[tuple[TimedRow, TimelineEvent]](), 0, False, 0
         content = ContentReader(self._handle.engine, texts=has_text(question.query))
         while len(found) <= limit:
             left = 2**62 if most is None else most - examined
             if left <= 0:
                 stopped = True
                 break
-            chunk = await rows.read(position, limit + 1 - len(found), question.test, left)
+            # The more rows turned out not to be in the answer, the more are read at a time.
+            size = max(limit + 1 - len(found), min(4 * size, _MAX_READ))
+            chunk = await rows.read(position, size, question.test, left)
             examined += chunk.examined
-            for row, each in await self._contents(chunk.rows, question, content, visible):
-                found.append((row.position, each.event))
+            found += [(row, each.event) for row, each in await self._contents(chunk.rows, question, content)]
             position = chunk.end
             if position is None:
                 break
-        await visible.record()
-        events = [event for _, event in found[:limit]]
+        shown = found[:limit]
+        await record_seen(self._handle, [row for row, _ in shown])
+        events = [event for _, event in shown]
         if len(found) > limit:
-            return TimelinePage(events, found[limit - 1][0].cursor(str(question)), read, examined, stopped=False)
-        after = position.cursor(str(question)) if stopped and position is not None else None
+            return TimelinePage(events, shown[-1][0].position.cursor(question.text), read, examined, stopped=False)
+        after = position.cursor(question.text) if stopped and position is not None else None
         return TimelinePage(events, after, read, examined, stopped=stopped)
 
     async def _contents(
-        self, rows: Sequence[TimedRow], question: TimelineQuestion, content: ContentReader, visible: VisibleEvents
+        self, rows: Sequence[TimedRow], question: TimelineQuestion, content: ContentReader
     ) -> list[tuple[TimedRow, TimelineContent]]:
         """Return the rows that may be seen and match, with their content."""
-        seen = await visible.select(rows)
+        seen = await select_visible(self._handle, rows)
         found = [(row, each) for row, each in zip(seen, await content.read(seen), strict=True) if each is not None]
         return [(row, each) for row, each in found if matches(question.query, each.subject)]
 
@@ -260,22 +271,27 @@ class TimelineOperations:
         engine, tenant = self._handle.engine, self._handle.tenant
         backend, errors = engine.context.backend, question.errors
         tables = tables_of(question.query, errors=errors)
-        lines = await lines_about(engine, tenant, question.scope)
-        if lines is not None:
-            prefixes = [tuple(line) for line in lines]
-            return ScannedRows(backend, prefixes, question.interval, tables, forward=question.forward)
         row_codec = engine.context.rows
+        lines = await lines_about(engine, tenant, question.scope)
+        if lines is not None and question.scope is not None:
+            about = () if row_codec.hides_columns else hints_about(question.scope)
+            prefixes: dict[Key, tuple[ColumnHint, ...]]
+            prefixes = {tuple(line): about if line.name in SYSTEM_LINES else () for line in lines}
+            return ScannedRows(backend, prefixes, question.interval, tables, forward=question.forward)
         if backend.capabilities.times and not row_codec.hides_names:
             hints = {
                 table: () if row_codec.hides_columns else hints_of(question.query, table, errors=errors)
                 for table in tables
             }
             return IndexedRows(backend, tenant, question.interval, hints, forward=question.forward)
-        return ScannedRows(backend, [(tenant,)], question.interval, tables, forward=question.forward)
+        return ScannedRows(backend, {(tenant,): ()}, question.interval, tables, forward=question.forward)
 
 
 def _check_id(id: object) -> str:
-    return check_name(id, "id of an event")
+    checked = check_name(id, "id of an event")
+    if not checked:
+        raise InvalidError("the id of an event is not empty", hint="It is that of the step that recorded it")
+    return checked
 
 
 def _require(tree: CausalNode) -> CausalNode:

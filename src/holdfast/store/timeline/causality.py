@@ -6,7 +6,7 @@ as their cause.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
 from holdfast.engine.ids import time_of
@@ -20,10 +20,13 @@ _NEAR = (2 * 10**9, 3600 * 10**9)
 _AT_ONCE = 100
 """How many causes are looked for at a time."""
 
+_MAX_EVENTS = 10_000
+"""How many events of one step are read."""
+
 MAX_DEPTH = 100
 
-FindEvents: TypeAlias = Callable[[Query, TimeInterval], Awaitable[list[TimelineEvent]]]
-"""Returns all events that match a query, the oldest first."""
+FindEvents: TypeAlias = Callable[[Query, TimeInterval], AsyncIterator[Sequence[TimelineEvent]]]
+"""Yields the events that match a query, the oldest first, a page at a time."""
 
 
 class CausalNode(NamedTuple):
@@ -47,48 +50,57 @@ async def find_causes(find: FindEvents, id: str, limit: int) -> CausalNode:
     """Return what led to a step, back to the first cause."""
     steps: dict[str, list[TimelineEvent]] = {}
     waiting = [id]
-    while waiting and len(steps) < limit:
+    while waiting and len(steps) < max(limit, 1):
         each = waiting.pop()
         if each in steps:
             continue
         steps[each] = await find_step(find, each)
         waiting += dict.fromkeys(event.cause for event in steps[each] if event.cause)
-    causes = {
-        each: list(dict.fromkeys(event.cause for event in events if event.cause)) for each, events in steps.items()
-    }
+    causes = {each: dict.fromkeys(event.cause for event in events if event.cause) for each, events in steps.items()}
     return _tree(id, steps, causes)
 
 
 async def find_effects(find: FindEvents, id: str, limit: int) -> CausalNode:
     """Return what a step led to."""
     steps: dict[str, list[TimelineEvent]] = {id: await find_step(find, id)}
-    effects: dict[str, list[str]] = {}
-    level = [id]
-    while level and len(steps) < limit:
-        found: list[TimelineEvent] = []
+    effects: dict[str, dict[str, None]] = {}
+    cut: set[str] = set()
+    level = [id] if steps[id] else []
+    while level:
+        further: list[str] = []
         for start in range(0, len(level), _AT_ONCE):
-            found += await find(_one_of("cause", level[start : start + _AT_ONCE]), _since(id))
-        level = []
-        for event in found:
-            links = effects.setdefault(event.cause, [])
-            if event.id not in links and event.id != event.cause:
-                links.append(event.id)
-            if event.id not in steps:
-                steps[event.id] = []
-                level.append(event.id)
-        for event in found:
-            steps[event.id].append(event)
-    return _tree(id, steps, effects)
+            causes, is_full = level[start : start + _AT_ONCE], False
+            async for events in find(_one_of("cause", causes), _since(id)):
+                if is_full:
+                    cut.update(causes)
+                    break
+                for event in events:
+                    if event.id not in steps:
+                        if len(steps) >= limit:
+                            cut.add(event.cause)
+                            continue
+                        steps[event.id] = []
+                        further.append(event.id)
+                    steps[event.id].append(event)
+                    effects.setdefault(event.cause, {})[event.id] = None
+                is_full = len(steps) >= limit
+        level = further
+    return _tree(id, steps, effects, cut)
 
 
 async def find_step(find: FindEvents, id: str) -> list[TimelineEvent]:
     """Return the events of a step."""
     query, time = Field("id", "=", id), time_of(id)
-    for distance in _NEAR if time else ():
-        found = await find(query, TimeInterval(max(time - distance, 0), time + distance))
+    near = [TimeInterval(max(time - distance, 0), time + distance) for distance in _NEAR if time]
+    found: list[TimelineEvent] = []
+    for interval in (*near, TimeInterval()):
+        async for events in find(query, interval):
+            found += events
+            if len(found) >= _MAX_EVENTS:
+                break
         if found:
-            return found
-    return await find(query, TimeInterval())
+            break
+    return found
 
 
 def _since(id: str) -> TimeInterval:
@@ -102,9 +114,13 @@ def _one_of(name: str, values: Sequence[str]) -> Query:
 
 
 def _tree(
-    id: str, steps: Mapping[str, Sequence[TimelineEvent]], links: Mapping[str, Sequence[str]], depth: int = 0
+    id: str,
+    steps: Mapping[str, Sequence[TimelineEvent]],
+    links: Mapping[str, Iterable[str]],
+    cut: Set[str] = frozenset(),
 ) -> CausalNode:
-    """Build a tree. What is in it more than once, or in a circle, leads on only at the first place."""
+    """Build a tree. What is in it more than once, or in a circle, leads on only at the first place. Links of those that
+    are `cut` were left out."""
     shown: set[str] = set()
 
     def build(id: str, depth: int) -> CausalNode:
@@ -113,6 +129,6 @@ def _tree(
         known = [link for link in after if link in steps] if depth < MAX_DEPTH else []
         shown.update(known)
         below = tuple(build(link, depth + 1) for link in known)
-        return CausalNode(id, tuple(steps.get(id, ())), below, len(known) < len(after))
+        return CausalNode(id, tuple(steps.get(id, ())), below, len(known) < len(after) or id in cut)
 
-    return build(id, depth)
+    return build(id, 0)

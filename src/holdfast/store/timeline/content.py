@@ -98,15 +98,13 @@ class ContentReader:
             step = open_step(each.line, row, self._engine.context.max_bytes)
             if self._texts:
                 brought = await self._engine.indexer.brought(each.line, point, step, pruned=True)
-                texts = [text.text for text in brought]
+                texts = [self._redact(text.text) for text in brought]
         except NotFoundError:
             return None
         except CorruptError as error:
             return self._content(fields, "damaged", {"damaged": error.what}, texts)
-        changed = summarize(step)
-        if self._engine.protection is not None:
-            changed = [self._engine.protection.redact_text(each) for each in changed]
-        summary = " · ".join(filter(None, (", ".join(changed), last_message(step))))
+        changed = [self._redact(each) for each in summarize(step)]
+        summary = " · ".join(filter(None, (", ".join(changed), self._redact(last_message(step)))))
         detail: dict[str, Any] = {"changed": changed, "step": point.depth, "branch": point.branch}
         return self._content(fields, summary, detail, texts)
 
@@ -126,6 +124,7 @@ class ContentReader:
         summary = _summary(detail)
         if step is not None and not summary:
             summary = await self._changed(each.line, step, fields)
+        summary = self._redact(summary)
         texts = [*fields[1:7], summary, *_texts(detail)] if self._texts else []
         return self._content(fields, summary, detail, texts)
 
@@ -146,12 +145,14 @@ class ContentReader:
         entry = None if loaded is None else await self._engine.entries.find(line, loaded, name)
         return None if entry is None else unpack(self._engine.context.codec, entry.value)
 
+    def _redact(self, text: str) -> str:
+        """Return a text without sensitive data. Before it is cut: half a credential is not recognised."""
+        return text if self._engine.protection is None else self._engine.protection.redact_text(text)
+
     def _content(
         self, fields: EventFields, summary: str, detail: Mapping[str, Any], texts: Sequence[str]
     ) -> TimelineContent:
         short = summary if len(summary) <= _MAX_SUMMARY else f"{summary[: _MAX_SUMMARY - 1]}…"
-        if self._engine.protection is not None:
-            short = self._engine.protection.redact_text(short)
         return TimelineContent(fields.event(short, detail), EventSubject(fields, texts))
 
 

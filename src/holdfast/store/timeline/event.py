@@ -12,7 +12,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.engine.events import BETWEEN
 from holdfast.engine.model.scopes import MARK, THREAD, Scope, parse_place
 from holdfast.engine.model.steps import NO_ORIGIN, StepOrigin
-from holdfast.engine.namespaces import is_thread
+from holdfast.engine.namespaces import AUDIT, is_thread
 from holdfast.engine.row_format import ORIGIN
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
@@ -24,6 +24,9 @@ CHECKPOINT, STEP = "checkpoint", "step"
 
 SUCCESSES = frozenset({"ok", "changed", "skipped"})
 """The outcomes of what did not fail."""
+
+_OF_AUDIT = frozenset({"read", "denied"})
+"""The kinds of most events that are recorded in the line of the audit, and were never elsewhere."""
 
 _THREAD = f"{THREAD}:"
 _STEPS = "/steps:main"
@@ -86,6 +89,8 @@ class EventFields(NamedTuple):
     cause: str
     id: str
     number: int
+    retained: bool = False
+    """Whether its line may have been removed since: then its details have its id."""
 
     @classmethod
     def of(cls, row: TimedRow) -> EventFields:
@@ -113,6 +118,7 @@ class EventFields(NamedTuple):
             event.cause,
             str(row.row.key[2]),
             row.position.second,
+            row.position.line == AUDIT and event.kind not in _OF_AUDIT,
         )
 
     def event(self, summary: str, detail: Mapping[str, Any]) -> TimelineEvent:

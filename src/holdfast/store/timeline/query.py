@@ -20,6 +20,7 @@ from msgspec.json import encode
 from holdfast.backends.interface import ColumnHint
 from holdfast.backends.tables import EVENTS, STEPS, Table
 from holdfast.engine.model.scopes import THREAD, Scope, parse_place
+from holdfast.engine.row_format import ORIGIN
 from holdfast.engine.text_index.tokenize import fold
 from holdfast.errors import InvalidError
 from holdfast.history.query import NUMBER, TEXT, TIME, And, Field, MatchAll, Not, Or, Query, TextTerm, walk
@@ -36,17 +37,18 @@ FIELDS = {
 
 _THREAD = f"{THREAD}:"
 _AGENT = "agent:"
+_HAS_ORIGIN = ColumnHint("metadata", (f'"{ORIGIN}":',), contains=True)
 
 
 class EventSubject(NamedTuple):
-    """An event, as far as it was read. `texts` are those in it; None if they were not read yet."""
+    """An event, as far as it was read. `texts` are those in it; None if its content was not read yet."""
 
     fields: EventFields
     texts: Sequence[str] | None = None
 
 
 def matches(query: Query, subject: EventSubject) -> bool | None:
-    """Return whether an event matches a query; None if its texts must be read first."""
+    """Return whether an event matches a query; None if its content must be read first."""
     if isinstance(query, MatchAll):
         return True
     if isinstance(query, Not):
@@ -60,6 +62,8 @@ def matches(query: Query, subject: EventSubject) -> bool | None:
         if subject.texts is None:
             return None
         return any(_contains(query, text) for text in subject.texts)
+    if query.name == "id" and subject.texts is None and subject.fields.retained:
+        return None
     return _compare(query, subject.fields)
 
 
@@ -151,7 +155,7 @@ def hints_of(query: Query, table: Table, *, errors: bool = False) -> tuple[Colum
         causes = tuple(each.exact or "" for each in query.queries if isinstance(each, Field))
         if all(causes):
             # Of steps, all that have an origin: it is not known which of the causes they have.
-            hints.append(ColumnHint("cause", causes) if table is EVENTS else ColumnHint("metadata", ("",), False, True))
+            hints.append(ColumnHint("cause", causes) if table is EVENTS else _HAS_ORIGIN)
     for each in _terms(query):
         value = each.exact
         if not value:

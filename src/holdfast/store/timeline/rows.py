@@ -10,23 +10,25 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Backend, ColumnHint, Scan
 from holdfast.backends.paging import following
-from holdfast.backends.tables import EVENTS, STEPS, TIME, Key, Table
-from holdfast.engine.namespaces import AUDIT, is_thread
+from holdfast.backends.tables import EVENTS, TIME, Key, Table
+from holdfast.engine.ids import time_of
+from holdfast.engine.namespaces import is_thread
 from holdfast.store.timeline.position import RowTest, TimedRow, TimelinePosition
 
 _FIRST, _MOST = 128, 2048
 """How many rows are read at a time: at first, and at most."""
 
-_LATE = 3600 * 10**9
-"""How much later than it happened an event is recorded, at most, in nanoseconds; in the line of the audit, it may be
-any time later."""
+_SKEW = 3600 * 10**9
+"""How much later than the time in the id of its step an event can have happened, in nanoseconds: clocks differ."""
+
+MAX_TIME = 2**63 - 1
 
 
 class TimeInterval(NamedTuple):
     """The times that are asked for: from one, inclusive, to another, exclusive, in nanoseconds since 1970."""
 
     since: int = 0
-    until: int = 2**63 - 1
+    until: int = MAX_TIME
 
 
 class RowChunk(NamedTuple):
@@ -138,7 +140,7 @@ class ScannedRows(TimelineReader):
     def __init__(
         self,
         backend: Backend,
-        prefixes: Sequence[Key],
+        prefixes: Mapping[Key, tuple[ColumnHint, ...]],
         interval: TimeInterval,
         tables: Sequence[Table],
         *,
@@ -146,6 +148,7 @@ class ScannedRows(TimelineReader):
     ) -> None:
         super().__init__(backend, interval, tables, forward=forward)
         self._prefixes = prefixes
+        """The lines, each with hints about their events; or the tenant."""
 
     async def read(self, after: TimelinePosition | None, count: int, test: RowTest, most: int) -> RowChunk:  # noqa: ARG002
         pick = nsmallest if self._forward else nlargest
@@ -158,9 +161,10 @@ class ScannedRows(TimelineReader):
             ahead = after is None or (row.position > after if self._forward else row.position < after)
             return ahead and test(row)
 
-        for prefix in self._prefixes:
+        for prefix, hints in self._prefixes.items():
             for table in self._tables:
-                scan = Scan(table, prefix, (), (), not self._forward, _MOST, bodies=False)
+                hinted = hints if table is EVENTS else ()
+                scan = Scan(table, prefix, (), (), not self._forward, _MOST, bodies=False, hints=hinted)
                 while True:
                     (rows,) = await self._backend.read([scan])
                     timed = [TimedRow.of(table, row) for row in rows]
@@ -173,13 +177,11 @@ class ScannedRows(TimelineReader):
         return RowChunk(found, found[-1].position if len(found) == count else None, examined)
 
     def _is_past(self, last: TimedRow, found: Sequence[TimedRow], count: int, prefix: Key) -> bool:
-        """Return whether no row of a line that follows can be in the answer: events are ordered by when they were
-        recorded, and that is soon after they happened."""
-        if last.table is not EVENTS or len(prefix) < 2 or prefix[1] == AUDIT or self._forward:
+        """Return whether no row of a line that follows can be in the answer. Its events are ordered by the ids of their
+        steps, and none happened after the time in the id; how long before does not matter, nor a clock that was set
+        back."""
+        recorded = time_of(str(last.row.key[2])) if last.table is EVENTS else 0
+        if not recorded or len(prefix) < 2 or self._forward:
             return False
         worst = found[-1].position.time if len(found) >= count else self._interval.since
-        return last.position.time < worst - _LATE
-
-
-TABLES = (STEPS, EVENTS)
-"""The tables with rows of the timeline."""
+        return recorded < worst - _SKEW

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.backends.interface import ColumnHint
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import lines_of
 from holdfast.engine.model.scopes import MARK, Scope
@@ -16,6 +17,9 @@ from holdfast.hooks.execution_log import LINE as HOOKS
 from holdfast.security.handle import StoreHandle
 from holdfast.state.history import list_changes
 
+SYSTEM_LINES = (HOOKS, ACCESS, AUDIT)
+"""The lines with events about all scopes and threads."""
+
 _MANY = 64
 """For more lines than these, all rows are read in the order of time."""
 
@@ -24,7 +28,7 @@ async def lines_about(engine: Engine, tenant: str, scope: Scope | None) -> list[
     """Return the lines with events about a scope and those inside, or about a thread; None if these may be any."""
     if scope is None or not scope.parts:
         return None
-    others = [Line(tenant, name) for name in (HOOKS, ACCESS, AUDIT)]
+    others = [Line(tenant, name) for name in SYSTEM_LINES]
     if scope.thread:
         lines = await engine.lines.family(Line(tenant, scope.thread))
     else:
@@ -32,6 +36,11 @@ async def lines_about(engine: Engine, tenant: str, scope: Scope | None) -> list[
         lines = [Line(tenant, name) for name in names]
         lines += [line for line in await engine.lines.names(tenant, f"{MARK}{scope}/") if line not in lines]
     return [*lines, *others] if len(lines) <= _MANY else None
+
+
+def hints_about(scope: Scope) -> tuple[ColumnHint, ...]:
+    """Return what the rows of system lines about a scope or a thread have, and those about an agent's own line."""
+    return (ColumnHint("target", (str(scope)[str(scope).index(":") :],), contains=True),)
 
 
 async def writer_of_path(handle: StoreHandle, thread: str, path: Path, at: Revision) -> str:

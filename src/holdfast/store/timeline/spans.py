@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.engine.types import to_time
@@ -22,8 +22,11 @@ def to_otlp(events: Iterable[TimelineEvent]) -> dict[str, Any]:
     """Return events as a request to export spans, which a collector takes as JSON.
 
     Those that happened in a span are children of it. Others of one correlation are a trace, and are children of their
-    causes. Ids are derived from those of the events: to export them twice makes no other spans.
+    causes, or are linked to them if these are in another trace. Ids are derived from those of the events: to export
+    them twice makes no other spans.
     """
+    found = list(events)
+    traces = {event.id: _trace_id(event) for event in reversed(found)}
     return {
         "resourceSpans": [
             {
@@ -31,7 +34,7 @@ def to_otlp(events: Iterable[TimelineEvent]) -> dict[str, Any]:
                 "scopeSpans": [
                     {
                         "scope": {"name": "holdfast.timeline"},
-                        "spans": [_span(event) for event in events],
+                        "spans": [_span(event, traces) for event in found],
                     }
                 ],
             }
@@ -39,13 +42,17 @@ def to_otlp(events: Iterable[TimelineEvent]) -> dict[str, Any]:
     }
 
 
-def _span(event: TimelineEvent) -> dict[str, Any]:
-    end = to_time(event.time)
+def _span(event: TimelineEvent, traces: Mapping[str, str]) -> dict[str, Any]:
+    end, trace, links = to_time(event.time), _trace_id(event), list[dict[str, str]]()
     parent = event.span_id
-    if not parent and (event.cause or event.number):
-        parent = _span_id(event.cause or event.id, 0)  # further events of a step are parts of the first
-    span: dict[str, Any] = {
-        "traceId": event.trace_id or _trace_id(event.correlation or event.id),
+    if not parent and event.cause:
+        parent, other = _span_id(event.cause, 0), traces.get(event.cause, trace)
+        if other != trace:
+            parent, links = "", [{"traceId": other, "spanId": parent}]
+    elif not parent and event.number:
+        parent = _span_id(event.id, 0)  # further events of a step are parts of the first
+    return {
+        "traceId": trace,
         "spanId": _span_id(event.id, event.number),
         "parentSpanId": parent,
         "name": f"{event.kind} {event.action}",
@@ -55,18 +62,19 @@ def _span(event: TimelineEvent) -> dict[str, Any]:
         "attributes": [
             _attribute(f"holdfast.{name}", value) for name in _NAMES if (value := str(getattr(event, name)))
         ],
+        "links": links,
         "status": {"code": _ERROR, "message": event.summary or event.outcome} if event.failed else {},
     }
-    return span
 
 
 def _attribute(name: str, value: str) -> dict[str, Any]:
     return {"key": name, "value": {"stringValue": value}}
 
 
-def _trace_id(correlation: str) -> str:
-    if _TRACE.fullmatch(correlation):
-        return correlation
+def _trace_id(event: TimelineEvent) -> str:
+    correlation = event.correlation or event.id
+    if event.trace_id or _TRACE.fullmatch(correlation):
+        return event.trace_id or correlation
     return hashlib.sha256(f"holdfast trace\0{correlation}".encode()).hexdigest()[:32]
 
 

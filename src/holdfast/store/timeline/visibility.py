@@ -15,48 +15,45 @@ _OWN = frozenset({"read", "denied", "access"})
 """Kinds of events that only those see who caused them, of what they may read."""
 
 
-class VisibleEvents:
-    """Selects events that the guard of a handle lets be read, and records that they were."""
+async def select_visible(handle: StoreHandle, rows: Sequence[TimedRow]) -> list[TimedRow]:
+    """Return the rows that the guard of a handle lets be read."""
+    guard = handle.guard
+    if not guard.actor:
+        return list(rows)
+    fields = [EventFields.of(row) for row in rows]
+    places = [readable_scope(each) for each in fields]
+    lines = {_thread(handle, place) for place in places if place is not None and place.thread}
+    threads = {*await guard.visible_threads(list(lines))}
+    keys = [
+        (place, each.key) for place, each in zip(places, fields, strict=True) if place is not None and not place.thread
+    ]
+    allowed = {*await guard.readable(list(dict.fromkeys(keys)))}
+    found: list[TimedRow] = []
+    for row, place, each in zip(rows, places, fields, strict=True):
+        if place is None or (each.kind in _OWN and each.actor != guard.actor):
+            continue
+        if _thread(handle, place) in threads if place.thread else (place, each.key) in allowed:
+            found.append(row)
+    return found
 
-    def __init__(self, handle: StoreHandle) -> None:
-        self._handle = handle
-        self._threads: set[str] = set()
-        self._keys: dict[Scope, set[str]] = {}
 
-    async def select(self, rows: Sequence[TimedRow]) -> list[TimedRow]:
-        """Return the rows that may be seen."""
-        guard = self._handle.guard
-        if not guard.actor:
-            return list(rows)
-        fields = [EventFields.of(row) for row in rows]
-        places = [readable_scope(each) for each in fields]
-        threads = {place.thread for place in places if place is not None and place.thread}
-        lines = {root_of(Line(self._handle.tenant, name)) for name in threads}
-        readable = {line.name for line in await guard.visible_threads(list(lines))}
-        asked = [
-            (place, each.key)
-            for place, each in zip(places, fields, strict=True)
-            if place is not None and not place.thread
-        ]
-        allowed = set(await guard.readable(list(dict.fromkeys(asked))))
-        found: list[TimedRow] = []
-        for row, place, each in zip(rows, places, fields, strict=True):
-            if place is None or (each.kind in _OWN and each.actor != guard.actor):
-                continue
-            if place.thread:
-                thread = root_of(Line(self._handle.tenant, place.thread)).name
-                if thread in readable:
-                    self._threads.add(thread)
-                    found.append(row)
-            elif (place, each.key) in allowed:
-                self._keys.setdefault(place, set()).add(each.key)
-                found.append(row)
-        return found
+async def record_seen(handle: StoreHandle, rows: Sequence[TimedRow]) -> None:
+    """Record that an identity read these rows. Raises if a right was revoked meanwhile."""
+    guard = handle.guard
+    if not guard.actor:
+        return
+    threads, keys = set[Line](), dict[Scope, set[str]]()
+    for fields in map(EventFields.of, rows):
+        place = readable_scope(fields)
+        if place is not None and place.thread:
+            threads.add(_thread(handle, place))
+        elif place is not None:
+            keys.setdefault(place, set()).add(fields.key)
+    for thread in sorted(threads):
+        await guard.saw_thread(thread)
+    for scope, names in keys.items():
+        await guard.saw(scope, sorted(names - {""}))
 
-    async def record(self) -> None:
-        """Record what was seen. Raises if a right was revoked meanwhile."""
-        guard = self._handle.guard
-        for thread in sorted(self._threads):
-            await guard.saw_thread(Line(self._handle.tenant, thread))
-        for scope, keys in self._keys.items():
-            await guard.saw(scope, sorted(keys - {""}))
+
+def _thread(handle: StoreHandle, place: Scope) -> Line:
+    return root_of(Line(handle.tenant, place.thread))

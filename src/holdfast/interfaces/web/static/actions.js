@@ -41,7 +41,7 @@ async function preview(form, whole, submitter = null) {
   const focused = document.activeElement;
   const at = focused instanceof HTMLInputElement && form.contains(focused) ? [focused.name, focused.type === "radio" ? focused.value : ""] : null;
   try {
-    const response = await fetch(form.action, { method: "POST", body: fields, headers: { "X-Fragment": whole ? "action" : "plan" }, signal: loading.signal });
+    const response = await fetch(form.action, { method: "POST", body: fields, headers: { "X-Fragment": whole ? form.dataset.action || "action" : "plan" }, signal: loading.signal });
     const part = parse(await response.text());
     if (before !== edits) return;
     if (whole) form.replaceWith(part);
@@ -78,7 +78,12 @@ async function apply(button) {
     button.disabled = false;  // with the same key: if it was made, it is not made again
     return;
   }
-  if (response.status === 412 || response.status === 409) { await preview(form, false); banner("It was not made: the thread has changed."); return; }
+  if (response.status === 412 || response.status === 409) {
+    const refused = await response.json();
+    await preview(form, false);
+    banner(`It was not made: ${refused.detail}. ${refused.hint ?? ""}`);
+    return;
+  }
   const answer = await response.json();
   if (!response.ok) { banner(`${answer.detail ?? "It was not made."} ${answer.hint ?? ""}`, true); button.disabled = false; return; }
   const id = answer[button.dataset.then ?? ""] ?? "";

@@ -1,0 +1,48 @@
+"""The order of rows by time, in stores that speak SQL: the conditions of its indexes, and those that let a scan use
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.backends.interface import ColumnHint
+from holdfast.backends.tables import Table
+
+THREAD_STEP = "id <> '' AND substr(line, 1, 1) <> '␞'"
+"""The condition of steps that a scan by time has: those of threads that were not pruned. What happened in other lines
+is in their events."""
+
+FAILED = "outcome NOT IN ('changed', 'ok', 'skipped')"
+"""The condition of events that failed, as their index has it: a bound value would not be recognised."""
+
+RARE = "kind NOT IN ('change', 'hook')"
+"""The condition of events of kinds that are rare among many others."""
+
+ORIGIN = "'\"␞origin\":'"
+"""What the metadata of a step of a thread contains that says who saved it and why."""
+
+_SUCCESSES = ("changed", "ok", "skipped")
+_FREQUENT = {"change", "hook"}
+
+
+def hint_conditions(space: Table, hints: Sequence[ColumnHint], contains: str) -> tuple[list[str], list[str]]:
+    """Return the conditions of rows that fit hints, with a question mark for each text to be bound, and these texts.
+    `contains` is how the dialect says that a column has a text in it: `instr({}, {})`."""
+    conditions, texts = list[str](), list[str]()
+    for column, values, excluded, is_part in hints:
+        if column not in space.columns or not values:
+            continue
+        texts += values
+        if is_part:
+            conditions += [contains.format(column, ORIGIN)] if column == "metadata" else []
+            conditions += [contains.format(column, "?")] * len(values)
+        else:
+            places = ", ".join("?" * len(values))
+            conditions.append(f"{column} {'NOT IN' if excluded else 'IN'} ({places})")
+            # As the indexes have it.
+            conditions += [f"{column} <> ''"] if column in ("actor", "cause") and not excluded else []
+            if column == "outcome" and (values == _SUCCESSES if excluded else not {*values} & {*_SUCCESSES}):
+                conditions.append(FAILED)
+        if column == "kind" and not excluded and not _FREQUENT & {*values}:
+            conditions.append(RARE)
+    return conditions, texts
