@@ -67,25 +67,45 @@ def graph(saver: Any = None) -> StateGraph[State, Any, Any, Any]:  # noqa: ARG00
     return built
 
 
-def _chat(path: Path, turns: int, *, recorded: bool, streamed: bool = False) -> tuple[list[float], int]:
-    """Return the seconds of processor time of each turn, and the size of the store."""
-    with holdfast.open(path) as store:
-        saver = HoldfastSaver(store)
-        compiled = graph().compile(checkpointer=saver)
-        config: Any = {"configurable": {"thread_id": "chat"}}
+class _Chat:
+    """A chat that is recorded, or not."""
+
+    def __init__(self, path: Path, *, recorded: bool, streamed: bool) -> None:
+        self.path = path
+        self._streamed = streamed
+        self._store = holdfast.open(path)
+        saver = HoldfastSaver(self._store)
+        self._graph = graph().compile(checkpointer=saver)
+        self._config: Any = {"configurable": {"thread_id": "chat"}}
         if recorded:
-            config["callbacks"] = [saver.recorder]
-        times = []
-        for turn in range(turns):
-            start = time.process_time()
-            given: Any = {"messages": [("user", prose(200, turn))]}
-            if streamed:
-                for _ in compiled.stream(given, config, stream_mode="messages"):
-                    pass
-            else:
-                compiled.invoke(given, config)
-            times.append(time.process_time() - start)
-    return times, _size(path)
+            self._config["callbacks"] = [saver.recorder]
+        self.times: list[float] = []
+        """The seconds of processor time of each turn."""
+
+    def take_turn(self, number: int) -> None:
+        start = time.process_time()
+        given: Any = {"messages": [("user", prose(200, number))]}
+        if self._streamed:
+            for _ in self._graph.stream(given, self._config, stream_mode="messages"):
+                pass
+        else:
+            self._graph.invoke(given, self._config)
+        self.times.append(time.process_time() - start)
+
+    def close(self) -> int:
+        """Return the size of the store."""
+        self._store.close()
+        return _size(self.path)
+
+
+def _chats(directory: Path, turns: int, *, streamed: bool) -> tuple[_Chat, _Chat]:
+    """Have a chat twice, turn by turn, so that a busy machine is busy for both: without recording, and with it."""
+    kind = "streamed" if streamed else "plain"
+    plain, recorded = (_Chat(directory / f"{n}-{kind}.db", recorded=bool(n), streamed=streamed) for n in (0, 1))
+    for turn in range(turns):
+        for chat in (plain, recorded) if turn % 2 else (recorded, plain):
+            chat.take_turn(turn)
+    return plain, recorded
 
 
 def _size(path: Path) -> int:
@@ -105,13 +125,13 @@ def recording(turns: int = _TURNS) -> list[Figure]:
         directory = Path(name)
         for streamed in (False, True):
             kind = "streamed" if streamed else "plain"
-            (plain, small), (recorded, large) = (
-                _chat(directory / f"{n}-{kind}.db", turns, recorded=bool(n), streamed=streamed) for n in (0, 1)
-            )
-            before, after = statistics.median(plain), statistics.median(recorded)
-            cost = 100 * (after - before) / (before + _WAIT)
-            note = f"{before * 1e3:.2f} ms of processor time, recorded {after * 1e3:.2f} ms, and 50 ms of the model"
-            figures.append(Figure(f"recording, a {kind} turn", cost, "% more", ceiling=3.0, note=note))
+            chats = _chats(directory, turns, streamed=streamed)
+            small, large = (chat.close() for chat in chats)
+            for part, name in ((slice(None), "a"), (slice(-turns // 5, None), "a late")):
+                before, after = (statistics.median(chat.times[part]) for chat in chats)
+                cost = 100 * (after - before) / (before + _WAIT)
+                note = f"{before * 1e3:.2f} ms of processor time, recorded {after * 1e3:.2f} ms, and 50 ms of the model"
+                figures.append(Figure(f"recording, {name} {kind} turn", cost, "% more", ceiling=3.0, note=note))
             size = 100 * (large / small - 1)
             note = f"{small / 1e6:.2f} MB, recorded {large / 1e6:.2f} MB"
             figures.append(Figure(f"recording, {turns} {kind} turns", size, "% larger", ceiling=30.0, note=note))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import PersistentAgent, Store, replay
-from holdfast.agents import Machine
+from holdfast.agents import AsyncPersistentAgent, Machine
 from holdfast.errors import VetoError
 from holdfast.hooks import HookContext
 
@@ -32,6 +32,16 @@ def register(store: Store) -> None:
             before = 0 if call.before in (0, None) else call.old
             return min(call.value, 50 if CHANGE == "limit" else 100) + (before if isinstance(before, int) else 0) * 0
         return None
+
+
+def register_sums(store: Store) -> None:
+    """Register a hook that reads the key before the change, and another scope."""
+
+    @store.hooks.before("state.set", scope="agent:sums", record=True)
+    def add(call: HookContext) -> Any:
+        own = store.state(agent="sums")
+        assert call.key in own or call.before in (0, None)
+        return call.value + own.get(call.key, 0) + store.state(agent="rates").get("rate", 0)
 
 
 def ask(question: str) -> str:
@@ -58,3 +68,24 @@ class Clerk(PersistentAgent, name="replayed-clerk"):
 
     def on_close(self, data: Any) -> None:
         self.notes.append("changed" if CHANGE == "code" else str(replay.uuid4()))
+
+
+class Desk(AsyncPersistentAgent, name="replayed-desk"):
+    """An asyncio agent with durable steps."""
+
+    machine = Machine("new", "open", final=[])
+    machine.add("begin", "new", "open", action="on_begin")
+    notes: list[str] = []
+
+    async def on_begin(self, data: Any) -> None:
+        if CHANGE == "version" and await self.steps.version("polite") >= 1:
+            self.notes.append("with pleasure")
+        self.notes.append(await self.once("charge", self.charge, data))
+        await self.sleep(0.01 if LIVE["tools"] else 3600, key="nap")
+        signal = await self.wait_for("go")
+        self.notes.append(f"{signal.value if signal is not None else None} {replay.random()}")
+
+    @staticmethod
+    async def charge(amount: int) -> str:
+        """Charge only while it is recorded. Its own draws are part of it."""
+        return f"{ask(str(amount))} {replay.uuid4()}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ import pytest
 import holdfast
 from benchmarks.replayed_hooks import register
 from holdfast import Store, replay
-from holdfast.errors import ConflictError, UnsupportedError, VetoError
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError, VetoError
+from holdfast.jobs import JobRunner, Jobs, JobTypes
 from tests.store import replayed_hooks
 from tests.support.nightly import mostly_nightly
 
 REGISTER = "tests.store.replayed_hooks:register"
 KIND = "tests.store.replayed_hooks:Clerk"
+DESK = "tests.store.replayed_hooks:Desk"
 
 
 @pytest.fixture(scope="module")
@@ -73,20 +77,69 @@ def test_only_full_records_are_replayed(tmp_path: Path) -> None:
     assert caught.value.code == "replay-incomplete"
 
 
-def make_clerk(store: Store) -> None:
+def test_hooks_read_the_state_of_that_moment(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as opened:
+        replayed_hooks.register_sums(opened)
+        state, rates = opened.state(agent="sums"), opened.state(agent="rates")
+        for value in range(1, 4):
+            rates.set("rate", value * 100)
+            state.set("key", value)
+        assert state["key"] == 606
+        found = replay.run_hooks(opened, "tests.store.replayed_hooks:register_sums").check()
+    assert [call.outcome for call in found.calls] == ["changed"] * 3
+
+
+def test_hooks_are_replayed_by_a_job(tmp_path: Path) -> None:
+    types = JobTypes()
+    types.add(replay.hook_replay_job(REGISTER))
+    url = tmp_path / "agents.db"
+    with holdfast.open(url) as opened:
+        replayed_hooks.register(opened)
+        opened.state(agent="a").set("key", 500)
+        jobs = Jobs(opened, types)
+        jobs.add("nightly", "replay-hooks", schedule="every 1s", settings={"limit": 10})
+        while not jobs.due():
+            time.sleep(0.05)
+        JobRunner(opened, types).run_due()
+        (done,) = jobs.get("nightly").runs
+        assert (done.outcome, "1 calls, 0 differ" in done.summary) == ("ok", True), done
+        assert any(each.action == "replay" for each in opened.audit.query(limit=50))
+
+
+def test_only_the_owner_replays(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as opened:
+        make_clerk(opened, "clerk-1")
+        opened.put("thread", {"a": 1})
+        identity = opened.as_identity(agent="reader")
+        for attempt in (
+            lambda: replay.run_agent(identity, "clerk-1", KIND),  # type: ignore[arg-type]
+            lambda: replay.run_hooks(identity, REGISTER),  # type: ignore[arg-type]
+            lambda: replay.run(identity, "a:b", thread="thread"),  # type: ignore[arg-type]
+            lambda: replay.record(identity, "thread", tmp_path / "file"),  # type: ignore[arg-type]
+            lambda: list(replay.run_open(identity, agent=KIND)),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(InvalidError, match="owner"):
+                attempt()
+        with pytest.raises(NotFoundError):
+            replay.record(opened, "no such thread", tmp_path / "file")
+    assert not (tmp_path / "file").exists()
+
+
+def make_clerk(store: Store, id: str, *, close: bool = True, record: Any = True) -> None:
     """Make an agent whose transitions are recorded."""
-    clerk = replayed_hooks.Clerk().attach(store, "clerk-1", record=True)
+    clerk = replayed_hooks.Clerk().attach(store, id, record=record)
     clerk.start()
     replayed_hooks.LIVE["tools"] = True
     clerk.transition("begin", "why")
-    clerk.transition("close")
+    if close:
+        clerk.transition("close")
     replayed_hooks.LIVE["tools"] = False
     clerk.stop()
 
 
 def test_an_agent_is_replayed(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as opened:
-        make_clerk(opened)
+        make_clerk(opened, "clerk-1")
         report = replay.run_agent(opened, "clerk-1", KIND).check()
         assert (report.steps, report.calls) == (2, 3)
         changed = replay.run_agent(opened, "clerk-1", KIND, env={"CHANGE": "prompt"}).divergence
@@ -94,10 +147,56 @@ def test_an_agent_is_replayed(tmp_path: Path) -> None:
         assert (changed.kind, "why!" in changed.diff) == ("input", True)
 
 
+def test_open_agents_are_checked_against_new_code(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as opened:
+        make_clerk(opened, "finished")
+        for number in range(2):
+            make_clerk(opened, f"waiting-{number}", close=False)
+        asyncio.run(make_desk(tmp_path / "agents.db"))  # of another class
+        assert [(each.thread, each.matches) for each in replay.run_open(opened, agent=KIND)] == [
+            ("waiting-0", True),
+            ("waiting-1", True),
+        ]
+
+
+async def make_desk(path: Path, record: Any = True) -> list[str]:
+    """Make an asyncio agent, and return its notes."""
+    replayed_hooks.LIVE["tools"] = True
+    async with holdfast.aopen(path) as store:
+        desk = replayed_hooks.Desk()
+        desk.attach(store, "desk", record=record)
+        await desk.start()
+        await store.agents.signal("desk", "go", "now")
+        await desk.transition("begin", 42)
+        await desk.stop()
+    replayed_hooks.LIVE["tools"] = False
+    return desk.notes
+
+
+def test_durable_steps_of_an_asyncio_agent_are_replayed(tmp_path: Path) -> None:
+    notes = asyncio.run(make_desk(tmp_path / "agents.db"))
+    with holdfast.open(tmp_path / "agents.db") as opened:
+        for env in ({}, {"CHANGE": "version"}):  # which the recorded code did not know of
+            report = replay.run_agent(opened, "desk", DESK, env=env, timeout=60).check()
+            assert report.state["fields"]["notes"] == notes
+            assert (report.steps, report.calls, report.is_open) == (1, 4, True)
+
+
+@pytest.mark.parametrize("mode", ["redacted", "digest"])
+def test_only_full_recordings_of_agents_are_replayed(tmp_path: Path, mode: str) -> None:
+    with holdfast.open(tmp_path / "agents.db") as opened:
+        make_clerk(opened, "clerk-1", record=mode)
+        if mode == "digest":
+            with pytest.raises(UnsupportedError, match="not recorded in full"):
+                replay.run_agent(opened, "clerk-1", KIND).check()
+        with pytest.raises(InvalidError, match="redacted"):
+            make_clerk(opened, "clerk-2", record="some")
+
+
 @pytest.mark.nightly
 def test_a_changed_agent_differs(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as opened:
-        make_clerk(opened)
+        make_clerk(opened, "clerk-1")
         missing = replay.run_agent(opened, "clerk-1", KIND, env={"CHANGE": "code"}).divergence
         assert missing is not None
         assert missing.kind == "missing"

@@ -19,6 +19,7 @@ from holdfast.engine.model.line_salt import SALT_SIZE
 from holdfast.engine.model.nodes import MapRoot, decode_root, encode_root
 from holdfast.engine.model.steps import (
     NO_ORIGIN,
+    RECORDED,
     PendingWriteRow,
     Step,
     StepOrigin,
@@ -26,6 +27,7 @@ from holdfast.engine.model.steps import (
     StubProof,
     decode_line_salt,
     decode_writes,
+    without_recordings,
     without_writes,
 )
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, TooLargeError
@@ -290,6 +292,15 @@ def drop_writes(row: Row, max_bytes: int) -> Row:
     if not decode_writes(record.content):
         return row
     content = without_writes(record.content)
+    return row._replace(body=wrap(content, schema=record.schema, compression=_compression(content)))
+
+
+def drop_recordings(row: Row, max_bytes: int) -> Row:
+    """Return the row of a step without the recordings that are stored with it; the same row if there are none."""
+    if not any(write.channel == RECORDED for write in open_writes(row, max_bytes)):
+        return row
+    record = _unwrap(row, max_bytes)
+    content = without_recordings(record.content)
     return row._replace(body=wrap(content, schema=record.schema, compression=_compression(content)))
 
 

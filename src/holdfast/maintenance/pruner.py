@@ -29,6 +29,7 @@ from holdfast.engine.namespaces import (
     select_lines,
     short_name,
 )
+from holdfast.engine.rewrite.recordings import remove_recordings
 from holdfast.engine.rewrite.rewriter import Choose, RewritePlan, RewriteResult
 from holdfast.engine.rewrite.row_sizes import SizeBalance, rows_below
 from holdfast.engine.row_format import PIN, Branch, Line, StepRef, check_name
@@ -37,7 +38,7 @@ from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidErr
 from holdfast.history.query import Query, parse
 from holdfast.history.search import SearchRun
 from holdfast.maintenance.retention import Retention, RetentionCandidate, RetentionVerdict
-from holdfast.security.audit.thread_audit import recorded
+from holdfast.security.audit.thread_audit import record, recorded
 
 _EXCLUDED = (ACCESS, AUDIT)
 """Lines that no policy applies to: the grants and the audit."""
@@ -288,6 +289,9 @@ class _Pass:
                     outcome = await rewriter.dry_run(line, choose)
                 else:
                     outcome = await rewriter.prune(line, choose, recorded(self._engine, line, "prune", detail))
+            if self._policy.drops_recordings:
+                freed = await self._remove_recordings(line)
+                outcome = outcome._replace(freed=outcome.freed.plus(freed), size=max(0, outcome.size - freed.bytes))
         except NotFoundError:
             if self._selection.single:
                 raise
@@ -303,6 +307,19 @@ class _Pass:
         freed = outcome.freed
         pruned = ThreadPruneReport(line.name, kept, len(checkpoints) - kept, freed.rows, freed.bytes, checkpoints)
         return pruned, outcome.size
+
+    async def _remove_recordings(self, line: Line) -> SizeBalance:
+        """Remove old recordings of a line whose checkpoints stay."""
+
+        def select(points: Sequence[StepRef]) -> list[StepRef]:
+            gone = self._policy.drop_recordings([(point.time, point.id) for point in points], self._now)
+            return [point for point in points if point.id in gone]
+
+        engine = self._engine
+        count, freed = await remove_recordings(engine.context, engine.lines, line, select, dry_run=self._dry_run)
+        if count and not self._dry_run:
+            await record(engine, [line], "prune", {"recordings": count})
+        return freed
 
     async def _current_size(self, line: Line) -> int:
         """Return the size of a line in bytes, if there is a size limit."""

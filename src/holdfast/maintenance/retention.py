@@ -41,6 +41,9 @@ class Retention:
     - `keep_labels`: those with a label that matches one of these patterns (`"release-*"`)
     - `keep_tagged`: those with a tag or any label; on by default
     - `keep_where`: those that match a query
+    - `keep_recordings_within`, `keep_recordings_last`: of the calls that were recorded for a replay, those younger than
+      an age, and those of the last N checkpoints that have any. Without either, they stay with their checkpoints. If
+      these are the only rules, all checkpoints stay
     - `max_thread_bytes`, `max_bytes`: limits of the size of each thread, and of all threads of the pass together (as
       `ThreadInfo.bytes` counts it). The oldest checkpoints are dropped until it fits; not those that a rule other than
       of age and number keeps
@@ -59,12 +62,15 @@ class Retention:
     keep_labels: Sequence[str] = ()
     keep_tagged: bool = True
     keep_where: str | None = None
+    keep_recordings_within: Duration | None = None
+    keep_recordings_last: int | None = None
     max_thread_bytes: int | None = None
     max_bytes: int | None = None
     zone: tzinfo | None = UTC
 
     def __post_init__(self) -> None:
-        for name in ("keep_last", *(f"keep_{each}" for each in _PERIODS), "max_thread_bytes", "max_bytes"):
+        counts = ("keep_last", *(f"keep_{each}" for each in _PERIODS), "keep_recordings_last")
+        for name in (*counts, "max_thread_bytes", "max_bytes"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise InvalidError(f"{name} is a number of at least 1, not {value!r}")
@@ -82,7 +88,10 @@ class Retention:
             raise InvalidError(f"zone is a time zone, not {zone!r}", hint='As zoneinfo.ZoneInfo("Europe/Vienna")')
         if self.keep_within is not None:
             parse_duration(self.keep_within, "age")
-        if not self._is_rule() and self.max_bytes is None and self.max_thread_bytes is None:
+        if self.keep_recordings_within is not None:
+            parse_duration(self.keep_recordings_within, "age")
+        limits = (self.max_bytes, self.max_thread_bytes)
+        if not self._is_rule() and not self.drops_recordings and limits == (None, None):
             raise InvalidError(
                 "the policy has no rule",
                 hint="Give keep_last, keep_within, keep_daily or another rule; keep_latest for only the latest",
@@ -93,9 +102,22 @@ class Retention:
         """`keep_within` in nanoseconds."""
         return None if self.keep_within is None else parse_nanoseconds(self.keep_within, "age")
 
+    @property
+    def drops_recordings(self) -> bool:
+        """Whether recordings may go while their checkpoints stay."""
+        return self.keep_recordings_within is not None or self.keep_recordings_last is not None
+
+    def drop_recordings(self, candidates: Sequence[tuple[int, str]], now: int) -> set[str]:
+        """Return the ids of the checkpoints whose recordings go, given the times and ids of those that have one."""
+        within = self.keep_recordings_within
+        start = now if within is None else now - parse_nanoseconds(within, "age")
+        latest_first = sorted(candidates, reverse=True)
+        return {id for time, id in latest_first[self.keep_recordings_last or 0 :] if time < start or within is None}
+
     def _is_rule(self) -> bool:
-        """Return whether there is a rule other than a size limit."""
+        """Return whether there is a rule for checkpoints other than a size limit."""
         passive = {"keep_tagged", "max_thread_bytes", "max_bytes", "zone"}
+        passive |= {"keep_recordings_within", "keep_recordings_last"}
         rules = (getattr(self, each.name) for each in fields(self) if each.name not in passive)
         return any(rule not in (None, False, ()) for rule in rules)
 
@@ -162,6 +184,8 @@ class RetentionRules(TypedDict, total=False):
     keep_labels: Sequence[str]
     keep_tagged: bool
     keep_where: str | None
+    keep_recordings_within: Duration | None
+    keep_recordings_last: int | None
     max_thread_bytes: int | None
     max_bytes: int | None
     zone: tzinfo | None

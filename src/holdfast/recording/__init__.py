@@ -22,12 +22,18 @@ if TYPE_CHECKING:
     from holdfast.recording.journal import ReplayJournal as ReplayJournal
     from holdfast.recording.journal import TaskJournal as TaskJournal
     from holdfast.recording.journal import answer as answer
+    from holdfast.recording.journal import block_if_cancelled as block_if_cancelled
     from holdfast.recording.journal import current_journal as current_journal
     from holdfast.recording.journal import decode_items as decode_items
     from holdfast.recording.journal import encode_items as encode_items
+    from holdfast.recording.journal import is_inside_call as is_inside_call
+    from holdfast.recording.journal import snapshot as snapshot
+    from holdfast.recording.journal import wait_if_cancelled as wait_if_cancelled
+    from holdfast.recording.modes import digest_call as digest_call
+    from holdfast.recording.modes import pack_recording as pack_recording
+    from holdfast.recording.process import Host as Host
     from holdfast.recording.process import ReplayProcess as ReplayProcess
-    from holdfast.recording.process import answer_host as answer_host
-    from holdfast.recording.process import read_order as read_order
+    from holdfast.recording.process import serve as serve
     from holdfast.recording.report import ReplayReport as ReplayReport
     from holdfast.recording.report import first_of as first_of
     from holdfast.recording.sources import now as now
@@ -57,14 +63,22 @@ _MODULES = {
         "ReplayJournal",
         "TaskJournal",
         "answer",
+        "block_if_cancelled",
         "current_journal",
         "decode_items",
         "encode_items",
+        "is_inside_call",
+        "snapshot",
+        "wait_if_cancelled",
+    ),
+    "holdfast.recording.modes": (
+        "digest_call",
+        "pack_recording",
     ),
     "holdfast.recording.process": (
+        "Host",
         "ReplayProcess",
-        "answer_host",
-        "read_order",
+        "serve",
     ),
     "holdfast.recording.report": (
         "ReplayReport",

@@ -1,7 +1,9 @@
-"""The isolation of a replay: code in its process can reach no network, write no file, and start no process.
+"""The isolation of a replay: code in its process can reach no network, write no file, start no process and open no
+store.
 
 It is meant to stop and report what a run does beside its models and tools, not to hold code that attacks Python: what
-is replayed is the application's own code.
+is replayed is the application's own code. What native libraries do is not reported: `confinement` has the system refuse
+it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ _NETWORK = frozenset(
         "socket.getaddrinfo",
         "socket.gethostbyname",
         "socket.gethostbyaddr",
+        "socket.getnameinfo",
         "urllib.Request",
         "http.client.connect",
         "ftplib.connect",
@@ -44,6 +48,7 @@ _PROCESSES = frozenset(
         "os.kill",
         "os.killpg",
         "pty.spawn",
+        "signal.pthread_kill",
     }
 )
 _FILES = frozenset(
@@ -58,6 +63,7 @@ _FILES = frozenset(
         "os.chmod",
         "os.chown",
         "os.utime",
+        "os.chflags",
         "os.setxattr",
         "os.removexattr",
         "shutil.rmtree",
@@ -68,17 +74,17 @@ _FILES = frozenset(
         "tempfile.mkdtemp",
     }
 )
+_STORES = frozenset({"holdfast.open"})
+_WATCHED = frozenset({"open"}) | _NETWORK | _PROCESSES | _FILES | _STORES
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def isolate(report: Callable[[str], None]) -> None:
-    """Block sockets, writes and processes from now on, in this process, for good. `report` is told what was blocked."""
+    """Block sockets, writes, processes and stores from now on, in this process, for good. `report` is told what was
+    blocked."""
     inside = threading.local()
 
-    def check(event: str, args: tuple[Any, ...]) -> None:
-        what = _blocked(event, args)
-        if what is None or getattr(inside, "busy", False):
-            return
+    def stop(what: str) -> None:
         inside.busy = True  # what reports it may open files to read
         try:
             report(f"{what}, at {_caller()}")
@@ -86,48 +92,55 @@ def isolate(report: Callable[[str], None]) -> None:
             inside.busy = False
         raise DivergedRun(what)
 
-    _forbid_growth()
+    def check(event: str, args: tuple[Any, ...]) -> None:
+        if event not in _WATCHED or getattr(inside, "busy", False):
+            return
+        what = _blocked(event, args)
+        if what is not None:
+            stop(what)
+
+    def start_program(*args: Any) -> None:
+        stop(f"starts or ends a process: {_short(args[0] if args else '')}")
+
     sys.addaudithook(check)
+    with suppress(ImportError):  # by which multiprocessing starts processes, without an audit event
+        import _posixsubprocess
 
-
-def _forbid_growth() -> None:
-    """Have the system refuse that files grow, which also stops libraries that no audit event tells of."""
-    try:
-        import resource
-        import signal
-    except ImportError:
-        return
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        _posixsubprocess.fork_exec = start_program  # type: ignore[assignment]
 
 
 def _blocked(event: str, args: tuple[Any, ...]) -> str | None:
+    """Return what is blocked of an event; None if it is allowed."""
     if event == "open":
         path, mode, flags = args
-        if path == os.devnull or isinstance(path, int):
+        if isinstance(path, int) or os.fsdecode(path) == os.devnull:
             return None
         writes = bool(flags & _WRITING) if isinstance(flags, int) else any(each in str(mode) for each in "wax+")
         return f"opens {_short(path)} to write" if writes else None
-    if event == "socket.bind" and isinstance(args[1], tuple) and args[1][:1] in (("::1",), ("127.0.0.1",)):
+    if event in _STORES:
+        return None if str(args[0]).startswith("memory:") else f"opens a store: {_short(args[0])}"
+    if event == "socket.bind" and args[1] in (("::1", 0), ("127.0.0.1", 0)):
         return None  # libraries find out by it whether the machine has IPv6; nobody can be reached by it
+    if event == "sqlite3.connect" and args[0] == ":memory:":
+        return None
     if event in _NETWORK:
         if event in ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo"):
             return f"uses the network: {event} {_short(args[1] if event != 'socket.getaddrinfo' else args[:2])}"
         return f"uses the network: {event}"
-    if event in _PROCESSES:
-        return f"starts or ends a process: {event} {_short(args[0]) if args else ''}".rstrip()
-    return f"changes files: {event} {_short(args[0]) if args else ''}".rstrip() if event in _FILES else None
+    what = "starts or ends a process" if event in _PROCESSES else "changes files"
+    return f"{what}: {event} {_short(args[0]) if args else ''}".rstrip()
 
 
 def _short(value: Any) -> str:
     return ascii(value)[:120]
 
 
+_LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}", str(Path(__file__).parents[1]))
+
+
 def _caller() -> str:
     """Return the place in the code that led to it: the innermost frame that is not of a library."""
     frames = [each for each in traceback.extract_stack() if each.filename != __file__]
-    own = [
-        each for each in frames if "site-packages" not in each.filename and f"{os.sep}lib{os.sep}" not in each.filename
-    ]
+    own = [each for each in frames if not any(part in each.filename for part in _LIBRARIES)]
     frame = (own or frames)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"

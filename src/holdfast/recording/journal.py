@@ -6,19 +6,26 @@ parallel calls in one task, give the same result in any order.
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from operator import is_
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.engine.model.missing import MISSING
+from holdfast.recording.errors import restore_error, store_error
 
 VERSION = 1
 """The version of the stored form."""
 
-CallKind: TypeAlias = Literal["model", "tool", "call", "clock", "random", "uuid"]
-"""The kinds of calls: of a chat model, of a tool, of any function that was wrapped; and sources of values."""
+CallKind: TypeAlias = Literal["model", "tool", "call", "clock", "random", "uuid", "step", "timer", "signal", "version"]
+"""The kinds of calls: of a chat model, of a tool, of any function that was wrapped; sources of values; and of agents,
+the durable steps, timers, signals and versions of the code."""
 
 DivergenceKind: TypeAlias = Literal["input", "order", "call", "missing", "output", "steps", "error", "effect"]
 
@@ -37,7 +44,8 @@ class Call:
     start: int
     end: int = 0
     result: Any = None
-    error: BaseException | None = None
+    error: Any = None
+    """As it is stored: see `store_error`."""
     chunks: list[Any] | None = None
     payload: Any = None
     """What the caller knows this call by; it is not recorded."""
@@ -54,7 +62,14 @@ class Call:
         """Return the call that was stored."""
         kind, name, start, end, given, result, *rest = record
         outcome: Mapping[str, Any] = rest[0] if rest else {}
-        return cls(kind, name, given, start, end, result, outcome.get("error"), outcome.get("chunks"))
+        # The caller did not wait for one that has no end: a timeout or a cancellation ended it.
+        error = outcome.get("error") if end else asyncio.CancelledError()
+        return cls(kind, name, given, start, end, result, error, outcome.get("chunks"))
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was cancelled, or nobody waited for its end."""
+        return self.error is not None and isinstance(restore_error(self.error), asyncio.CancelledError)
 
     def describe(self) -> str:
         """Return the kind and the name, for people."""
@@ -102,6 +117,8 @@ class TaskJournal:
         self.bases = dict(bases or {})
         """The lists that inputs refer to, by name."""
         self.calls: list[Call] = []
+        self.root: object = None
+        """The run that the task is part of."""
         self._events = itertools.count(1)
 
     def begin(self, kind: str, name: str, given: Any) -> Call:
@@ -112,29 +129,37 @@ class TaskJournal:
 
     def end(self, call: Call, result: Any = None, error: BaseException | None = None) -> None:
         """Record how a call ended."""
-        call.end, call.result, call.error = next(self._events), result, error
+        call.end, call.result = next(self._events), result
+        call.error = None if error is None else store_error(error)
 
     def invoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:
         """Call a function, and record it."""
-        call = self.begin(kind, name, given)
+        call = self.begin(kind, name, snapshot(given))
         try:
-            result = function()
+            with _inside_call():
+                result = function()
         except BaseException as error:
             self.end(call, error=error)
             raise
-        self.end(call, result)
+        self.end(call, snapshot(result))
         return result
 
     async def ainvoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:
         """Call and await a function, and record it."""
-        call = self.begin(kind, name, given)
+        call = self.begin(kind, name, snapshot(given))
         try:
-            result = await function()
+            with _inside_call():
+                result = await function()
         except BaseException as error:
             self.end(call, error=error)
             raise
-        self.end(call, result)
+        self.end(call, snapshot(result))
         return result
+
+    async def choose_version(self, change: str, function: Callable[[], Awaitable[int]]) -> int:
+        """Return which version of the code to follow at a change of it, and record it."""
+        found: int = await self.ainvoke("version", change, None, function)
+        return found
 
     def to_record(self) -> list[list[Any]]:
         """Return the stored form of the calls that ended, or were cancelled."""
@@ -157,6 +182,9 @@ class ReplayJournal(TaskJournal):
     at_end: bool = False
     """Whether the recording ends in this task: a further call is no divergence."""
     bases: dict[str, Any] = field(default_factory=dict)
+    root: object = None
+    skipped: dict[int, set[int]] = field(default_factory=dict)
+    """Of calls that were made, those that were made before them in the recording, and not yet here."""
     left: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -181,30 +209,67 @@ class ReplayJournal(TaskJournal):
             self._diverge("call", self._other_call(described), self.left[0] if self.left else len(self.recorded))
         assert found is not None  # noqa: S101 - the others were raised
         call = self.recorded[found]
-        before = [n for n in self.left if n != found and 0 < self.recorded[n].end < call.start]
-        if before:
-            first = self.recorded[before[0]].describe()
-            self._diverge("order", f"{described} is called before {first}, and was after it", before[0])
+        self._check_order(found)
         self.left.remove(found)
         return call
 
+    def _check_order(self, number: int) -> None:
+        """Diverge if the code made a later call first. That a call was over before another one began may be chance, if
+        they are parallel: it counts only if the same code makes both, one after the other."""
+        earlier = _last_call.get()
+        _last_call.set(_MadeCall(self, number, earlier))
+        while earlier is not None:
+            if earlier.journal is self and number in self.skipped.get(earlier.number, ()):
+                late, first = self.recorded[number].describe(), self.recorded[earlier.number].describe()
+                self._diverge("order", f"{first} is called before {late}, and was after it", number)
+            earlier = earlier.earlier
+        start = self.recorded[number].start
+        skipped = {n for n in self.left if n != number and 0 < self.recorded[n].end < start}
+        if skipped:
+            self.skipped[number] = skipped
+
+    def _is_optional(self, number: int) -> bool:
+        """Return whether a call need not be made here: such as one that may have been made inside a model."""
+        call = self.recorded[number]
+        if call.kind == "version":
+            return True  # the code needs it no more
+        return call.kind not in ("model", "tool") and any(
+            each.kind == "model" and each.start < call.start and call.end < each.end for each in self.recorded
+        )
+
     def _other_call(self, described: str) -> str:
+        if not self.recorded:
+            return f"{described} is called, and no call of this task is recorded: it made none, or they were pruned"
         if not self.left:
             return f"{described} is called, and the recording has no further call here"
         return f"{described} is called, and in the recording {self.recorded[self.left[0]].describe()}"
 
     def invoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:  # noqa: ARG002
         """Return the recorded result; the function is not called."""
-        return answer(self.match(kind, name, given))
+        call = self.match(kind, name, given)
+        block_if_cancelled(call)
+        return answer(call)
 
     async def ainvoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:  # noqa: ARG002
         """Return the recorded result; the function is not called."""
-        return answer(self.match(kind, name, given))
+        call = self.match(kind, name, given)
+        await wait_if_cancelled(call)
+        return answer(call)
+
+    async def choose_version(self, change: str, function: Callable[[], Awaitable[int]]) -> int:  # noqa: ARG002
+        """Return the recorded version; 0 if the recorded code did not know of the change."""
+        recorded = ((self.recorded[n].kind, self.recorded[n].name, n) for n in self.left)
+        found = next((n for kind, name, n in recorded if (kind, name) == ("version", change)), None)
+        if found is None:
+            return 0
+        self.left.remove(found)
+        return int(answer(self.recorded[found]))
 
     def close(self) -> None:
         """Report the recorded calls that the task did not make."""
-        if self.left:
-            first = self.left[0]
+        missing = [n for n in self.left if not self._is_optional(n)]
+        if missing:
+            first = missing[0]
             what = f"{self.recorded[first].describe()} is not called, and was in the recording"
             self.report(Divergence("missing", what, self.step, self.key, first))
 
@@ -213,29 +278,90 @@ class ReplayJournal(TaskJournal):
         raise DivergedRun(what)
 
 
+class _MadeCall(NamedTuple):
+    """A call of a replay, and the one that the same code made before it."""
+
+    journal: ReplayJournal
+    number: int
+    earlier: _MadeCall | None
+
+
+_last_call: ContextVar[_MadeCall | None] = ContextVar("last call that was made here", default=None)
+
+
+async def record_call(kind: str, name: str, given: Any, function: Callable[[], Awaitable[Any]]) -> Any:
+    """Call and await a function; in the journal of the task that runs here, if there is one."""
+    journal = current_journal.get()
+    return await (function() if journal is None else journal.ainvoke(kind, name, given, function))
+
+
 def answer(call: Call) -> Any:
     """Return the result of a recorded call, or raise its error."""
     if call.error is not None:
-        raise call.error
-    return call.result
+        raise restore_error(call.error)
+    return copy.deepcopy(call.result)
+
+
+async def wait_if_cancelled(call: Call) -> None:
+    """Wait, if a call was cancelled, until it is here, too: whoever cancels it sees the same as in the recorded run,
+    such as a timeout. Only the loop of a replay knows how to wait."""
+    if call.is_cancelled:
+        wait = getattr(asyncio.get_running_loop(), "wait_for_cancellation", None)
+        if wait is not None:
+            await wait(call.describe())
+
+
+def block_if_cancelled(call: Call) -> None:
+    """Never return, if nobody waited for a call, or cancelled it: in a thread that the caller gave up on."""
+    if call.is_cancelled:
+        threading.Event().wait()
+
+
+def snapshot(value: Any) -> Any:
+    """Return a value as it is now: the caller may change it before it is stored."""
+    if value is None or isinstance(value, str | int | float | bytes):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - what cannot be copied is hardly stored, either
+        return value
 
 
 current_journal: ContextVar[TaskJournal | None] = ContextVar("journal of the task that runs here", default=None)
+is_inside_call: ContextVar[bool] = ContextVar("whether a recorded function runs here", default=False)
+"""What a recorded function calls is part of its call, and not recorded on its own: a replay does not run it."""
+
+
+@contextmanager
+def _inside_call() -> Iterator[None]:
+    before, inside = current_journal.set(None), is_inside_call.set(True)
+    try:
+        yield
+    finally:
+        is_inside_call.reset(inside)
+        current_journal.reset(before)
 
 
 def encode_items(items: Sequence[Any], bases: Mapping[str, Sequence[Any]]) -> list[Any]:
     """Return items with references in place of those that are in one of the bases, which are stored anyway: a run of
     them is `[name, first, count]`, and another item is a list of itself."""
-    where = {id(each): (name, at) for name, base in bases.items() for at, each in enumerate(base)}
+    places = {name: dict(zip(map(id, base), range(len(base)), strict=True)) for name, base in bases.items()}
     found: list[Any] = []
-    for item in items:
-        name, at = where.get(id(item), ("", 0))
-        last = found[-1] if found else None
-        if name and last is not None and last[0] == name and len(last) == 3 and last[1] + last[2] == at:
-            last[2] += 1
-        else:
-            found.append([name, at, 1] if name else [item])
+    at = 0
+    while at < len(items):
+        item = items[at]
+        name, first = next(((name, each[id(item)]) for name, each in places.items() if id(item) in each), ("", 0))
+        count = _count_same(items[at:], bases[name][first:]) if name else 1
+        found.append([name, first, count] if name else [item])
+        at += count
     return found
+
+
+def _count_same(items: Sequence[Any], base: Sequence[Any]) -> int:
+    """Return how many items at the start are those of a base. Quick: mostly it is all of a chat, at each turn."""
+    if all(map(is_, items, base)):
+        return min(len(items), len(base))
+    return next(at for at, (a, b) in enumerate(zip(items, base, strict=False)) if a is not b)
 
 
 def decode_items(encoded: Iterable[Any], bases: Mapping[str, Sequence[Any]]) -> list[Any]:

@@ -1,4 +1,7 @@
-"""The process of a replay, as the host sees it: it gets the recording, and no credentials."""
+"""The process of a replay: how the host starts and asks it, and how it answers.
+
+It gets the recording on its standard input, and no credentials. Messages go both ways: a header in JSON, and data.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn, Self
 
-from holdfast.errors import InvalidError, UnavailableError
+from holdfast.errors import HoldfastError, InvalidError, UnavailableError
+from holdfast.recording.confinement import confine
 
 _PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "SYSTEMROOT")
 """The environment of the process; nothing else of the host's is passed on."""
@@ -19,7 +25,7 @@ _MAX_ERROR = 4000
 
 
 class ReplayProcess:
-    """Runs a module of this package in a process of its own, with the recording on its standard input."""
+    """Runs a module of this package in a process of its own, from `with` to the end of the block."""
 
     def __init__(self, module: str, *, env: Mapping[str, str] | None = None, timeout: float = 600.0) -> None:
         self._module = module
@@ -32,49 +38,130 @@ class ReplayProcess:
         self._environment["PYTHONPATH"] = os.pathsep.join([*filter(None, sys.path), str(Path.cwd())])
         self._environment["PYTHONDONTWRITEBYTECODE"] = "1"
         self._environment["PYTHONHASHSEED"] = "0"
+        self._is_late = False
+        self._errors = b""
 
     def run(self, order: Mapping[str, Any], recording: bytes) -> dict[str, Any]:
-        """Run it to the end, and return its answer. `UnavailableError` if it gave none."""
-        header = json.dumps(order).encode()
-        data = len(header).to_bytes(8, "big") + header + recording
-        try:
-            done = subprocess.run(  # noqa: S603 - a module of this package
-                [sys.executable, "-P", "-m", self._module],
-                input=data,
-                capture_output=True,
-                env=self._environment,
-                timeout=self._timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+        """Start it, ask it once, and end it. Returns the answer."""
+        with self:
+            return self.ask(order, recording)
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(  # noqa: S603 - a module of this package
+            [sys.executable, "-P", "-m", self._module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment,
+        )
+        self._reader = threading.Thread(target=self._read_errors, name="holdfast-replay-errors", daemon=True)
+        self._reader.start()
+        self._watch = threading.Timer(self._timeout, self._stop_late)
+        self._watch.daemon = True
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.cancel()
+        self._process.kill()
+        self._end()
+
+    def ask(self, order: Mapping[str, Any], data: bytes = b"") -> dict[str, Any]:
+        """Send an order, and return its answer. `UnavailableError` if it gave none."""
+        process, answer = self._process, None
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - for the type checker
+        with suppress(BrokenPipeError):
+            _send(process.stdin, order, data)
+        with suppress(ValueError):
+            answer = _receive(process.stdout)
+        if answer is not None:
+            return answer[0]
+        process.kill()
+        self._end()
+        if self._is_late:
             raise UnavailableError(
                 f"the replay took longer than {self._timeout:g} s, and was stopped",
                 hint="Raise timeout",
                 code="replay-stopped",
-            ) from None
-        try:
-            answer = json.loads(done.stdout.rpartition(b"\n")[2] or b"null")
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise UnavailableError(
-                f"the process of the replay ended with exit code {done.returncode}: "
-                f"{done.stderr.decode(errors='replace')[-_MAX_ERROR:].strip()}",
-                hint="See its error",
-                code="replay-stopped",
             )
-        return answer
+        raise UnavailableError(
+            f"the process of the replay ended with exit code {process.returncode}: "
+            f"{self._errors.decode(errors='replace').strip()}",
+            hint="See its error",
+            code="replay-stopped",
+        )
+
+    def _stop_late(self) -> None:
+        self._is_late = True
+        self._process.kill()
+
+    def _read_errors(self) -> None:
+        errors: Any = self._process.stderr
+        while found := errors.read1(1 << 16):
+            self._errors = (self._errors + found)[-_MAX_ERROR:]
+
+    def _end(self) -> None:
+        """Wait until it has ended, and its errors are read."""
+        process = self._process
+        process.wait()
+        self._reader.join()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
 
 
-def read_order() -> tuple[dict[str, Any], bytes]:
-    """Return the order and the recording, in the process of the replay."""
-    data = sys.stdin.buffer.read()
-    size = int.from_bytes(data[:8], "big")
-    return json.loads(data[8 : 8 + size]), data[8 + size :]
+def _send(stream: BinaryIO | Any, header: Mapping[str, Any], data: bytes) -> None:
+    described = json.dumps(header, default=repr).encode()
+    stream.write(len(described).to_bytes(8, "big") + len(data).to_bytes(8, "big") + described)
+    stream.write(data)
+    stream.flush()
 
 
-def answer_host(descriptor: int, found: Mapping[str, Any]) -> None:
-    """Send the answer to the host, in the process of the replay."""
-    left = memoryview(json.dumps(found, default=repr).encode())
-    while left:
-        left = left[os.write(descriptor, left) :]
+def _receive(stream: BinaryIO | Any) -> tuple[dict[str, Any], bytes] | None:
+    """Return a message; None if there is no further one."""
+    sizes = stream.read(16)
+    if len(sizes) < 16:
+        return None
+    header, data = (stream.read(int.from_bytes(size, "big")) for size in (sizes[:8], sizes[8:]))
+    return json.loads(header), data
+
+
+class Host:
+    """The host, as the process of a replay sees it."""
+
+    def __init__(self) -> None:
+        self._orders = os.fdopen(os.dup(0), "rb")
+        self._answers = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)  # what the code prints is not an answer
+        with Path(os.devnull).open("rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        self._lock = threading.Lock()
+
+    def receive(self) -> tuple[dict[str, Any], bytes] | None:
+        """Return the next order; None if there is no further one."""
+        return _receive(self._orders)
+
+    def send(self, found: Mapping[str, Any]) -> None:
+        """Answer an order."""
+        _send(self._answers, found, b"")
+
+    def request(self, what: str) -> bytes:
+        """Ask the host for data while an order is executed."""
+        with self._lock:
+            self.send({"needs": what})
+            found = self.receive()
+        return b"" if found is None else found[1]
+
+
+def serve(execute: Callable[[Host, dict[str, Any], bytes], dict[str, Any]]) -> NoReturn:
+    """Execute what the host orders, until it ends; in the process of a replay."""
+    host = Host()
+    confine()
+    while (message := host.receive()) is not None:
+        try:
+            found = execute(host, *message)
+        except HoldfastError as error:
+            found = {"error": {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}}
+        host.send(found)
+    os._exit(0)  # without waiting for threads of the code

@@ -57,21 +57,30 @@ def recorded(function: Any = None, /, *, name: str = "") -> Any:
 
 def _wrap(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     known = name or getattr(function, "__qualname__", type(function).__name__)
+    skipped = 1 if _is_method(function) else 0
+
+    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        return [list(args[skipped:]), kwargs] if kwargs else [list(args[skipped:])]
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         journal = current_journal.get()
         if journal is None:
             return function(*args, **kwargs)
-        given = [list(args), kwargs] if kwargs else [list(args)]
-        return journal.invoke("call", known, given, lambda: function(*args, **kwargs))
+        return journal.invoke("call", known, given(args, kwargs), lambda: function(*args, **kwargs))
 
     @wraps(function)
     async def acall(*args: Any, **kwargs: Any) -> Any:
         journal = current_journal.get()
         if journal is None:
             return await function(*args, **kwargs)
-        given = [list(args), kwargs] if kwargs else [list(args)]
-        return await journal.ainvoke("call", known, given, lambda: function(*args, **kwargs))
+        return await journal.ainvoke("call", known, given(args, kwargs), lambda: function(*args, **kwargs))
 
     return acall if inspect.iscoroutinefunction(function) else call
+
+
+def _is_method(function: Callable[..., Any]) -> bool:
+    """Return whether a function is defined in a class: the object that it is called on is no input of its own."""
+    if "." not in getattr(function, "__qualname__", "").rpartition("<locals>.")[2]:
+        return False
+    return next(iter(inspect.signature(function).parameters), "") in ("self", "cls")

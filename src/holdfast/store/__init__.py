@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import AsyncStore as AsyncStore
     from holdfast.store.store import Store as Store
     from holdfast.store.store import StoreOperations as StoreOperations
+    from holdfast.store.store_rows import aopen_rows as aopen_rows
     from holdfast.store.thread import AsyncThread as AsyncThread
     from holdfast.store.thread import Thread as Thread
     from holdfast.store.thread import ThreadOperations as ThreadOperations
@@ -201,6 +202,7 @@ _MODULES = {
         "SensitiveOperations",
     ),
     "holdfast.store.store": ("AsyncStore", "Store", "StoreOperations"),
+    "holdfast.store.store_rows": ("aopen_rows",),
     "holdfast.store.thread": ("AsyncThread", "Thread", "ThreadOperations"),
     "holdfast.store.thread_access": ("StoreChanges",),
     "holdfast.store.timeline.api": ("AsyncTimeline", "Timeline", "TimelineOperations", "TimelinePage"),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import os
+import asyncio
 import time
 from typing import Any
 
 from holdfast._lazy import import_declared
+from holdfast.agents.definition.spec import registry
 from holdfast.agents.storage.agent_line import AgentLine
-from holdfast.agents.storage.record import AgentRecord
+from holdfast.agents.storage.record import AgentRecord, error_text
+from holdfast.backends.runtime.drivers import AsyncApi, arun
 from holdfast.backends.runtime.drivers import run as drive
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.maintenance.erasure.store_copy import copy_lines
@@ -20,79 +21,138 @@ from holdfast.recording import (
     Divergence,
     ReplayJournal,
     ReplayReport,
-    answer_host,
     current_journal,
     difference,
     first_of,
     isolate,
     plain,
-    read_order,
+    serve,
 )
+from holdfast.store.opener import aopen as aopen_store
 from holdfast.store.opener import open as open_store
-from holdfast.store.store import Store
+from holdfast.store.store import Store, StoreOperations
+from holdfast.store.store_rows import open_rows
 
 
-def replay(order: dict[str, Any], recording: bytes) -> dict[str, Any]:
-    """Replay an agent as ordered, and return the report."""
-    start, id = time.monotonic(), order["agent"]
-    recorded = open_store("memory://")
-    recorded.import_(io.BytesIO(recording))
-    line = AgentLine(recorded._handle, id)
-    newest = drive(line.require_step())
-    actions = drive(line.read_recorded(newest))
-    found: list[Divergence] = []
-    isolate(lambda what: found.append(Divergence("effect", f"the code {what}")))
-    _import(order["kind"])
-    steps = calls = 0
-    state: Any = None
-    note = next((f"version {each['version']} is not recorded in full" for each in actions if not _is_full(each)), "")
-    for action in actions if not note else ():
-        before = len(found)
-        journal = ReplayJournal(
-            action["key"],
-            action["version"],
-            [Call.of_record(call) for call in action["calls"]],
-            lambda _, a, b: difference(a, b),
-            found.append,
-        )
-        state = _take(recorded, line, action, journal, found)
-        steps, calls = steps + 1, calls + len(journal.recorded) - len(journal.left)
-        if len(found) == before and not action.get("error"):
-            text = difference(_state_of(recorded.agents.load(id, version=action["version"] + 1)), state)
-            if text is not None:
-                found.append(Divergence("output", "the agent differs", action["version"], action["key"], 1 << 30, text))
-        if found:
-            break
-    return ReplayReport(
-        id, steps, calls, time.monotonic() - start, first_of(found), len(found), not note, note, plain(state)
-    ).to_json()
+class AgentReplayer:
+    """Takes the recorded transitions of agents again."""
 
+    def __init__(self) -> None:
+        self._found: list[Divergence] = []
+        self._is_isolated = False
 
-def _take(
-    recorded: Store, line: AgentLine, action: dict[str, Any], journal: ReplayJournal, found: list[Divergence]
-) -> Any:
-    """Take a recorded transition again, from the version that it began with. Returns the agent's state."""
-    with open_store("memory://") as fork:
-        engine = recorded._handle.engine
-        drive(copy_lines(engine, fork._handle.engine, {}, recorded.tenant, None, [line.line]))
-        id = line.id
-        fork.agents.rollback(id, action["version"] - 1)
-        agent = fork.agents.restore(id, record=False)
-        journal_before = current_journal.set(journal)
-        error = ""
+    def replay(self, order: dict[str, Any], recording: bytes) -> dict[str, Any]:
+        """Replay an agent as ordered, and return the report; of one that is finished, or of another class, only that,
+        if open ones are meant."""
+        start, id = time.monotonic(), order["agent"]
+        with open_rows(recording) as recorded:
+            line = AgentLine(recorded._handle, id)
+            newest = drive(line.require_step())
+            actions = drive(line.read_recorded(newest))
+            self._found.clear()
+            if not self._is_isolated:
+                self._is_isolated = True
+                isolate(lambda what: self._found.append(Divergence("effect", f"the code {what}")))
+            kinds = _import(order["kind"])
+            latest = recorded.agents.load(id)
+            if order.get("only_open") and latest.kind not in kinds:
+                return {"skipped": "other"}
+            machine = registry.get(latest.kind).machine
+            is_open = machine is None or latest.state not in machine.final
+            if order.get("only_open") and not is_open:
+                return {"skipped": "finished"}
+            steps, calls, state = 0, 0, None
+            note = _note(actions)
+            for action in actions if not note else ():
+                journal = ReplayJournal(
+                    action["key"],
+                    action["version"],
+                    [Call.of_record(call) for call in action["calls"]],
+                    lambda _, a, b: difference(a, b),
+                    self._found.append,
+                )
+                state = self._replay_action(recorded, line, action, journal)
+                steps, calls = steps + 1, calls + len(journal.recorded) - len(journal.left)
+                if self._found:
+                    break
+            found = self._found
+            return ReplayReport(
+                id,
+                steps,
+                calls,
+                time.monotonic() - start,
+                first_of(found),
+                len(found),
+                not note,
+                note,
+                plain(state),
+                is_open,
+            ).to_json()
+
+    def _replay_action(self, recorded: Store, line: AgentLine, action: dict[str, Any], journal: ReplayJournal) -> Any:
+        """Take a recorded transition again, and compare the agent with the recorded one. Returns its state."""
+        version, key = action["version"], action["key"]
+        before, is_async = current_journal.set(journal), _is_async(recorded.agents.load(line.id).kind)
         try:
-            agent.transition(action["trigger"], action["data"])
+            error, record = asyncio.run(_atake(recorded, line, action)) if is_async else _take(recorded, line, action)
         except DivergedRun:
             return None
-        except Exception as raised:  # noqa: BLE001 - it may be the recorded one
-            error = f"{type(raised).__name__}: {raised}"
         finally:
-            current_journal.reset(journal_before)
+            current_journal.reset(before)
         journal.close()
         text = difference(action.get("error", ""), error)
         if text is not None:
-            found.append(Divergence("error", "the action ends otherwise", action["version"], action["key"], 0, text))
-        return _state_of(fork.agents.load(id))
+            self._found.append(Divergence("error", "the action ends otherwise", version, key, 0, text))
+        state = _state_of(record)
+        if not self._found and not action.get("error"):
+            text = difference(_state_of(recorded.agents.load(line.id, version=version + 1)), state)
+            if text is not None:
+                self._found.append(Divergence("output", "the agent differs", version, key, 1 << 30, text))
+        return state
+
+
+def _take(recorded: Store, line: AgentLine, action: dict[str, Any]) -> tuple[str, AgentRecord]:
+    """Take a transition, from the version that it began with, on a fork. Returns its error and the agent's record."""
+    with open_store("memory://", tenant=recorded.tenant) as fork:
+        drive(_copy(recorded, fork, line))
+        fork.agents.rollback(line.id, action["version"] - 1)
+        agent = fork.agents.restore(line.id, record=False)
+        error = ""
+        try:
+            agent.transition(action["trigger"], action["data"])
+        except Exception as raised:  # noqa: BLE001 - it may be the recorded one
+            error = error_text(raised)
+        return error, fork.agents.load(line.id)
+
+
+async def _atake(recorded: Store, line: AgentLine, action: dict[str, Any]) -> tuple[str, AgentRecord]:
+    async with aopen_store("memory://", tenant=recorded.tenant) as fork:
+        await arun(_copy(recorded, fork, line))
+        await fork.agents.rollback(line.id, action["version"] - 1)
+        agent: Any = await fork.agents.restore(line.id, record=False)
+        error = ""
+        try:
+            await agent.transition(action["trigger"], action["data"])
+        except Exception as raised:  # noqa: BLE001 - it may be the recorded one
+            error = error_text(raised)
+        return error, await fork.agents.load(line.id)
+
+
+async def _copy(recorded: Store, fork: StoreOperations, line: AgentLine) -> None:
+    engine = recorded._handle.engine
+    await copy_lines(engine, fork._handle.engine, {}, recorded.tenant, None, [line.line])
+
+
+def _is_async(kind: str) -> bool:
+    factory = registry.get(kind).factory
+    return isinstance(factory, type) and issubclass(factory, AsyncApi)
+
+
+def _note(actions: list[dict[str, Any]]) -> str:
+    """Return why an agent cannot be replayed exactly; empty if it can."""
+    if not actions:
+        return "no action was recorded: attach the agent with record=True"
+    return next((f"version {each['version']} is not recorded in full" for each in actions if not _is_full(each)), "")
 
 
 def _state_of(record: AgentRecord) -> dict[str, Any]:
@@ -103,25 +163,22 @@ def _is_full(action: dict[str, Any]) -> bool:
     return action.get("v") == VERSION and action.get("mode", "full") == "full"
 
 
-def _import(name: str) -> None:
-    """Import the module that declares the agent's class; its name may follow a colon."""
+def _import(name: str) -> set[str]:
+    """Import a class of agents, or a module with some. Returns the names under which they are registered."""
+    module, _, path = name.partition(":")
     try:
-        import_declared(name.partition(":")[0])
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"the agent cannot be imported: {error}", where=name[:200]) from error
+        found = import_declared(module)
+        return {registry.of(getattr(found, path)).name} if path else set(registry)
+    except (ImportError, AttributeError, ValueError, HoldfastError) as error:
+        raise ConfigError(
+            f"the agent cannot be imported: {error}", where=name[:200], hint="Name its class: package.module:Class"
+        ) from error
 
 
 def main() -> None:
     """Replay what the host sends."""
-    order, recording = read_order()
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what the code prints is not an answer
-    try:
-        found = replay(order, recording)
-    except HoldfastError as error:
-        found = {"error": {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}}
-    answer_host(answers, found)
-    os._exit(0)  # without waiting for threads of the code
+    replayer = AgentReplayer()
+    serve(lambda _, order, recording: replayer.replay(order, recording))
 
 
 if __name__ == "__main__":

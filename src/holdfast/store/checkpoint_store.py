@@ -39,10 +39,12 @@ from holdfast.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from holdfast.recording import pack_recording
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.checkpoint_pruner import ThreadPruner
 from holdfast.store.graph_schemas import INTERRUPTS, FindTask, GraphSchemas, rename_tasks, require_no_subgraph
+from holdfast.store.hook_entry import redact
 from holdfast.store.identity_view import IdentityOperations
 from holdfast.store.saved_checkpoint import ChannelWrites, FromParent, SavedCheckpoint
 from holdfast.store.store import StoreOperations
@@ -224,8 +226,6 @@ class CheckpointStore:
         check_name(task_path, "path of a task")
         if any(channel == RECORDED for _, channel, _ in writes):
             raise InvalidError(f"the name {RECORDED!r} is reserved", hint="Give the channel another name")
-        if recorded is not None:
-            writes = [*writes, (recorded[0], RECORDED, recorded[1])]
         try:
             packed = self._codec.pack_items([value for _, _, value in writes])
         except HoldfastError:
@@ -240,6 +240,9 @@ class CheckpointStore:
             PendingWriteRow(task_path, task_id, number, check_name(channel, "name of a channel"), value, reference)
             for (number, channel, _), value in zip(writes, packed, strict=True)
         ]
+        if recorded is not None:
+            value = pack_recording(self._codec, recorded[1], redact, self._engine.protection)
+            rows.append(PendingWriteRow(task_path, task_id, recorded[0], RECORDED, value, reference))
         await self._engine.writes.put(line, id, rows)
 
     # Reading --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How a store reaches its hooks: they do not know what finds sensitive data in the values that they record."""
+"""How a store reaches its hooks, which do not know what finds sensitive data in the values that they record."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from holdfast.security.handle import StoreHandle
 
 def open_hooks(handle: StoreHandle) -> Hooks:
     """Return the hooks of a store."""
-    return Hooks(handle.engine, handle.tenant, _redact)
+    return Hooks(handle.engine, handle.tenant, redact)
 
 
 def open_async_hooks(handle: StoreHandle) -> AsyncHooks:
     """Return the hooks of a store for asyncio."""
-    return AsyncHooks(handle.engine, handle.tenant, _redact)
+    return AsyncHooks(handle.engine, handle.tenant, redact)
 
 
-def _redact(packed: bytes) -> bytes:
+def redact(packed: bytes) -> bytes:
+    """Return packed values that were recorded, without what looks like a credential or personal data."""
     from holdfast.security.sensitive.value_redaction import redact_values  # its formats take long to compile
 
     return redact_values(packed)

@@ -11,13 +11,14 @@ from typing import Any
 from holdfast.backends.runtime.drivers import run as drive
 from holdfast.codec import Codec
 from holdfast.engine.events import lines_of
+from holdfast.engine.model.scopes import parse_place
 from holdfast.engine.row_format import Line
-from holdfast.errors import ConflictError, DeniedError, InvalidError, UnsupportedError
+from holdfast.errors import ConflictError, DeniedError, UnsupportedError
 from holdfast.hooks import HookExecution
 from holdfast.maintenance.jobs.types import JobResult, JobType, known_only
 from holdfast.recording import ReplayProcess
 from holdfast.security.audit.thread_audit import record as record_action
-from holdfast.store.replays import copy_lines_of, restored_error
+from holdfast.store.replays import copy_lines_of, require_owner, restored_error
 from holdfast.store.store import Store
 from holdfast.time_parser import Time
 
@@ -49,7 +50,7 @@ class ReplayedCall:
 
 @dataclass(frozen=True, slots=True)
 class HookReplay:
-    """The replay of some calls of hooks. `skipped` counts those that are not recorded in full."""
+    """The replay of some calls of hooks. `skipped` counts those that are not recorded in full, or were late."""
 
     calls: tuple[ReplayedCall, ...]
     skipped: int = 0
@@ -105,11 +106,11 @@ def run_hooks(
     replayed one by one, until it returns True. Only calls that were recorded in full are replayed. Replaying needs the
     store itself, not an identity's view of it, and is recorded in the audit.
     """
-    if not isinstance(store, Store):
-        raise InvalidError("hooks are replayed by the owner of a store", hint="Open the store itself")
+    require_owner(store)
     history = store.hooks.history(hook, scope=scope, key=key, since=since, limit=min(limit, _BATCH))
-    found = list(islice(history.all(), limit))[::-1]
-    exact = [each for each in found if each.is_exact]
+    calls = (each for each in history.all() if each.outcome != "skipped")  # it was not called
+    found = list(islice(calls, limit))[::-1]
+    exact = [each for each in found if each.is_exact and each.outcome != "late"]  # nobody knows how that ended
     if found and not exact:
         raise UnsupportedError(
             "these calls are not recorded in full, and cannot be replayed",
@@ -117,27 +118,33 @@ def run_hooks(
             hint="Register the hook with record=True",
             code="replay-incomplete",
         )
-    names = dict.fromkeys(name for each in exact for name in [*lines_of(each.scope), each.scope])
     handle = store._handle
-    existing = [Line(handle.tenant, name) for name in names]
-    replayed: list[ReplayedCall] = []
-    state = b""
+    lines = [Line(handle.tenant, name) for each in exact[:1] for name in lines_of(each.scope)[:1]]
     with suppress(DeniedError):  # the store is open for reading only: it records nothing
-        drive(record_action(handle.engine, existing[:1], "replay", {"hook": hook or "", "calls": len(exact)}))
-    for batch in _batches(exact, 1 if stop is not None else _BATCH):
-        data = Codec().pack([_describe(each, value) for each in batch])
-        order = {"register": register, "size": len(data)}
-        process = ReplayProcess(_HOOKS, env=env, timeout=timeout)
-        answer = process.run(order, data + state)
-        if "needs_state" in answer:  # a hook reads it
-            state = copy_lines_of(store, existing)
-            answer = process.run(order, data + state)
-        if "error" in answer:
-            raise restored_error(answer["error"])
-        replayed += [ReplayedCall(**each) for each in answer["calls"]]
-        if stop is not None and stop(replayed[-1]):
-            break
+        drive(record_action(handle.engine, lines, "replay", {"hook": hook or "", "calls": len(exact)}))
+    replayed: list[ReplayedCall] = []
+    if not exact:
+        return HookReplay((), 0)
+    with ReplayProcess(_HOOKS, env=env, timeout=timeout) as process:
+        for batch in _batches(exact, 1 if stop is not None else _BATCH):
+            order = {"register": register, "tenant": store.tenant}
+            answer = process.ask(order, Codec().pack([_describe(each, value) for each in batch]))
+            while "needs" in answer:  # a hook reads the state of a scope
+                answer = process.ask({}, _copy_scope(store, answer["needs"]))
+            if "error" in answer:
+                raise restored_error(answer["error"])
+            replayed += [ReplayedCall(**each) for each in answer["calls"]]
+            if stop is not None and stop(replayed[-1]):
+                break
     return HookReplay(tuple(replayed), len(found) - len(exact))
+
+
+def _copy_scope(store: Store, scope: str) -> bytes:
+    """Return the state of a scope as a file; empty if there is none."""
+    line = store._handle.line(parse_place(scope))
+    if drive(store._handle.engine.lines.load_tip(line)) is None:
+        return b""
+    return copy_lines_of(store, [line])
 
 
 def _batches(calls: list[HookExecution], size: int) -> Iterator[list[HookExecution]]:

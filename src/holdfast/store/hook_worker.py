@@ -3,132 +3,218 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
-import io
-import os
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast._lazy import import_declared
 from holdfast.codec import Codec
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.trace_context import Trace
-from holdfast.errors import ConfigError, HoldfastError, NotFoundError, VetoError
+from holdfast.errors import ConfigError, NotFoundError, VetoError
 from holdfast.hooks.context import HookContext, HookedChange, ReplaceValue
 from holdfast.hooks.registry import HookRegistry
-from holdfast.recording import DivergedRun, answer_host, difference, isolate, read_order
+from holdfast.hooks.runner import hook_context
+from holdfast.recording import DivergedRun, Host, difference, isolate, serve
+from holdfast.state import State
 from holdfast.store.opener import open as open_store
 from holdfast.store.store import Store
+from holdfast.store.store_rows import add_rows
 
 _OLD = object()
 """Stands for the value before the change, which is read only if the hook asks for it."""
 
+_BEFORE_IT = timedelta(microseconds=1)
+"""A before-hook is recorded with the time of the change that it was called for, and saw the state before that."""
 
-class NeedsState(BaseException):
-    """Raised by the first hook that reads the state, where the process did not get it: most hooks never do."""
+
+class ForkedState:
+    """The state of a scope as it was at the moment of a call. Single keys are read from its history; for all else, the
+    fork is rolled back to that moment first, and then is as any state."""
+
+    def __init__(self, state: State, moment: datetime, fork: ForkedStore) -> None:
+        self._state, self._moment, self._fork = state, moment, fork
+        self._is_restored = False
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key."""
+        with self._fork.timed():
+            if self._is_restored or not self._fork.is_at(self._moment):
+                return self._state.get(key, default)
+            return self._state.get_at(key, self._moment, default)
+
+    def __getitem__(self, key: str) -> Any:
+        found = self.get(key, MISSING)
+        return self._restored()[key] if found is MISSING else found  # which raises the error
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self.get(key, MISSING) is not MISSING
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._restored()[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._restored()[key]
+
+    def __len__(self) -> int:
+        return len(self._restored())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._restored())
+
+    def __eq__(self, other: object) -> bool:
+        return self._restored() == other
+
+    __hash__ = None  # type: ignore[assignment]  # as that of a state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._restored(), name)
+
+    def _restored(self) -> State:
+        with self._fork.timed():
+            if not self._is_restored and self._fork.is_at(self._moment):
+                self._is_restored = True
+                self._state.rollback(self._moment)
+        return self._state
 
 
 class ForkedStore:
-    """The fork that hooks are registered on. A hook that takes the scope of its call from it finds the state of that
-    moment."""
+    """The fork that hooks are registered on. It has the scopes that they read, as they were at the moment of the call;
+    the host is asked for a scope when a hook first reads it: most hooks read none."""
 
-    def __init__(self, store: Store, has_state: bool) -> None:
+    def __init__(self, store: Store, host: Host) -> None:
         self._fork = store
-        self.has_state = has_state
-        self.call: dict[str, Any] | None = None
+        self._host = host
+        self._known: set[str] = set()
+        self._states: dict[str, ForkedState] = {}
+        self._moment: datetime | None = None
         self.spent = 0.0
-        """The seconds that restoring the state of the moment took, which are not the hook's."""
+        """The seconds that this call waited for its state, which are not the hook's."""
+
+    def begin(self, moment: datetime | None) -> None:
+        """Begin a call that was made at some moment; None for the end of one."""
+        self._moment, self.spent = moment, 0.0
+        self._states.clear()
+
+    def is_at(self, moment: datetime) -> bool:
+        """Return whether a call of that moment is under way."""
+        return self._moment == moment
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Measure what restoring the state of the moment takes."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent += time.perf_counter() - start
 
     def state(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the state of a scope: of the scope of the call as it was at that moment."""
-        if not self.has_state:
-            raise NeedsState
+        """Return the state of a scope, as it was at the moment of the call."""
         found = self._fork.state(*args, **kwargs)
-        if self.call is not None and str(found.scope) == self.call["scope"]:
-            start, call, self.call = time.perf_counter(), self.call, None
-            found.rollback(call["time"])
-            self.spent = time.perf_counter() - start
-        return found
+        scope = str(found.scope)
+        self._load(scope)
+        if self._moment is None:
+            return found
+        return self._states.setdefault(scope, ForkedState(found, self._moment, self))
+
+    def load_before(self, scope: str, key: str, version: int) -> Any:
+        """Return the value that a key had at a version."""
+        self._load(scope)
+        with self.timed():
+            return self._fork.state(scope).get_at(key, version, MISSING)
+
+    def _load(self, scope: str) -> None:
+        with self.timed():
+            if scope not in self._known:
+                self._known.add(scope)
+                if data := self._host.request(scope):
+                    add_rows(self._fork, data)
 
     def __getattr__(self, name: str) -> Any:
-        if not self.has_state and name != "hooks":
-            raise NeedsState
         return getattr(self._fork, name)
 
 
-def replay(order: dict[str, Any], data: bytes) -> dict[str, Any]:
-    """Replay calls as ordered, and return how each ended."""
-    calls: list[dict[str, Any]] = Codec().unpack(data[: order["size"]])
-    store = open_store("memory://")
-    has_state = len(data) > order["size"]
-    if has_state:
-        store.import_(io.BytesIO(data[order["size"] :]))
-    fork = ForkedStore(store, has_state)
-    effects: list[str] = []
-    isolate(effects.append)
-    _find(order["register"])(fork)
-    registry = HookRegistry.of(store._handle.engine)
-    functions = {} if registry is None else registry.functions()
-    return {"calls": [_replay_call(fork, functions, call, effects) for call in calls]}
+class HookReplayer:
+    """Calls hooks again, on a fork."""
 
+    def __init__(self, host: Host, tenant: str) -> None:
+        self._fork = ForkedStore(open_store("memory://", tenant=tenant), host)
+        self._functions: Mapping[str, Any] | None = None
+        self._effects: list[str] = []
 
-def _replay_call(fork: ForkedStore, functions: Any, call: dict[str, Any], effects: list[str]) -> dict[str, Any]:
-    function = functions.get(call["hook"])
-    if function is None:
-        raise NotFoundError(
-            "the code registers no such hook", where=f"hook {call['hook']}", hint=f"It has {', '.join(functions)}"
+    def replay(self, order: dict[str, Any], data: bytes) -> dict[str, Any]:
+        """Replay calls as ordered, and return how each ended."""
+        if self._functions is None:
+            isolate(self._effects.append)
+            _find(order["register"])(self._fork)
+            registry = HookRegistry.of(self._fork._fork._handle.engine)
+            self._functions = {} if registry is None else registry.functions()
+        calls: list[dict[str, Any]] = Codec().unpack(data)
+        return {"calls": [self._replay_call(call) for call in calls]}
+
+    def _replay_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        function = (self._functions or {}).get(call["hook"])
+        if function is None:
+            raise NotFoundError(
+                "the code registers no such hook",
+                where=f"hook {call['hook']}",
+                hint=f"It has {', '.join(self._functions or {})}",
+            )
+        subject = self._subject(call)
+        self._fork.begin(call["time"] - _BEFORE_IT if call["phase"] == "before" else call["time"])
+        self._effects.clear()
+        value, error = None, None
+        start = time.perf_counter()
+        try:
+            value = hook_context(call["hook"], subject.trace).run(_call, function, HookContext(subject, call["hook"]))
+        except (Exception, SystemExit, DivergedRun) as raised:  # noqa: BLE001 - whatever it raises is its result
+            error = raised
+        seconds = time.perf_counter() - start - self._fork.spent
+        self._fork.begin(None)
+        outcome, result = _outcome(call, value, error)
+        before = {name: call[name] for name in ("result", "error", "reason") if name in call}
+        return {
+            "hook": call["hook"],
+            "scope": call["scope"],
+            "key": call["key"],
+            "recorded_outcome": call["outcome"],
+            "outcome": outcome,
+            "recorded_seconds": call["duration"],
+            "seconds": seconds,
+            "diff": difference(before, result) or "",
+            "effect": "; ".join(self._effects),
+        }
+
+    def _subject(self, call: dict[str, Any]) -> HookedChange:
+        def load(stored: Any) -> Any:
+            if stored is not _OLD:
+                return copy.deepcopy(stored)  # each hook has objects of its own
+            return self._fork.load_before(call["scope"], call["key"], call["before"]) if call["before"] else MISSING
+
+        before = call.get("before")
+        return HookedChange(
+            call["point"],
+            call["scope"],
+            call["key"],
+            Trace(call["correlation"], call["cause"]),
+            time.perf_counter_ns(),
+            call.get("value", MISSING),
+            load,
+            actor=call["actor"],
+            before=before,
+            old=_OLD if before is not None else MISSING,
+            metadata=call.get("metadata", {}),
         )
-    subject = _subject(fork, call)
-    fork.call, fork.spent = call, 0.0
-    effects.clear()
-    value, error = None, None
-    start = time.perf_counter()
-    try:
-        value = function(HookContext(subject))
-        if inspect.iscoroutine(value):
-            value = asyncio.run(value)
-    except (Exception, DivergedRun) as raised:  # noqa: BLE001 - whatever it raises is its result
-        error = raised
-    seconds = time.perf_counter() - start - fork.spent
-    fork.call = None
-    outcome, result = _outcome(call, value, error)
-    before = {name: call[name] for name in ("result", "error", "reason") if name in call}
-    return {
-        "hook": call["hook"],
-        "scope": call["scope"],
-        "key": call["key"],
-        "recorded_outcome": call["outcome"],
-        "outcome": outcome,
-        "recorded_seconds": call["duration"],
-        "seconds": seconds,
-        "diff": difference(before, result) or "",
-        "effect": "; ".join(effects),
-    }
 
 
-def _subject(fork: ForkedStore, call: dict[str, Any]) -> HookedChange:
-    def load(stored: Any) -> Any:
-        if stored is not _OLD:
-            return stored
-        if not fork.has_state:
-            raise NeedsState
-        state = fork._fork.state(call["scope"])
-        return state.get_at(call["key"], call["before"], MISSING) if call["before"] else MISSING
-
-    before = call.get("before")
-    return HookedChange(
-        call["point"],
-        call["scope"],
-        call["key"],
-        Trace(call["correlation"], call["cause"]),
-        time.perf_counter_ns(),
-        call.get("value", MISSING),
-        load,
-        actor=call["actor"],
-        before=before,
-        old=_OLD if before is not None else MISSING,
-        metadata=call.get("metadata", {}),
-    )
+def _call(function: Any, call: HookContext) -> Any:
+    found = function(call)
+    return asyncio.run(found) if inspect.iscoroutine(found) else found
 
 
 def _outcome(call: dict[str, Any], value: Any, error: BaseException | None) -> tuple[str, dict[str, Any]]:
@@ -156,17 +242,14 @@ def _find(name: str) -> Any:
 
 def main() -> None:
     """Replay what the host sends."""
-    order, data = read_order()
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what the code prints is not an answer
-    try:
-        found = replay(order, data)
-    except NeedsState:
-        found = {"needs_state": True}
-    except HoldfastError as error:
-        found = {"error": {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}}
-    answer_host(answers, found)
-    os._exit(0)  # without waiting for threads of the code
+    replayers: list[HookReplayer] = []
+
+    def execute(host: Host, order: dict[str, Any], data: bytes) -> dict[str, Any]:
+        if not replayers:
+            replayers.append(HookReplayer(host, order["tenant"]))
+        return replayers[0].replay(order, data)
+
+    serve(execute)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -10,7 +11,7 @@ from holdfast._lazy import load, missing_extra
 from holdfast.backends.config import encryption_settings, resolve, sensitive_settings
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.urls import store_parts, url_to_path
+from holdfast.backends.urls import redacted_url, store_parts, url_to_path
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import CHECKSUMS, RowCodec, clear_refused
@@ -188,6 +189,7 @@ async def _open(
     url = resolve(name)
     if is_served(url):
         raise UnsupportedError("a served store cannot be opened for asyncio", where=url, hint="Use holdfast.open")
+    sys.audit("holdfast.open", redacted_url(url))  # replays refuse it
     rows = CHECKSUMS if encryption is False else _row_codec(encryption or configured_encryption(name))
     kind = backend_for(url)
     backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from holdfast.recording import ReplayProcess, ReplayReport
 from holdfast.security.audit.thread_audit import record as record_action
 from holdfast.store.opener import open as open_store
 from holdfast.store.store import Store
+from holdfast.store.store_rows import pack_rows
 
 _GRAPHS = "holdfast.interfaces.langgraph.replay_worker"
 """Replays threads of graphs. It is named here, and runs in another process."""
@@ -33,9 +34,13 @@ def record(store: Store, thread: str, file: str | os.PathLike[str]) -> int:
     """Write a recorded thread to a file, to be replayed anywhere: it has what the thread said, in the clear.
 
     Returns the number of bytes."""
+    lines = _lines_of(store, thread)
     if not store._handle.engine.context.rows.may_be_clear("export"):
         raise clear_refused("export")
-    return Path(file).write_bytes(_copy_of(store, thread))
+    data = io.BytesIO()
+    with _copy(store, lines) as scratch:
+        scratch.export(data, kinds=CONTENT_KINDS)
+    return Path(file).write_bytes(data.getvalue())
 
 
 def run(
@@ -81,23 +86,60 @@ def run_agent(
 ) -> ReplayReport:
     """Replay the recorded transitions of an agent with today's code: of its class, which `kind` names as
     `module:Class`. It is as `run` is; the agent was attached with `record=True`."""
-    line = AgentLine(store._handle, agent)
+    line = AgentLine(require_owner(store)._handle, agent)
     drive(line.require_step())
     recording = copy_lines_of(store, [line.line])
     return ReplayReport.of_json(_ask({"agent": agent, "kind": kind}, recording, env, timeout, _AGENTS))
 
 
 def run_open(
-    store: Store, graph: str, *, prefix: str = "", env: Mapping[str, str] | None = None, timeout: float = _TIMEOUT
+    store: Store,
+    graph: str | None = None,
+    *,
+    agent: str | None = None,
+    prefix: str = "",
+    env: Mapping[str, str] | None = None,
+    timeout: float = _TIMEOUT,
 ) -> Iterator[ReplayReport]:
-    """Replay all threads that are not finished, one after the other: those that an interrupt or an error stopped, and
-    those whose process ended. So it is known before a release whether they can go on with the new code."""
+    """Replay what is not finished, one after the other, so that it is known before a release whether it can go on with
+    the new code: threads of a `graph` that an interrupt or an error stopped, or whose process ended; and agents of the
+    class that `agent` names as `module:Class`, whose machine is in no final state."""
+    require_owner(store)
+    if graph is None and agent is None:
+        raise InvalidError("threads or agents are replayed", hint="Name their code: graph=…, or agent=…")
+    if graph is not None:
+        yield from _run_open_threads(store, graph, prefix, env, timeout)
+    if agent is not None:
+        yield from _run_open_agents(store, agent, prefix, env, timeout)
+
+
+def _run_open_threads(
+    store: Store, graph: str, prefix: str, env: Mapping[str, str] | None, timeout: float
+) -> Iterator[ReplayReport]:
     for info in store.threads(prefix=prefix).all():
         if split_name(info.thread)[1]:
             continue  # a subgraph's, which is replayed with its thread
         found = run(store, graph, thread=info.name, env=env, timeout=timeout, only_open=True)
         if found.is_open:
             yield found
+
+
+def _run_open_agents(
+    store: Store, kind: str, prefix: str, env: Mapping[str, str] | None, timeout: float
+) -> Iterator[ReplayReport]:
+    others: set[str] = set()
+    with ReplayProcess(_AGENTS, env=env, timeout=timeout) as process:
+        for info in store.agents.list(prefix=prefix).all():
+            if info.kind in others:
+                continue
+            order = {"agent": info.id, "kind": kind, "only_open": True}
+            answer = process.ask(order, copy_lines_of(store, [AgentLine(store._handle, info.id).line]))
+            if "error" in answer:
+                raise restored_error(answer["error"])
+            if answer.get("skipped") == "other":
+                others.add(info.kind)
+            elif "skipped" not in answer:
+                yield ReplayReport.of_json(answer)
 
 
 def compare(
@@ -128,36 +170,61 @@ def _ask(
 
 
 def _copy_of(store: Store, thread: str) -> bytes:
-    """Return a thread with its namespaces as a file."""
-    handle = store._handle
+    """Return a thread with its namespaces, as the process gets it."""
+    return copy_lines_of(store, _lines_of(store, thread))
+
+
+def _lines_of(store: Store, thread: str) -> list[Line]:
+    """Return the lines of a thread. `NotFoundError` if there is none."""
+    handle = require_owner(store)._handle
     lines = drive(handle.engine.lines.of_threads(handle.tenant, [handle.thread_line(thread).name]))
-    return copy_lines_of(store, lines)
+    if not lines:
+        raise NotFoundError("there is no such thread", where=f"thread {thread!r}"[:200], hint="See store.threads()")
+    return lines
 
 
 def copy_lines_of(store: Store, lines: Sequence[Line]) -> bytes:
-    """Return lines as a file, and record that. They are copied first: a process of a replay has no key to read those of
-    an encrypted store."""
-    handle, file = store._handle, io.BytesIO()
+    """Return lines as the process gets them, and record that. They are copied first: it has no key to read those of an
+    encrypted store."""
+    with _copy(store, lines) as scratch:
+        return pack_rows(scratch)
+
+
+@contextmanager
+def _copy(store: Store, lines: Sequence[Line]) -> Iterator[Store]:
+    handle = store._handle
     with suppress(DeniedError):  # the store is open for reading only: it records nothing
         drive(record_action(handle.engine, lines, "replay"))
     with open_store("memory://", tenant=store.tenant) as scratch:
         drive(copy_lines(handle.engine, scratch._handle.engine, {}, handle.tenant, None, lines))
-        scratch.export(file, kinds=CONTENT_KINDS)
-    return file.getvalue()
+        yield scratch
+
+
+def require_owner(store: object) -> Store:
+    """Return a store that can be replayed from: an open one, itself."""
+    if not isinstance(store, Store) or "_handle" not in vars(store):  # a served one has none
+        what = "a served store" if isinstance(store, Store) else type(store).__name__
+        raise InvalidError(
+            f"the owner of a store replays what it recorded, from the open store, not {what}",
+            hint="Open the store itself with holdfast.open, where it is",
+        )
+    return store
 
 
 def _read(file: str | os.PathLike[str]) -> bytes:
+    """Return a recording that `record` wrote, as the process gets it."""
     given: object = file
     if not isinstance(given, str | os.PathLike):
-        raise InvalidError(
-            f"a recording is an open store or a file, not {type(given).__name__}", hint="An identity cannot replay"
-        )
+        require_owner(given)
     try:
-        return Path(file).read_bytes()
+        data = Path(file).read_bytes()
     except OSError as error:
         raise NotFoundError(
             f"the recording cannot be read: {error.strerror}", where=str(file)[:200], hint="Make one with replay.record"
         ) from error
+    with open_store("memory://") as scratch:
+        scratch.import_(io.BytesIO(data))
+        return pack_rows(scratch)
 
 
 def restored_error(found: Mapping[str, str]) -> HoldfastError:

@@ -234,7 +234,7 @@ NO_RECORDS |= {"erase assign", "erase show", "erase verify"}
 """They need a thread, or a certificate: test_erase.py runs them."""
 NO_RECORDS |= {f"keys {each}" for each in ("list", "add", "rotate", "reencrypt", "destroy", "check")}
 """They need an encrypted store: test_keys.py runs them."""
-NO_RECORDS |= {f"replay {each}" for each in ("record", "run", "compare")}
+NO_RECORDS |= {f"replay {each}" for each in ("record", "run", "hooks", "compare")}
 """They need a recorded run: test_replay_command.py runs them."""
 NO_RECORDS |= {"backup add-key", "backup keys"}
 """They need an encrypted repository: test_backup_keys.py runs them."""

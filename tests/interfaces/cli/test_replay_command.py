@@ -9,6 +9,8 @@ import pytest
 import holdfast
 from tests.interfaces.cli import kit
 from tests.interfaces.langgraph.test_replay import GRAPH, record
+from tests.store import replayed_hooks
+from tests.store.test_replays import KIND, REGISTER, make_clerk
 
 
 @pytest.mark.nightly
@@ -28,6 +30,26 @@ def test_a_thread_is_recorded_run_and_compared(tmp_path: Path) -> None:
     assert (missing.code, missing.error["code"]) == (1, "config")
 
 
+@pytest.mark.nightly
+def test_agents_and_hooks_are_replayed(tmp_path: Path) -> None:
+    url = str(tmp_path / "agents.db")
+    with holdfast.open(url) as store:
+        make_clerk(store, "clerk-1", close=False)
+        replayed_hooks.register(store)
+        store.state(agent="a").set("key", 70)
+    one = kit.run("replay", "run", "clerk-1", "--agent", KIND, store=url)
+    assert (one.code, one.out.strip()) == (0, "clerk-1: as recorded (1 step, 2 calls)"), one
+    every = kit.run("--json", "replay", "run", "--open", "--agent", KIND, "--env", "CHANGE=prompt", store=url)
+    assert (every.code, [each["thread"] for each in every.records]) == (6, ["clerk-1"]), every
+    same = kit.run("replay", "hooks", REGISTER, "--scope", "agent:a", store=url)
+    assert (same.code, same.out.startswith("1 calls, 0 differ")) == (0, True), same
+    other = kit.run("--json", "replay", "hooks", REGISTER, "--scope", "agent:a", "--value", '"bad"', store=url)
+    assert (other.code, other.records[0]["outcome"]) == (6, "veto"), other
+
+
 def test_a_source_is_needed() -> None:
     assert kit.run("replay", "run", "--graph", GRAPH).code == 2
     assert kit.run("replay", "run", "chat", "--open", "--graph", GRAPH).code == 2
+    assert kit.run("replay", "run", "chat").code == 2
+    assert kit.run("replay", "run", "chat", "--graph", GRAPH, "--agent", KIND).code == 2
+    assert kit.run("replay", "run", "clerk", "--agent", KIND, "--since", "HEAD").code == 2

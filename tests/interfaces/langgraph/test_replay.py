@@ -18,13 +18,16 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, LINES, TABLES, WRITES
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.engine.model.steps import RECORDED
-from holdfast.errors import ConflictError, InvalidError, UnsupportedError
+from holdfast.engine.row_format import open_write
+from holdfast.errors import ConflictError, DeniedError, InvalidError, UnsupportedError
 from holdfast.langgraph import HoldfastSaver
-from holdfast.recording import plain
+from holdfast.recording import TaskJournal, plain
 from holdfast.store import CheckpointStore
-from tests.interfaces.langgraph import replayed_graph
+from tests.interfaces.langgraph import odd_graph, replayed_graph
+from tests.security.sensitive.test_protection import KEYS
 from tests.support.nightly import mostly_nightly
 
+ODD = "tests.interfaces.langgraph.odd_graph:build"
 GRAPH = "tests.interfaces.langgraph.replayed_graph:build"
 
 
@@ -122,6 +125,48 @@ def test_a_run_replays_from_any_checkpoint(short: Store, number: int) -> None:
     assert report.steps == len(steps) - 1 - steps.index(steps[number])
 
 
+def test_a_run_without_steps_does_not_match(short: Store) -> None:
+    record(short, "end", 1)
+    short.maintenance.prune("end", keep_latest=True)
+    report = replay.run(short, GRAPH, thread="end")
+    assert (report.matches, report.complete) == (False, False)
+    assert "only its end" in report.note
+
+
+async def record_odd(store: Store, thread: str) -> dict[str, Any]:
+    """Run the graph until it fails, resume it until it hangs, cancel it, and resume it."""
+    saver = HoldfastSaver(store)
+    graph = odd_graph.build(saver)
+    config: Any = {"configurable": {"thread_id": thread}, "callbacks": [saver.recorder]}
+    live = odd_graph.LIVE
+    live.update(models=True, fails=True, hangs=True)
+    try:
+        with pytest.raises(ValueError, match="flaky"):
+            await graph.ainvoke({"messages": [("user", "begin")]}, config)
+        live["fails"] = False
+        run = asyncio.ensure_future(graph.ainvoke(None, config))
+        while not any("slow" in each.key for each in saver.recorder._tasks.values()):
+            await asyncio.sleep(0.01)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        live["hangs"] = False
+        return dict(await graph.ainvoke(None, config))
+    finally:
+        live.update(models=False)
+
+
+def test_retries_timeouts_cancellations_and_failures_are_replayed(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        result = asyncio.run(record_odd(store, "odd"))
+        report = replay.run(store, ODD, thread="odd", timeout=60).check()
+    notes = result["notes"]
+    assert report.state["notes"] == notes
+    assert notes.count("timed out") == 3
+    assert (report.steps, report.is_open) == (7, False)
+    assert report.seconds < 30  # the timeouts of an hour were not waited for
+
+
 @pytest.mark.nightly
 def test_a_file_is_replayed_and_compared(short: Store, tmp_path: Path) -> None:
     replay.record(short, "chat", tmp_path / "chat.replay")
@@ -160,6 +205,56 @@ def test_recordings_belong_to_the_thread_and_are_hidden(short: Store) -> None:
     (rows,) = run(short._engine.context.backend.read([Scan(WRITES, (short.tenant, "gone"))]))
     assert not rows
     assert run(checkpoints.get("gone")) is None
+
+
+def records(store: Store, thread: str) -> list[str]:
+    """All that is recorded of a thread."""
+    found = [run(CheckpointStore(store).get(thread, each.id)) for each in store.thread(thread).log().all()]
+    return [repr(record) for each in found if each is not None for record in each.recorded]
+
+
+def test_recordings_have_a_retention_of_their_own(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        record(store, "chat", 2)
+        steps, states = len(list(store.thread("chat").log().all())), store.get("chat").state
+        before = records(store, "chat")
+        kept = store.maintenance.prune("chat", keep_recordings_within="1h")
+        assert (kept.dropped, kept.bytes, records(store, "chat")) == (0, 0, before)
+        planned = store.maintenance.prune("chat", keep_recordings_last=3, dry_run=True)
+        assert records(store, "chat") == before
+        done = store.maintenance.prune("chat", keep_recordings_last=3)
+        assert (done.dropped, done.bytes > 0, done.bytes) == (0, True, planned.bytes)
+        left = records(store, "chat")
+        assert 0 < len(left) < len(before)
+        assert all(each in before for each in left)
+        assert len(list(store.thread("chat").log().all())) == steps
+        assert store.get("chat").state == states
+        assert store.maintenance.verify().ok
+        assert any(each.action == "prune" for each in store.audit.query(limit=10))
+        store.thread("chat").hold(reason="court")
+        with pytest.raises(DeniedError):
+            store.maintenance.prune("chat", keep_recordings_last=1)
+
+
+SECRET = "sk-ant-api03-" + "Zq8" * 31 + "AA"
+
+
+def test_what_is_sensitive_is_not_recorded(tmp_path: Path) -> None:
+    for name in ("policy", "mode", "neither"):
+        with holdfast.open(tmp_path / f"{name}.db") as store:
+            if name == "policy":
+                store.sensitive.protect("redact", keys=KEYS, key="messages")
+            saver = HoldfastSaver(store, record="redacted" if name == "mode" else "full")
+            journal = TaskJournal("1:node", 1)
+            journal.end(journal.begin("tool", "search", {"key": SECRET}), f"found {SECRET}")
+            saver.recorder._tasks["task"] = journal
+            config: Any = {"configurable": {"thread_id": "chat", "checkpoint_ns": "", "checkpoint_id": "1"}}
+            saver.put_writes(config, [("notes", "x")], "task")
+            (rows,) = run(store._engine.context.backend.read([Scan(WRITES, ("", "chat"))]))
+            (recorded,) = (open_write(row, 1 << 20) for row in rows if row.columns[1] == RECORDED)
+            text = str(store._engine.context.codec.unpack(recorded.packed))
+            is_clear = name == "neither"
+            assert (SECRET in text, "'mode': 'redacted'" in text) == (is_clear, not is_clear)
 
 
 def test_without_callbacks_nothing_is_recorded(short: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
 
@@ -37,6 +38,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync
 from holdfast.engine.model.operators import UpdateOperator
 from holdfast.engine.paths import require_path
 from holdfast.errors import InvalidError
+from holdfast.recording.journal import record_call
 from holdfast.state.api import sync_or_async_property
 from holdfast.time_parser import Duration, Time, parse_duration
 
@@ -327,13 +329,16 @@ class AgentOperations:
         """Sleep until a time, or for a duration. It is recorded under the key: after a restart, the same call sleeps
         for what is left. Returns False if `timers.cancel(key)` ended it."""
         self._reach("sleep", key)
-        return await sleep_until(self._step_line, when, key)
+        slept: bool = await record_call("timer", key, None, partial(sleep_until, self._step_line, when, key))
+        return slept
 
     @sync_and_async
     async def sleep(self, duration: Duration, *, key: str) -> bool:
         """Sleep for a duration. See `sleep_until`."""
         self._reach("sleep", key)
-        return await sleep_until(self._step_line, parse_duration(duration, positive=True), key)
+        length = parse_duration(duration, positive=True)
+        slept: bool = await record_call("timer", key, None, partial(sleep_until, self._step_line, length, key))
+        return slept
 
     @sync_and_async
     async def wait_for(self, signal: str, *, timeout: Duration | None = None, key: str | None = None) -> Signal | None:
@@ -344,7 +349,13 @@ class AgentOperations:
         """
         if key is not None:
             self._reach("wait", key)
-        return await wait_for_signal(self._step_line, signal, timeout, key)
+
+        async def wait() -> dict[str, Any] | None:
+            found = await wait_for_signal(self._step_line, signal, timeout, key)
+            return None if found is None else {name: getattr(found, name) for name in Signal.__slots__}
+
+        taken = await record_call("signal", signal, None, wait)
+        return None if taken is None else Signal(**taken)
 
     async def _enter_context(self) -> None:
         line = self.persister.line

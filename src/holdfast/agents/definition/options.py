@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from holdfast.agents.definition.state_machine import POLICIES, OnIncomplete
 from holdfast.errors import ConfigError, InvalidError
+from holdfast.recording.journal import MODES, RecordMode
 
 OnCorrupt: TypeAlias = Literal["raise", "last-good"]
 
@@ -96,8 +97,9 @@ class AgentOptions:
     """How a save is resolved that another one preceded: `ConflictError`, the last one wins, or both are merged."""
     autosave: Autosave | None = None
     """When the agent is saved automatically; None for never."""
-    record: bool = False
-    """Whether the calls of its actions are recorded, for `holdfast.replay`."""
+    record: bool | RecordMode = False
+    """Whether the calls of its actions are recorded, for `holdfast.replay`: in `full` (or True), `redacted`, without
+    what looks like a credential or personal data, or as a `digest`."""
 
     def with_policies(self, policies: Mapping[str, Any]) -> AgentOptions:
         """Return a copy with other values for some options. Raises `InvalidError` for an unknown name or value."""
@@ -113,6 +115,6 @@ class AgentOptions:
                 raise InvalidError(f"{name} is one of {', '.join(choices)}, not {value!r}"[:200])
         if not isinstance(policies.get("autosave"), Autosave | None):
             raise InvalidError(f"autosave is an Autosave, or None, not {policies['autosave']!r}"[:200])
-        if type(policies.get("record", False)) is not bool:
-            raise InvalidError(f"record is True or False, not {policies['record']!r}"[:200])
+        if policies.get("record", False) not in (True, False, *MODES):
+            raise InvalidError(f"record is True, False or one of {', '.join(MODES)}, not {policies['record']!r}"[:200])
         return replace(self, **policies) if policies else self

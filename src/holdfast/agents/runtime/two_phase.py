@@ -27,7 +27,7 @@ from holdfast.engine.events import Event
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, CorruptError, InvalidError, VetoError
 from holdfast.hooks.feature_hooks import FeatureHooks
-from holdfast.recording.journal import TaskJournal, current_journal
+from holdfast.recording.journal import RecordMode, TaskJournal, current_journal
 
 LIFECYCLE = Machine(*STATUSES)
 """The lifecycle of every agent. Its states are the statuses; its actions are methods that an agent may have."""
@@ -293,7 +293,8 @@ class Lifecycle:
     async def _run_recorded(self, pending: PendingChange, action: Callable[[], Awaitable[None]]) -> None:
         """Run an action, and record what it calls, if that is wanted."""
         persister = self.persister
-        if not persister.options.record or persister.point is None:
+        record = persister.options.record
+        if record is False or persister.point is None:
             return await action()
         version, point = persister.version, persister.point
         journal = TaskJournal(f"{version}:{pending.trigger}", version)
@@ -301,12 +302,13 @@ class Lifecycle:
         error = ""
         try:
             await action()
-        except Exception as raised:
+        except BaseException as raised:
             error = error_text(raised)
             raise
         finally:
             current_journal.reset(before)
-            await persister.line.put_recorded(point, pending.trigger, pending.data, journal, error)
+            mode: RecordMode = "full" if record is True else record
+            await persister.line.put_recorded(point, pending.trigger, pending.data, journal, error, mode)
 
     async def finish(self, result: UnsavedResult, events: Sequence[Event] = ()) -> None:
         """Save that a change is done."""

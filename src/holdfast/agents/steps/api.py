@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, overload
 
 from holdfast.agents.runtime.persister import AgentPersister
@@ -24,6 +24,7 @@ from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.pages import Page
 from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
+from holdfast.recording.journal import current_journal, record_call
 from holdfast.state.reader import ScopeView
 from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, Time
@@ -84,6 +85,18 @@ class StepsOperations:
         name = self._line.check_key(change, "name of a change")
         checked, least = validation.require_count(version, "version"), validation.require_count(oldest, "oldest")
         await self._line.require("write")
+        journal, choose = current_journal.get(), partial(self._choose_version, name, checked)
+        found = await (choose() if journal is None else journal.choose_version(name, choose))
+        if found < least:
+            raise UnsupportedError(
+                f"the agent follows version {found} of the change {name!r}, and the code supports {least} and later",
+                where=self._line.where,
+                hint="Let the agent finish with the older code, or keep both ways in the code",
+                code="step-version",
+            )
+        return found
+
+    async def _choose_version(self, name: str, checked: int) -> int:
         reached = set() if self._persister is None else self._persister.lifecycle.reached_steps
         found = checked
 
@@ -98,13 +111,6 @@ class StepsOperations:
             return [self._line.put(f"version/{name}", found)]
 
         await self._line.write(writes)
-        if found < least:
-            raise UnsupportedError(
-                f"the agent follows version {found} of the change {name!r}, and the code supports {least} and later",
-                where=self._line.where,
-                hint="Let the agent finish with the older code, or keep both ways in the code",
-                code="step-version",
-            )
         return found
 
     @sync_and_async
@@ -134,7 +140,7 @@ class StepsOperations:
         )
         if persister is not None:
             persister.lifecycle.reached_steps.add(f"step/{call.key}")
-        return await call.run()
+        return await record_call("step", key, [list(args), kwargs], call.run)
 
     @overload
     def once(

@@ -36,7 +36,8 @@ from holdfast.errors import ConflictError, HoldfastError, NotFoundError
 from holdfast.history.revisions import resolve
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.hooks.feature_hooks import call_hooks as call_feature_hooks
-from holdfast.recording.journal import VERSION, TaskJournal
+from holdfast.recording.journal import VERSION, RecordMode, TaskJournal
+from holdfast.recording.modes import digest_call, pack_recording
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import parse_time
 
@@ -102,12 +103,21 @@ class AgentLine:
 
     # Recorded calls -------------------------------------------------------------------------------------------
 
-    async def put_recorded(self, point: StepRef, trigger: str, data: Any, journal: TaskJournal, error: str) -> None:
+    async def put_recorded(
+        self, point: StepRef, trigger: str, data: Any, journal: TaskJournal, error: str, mode: RecordMode
+    ) -> None:
         """Store the calls of an action after the step that it began with. What cannot be stored is left out."""
-        record = {"v": VERSION, "key": journal.key, "trigger": trigger, "data": data, "calls": journal.to_record()}
+        calls = journal.to_record()
+        record = {"v": VERSION, "key": journal.key, "trigger": trigger, "data": data, "calls": calls}
+        if error:
+            record["error"] = error
+        if mode != "full":
+            record["mode"] = mode
+        if mode == "digest":
+            record |= {"data": None, "calls": [digest_call(call) for call in calls], "error": ""}
         codec = self.handle.codec
         try:
-            packed = codec.pack({**record, "error": error} if error else record)
+            packed = pack_recording(codec, record, _redact, self.handle.engine.protection)
         except HoldfastError as raised:
             packed = codec.pack({"v": VERSION, "key": journal.key, "mode": "incomplete", "problem": raised.what})
         row = PendingWriteRow("", trigger or "action", journal.step, RECORDED, packed)
@@ -320,3 +330,9 @@ def agent_id(line: Line) -> str | None:
     if not line.name.startswith(PREFIX):
         return None
     return Scope.parse("agent:" + line.name.removeprefix(PREFIX)).parts[0].name
+
+
+def _redact(packed: bytes) -> bytes:
+    from holdfast.security.sensitive.value_redaction import redact_values  # its formats take long to compile
+
+    return redact_values(packed)

@@ -248,6 +248,13 @@ def without_writes(data: bytes) -> bytes:
     return encode(found)
 
 
+def without_recordings(data: bytes) -> bytes:
+    """Return the stored form of a step without the recordings among the writes."""
+    found = _parts(data)
+    found.writes = [write for write in found.writes if write[3] != RECORDED]
+    return encode(found)
+
+
 def _sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 

@@ -56,6 +56,10 @@ _COUNT = click.IntRange(1)
 @click.option("--keep-yearly", type=_COUNT, metavar="N", help="Keep the last of each of the last N years.")
 @click.option("--keep-label", "keep_labels", multiple=True, metavar="PATTERN", help="Keep those with a matching label.")
 @click.option("--keep-where", metavar="QUERY", help="Keep those that match a query.")
+@click.option("--keep-recordings-within", metavar="AGE", help="Keep calls recorded for replay of this age or less.")
+@click.option(
+    "--keep-recordings-last", type=_COUNT, metavar="N", help="Keep those of the last N checkpoints that have any."
+)
 @click.option("--keep-latest", is_flag=True, help="Keep only the latest.")
 @click.option("--drop-tagged", is_flag=True, help="Also drop those with a tag or a label, except by --keep-label.")
 @click.option("--max-size", type=SizeType(), metavar="SIZE", help="Drop the oldest until all threads together fit.")
@@ -147,7 +151,7 @@ def _ignore(thread: ThreadPruneReport) -> None:
 
 
 def _removes(report: PruneReport | OrphanReport | None) -> bool:
-    return report is not None and bool(report.rows or getattr(report, "dropped", 0))
+    return report is not None and bool(report.rows or report.bytes > 0 or getattr(report, "dropped", 0))
 
 
 def _show(session: CliContext, thread: ThreadPruneReport, *, details: bool, dry: bool) -> None:

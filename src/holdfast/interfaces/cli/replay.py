@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,22 +47,22 @@ def record(session: CliContext, thread: str, file: str) -> None:
 
 
 @command("run")
-@click.argument("source", metavar="THREAD|FILE", required=False)
-@click.option(
-    "--graph", required=True, metavar="MODULE:NAME", help="The graph to replay with, or a function that makes it."
-)
+@click.argument("source", metavar="THREAD|FILE|AGENT", required=False)
+@click.option("--graph", metavar="MODULE:NAME", help="The graph to replay with, or a function that makes it.")
+@click.option("--agent", metavar="MODULE:CLASS", help="The class to replay an agent with, in place of a thread.")
 @click.option("--since", metavar="REVISION", help="Replay from this checkpoint on.")
 @click.option("--until", metavar="REVISION", help="Replay up to this checkpoint.")
 @click.option(
     "--change", "changes", multiple=True, metavar="CALL=JSON", help="Replace the result of a call; may be repeated."
 )
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Set a variable for the code; may be repeated.")
-@click.option("--open", "is_open", is_flag=True, help="Replay all threads that are not finished.")
+@click.option("--open", "is_open", is_flag=True, help="Replay all threads and agents that are not finished.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds that a replay may take.")
 def run(
     session: CliContext,
     source: str | None,
-    graph: str,
+    graph: str | None,
+    agent: str | None,
     since: str | None,
     until: str | None,
     changes: tuple[str, ...],
@@ -68,7 +70,7 @@ def run(
     is_open: bool,
     timeout: float,
 ) -> None:
-    """Replay a recorded thread, or the file of one, with the code of today.
+    """Replay a recorded thread, the file of one, or an agent, with the code of today.
 
     No model and no tool is called: what they returned is in the recording. The code runs in a process of its own,
     without network, credentials and access to the store. Ends with exit code 6 at the first divergence.
@@ -77,24 +79,87 @@ def run(
     holdfast replay run chat --graph shop.agent:graph
     holdfast replay run tests/refund.replay --graph shop.agent:graph
     holdfast replay run chat --graph shop.agent:graph --change '2:tools#0="no such order"'
-    holdfast replay run --open --graph shop.agent:graph
+    holdfast replay run clerk-1 --agent shop.clerk:Clerk
+    holdfast replay run --open --graph shop.agent:graph --agent shop.clerk:Clerk
     """
     from holdfast import replay
 
     if is_open == (source is not None):
-        raise click.UsageError("give a thread or a file, or --open")
+        raise click.UsageError("give a thread, a file or an agent, or --open")
+    if (graph is None and agent is None) or (not is_open and graph is not None and agent is not None):
+        raise click.UsageError("give --graph for a thread, or --agent for an agent")
+    if (since or until or changes) and (is_open or agent is not None):
+        raise click.UsageError("--since, --until and --change are for a thread")
     given = dict(map(_pair, env))
-    if is_open:
-        found = list(replay.run_open(session.open_to_record(), graph, env=given, timeout=timeout))
+    found: Iterable[ReplayReport]
+    if source is None:
+        found = replay.run_open(session.open_to_record(), graph, agent=agent, env=given, timeout=timeout)
+    elif agent is not None:
+        found = [replay.run_agent(session.open_to_record(), source, agent, env=given, timeout=timeout)]
     else:
-        assert source is not None  # noqa: S101 - for the type checker
+        assert graph is not None  # noqa: S101 - for the type checker
         edited = {name: _json(text) for name, text in map(_pair, changes)}
         options: dict[str, Any] = {"since": since, "until": until, "changes": edited, "env": given, "timeout": timeout}
         if Path(source).is_file():
             found = [replay.run(source, graph, **options)]
         else:
             found = [replay.run(session.open_to_record(), graph, thread=source, **options)]
-    _report(session, found)
+    _report(session, list(found))
+
+
+@command("hooks")
+@click.argument("register", metavar="MODULE:NAME")
+@click.option("--hook", help="Only calls of this hook.")
+@click.option("--scope", help="Only calls for this scope.")
+@click.option("--key", help="Only calls for this key.")
+@click.option("--since", metavar="TIME", help="Only calls since then, such as 2h.")
+@click.option("--limit", type=int, default=1000, show_default=True, help="How many calls, the latest ones.")
+@click.option("--value", metavar="JSON", help="Give the hooks this value in place of the recorded one.")
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Set a variable for the code; may be repeated.")
+@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds that it may take.")
+def hooks(
+    session: CliContext,
+    register: str,
+    hook: str | None,
+    scope: str | None,
+    key: str | None,
+    since: str | None,
+    limit: int,
+    value: str | None,
+    env: tuple[str, ...],
+    timeout: float,
+) -> None:
+    """Replay recorded calls of hooks with those that a function registers, and compare how they end.
+
+    They run on a fork of the state at that moment, in a process of its own, as with `replay run`. Ends with exit code 6
+    if a call differs.
+
+    \b
+    holdfast replay hooks shop.hooks:register --since 1d
+    """
+    from holdfast import replay
+
+    found = replay.run_hooks(
+        session.open_to_record(),
+        register,
+        hook=hook,
+        scope=scope,
+        key=key,
+        since=since,
+        limit=limit,
+        value=None if value is None else _json(value, "--value"),
+        env=dict(map(_pair, env)),
+        timeout=timeout,
+    )
+    if session.json:
+        session.emit_all({**asdict(each), "matches": each.matches} for each in found.calls)
+    else:
+        for each in found.differing:
+            what = f"{each.outcome}, and was {each.recorded_outcome}" + (f"; it {each.effect}" if each.effect else "")
+            session.out.line(safe(f"{each.hook} {each.scope} {each.key}: {what}\n{each.diff}".rstrip(), lines=True))
+        session.out.line(found.summary)
+    if found.differing:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
 
 
 @command("compare")
@@ -134,14 +199,14 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _json(text: str) -> Any:
+def _json(text: str, option: str = "--change") -> Any:
     import json
 
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"the value of --change is no JSON: {error}", where=text[:80]) from error
+        raise ConfigError(f"the value of {option} is no JSON: {error}", where=text[:80]) from error
 
 
-for _each in (record, run, compare):
+for _each in (record, run, hooks, compare):
     replay.add_command(_each)

@@ -19,7 +19,18 @@ from langchain_core.outputs import ChatGenerationChunk, GenerationChunk, LLMResu
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 
 from holdfast.errors import InvalidError
-from holdfast.recording import MODES, VERSION, Call, RecordMode, TaskJournal, current_journal, encode_items, store_error
+from holdfast.recording import (
+    MODES,
+    VERSION,
+    Call,
+    RecordMode,
+    TaskJournal,
+    current_journal,
+    digest_call,
+    encode_items,
+    is_inside_call,
+    snapshot,
+)
 from holdfast.recording import plain as to_plain
 
 RESULTS = "@results"
@@ -39,6 +50,8 @@ class _Run(NamedTuple):
     """Whether a recorded call contains it: then it is not recorded on its own."""
     outer: TaskJournal | None = None
     """The journal of the code around it, to which the context returns."""
+    root: object = None
+    """The run of the graph that it is part of."""
 
 
 class RunRecorder(BaseCallbackHandler):
@@ -53,7 +66,7 @@ class RunRecorder(BaseCallbackHandler):
         self._lock = threading.Lock()
         self._tasks: dict[str, TaskJournal] = {}
         self._runs: dict[UUID, _Run] = {}
-        self._parameters: set[str] = set()
+        self._parameters: dict[tuple[str, str], None] = {}
 
     # The saver's side -----------------------------------------------------------------------------------------
 
@@ -71,7 +84,9 @@ class RunRecorder(BaseCallbackHandler):
         resumed = marks.get(RESUME, []) if RESUME in marks or INTERRUPT in marks else None
         if not (journal.calls or resumed is not None):
             return None
-        calls = [self._reduced(call) for call in journal.to_record()]
+        calls = journal.to_record()
+        if self.mode == "digest":
+            calls = [digest_call(call) for call in calls]
         record: dict[str, Any] = {"v": VERSION, "key": journal.key, "step": journal.step, "calls": calls}
         if self.mode != "full":
             record["mode"] = self.mode
@@ -79,23 +94,15 @@ class RunRecorder(BaseCallbackHandler):
             record["resumed"] = resumed if isinstance(resumed, list) else [resumed]
         return (1 << 40) + time.time_ns() // 1000, record
 
-    def _reduced(self, call: list[Any]) -> list[Any]:
-        """Return a call as the mode has it."""
-        if self.mode == "full":
-            return call
-        kind, name, start, end, *rest = call
-        if self.mode == "redacted":
-            return [kind, name, start, end, None, None]
-        text = repr(to_plain(rest)).encode()
-        return [kind, name, start, end, hashlib.blake2b(text, digest_size=16).hexdigest(), None]
-
     def make_journal(self, key: str, step: int, bases: Mapping[str, Sequence[Any]]) -> TaskJournal:
         """Return the journal of a task that begins."""
         return TaskJournal(key, step, bases)
 
     # Tasks ----------------------------------------------------------------------------------------------------
 
-    def _find_journal(self, metadata: Mapping[str, Any] | None, inputs: Any = None) -> TaskJournal | None:
+    def _find_journal(
+        self, metadata: Mapping[str, Any] | None, inputs: Any = None, root: object = None
+    ) -> TaskJournal | None:
         """Return the journal of the task that a run is in."""
         namespace = (metadata or {}).get("langgraph_checkpoint_ns")
         if not isinstance(namespace, str) or not namespace:
@@ -108,6 +115,7 @@ class RunRecorder(BaseCallbackHandler):
             if journal is None:
                 above = "".join(f"{self._tasks[each].key}|" for each in tasks[-2:-1] if each in self._tasks)
                 journal = self._new_journal(metadata or {}, above, inputs)
+                journal.root = root
                 if len(self._tasks) >= _MAX_TASKS:
                     del self._tasks[next(iter(self._tasks))]
                 self._tasks[tasks[-1]] = journal
@@ -118,8 +126,9 @@ class RunRecorder(BaseCallbackHandler):
         node, step = str(metadata.get("langgraph_node", "")), int(metadata.get("langgraph_step", 0))
         name = node if path == [_PULL, node] else f"{node}({', '.join(path[1:])})"
         bases = {}
-        if path[:1] == [_PULL] and isinstance(inputs, dict):
-            bases = {name: list(value) for name, value in inputs.items() if _are_messages(value)}
+        if path[:1] == [_PULL]:
+            fields = inputs if isinstance(inputs, dict) else getattr(inputs, "__dict__", {})
+            bases = {name: list(value) for name, value in fields.items() if _are_messages(value)}
         return self.make_journal(f"{above}{step}:{name}", step, bases)
 
     # LangChain's side -----------------------------------------------------------------------------------------
@@ -135,18 +144,30 @@ class RunRecorder(BaseCallbackHandler):
         **kwargs: Any,  # noqa: ARG002
     ) -> None:
         """Note the task that begins, or that a run is part of a recorded call."""
-        parent = None if parent_run_id is None else self._runs.get(parent_run_id)
-        if parent is not None and (parent.call is not None or parent.is_inside):
-            self._runs[run_id] = _Run(parent.journal, None, True)
+        if self._is_inside(parent_run_id):
+            self._runs[run_id] = _Run(None, None, True)
             return
-        journal = self._find_journal(metadata, inputs)
-        self._runs[run_id] = _Run(journal, None, False, current_journal.get())
+        parent = None if parent_run_id is None else self._runs.get(parent_run_id)
+        root = run_id if parent is None or parent.root is None else parent.root
+        journal = self._find_journal(metadata, inputs, root)
+        self._runs[run_id] = _Run(journal, None, False, current_journal.get(), root)
         current_journal.set(journal)
+
+    def _is_inside(self, parent_run_id: UUID | None) -> bool:
+        """Return whether a recorded call contains a run."""
+        parent = None if parent_run_id is None else self._runs.get(parent_run_id)
+        return is_inside_call.get() or (parent is not None and (parent.call is not None or parent.is_inside))
 
     def _end_chain(self, run_id: UUID) -> None:
         run = self._runs.pop(run_id, None)
-        if run is not None and not run.is_inside:
-            current_journal.set(run.outer)
+        if run is None or run.is_inside:
+            return
+        current_journal.set(run.outer)
+        if run.root == run_id and self._tasks:  # of a graph: what no saver took by now was cancelled
+            with self._lock:
+                self._tasks = {id: each for id, each in self._tasks.items() if each.root != run_id}
+            for id in [id for id, each in list(self._runs.items()) if each.root == run_id]:
+                self._runs.pop(id, None)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
         """Forget a run."""
@@ -157,15 +178,15 @@ class RunRecorder(BaseCallbackHandler):
         self._end_chain(run_id)
 
     def _begin(self, kind: str, name: str, run_id: UUID, parent_run_id: UUID | None, metadata: Any, given: Any) -> None:
-        parent = None if parent_run_id is None else self._runs.get(parent_run_id)
-        if parent is not None and (parent.call is not None or parent.is_inside):
-            self._runs[run_id] = _Run(parent.journal, None, True)
+        if self._is_inside(parent_run_id):
+            self._runs[run_id] = _Run(None, None, True)
             return
         journal = self._find_journal(metadata)
         if journal is not None:
             call = self.begin_call(journal, kind, name, given, run_id)
-            self._runs[run_id] = _Run(journal, call, False)
-            current_journal.set(None)  # what a call does inside is part of it
+            self._runs[run_id] = _Run(journal, call, False, None, journal.root)
+            if kind == "tool":  # whoever reads a stream of a model is not inside of it
+                current_journal.set(None)
 
     def begin_call(self, journal: TaskJournal, kind: str, name: str, given: Any, run_id: UUID) -> Call:  # noqa: ARG002
         """Record a call that begins."""
@@ -173,13 +194,14 @@ class RunRecorder(BaseCallbackHandler):
 
     def end_call(self, journal: TaskJournal, call: Call, result: Any, error: BaseException | None) -> None:
         """Record how a call ended."""
-        journal.end(call, result, None if error is None else store_error(error))
+        journal.end(call, result, error)
 
     def _end(self, run_id: UUID, result: Any = None, error: BaseException | None = None) -> None:
         run = self._runs.pop(run_id, None)
         if run is not None and run.journal is not None and run.call is not None:
             self.end_call(run.journal, run.call, result, error)
-            current_journal.set(run.journal)
+            if run.call.kind == "tool":
+                current_journal.set(run.journal)
 
     def on_chat_model_start(
         self,
@@ -192,10 +214,12 @@ class RunRecorder(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """Record the call of a chat model."""
-        parameters = self._describe_parameters(kwargs)
+        parameters = self._describe_parameters(kwargs, str((metadata or {}).get("thread_id", "")))
 
         def given(journal: TaskJournal) -> Any:
-            bases = {**journal.bases, RESULTS: [each.payload for each in journal.calls]}
+            bases = journal.bases
+            if journal.calls:
+                bases = {**bases, RESULTS: [each.payload for each in journal.calls]}
             return [encode_items(messages[0] if messages else [], bases), parameters]
 
         self._begin("model", _name_of(serialized, kwargs), run_id, parent_run_id, metadata, given)
@@ -242,25 +266,28 @@ class RunRecorder(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """Record the call of a tool."""
-        given = input_str if inputs is None else inputs
+        given = input_str if inputs is None else snapshot(inputs)
         self._begin("tool", _name_of(serialized, kwargs), run_id, parent_run_id, metadata, lambda _: given)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
         """Record the result of a tool."""
-        self._end(run_id, output)
+        self._end(run_id, output if isinstance(output, BaseMessage) else snapshot(output))
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
         """Record the error of a tool."""
         self._end(run_id, error=error)
 
-    def _describe_parameters(self, kwargs: Mapping[str, Any]) -> Any:
-        """Return the parameters of a model's call, such as its tools: in full when they are new, otherwise a digest."""
+    def _describe_parameters(self, kwargs: Mapping[str, Any], thread: str) -> Any:
+        """Return the parameters of a model's call, such as its tools: in full when they are new in a thread, or else a
+        digest."""
         found = {name: each for name, each in dict(kwargs.get("invocation_params") or {}).items() if each is not None}
         described = to_plain(found)
         digest = hashlib.blake2b(repr(sorted(described.items())).encode(), digest_size=8).hexdigest()
         with self._lock:
-            is_new = digest not in self._parameters
-            self._parameters.add(digest)
+            is_new = (thread, digest) not in self._parameters
+            self._parameters[thread, digest] = None
+            if len(self._parameters) > _MAX_TASKS:
+                del self._parameters[next(iter(self._parameters))]
         return [digest, described] if is_new else [digest]
 
 

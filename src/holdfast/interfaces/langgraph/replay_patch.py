@@ -18,7 +18,7 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
 from holdfast.interfaces.langgraph.recorder import decode_chunks
-from holdfast.recording import Call, restore_error
+from holdfast.recording import Call, block_if_cancelled, restore_error, wait_if_cancelled
 
 FindCall = Callable[[Any], Call]
 """Returns the recorded call that answers a run of LangChain's, given its run manager."""
@@ -33,8 +33,13 @@ def patch_classes(find: FindCall) -> None:
         if cls in prepared:
             return
         prepared.add(cls)
+        streams = {
+            name for name in ("_stream", "_astream") if getattr(cls, name, None) is not getattr(base, name, None)
+        }
+        if "_stream" in streams:
+            streams.add("_astream")  # which calls the other by default
         for name, function in replacements.items():
-            if "stream" not in name or getattr(cls, name) is not getattr(base, name):
+            if "stream" not in name or name in streams:
                 setattr(cls, name, function)
 
     def wrap(base: type, name: str, replacements: dict[str, Any]) -> None:
@@ -43,6 +48,8 @@ def patch_classes(find: FindCall) -> None:
         @wraps(original)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             prepare(self, replacements, base)
+            if base is BaseChatModel:  # no provider is called, and none of its answers is cached
+                self.rate_limiter, self.cache = None, False
             return original(self, *args, **kwargs)
 
         setattr(base, name, call)
@@ -62,17 +69,38 @@ def _raise_error(call: Call) -> None:
     raise error
 
 
+def _raise_unless_closed(call: Call) -> None:
+    """Raise the error of a stream; whoever closed it early does so again."""
+    if call.error is not None and not isinstance(restore_error(call.error), GeneratorExit):
+        _raise_error(call)
+
+
 def _model_methods(find: FindCall) -> dict[str, Any]:
-    def generate(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:  # noqa: ARG001
-        call = find(run_manager)
+    def result_of(call: Call) -> ChatResult:
         _raise_error(call)
         message = copy.deepcopy(call.result)
         if isinstance(message, BaseMessageChunk):
             message = message_chunk_to_message(message)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
-    async def agenerate(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        return generate(self, messages, stop, run_manager, **kwargs)
+    def generate(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:  # noqa: ARG001
+        call = find(run_manager)
+        block_if_cancelled(call)
+        return result_of(call)
+
+    async def agenerate(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:  # noqa: ARG001
+        call = find(run_manager)
+        await wait_if_cancelled(call)
+        return result_of(call)
+
+    def chunks_of(call: Call) -> Iterator[ChatGenerationChunk]:
+        result = copy.deepcopy(call.result)
+        if call.chunks:
+            for chunk in decode_chunks(copy.deepcopy(call.chunks), result):
+                yield ChatGenerationChunk(message=chunk)
+        elif call.error is None:
+            fields = {name: value for name, value in result.__dict__.items() if name != "type"}
+            yield ChatGenerationChunk(message=AIMessageChunk(**fields))
 
     def stream(
         self: Any,  # noqa: ARG001
@@ -82,33 +110,40 @@ def _model_methods(find: FindCall) -> dict[str, Any]:
         **kwargs: Any,  # noqa: ARG001
     ) -> Iterator[ChatGenerationChunk]:
         call = find(run_manager)
-        result = copy.deepcopy(call.result)
-        if call.chunks:
-            for chunk in decode_chunks(copy.deepcopy(call.chunks), result):
-                yield ChatGenerationChunk(message=chunk)
-        elif call.error is None:
-            fields = {name: value for name, value in result.__dict__.items() if name != "type"}
-            yield ChatGenerationChunk(message=AIMessageChunk(**fields))
-        if not isinstance(call.error, GeneratorExit):
-            _raise_error(call)
+        yield from chunks_of(call)
+        block_if_cancelled(call)
+        _raise_unless_closed(call)
 
     async def astream(
-        self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+        self: Any,  # noqa: ARG001
+        messages: Any,  # noqa: ARG001
+        stop: Any = None,  # noqa: ARG001
+        run_manager: Any = None,
+        **kwargs: Any,  # noqa: ARG001
     ) -> AsyncIterator[ChatGenerationChunk]:
-        for chunk in stream(self, messages, stop, run_manager, **kwargs):
+        call = find(run_manager)
+        for chunk in chunks_of(call):
             yield chunk
+        await wait_if_cancelled(call)
+        _raise_unless_closed(call)
 
     return {"_generate": generate, "_agenerate": agenerate, "_stream": stream, "_astream": astream}
 
 
 def _tool_methods(find: FindCall) -> dict[str, Any]:
-    def run(self: Any, *args: Any, run_manager: Any = None, **kwargs: Any) -> Any:  # noqa: ARG001
-        call = find(run_manager)
+    def result_of(tool: Any, call: Call) -> Any:
         _raise_error(call)
         result = copy.deepcopy(call.result)
-        return (result, None) if self.response_format == "content_and_artifact" else result
+        return (result, None) if tool.response_format == "content_and_artifact" else result
 
-    async def arun(self: Any, *args: Any, run_manager: Any = None, **kwargs: Any) -> Any:
-        return run(self, *args, run_manager=run_manager, **kwargs)
+    def run(self: Any, *args: Any, run_manager: Any = None, **kwargs: Any) -> Any:  # noqa: ARG001
+        call = find(run_manager)
+        block_if_cancelled(call)
+        return result_of(self, call)
+
+    async def arun(self: Any, *args: Any, run_manager: Any = None, **kwargs: Any) -> Any:  # noqa: ARG001
+        call = find(run_manager)
+        await wait_if_cancelled(call)
+        return result_of(self, call)
 
     return {"_run": run, "_arun": arun}

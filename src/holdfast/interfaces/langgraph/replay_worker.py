@@ -6,18 +6,17 @@ The host starts it with `python -m`. It has the recording, and no way to reach t
 from __future__ import annotations
 
 import asyncio
-import io
-import os
 from typing import Any
 
 from holdfast._lazy import import_declared
-from holdfast.errors import ConfigError, HoldfastError, InvalidError
+from holdfast.errors import ConfigError, InvalidError
 from holdfast.interfaces.langgraph.recorded_thread import RecordedThread
+from holdfast.interfaces.langgraph.replay_loop import ReplayLoop
 from holdfast.interfaces.langgraph.replay_patch import patch_classes
 from holdfast.interfaces.langgraph.replayer import Replayer, compare_threads, load_graph
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
-from holdfast.recording import ReplayReport, answer_host, isolate, read_order
-from holdfast.store import aopen, arun, split_name
+from holdfast.recording import ReplayReport, isolate, serve
+from holdfast.store import aopen, aopen_rows, arun, split_name
 
 
 async def answer(order: dict[str, Any], recording: bytes) -> dict[str, Any]:
@@ -48,9 +47,7 @@ async def answer(order: dict[str, Any], recording: bytes) -> dict[str, Any]:
 
 
 async def _load(recording: bytes) -> HoldfastSaver:
-    store = await aopen("memory://")
-    await store.import_(io.BytesIO(recording))
-    return HoldfastSaver(store)
+    return HoldfastSaver(await aopen_rows(recording))
 
 
 async def _only_thread(reader: HoldfastSaver) -> str:
@@ -77,15 +74,8 @@ def _find(name: str) -> Any:
 
 def main() -> None:
     """Replay what the host sends."""
-    order, recording = read_order()
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what the code prints is not an answer
-    try:
-        found = asyncio.run(answer(order, recording))
-    except HoldfastError as error:
-        found = {"error": {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}}
-    answer_host(answers, found)
-    os._exit(0)  # without waiting for threads of the code
+    with asyncio.Runner(loop_factory=ReplayLoop) as runner:
+        serve(lambda _, order, recording: runner.run(answer(order, recording)))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
@@ -19,6 +20,7 @@ from holdfast.errors import InvalidError
 from holdfast.interfaces.langgraph import contents, names
 from holdfast.interfaces.langgraph.recorded_thread import Attempt, RecordedThread
 from holdfast.interfaces.langgraph.recorder import RunRecorder
+from holdfast.interfaces.langgraph.replay_loop import ReplayLoop
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
 from holdfast.recording import (
     Call,
@@ -45,6 +47,9 @@ _OWN_METADATA = frozenset(
     {"source", "step", "parents", "run_id", "writes", "thread_id", "checkpoint_ns", "checkpoint_id"}
 )
 
+
+_End: TypeAlias = Literal["stopped", "failed", "over"]
+"""How the graph stopped: at its end or an interrupt; with an error that was recorded; or so that the replay is over."""
 
 _answer: ContextVar[Call | None] = ContextVar("recorded call that answers the one that is made here", default=None)
 
@@ -95,9 +100,9 @@ class ReplayRecorder(RunRecorder):
         known = self.thread.parameters.get(before[1][0])
         return difference(known, self._described.get(given[1][0])) or "the parameters of the model changed"
 
-    def _describe_parameters(self, kwargs: Mapping[str, Any]) -> Any:
+    def _describe_parameters(self, kwargs: Mapping[str, Any], thread: str) -> Any:
         self._parameters.clear()
-        found = super()._describe_parameters(kwargs)
+        found = super()._describe_parameters(kwargs, thread)
         self._described[found[0]] = found[1]
         return found
 
@@ -140,6 +145,14 @@ class ReplayRecorder(RunRecorder):
             self.interrupts[journal.key] = marks[INTERRUPT]
         if not any(each.task == journal.key for each in self.divergences):
             journal.close()
+
+    def has_further_attempt(self) -> bool:
+        """Return whether the recorded run stopped in this step, and a task was tried again, or the recording ends."""
+        here = [journal for journal in self._journals if journal.step == self._step]
+        attempts = self.thread.attempts
+        return self._step >= self.last_step or any(
+            self._count[journal.key] + 1 < len(attempts.get(journal.key, ())) for journal in here
+        )
 
     def next_resume(self) -> dict[str, Any] | None:
         """Return the recorded answers to the interrupts that wait, by their ids; None if there are no more."""
@@ -190,6 +203,9 @@ class Replayer:
         start, recorder = time.monotonic(), self.recorder
         recorder.last_step = _step(self._thread.checkpoints[-1]) + 1
         state: Any = self._thread.checkpoints[-1].state
+        only = self._thread.checkpoints[0].metadata.get("source") if len(self._thread.checkpoints) == 1 else "several"
+        if since is None and only == "loop":
+            self._thread.note = "only its end is there: it was pruned, or the run saved no steps (durability='exit')"
         if not self._thread.note:
             for run in self._thread.runs(since):
                 state = await self._replay_run(graph, run)
@@ -218,18 +234,20 @@ class Replayer:
         metadata: Any = first.metadata
         await self.scratch.aput(config, seed, metadata, seed["channel_versions"])
         resume: Any = None
-        step = _step(first)
+        step, failures = _step(first), 0
         while True:
             limit: RunnableConfig = {**config, "recursion_limit": last - step + _MORE_STEPS}
-            failed = await self._run_once(graph, resume, limit)
+            end = await self._run_once(graph, resume, limit)
             latest = await arun(self.scratch._checkpoints.get(thread_name(self._thread_id)))
             reached = step if latest is None else _step(latest)
-            if failed or self.recorder.divergences:
+            failures = failures + 1 if end == "failed" and reached <= step else 0
+            if end == "over" or self.recorder.divergences:
                 break
             answers = self.recorder.next_resume()
             if answers is None and reached >= last:
                 break
-            if answers is None and reached <= step and resume is None:
+            is_stuck = answers is None and reached <= step and resume is None
+            if is_stuck and not 0 < failures < self._count_attempts(reached + 1):
                 what = f"the run ends after step {reached}, and the recorded one went on to step {last}"
                 self._report("steps", what, reached + 1)
                 break
@@ -237,28 +255,54 @@ class Replayer:
         self._compare(run, await self._checkpoints())
         return first.state if latest is None else latest.state
 
-    async def _run_once(self, graph: Pregel[Any, Any, Any, Any], resume: Any, config: RunnableConfig) -> bool:
-        """Run the graph until it stops. Returns whether this was the end of the replay."""
+    def _count_attempts(self, step: int) -> int:
+        """Return how often a step was tried in the recorded run."""
+        tasks = [attempts for key, attempts in self._thread.attempts.items() if key.startswith(f"{step}:")]
+        return max(map(len, tasks), default=0)
+
+    async def _run_once(self, graph: Pregel[Any, Any, Any, Any], resume: Any, config: RunnableConfig) -> _End:
+        """Run the graph until it stops, and return how it did."""
+        run = asyncio.ensure_future(graph.ainvoke(resume, config))
+        loop = asyncio.get_running_loop()
+        is_cancelled = False
+
+        def cancel(waiting: Sequence[str]) -> None:
+            nonlocal is_cancelled
+            is_cancelled = self.recorder.has_further_attempt()
+            if not is_cancelled:
+                self.recorder.report_here("call", f"nobody cancels {waiting[0]}, and it was cancelled in the recording")
+            run.cancel()
+
+        if isinstance(loop, ReplayLoop):
+            loop.on_idle = cancel
         try:
-            await graph.ainvoke(resume, config)
+            await run
         except (DivergedRun, EndOfRecording):
-            return True
+            return "over"
+        except asyncio.CancelledError:
+            return "failed" if is_cancelled else "over"
         except GraphRecursionError:
             self._report("steps", "the run makes more steps than the recorded one", self.recorder.last_step)
-            return True
+            return "over"
         except Exception as error:  # noqa: BLE001 - it may be what was recorded
             return self._compare_error(error)
-        return False
+        return "stopped"
 
-    def _compare_error(self, error: Exception) -> bool:
+    def _errors(self) -> list[str]:
+        """Return the recorded errors of tasks."""
+        return [
+            str(write.value) for each in self._thread.checkpoints for write in each.writes if write.channel == ERROR
+        ]
+
+    def _compare_error(self, error: Exception) -> _End:
         """Compare an error that ended the run with that of the recording."""
+        recorded = self._errors()
+        if repr(error) in recorded:
+            return "failed"
+        found = difference(recorded[-1] if recorded else None, repr(error)) or ""
         last = self._thread.checkpoints[-1]
-        recorded = [write.value for each in self._thread.checkpoints for write in each.writes if write.channel == ERROR]
-        if repr(error) not in recorded:
-            found = difference(recorded[-1] if recorded else None, repr(error)) or ""
-            self._report("error", "the run fails, and the recorded one did not so", _step(last) + 1, found)
-            return True
-        return False
+        self._report("error", "the run fails, and the recorded one did not so", _step(last) + 1, found)
+        return "over"
 
     def _report(self, kind: Any, what: str, step: int, diff: str = "") -> None:
         self.recorder.divergences.append(Divergence(kind, what, step, _AFTER_TASKS, 0, diff))

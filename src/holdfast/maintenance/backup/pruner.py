@@ -77,6 +77,7 @@ class BackupPruneReport(NamedTuple):
 def check_policy(policy: Retention) -> Retention:
     """Require a policy that backups can have: none with rules about the content of threads."""
     plain = {"keep_labels": (), "keep_where": None, "max_thread_bytes": None, "keep_tagged": True}
+    plain |= {"keep_recordings_within": None, "keep_recordings_last": None}
     for name, value in plain.items():
         if getattr(policy, name) != value:
             raise InvalidError(

@@ -307,6 +307,7 @@ _ALL = (
         {
             "keep_last": "how many of the last ones stay; keep_hourly, keep_daily, keep_weekly and so on thin them out",
             "keep_within": "an age such as 30d: those younger stay",
+            "keep_recordings_within": "an age such as 30d: recorded calls that are older go, or keep_recordings_last",
             "max_bytes": "the size limit of what stays",
             "prefix": "only threads whose names start with it; or threads, a list of names; or where, a query",
             "kinds": "a list of kinds of lines, such as scope and agent, to prune in place of threads",
