@@ -19,7 +19,7 @@ from holdfast.interfaces.http.recording_routes import (
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
 from holdfast.interfaces.web.action_plan import ActionForm
-from holdfast.interfaces.web.page_renderer import python_text
+from holdfast.interfaces.web.page_renderer import python_text, shell_text
 
 FIELDS = ("hook", "point", "scope", "key", "slower_than", "since")
 ORDERS = {"slowest": "Slowest", "failing": "Failing", "most-called": "Most often"}
@@ -92,6 +92,7 @@ def hook_call_values(call: Call, reference: str, form: ActionForm | None = None)
         "problem": None,
     }
     values["python"] = _python(found, code or "MODULE:FUNCTION", values["given"])
+    values["cli"] = _command(found, code or "MODULE:FUNCTION", values["given"])
     if form is not None:
         values |= _replay(call, reference, values["given"])
     return values
@@ -120,3 +121,11 @@ def _python(found: admin_models.HookExecutionModel, code: str, value: str) -> st
         f"scope={python_text(found.scope)}{key},\n"
         f"    since=datetime.fromisoformat({python_text(found.time.isoformat())}){other}, stop=lambda call: True)"
     )
+
+
+def _command(found: admin_models.HookExecutionModel, code: str, value: str) -> str:
+    """Return the replay of the calls for the same key since then as a command: of one call, only Python can."""
+    key = f" --key {shell_text(found.key)}" if found.key else ""
+    other = f" --value {shell_text(value)}" if value else ""
+    where = f"--hook {shell_text(found.hook)} --scope {shell_text(found.scope)}{key}"
+    return f"holdfast replay hooks {shell_text(code)} {where} --since {found.time.isoformat()}{other}"
