@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import InvalidError
+from holdfast import InvalidError, NotFoundError
 from holdfast.errors import VetoError
 from holdfast.hooks import HookContext, execution_log
 from tests.hooks.kit import Clock, store
@@ -127,4 +128,41 @@ def test_veto_is_raised_though_it_can_not_be_stored(monkeypatch: pytest.MonkeyPa
         held.state()["k"] = 1
     assert "the disk is full" in caught.value.__notes__[0]
     assert caught.value.where == "there"
+    held.close()
+
+
+def test_history_is_asked_for_failures_points_and_slow_calls_and_each_is_found_by_its_reference() -> None:
+    held = store()
+
+    @held.hooks.before("state.*", name="check", record="digest")
+    def check(call: HookContext) -> None:
+        if call.point == "state.delete":
+            raise ValueError("not that")
+        if call.value == "slow":
+            time.sleep(0.05)
+
+    state = held.state(agent="a b/ü")
+    for value in ("quick", "slow"):
+        state["k%"] = value
+    state.delete("k%")
+    everything = held.hooks.history()
+    assert [each.outcome for each in everything] == ["error", "ok", "ok"]
+    assert held.hooks.history(failed=True) == held.hooks.history(point="state.delete") == everything[:1]
+    assert held.hooks.history(point="state.set") == everything[1:]
+    assert held.hooks.history(slower_than=0.05) == held.hooks.history(slower_than="0.05s", scope=state.scope)
+    assert everything[1] in held.hooks.history(slower_than=0.05)
+    assert everything[2] not in held.hooks.history(slower_than=everything[2].duration * 2)
+    assert list(held.hooks.history(point="state.set", limit=1).all()) == everything[1:]
+    assert [held.hooks.get(each.reference) for each in everything] == everything
+    for wrong in ("", "1", "1/x", "-1/x/y", f"{9**30}/x/y", "1/x/"):
+        with pytest.raises(InvalidError):
+            held.hooks.get(wrong)
+    row, line = everything[0].reference.rsplit("/", 1)
+    for gone in (
+        f"7{row}/{line}",
+        f"{row}/x{line}",
+        f"0/{everything[0].id}/{line}",
+    ):  # the last is the change's own row
+        with pytest.raises(NotFoundError):
+            held.hooks.get(gone)
     held.close()

@@ -156,6 +156,7 @@ CALLS: dict[str, Call] = {
     "Checkpointer.list": lambda store, name: Checkpointer(store).list(name),
     "Checkpointer.delete_thread": lambda store, name: Checkpointer(store).delete_thread(name),
     "CheckpointStore.save": lambda store, name: run(CheckpointStore(store).save(name, {}, id="1", stamp="s")),
+    "CheckpointStore.read_recorded": lambda store, name: run(CheckpointStore(store).read_recorded(name, ["1"])),
     "CheckpointStore.read_bookkeeping": lambda store, name: run(CheckpointStore(store).read_bookkeeping(name, "1")),
     "CheckpointStore.put_writes": lambda store, name: run(
         CheckpointStore(store).put_writes(name, "1", [(0, "c", 1)], task_id="t")

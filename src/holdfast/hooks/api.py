@@ -153,19 +153,30 @@ class HookOperations:
         *,
         scope: Scope | str | None = None,
         key: str | None = None,
+        point: str | None = None,
+        failed: bool = False,
+        slower_than: Duration | None = None,
         since: Time | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[HookExecution]:
-        """List executions of hooks, the latest first, a page of them: of one hook, in one scope, of one key, since a
-        time.
+        """List executions of hooks, the latest first, a page of them: of one hook, in one scope, of one key, for one
+        point such as `state.set`, those that failed, those that took at least so long, since a time. A call of which
+        only the outcome is recorded has no point, unless it failed or replaced the value.
 
         Those of after-hooks are recorded once a second; `drain` waits for that.
         """
         where = None if scope is None else str(scope)
-        filter_ = execution_log.ExecutionFilter.of(self._engine, hook, where, key, since)
+        filter_ = execution_log.ExecutionFilter.of(
+            self._engine, hook, where, key, since, point=point, failed=failed, slower_than=slower_than
+        )
         count = validation.require_count(limit, "limit")
         return await execution_log.list_executions(self._engine, self._tenant, filter_, count, cursor)
+
+    @sync_and_async
+    async def get(self, reference: str) -> HookExecution:
+        """Return one execution, by the `reference` that it has in the history. Raises `NotFoundError`."""
+        return await execution_log.get_execution(self._engine, self._tenant, reference)
 
     @sync_and_async
     async def statistics(

@@ -310,6 +310,8 @@ class HookExecution(NamedTuple):
     """The id of the step that has its row: that of the change, for a before-hook."""
     detail: Mapping[str, Any]
     """The recorded details. `recording` says how values were recorded: as salted digests, `redacted` or in `full`."""
+    reference: str = ""
+    """What names it in the history: see `Hooks.get`."""
 
     @property
     def is_exact(self) -> bool:

@@ -7,8 +7,9 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from heapq import nlargest
 from typing import Any, NamedTuple, Self, TypeAlias
+from urllib.parse import quote, unquote
 
-from holdfast.backends.interface import Change, ColumnHint, Row, Scan
+from holdfast.backends.interface import Change, ColumnHint, Get, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, TIME
 from holdfast.engine import validation
@@ -22,9 +23,9 @@ from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, open_body
 from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.engine.trace_context import Trace
-from holdfast.errors import VetoError
+from holdfast.errors import InvalidError, NotFoundError, VetoError
 from holdfast.hooks.context import HookedChange, HookExecution, Recording, to_datetime, to_time
-from holdfast.time_parser import Time, parse_time
+from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_time
 
 LINE = f"{MARK}hooks"
 """The system line whose steps record after-hooks and vetoes."""
@@ -135,6 +136,10 @@ ExecutionKey: TypeAlias = tuple[int, tuple[Any, ...]]
 """The position of an execution in the listing: its time, and the key of its row."""
 
 
+FAILURES = frozenset({"error", "late"})
+"""The outcomes of executions that failed."""
+
+
 class ExecutionFilter(NamedTuple):
     """The conditions of a listing of executions."""
 
@@ -142,20 +147,53 @@ class ExecutionFilter(NamedTuple):
     scope: str | None
     key: str | None
     since: int
+    failed: bool = False
+    slower_than: int = 0
+    """In nanoseconds."""
+    has_point: Callable[[Row], bool] | None = None
+    """Reads the details of a row."""
 
     @classmethod
-    def of(cls, engine: Engine, hook: str | None, scope: str | None, key: str | None, since: Time | None) -> Self:
+    def of(
+        cls,
+        engine: Engine,
+        hook: str | None,
+        scope: str | None,
+        key: str | None,
+        since: Time | None,
+        *,
+        point: str | None = None,
+        failed: bool = False,
+        slower_than: Duration | None = None,
+    ) -> Self:
         """Check the conditions."""
         start = 0 if since is None else to_time(parse_time(since, to_datetime(engine.context.clock())))
-        return cls(hook, scope, None if key is None else check_key(key), start)
+        slow = 0 if slower_than is None else parse_nanoseconds(slower_than, "slower_than")
+
+        def has_point(row: Row) -> bool:
+            return _detail(engine, row).get("point") == point
+
+        return cls(
+            hook,
+            scope,
+            None if key is None else check_key(key),
+            start,
+            bool(failed),
+            slow,
+            None if point is None else has_point,
+        )
 
     def matches(self, row: Row) -> bool:
         """Whether a row matches."""
-        time, kind, _, action, *_ = row.columns
+        time, kind, _, action, _, outcome, _, _, duration = row.columns
         if kind != "hook" or int(time) < self.since or self.hook not in (None, action):
             return False
+        if (self.failed and outcome not in FAILURES) or int(duration) < self.slower_than:
+            return False
         where, _, what = _target(row)
-        return self.scope in (None, where) and self.key in (None, what)
+        if self.scope not in (None, where) or self.key not in (None, what):
+            return False
+        return self.has_point is None or self.has_point(row)
 
 
 async def list_executions(
@@ -182,6 +220,27 @@ async def list_executions(
         _cursor(rows[limit - 1]) if 0 < limit < len(rows) else None,
         lambda cursor: list_executions(engine, tenant, filter_, limit, cursor),
     )
+
+
+async def get_execution(engine: Engine, tenant: str, reference: str) -> HookExecution:
+    """Return the execution that a reference names."""
+    number, _, rest = str(reference).partition("/")
+    id, _, line = rest.partition("/")
+    if not (number.isascii() and number.isdecimal() and len(number) < 19 and id and line):
+        raise InvalidError(
+            "this is no reference of a call of a hook", where=ascii(reference)[:80], hint="Take that of an execution"
+        )
+    (rows,) = await engine.context.backend.read([Get(EVENTS, [(tenant, unquote(line), unquote(id), int(number))])])
+    if not rows or rows[0].columns[1] != "hook":
+        raise NotFoundError(
+            "there is no such call of a hook", where=reference[:80], hint="It may have been archived or deleted"
+        )
+    return _build_execution(engine, rows[0])
+
+
+def _reference(row: Row) -> str:
+    _, line, id, number = row.key
+    return f"{number!s}/{quote(str(id), safe='')}/{quote(str(line), safe='')}"
 
 
 def _sort_key(row: Row) -> ExecutionKey:
@@ -276,9 +335,6 @@ def _build_execution(engine: Engine, row: Row) -> HookExecution:
     id = row.key[2]
     time, _, actor, action, _, outcome, correlation, cause, duration = row.columns
     scope, _, key = _target(row)
-    detail: Mapping[str, Any] = {}
-    if row.body:
-        detail = engine.context.codec.unpack(open_body(row, engine.context.max_bytes))
     return HookExecution(
         str(action),
         scope,
@@ -290,5 +346,13 @@ def _build_execution(engine: Engine, row: Row) -> HookExecution:
         str(correlation),
         str(cause),
         str(id),
-        detail,
+        _detail(engine, row),
+        _reference(row),
     )
+
+
+def _detail(engine: Engine, row: Row) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = {}
+    if row.body:
+        found = engine.context.codec.unpack(open_body(row, engine.context.max_bytes))
+    return found

@@ -8,9 +8,7 @@ from typing import NamedTuple
 
 from holdfast.engine.engine import Engine
 from holdfast.hooks.context import to_datetime
-from holdfast.hooks.execution_log import ExecutionFilter, scan_executions
-
-_FAILURES = frozenset({"error", "late"})
+from holdfast.hooks.execution_log import FAILURES, ExecutionFilter, scan_executions
 
 
 class HookStatistics(NamedTuple):
@@ -68,7 +66,7 @@ class _Sums:
         return HookStatistics(
             hook,
             calls,
-            sum(count for outcome, count in self.outcomes.items() if outcome in _FAILURES),
+            sum(count for outcome, count in self.outcomes.items() if outcome in FAILURES),
             self.outcomes.get("veto", 0),
             self.outcomes.get("changed", 0),
             skipped,

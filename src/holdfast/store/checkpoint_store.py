@@ -263,6 +263,18 @@ class CheckpointStore:
             with suppress(NotFoundError):  # if it was deleted meanwhile, another may be the latest
                 return await self._read_one(line, point, resume=resume, writes=writes)
 
+    @on_thread("read", missing=list)
+    async def read_recorded(self, thread: str, ids: Sequence[str]) -> list[list[dict[str, Any]]]:
+        """Return, for each checkpoint with one of these ids, the calls of the tasks that followed it, if the run was
+        recorded. The states, which their inputs refer to, are not read."""
+        line = self._line(thread)
+        points: dict[str, StepRef] = {}
+        for id in ids:
+            with suppress(NotFoundError):
+                points[id] = await self._engine.lines.find(line, check_name(id, "id of a checkpoint"))
+        rows = dict(zip(points, await self._engine.writes.of_many(line, [*points.values()]), strict=True))
+        return [[self._codec.unpack(row.packed) for row in rows.get(id, ()) if row.channel == RECORDED] for id in ids]
+
     async def list_checkpoints(
         self,
         threads: Sequence[str],

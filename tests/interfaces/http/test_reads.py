@@ -49,6 +49,8 @@ READS = (
     "/timeline?query=kind%3Acheckpoint&oldest_first=true",
     "/scopes/agent:writer/keys/draft",
     "/hooks/executions",
+    "/hooks/statistics",
+    "/threads/chat/recording",
     "/schemas",
     "/erasures",
     "/backups",
@@ -64,6 +66,7 @@ ELSEWHERE = {
         "/agents/{id}/timers",
         "/agents/{id}/signals",
         "/artifacts/{id}",
+        "/hooks/executions/{reference}",
         "/timeline/{id}/causes",
         "/timeline/{id}/effects",
         "/artifacts/{id}/changes",
@@ -73,7 +76,7 @@ ELSEWHERE = {
         "/sessions/{id}",
     )
 }
-"""Operations that `test_agent_steps.py` and `test_records.py` try: they need an agent, an id, a repository or a key."""
+"""Operations that tests of their own try: they need an agent, an id, a repository or a key."""
 
 
 def test_every_operation_that_reads_fits_the_document(served: ServedStore) -> None:

@@ -306,6 +306,11 @@ def test_a_token_decides_who_acts(filled: holdfast.Store) -> None:
                 alice.state(agent="writer").item("draft")
             with pytest.raises(DeniedError, match="act as another"):
                 alice.as_identity("user:bob").threads()
+        # A direct call acts as who makes it, and need not say who that is.
+        for identity, status in (({}, 200), ({"identity": "user:alice"}, 200), ({"identity": "user:bob"}, 403)):
+            answer = served.request("POST", "/api/v1/reads/store/threads", identity, token=token)
+            assert answer.status == status
+            assert "chat" not in answer.text
         with holdfast.open(served.url, token=served.token) as owner:
             acting = owner.as_identity("user:alice")
             assert [each.thread for each in acting.threads()] == ["mine"]

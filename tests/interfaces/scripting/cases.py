@@ -406,6 +406,7 @@ store.hooks.after("state.set", name="later")(lambda call: None)
 store.state("agent:h").set("z", 1)
 store.hooks.drain(20)
 store.hooks.history("upper")[0].outcome
+store.hooks.get(store.hooks.history("upper")[0].reference).outcome
 store.hooks.statistics()[0].hook
 store.hooks.before("no.such.point")(lambda call: None) # invalid
 

@@ -12,6 +12,8 @@ from holdfast.agents import Machine
 from holdfast.errors import HoldfastError
 from holdfast.schemas import Migration, Schema, SchemaSet, add
 from holdfast.store import CheckpointStore, run
+from tests.interfaces.web.recorded_graph import record_run
+from tests.interfaces.web.recorded_hooks import record_hooks
 
 QUESTIONS = (
     "What is a holdfast?",
@@ -109,6 +111,9 @@ def fill_odd(store: holdfast.Store) -> None:
     )
     with store.artifacts.using(made.id):
         store.state(agent=HOSTILE).set("linked", 1)
+    store.hooks.before("state.set", name=HOSTILE, record="full")(lambda call: HOSTILE)
+    store.state(agent=HOSTILE).set("hooked", [HOSTILE])
+    store.hooks.remove(HOSTILE)
     store.jobs.add(HOSTILE, "verify", schedule="0 3 * * *")
     agent = Baker().attach(store, HOSTILE)
     agent.start()
@@ -235,6 +240,8 @@ def fill_rest(store: holdfast.Store, backups: Path) -> None:
     store.jobs.add("tidy", "prune", schedule="every 1d", settings={"keep_last": 100})
     with contextlib.suppress(HoldfastError):
         store.as_identity("user:eve").thread("chat-1").get()
+    record_hooks(store)
+    record_run(store)
 
 
 VIEWS = {
@@ -260,14 +267,27 @@ VIEWS = {
     "schema": "/schemas/note%402.0.0",
     "backups": "/backups",
     "restore": "/backups?backup=1",
+    "restore-in-place": "/backups?backup=1&in_place=1",
     "jobs": "/jobs",
     "job": "/jobs/nightly",
     "audit": "/audit",
     "timeline": "/timeline",
+    "hooks": "/hooks",
+    "hook-statistics": "/hooks/statistics",
+    "recorded": "/threads/weather?tab=recording",
+    "recording": "/threads/weather/HEAD/recording",
+    "what-if": "/threads/weather/HEAD/recording?change=1%3Alook%230",
     "verify": "/verify?level=hashes",
     "metrics": "/metrics/plots",
 }
 """An address of each view, of a store that `fill_store` filled."""
+
+
+def find_call(store: holdfast.Store, hook: str = "limit_discount", outcome: str = "changed") -> str:
+    """The address of a recorded call of a hook."""
+    found = next(each for each in store.hooks.history(hook) if each.outcome == outcome)
+    return f"/hooks/calls/{quote(found.reference, safe='')}"
+
 
 _ODD = quote(HOSTILE, safe="")
 ODD_VIEWS = (
@@ -290,6 +310,10 @@ ODD_VIEWS = (
     f"/jobs/{_ODD}",
     f"/audit?thread={_ODD}",
     f"/timeline?thread={_ODD}",
+    "/hooks",
+    "/hooks/statistics",
+    f"/hooks?hook={_ODD}&scope={_ODD}",
+    f"/threads/{_ODD}/c1/recording?change={_ODD}&value={_ODD}&since={_ODD}",
     f"/verify?level=hashes&thread={_ODD}",
 )
 """Addresses of what `fill_odd` made."""

@@ -104,6 +104,13 @@ def test_each_action_shows_what_it_would_do_and_its_request_does_it(writable: Se
         thread.get("c0")
 
 
+def test_what_concerns_the_thread_does_not_name_a_step(writable: ServedStore) -> None:
+    for action, has_step in (("fork", True), ("merge", False), ("prune", False)):
+        text = get(writable, f"/threads/t/c1/actions/{action}").text
+        title, heading = (re.findall(f"<{tag}[^>]*>(.*?)</{tag}>", text)[0] for tag in ("title", "h1"))
+        assert ("#1" in title) == ("#1" in heading) == has_step, action
+
+
 def test_actions_on_steps_timers_and_signals_show_what_they_would_do(writable: ServedStore) -> None:
     store, page = writable.store, "/agents/baker"
     baker = Baker().attach(store, "baker")

@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import ServedStore
-from tests.interfaces.web.kit import HOSTILE, VIEWS, fill_thread
+from tests.interfaces.web.kit import HOSTILE, VIEWS, fill_thread, find_call
 
 pytestmark = pytest.mark.nightly
 
@@ -42,8 +42,10 @@ def test_steps_by_keys_clicks_and_numbers(page: Any, served: ServedStore) -> Non
     page.keyboard.press("3")
     page.wait_for_url("**/00000051?tab=diff")
     page.wait_for_selector(".diffed")
-    page.on("dialog", lambda dialog: dialog.accept("7"))
     page.keyboard.press("g")
+    page.wait_for_selector("#goto[open]")
+    page.keyboard.type("7")
+    page.keyboard.press("Enter")
     page.wait_for_url("**/00000007?tab=diff")
     page.wait_for_selector(".row[aria-current][data-id='00000007']")  # the history went there, too
     page.locator("[data-slider]").evaluate(
@@ -236,7 +238,7 @@ def test_every_view_in_both_themes_and_widths(
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True)
     page = context.new_page()
     page.goto(f"{served.url}/login?token={served.token}")
-    for name, path in VIEWS.items():
+    for name, path in {**VIEWS, "hook-call": find_call(served.store)}.items():
         page.goto(served.url + path)
         page.screenshot(path=str(screenshots / f"{name}-{width}-{theme}.png"))
         assert check_layout(page) <= 0, name

@@ -23,7 +23,7 @@ from holdfast.interfaces.web.lanes import Lanes
 from holdfast.interfaces.web.page_renderer import rich_text, static_version
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import SECONDS, Answer, ServedStore
-from tests.interfaces.web.kit import HOSTILE, ODD_VIEWS, VIEWS, fill_agents
+from tests.interfaces.web.kit import HOSTILE, ODD_VIEWS, VIEWS, fill_agents, find_call
 
 
 def signed_in(served: ServedStore) -> dict[str, str]:
@@ -81,7 +81,7 @@ def read(answer: Answer) -> Markup:
 @pytest.fixture(scope="module")
 def loaded(served: ServedStore) -> dict[str, Answer]:
     """All pages, loaded once."""
-    return {path: get(served, path) for path in PAGES}
+    return {path: get(served, path) for path in (*PAGES, find_call(served.store))}
 
 
 def test_every_page_is_complete_and_runs_only_our_files(loaded: dict[str, Answer]) -> None:
@@ -104,6 +104,23 @@ def test_what_a_page_shows_is_there_without_a_script(served: ServedStore) -> Non
     inspected = get(served, "/threads/chat-1/00000050/inspect?path=plan.done").text
     assert "Set by" in inspected
     assert "History" in inspected
+
+
+def test_a_busy_row_names_two_and_counts_the_others(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.put("t", {"n": 0}, id="c0")
+        for tag in ("first", "second", "third"):
+            store.thread("t").tag(tag, "c0")
+        with ServedStore(store, page_routes) as served:
+            row = get(served, "/threads/t").text.partition('<li class="row')[2].partition("</li>")[0]
+            assert re.findall(r'class="chip (\w+)" title="([^"]+)">([^<]+)<', row) == [
+                ("branch", "main", "main"),
+                ("tag", "first", "first"),
+                ("others", "second, third", "+2"),
+            ]
+            growth = get(served, "/").text.partition("<h2>Growth</h2>")[2].partition("</section>")[0]
+            assert "now: 1" in growth
+            assert "1 new thread with 1 step" in growth
 
 
 def test_a_branch_that_waits_for_an_answer_says_so_in_the_history(served: ServedStore) -> None:
@@ -315,6 +332,8 @@ def test_stored_markup_is_shown_as_text(served: ServedStore) -> None:
     shown = get(served, f"/threads/{quote(HOSTILE, safe='')}/c1").text
     assert "&lt;script&gt;" in shown
     assert "مرحبا" in shown
+    for image in ("https://evil.example/x.png", "image/svg+xml"):  # named, and neither fetched nor rendered
+        assert f"Image not loaded: <code>{image}</code>" in shown
 
 
 def test_the_check_of_markup_finds_what_could_run() -> None:
@@ -434,7 +453,7 @@ def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
         assert "store.put(" in get(served, "/").text
         assert "There are no threads yet" in get(served, "/threads").text
-        for path in ("state", "agents", "sessions", "artifacts", "schemas", "backups", "jobs"):
+        for path in ("state", "agents", "sessions", "artifacts", "schemas", "backups", "jobs", "hooks"):
             answer = get(served, f"/{path}")
             assert answer.status == 200, path
             assert 'class="card empty"' in answer.text, path
@@ -463,7 +482,7 @@ def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
                 assert answer.status in (200, 403, 404), path
                 assert answer.status == 200 or path not in own, path
                 assert "secret" not in answer.text, path
-            for path in ("/schemas", "/backups", "/jobs", "/audit", "/verify?level=hashes", "/metrics/plots"):
+            for path in ("/schemas", "/backups", "/jobs", "/audit", "/verify?level=hashes", "/hooks", "/metrics/plots"):
                 assert load(path).status == 403, path
                 assert f'href="{path.partition("?")[0]}"' not in load("/").text
                 assert f'href="{path.partition("?")[0]}"' in get(served, "/").text

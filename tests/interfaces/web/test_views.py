@@ -37,7 +37,7 @@ def page(browser: Any, writable: ServedStore) -> Iterator[Any]:
     page.locator("button.primary").click()
     page.wait_for_selector(".rail")
     yield page
-    page.locator("form.out button").click()  # sign out
+    page.locator(".top form.out button").click()  # sign out
     page.wait_for_selector("#token")
     assert [each for each in problems if "412" not in each and "401" not in each] == []
     context.close()
@@ -46,7 +46,7 @@ def page(browser: Any, writable: ServedStore) -> Iterator[Any]:
 def test_every_view_is_reached_from_the_rail(page: Any, writable: ServedStore) -> None:
     page.goto(writable.url)
     names = page.locator(".rail > a").all_inner_texts()
-    assert len(names) == 12
+    assert len(names) == 13
     for name in names:
         page.locator(".rail > a", has_text=name).click()
         page.wait_for_selector(f".rail > a[aria-current] >> text={name}")
@@ -69,6 +69,9 @@ def test_views_lead_from_lists_to_what_they_list(page: Any, writable: ServedStor
         ("/audit", "text=details >> nth=0", ".detail[open] pre"),
         ("/timeline", "tbody th a >> nth=0", "text=What it led to"),
         ("/timeline?query=kind%3Acheckpoint", "text=details >> nth=0", ".detail[open] pre"),
+        ("/hooks", "tbody th a >> nth=0", "text=Context"),
+        ("/hooks/statistics", "tbody th a >> nth=0", "tbody >> text=limit_discount"),
+        ("/threads/weather", "text=recorded >> nth=0", "text=Take the coast path."),
         ("/verify", "button.primary >> text=Verify", "text=Everything is as it was written"),
         ("/metrics/plots", "text=Copy as", "svg.plot rect"),
     ):

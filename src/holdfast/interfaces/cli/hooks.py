@@ -33,17 +33,38 @@ def hooks(session: CliContext) -> None:
 @click.argument("hook", required=False)
 @click.option("--scope", type=SCOPE, metavar="SCOPE", help="Only in this scope.")
 @click.option("--key", metavar="KEY", help="Only of this key.")
+@click.option("--point", metavar="POINT", help="Only for this point: state.set.")
+@click.option("--failed", is_flag=True, help="Only those that failed.")
+@click.option("--slower-than", metavar="DURATION", help="Only those that took at least so long: 100ms.")
 @click.option("--since", metavar="WHEN", help="Only since a time: 2h, yesterday, 2026-11-01.")
 @limit_option(100)
 def history(
-    session: CliContext, hook: str | None, scope: str | None, key: str | None, since: str | None, limit: int
+    session: CliContext,
+    hook: str | None,
+    scope: str | None,
+    key: str | None,
+    point: str | None,
+    failed: bool,
+    slower_than: str | None,
+    since: str | None,
+    limit: int,
 ) -> None:
     """List the calls of a HOOK, or of all, the latest first. With --json, each with its details.
 
     \b
     holdfast hooks history notify --since 1d
+    holdfast hooks history --failed --slower-than 100ms
     """
-    page = session.open().hooks.history(hook, scope=scope, key=key, since=since, limit=min(limit, 500))
+    page = session.open().hooks.history(
+        hook,
+        scope=scope,
+        key=key,
+        point=point,
+        failed=failed,
+        slower_than=slower_than,
+        since=since,
+        limit=min(limit, 500),
+    )
     calls = islice(page.all(), limit)
     if session.json:
         session.emit_all(calls)

@@ -1,11 +1,11 @@
-"""Responses about agents, artifacts, hooks, schemas, keys, erasure and backups."""
+"""Responses about agents, artifacts, hooks, recorded runs, schemas, keys, erasure and backups."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, Literal
 
-from holdfast.interfaces.http.models import AgentModel, Model
+from holdfast.interfaces.http.models import AgentModel, MessageModel, Model
 
 
 class AgentDetailModel(Model):
@@ -152,6 +152,120 @@ class HookExecutionModel(Model):
     cause: str
     id: str
     detail: dict[str, Any]
+    reference: str
+    """What names it."""
+
+
+class HookStatisticsModel(Model):
+    """The recorded executions of a hook, summed up. Durations are in seconds."""
+
+    hook: str
+    calls: int
+    failures: int
+    vetoes: int
+    changed: int
+    skipped: int
+    total: float
+    average: float
+    worst: float
+    first: datetime
+    last: datetime
+
+
+class HookStatisticsListModel(Model):
+    """The statistics of hooks, by name."""
+
+    items: list[HookStatisticsModel]
+
+
+class ReplayedCallModel(Model):
+    """A replayed call of a hook beside the recorded one."""
+
+    hook: str
+    scope: str
+    key: str
+    recorded_outcome: str
+    outcome: str
+    recorded_seconds: float
+    seconds: float
+    diff: str
+    effect: str
+    """What the code was stopped from: using the network, writing a file, starting a process."""
+    matches: bool
+
+
+class RecordedCallModel(Model):
+    """A recorded call of a model, a tool or a function. Its input and its result are JSON; what is long is text, and
+    cut."""
+
+    name: str
+    """Its task and its number, as reports of replays and `changes` name it."""
+    kind: str
+    called: str
+    """The model's class, the tool or the function."""
+    input: Any
+    """For a model, its parameters, if they are not those of an earlier call."""
+    messages: list[MessageModel]
+    """The last messages that a model was given, of `given` in all."""
+    given: int
+    result: Any
+    answer: MessageModel | None
+    """The result as a message, if it is one."""
+    error: str
+    chunks: int
+    """How many parts of a stream the result came in; 0 if it was not streamed."""
+    ended: bool
+    complete: bool
+    """Whether the input and the result are here in full."""
+
+
+class RecordedTaskModel(Model):
+    """A task of a recorded run, and what it called."""
+
+    task: str
+    mode: str
+    """`full`; what was recorded in another mode cannot be replayed."""
+    resumed: list[str]
+    """The answers to its interrupts."""
+    calls: list[RecordedCallModel]
+
+
+class RecordedStepModel(Model):
+    """The tasks that ran after a checkpoint, if they were recorded."""
+
+    id: str
+    step: int
+    time: datetime
+    seconds: float | None
+    """The time until the next checkpoint, if that is known."""
+    tasks: list[RecordedTaskModel]
+
+
+class DivergenceModel(Model):
+    """Where a replay first differs from the recording."""
+
+    kind: str
+    what: str
+    step: int
+    task: str
+    number: int
+    diff: str
+
+
+class ReplayReportModel(Model):
+    """The result of a replay."""
+
+    thread: str
+    matches: bool
+    steps: int
+    calls: int
+    seconds: float
+    divergence: DivergenceModel | None
+    divergences: int
+    complete: bool
+    note: str
+    state: Any
+    is_open: bool
 
 
 class SchemaModel(Model):

@@ -1,11 +1,10 @@
-"""Operations of the API for the store's owner: hooks, jobs, schemas, keys, erasure, backups."""
+"""Operations of the API for the store's owner: jobs, schemas, keys, erasure, backups."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
-from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import admin_models, inputs, models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
@@ -15,21 +14,6 @@ from holdfast.security import Certificate
 from holdfast.store import BackupInfo, Backups, Store
 
 ADMIN = RouteTable()
-
-
-@ADMIN.get("/hooks/executions")
-def list_hook_executions(call: Call, params: inputs.HookParams) -> models.PageModel[admin_models.HookExecutionModel]:
-    """List executions of hooks, the latest first."""
-    page = call.owned.hooks.history(
-        params.hook, scope=params.scope, key=params.key, limit=params.limit, cursor=params.cursor
-    )
-    items = [
-        admin_models.HookExecutionModel(
-            **fields_of(admin_models.HookExecutionModel, each, detail=plain(dict(each.detail)))
-        )
-        for each in page
-    ]
-    return models.PageModel(items=items, next=page.next)
 
 
 # Jobs -------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from holdfast.interfaces.http.models import HealthModel, Problem
 from holdfast.interfaces.http.openapi import openapi_document
 from holdfast.interfaces.http.problems import MEDIA_TYPE, internal_problem, to_problem
 from holdfast.interfaces.http.protection import ProtectedApp, RateLimit
+from holdfast.interfaces.http.recording_routes import RECORDINGS
 from holdfast.interfaces.http.repeated_changes import RepeatedChanges, change_digest
 from holdfast.interfaces.http.routes import API, Route, decode_body, decode_params
 from holdfast.interfaces.http.service import Call, Caller, Service
@@ -57,6 +58,7 @@ ROUTES: tuple[Route, ...] = (
     *AGENT_STEPS.routes,
     *ADMIN.routes,
     *TIMELINE.routes,
+    *RECORDINGS.routes,
     *CALLING.routes,
 )
 """All operations of the API."""

@@ -453,6 +453,51 @@ class HookParams(PageParams):
     hook: str | None = None
     scope: str | None = None
     key: str | None = None
+    point: str | None = None
+    failed: bool = False
+    slower_than: str | None = None
+    """A duration, such as `0.1s`."""
+    since: str | None = None
+
+
+class HookStatisticsParams(Input):
+    """Which executions of hooks to summarize."""
+
+    hook: str | None = None
+    scope: str | None = None
+    since: str | None = None
+
+
+class HookExecutionParams(Input):
+    """An execution of a hook, by its reference."""
+
+    reference: str
+
+
+class HookReplayRequest(Input):
+    """How to replay a call of a hook."""
+
+    value: Any = None
+    """Given to the hook in place of the recorded value, if it is not null."""
+
+
+class RecordingParams(ThreadParams):
+    """Which checkpoints of a thread to look at for recorded calls: from one back, so many."""
+
+    at: str | None = None
+    limit: Limit = 50
+    cursor: str | None = None
+
+
+class ReplayRequest(Input):
+    """What of a recorded thread to replay."""
+
+    since: str | None = None
+    """The checkpoint to replay from."""
+    until: str | None = None
+    """The checkpoint to replay up to."""
+    changes: dict[str, Any] = {}
+    """Results of calls to replace, by the names of the calls."""
 
 
 class NameParams(Input):
@@ -500,4 +545,4 @@ class CallRequest(Input):
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     identity: str = ""
-    """For the store's owner: the identity to act as; empty for the owner."""
+    """For the store's owner: the identity to act as; empty for who makes the call."""

@@ -227,6 +227,8 @@ class MessageModel(Model):
     tool_call_id: str
     images: list[str]
     """Small images in the message, as `data:` URLs."""
+    not_shown: list[str]
+    """Other images in the message: their addresses, which are not fetched, or their types."""
 
 
 class ConversationModel(Model):

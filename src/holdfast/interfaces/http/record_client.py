@@ -293,22 +293,6 @@ class RecordClient(HttpTransport):
         )
         return found
 
-    def list_hook_executions(
-        self,
-        *,
-        limit: int = 100,
-        cursor: str | None = None,
-        hook: str | None = None,
-        scope: str | None = None,
-        key: str | None = None,
-    ) -> models.PageModel[admin_models.HookExecutionModel]:
-        """List executions of hooks, the latest first."""
-        params = inputs.HookParams(limit=limit, cursor=cursor, hook=hook, scope=scope, key=key)
-        found: models.PageModel[admin_models.HookExecutionModel] = self.send(
-            "GET", "/hooks/executions", params, None, models.PageModel[admin_models.HookExecutionModel]
-        )
-        return found
-
     def get_job(self, name: str) -> models.JobModel:
         """Describe a job, with its last runs."""
         params = inputs.NameParams(name=name)
@@ -466,6 +450,103 @@ class RecordClient(HttpTransport):
         params = inputs.EventParams(id=id)
         found: admin_models.CausalTreeModel = self.send(
             "GET", "/timeline/{id}/effects", params, None, admin_models.CausalTreeModel
+        )
+        return found
+
+    def list_hook_executions(
+        self,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        hook: str | None = None,
+        scope: str | None = None,
+        key: str | None = None,
+        point: str | None = None,
+        failed: bool = False,
+        slower_than: str | None = None,
+        since: str | None = None,
+    ) -> models.PageModel[admin_models.HookExecutionModel]:
+        """List executions of hooks, the latest first."""
+        params = inputs.HookParams(
+            limit=limit,
+            cursor=cursor,
+            hook=hook,
+            scope=scope,
+            key=key,
+            point=point,
+            failed=failed,
+            slower_than=slower_than,
+            since=since,
+        )
+        found: models.PageModel[admin_models.HookExecutionModel] = self.send(
+            "GET", "/hooks/executions", params, None, models.PageModel[admin_models.HookExecutionModel]
+        )
+        return found
+
+    def get_hook_execution(self, reference: str) -> admin_models.HookExecutionModel:
+        """Describe an execution of a hook."""
+        params = inputs.HookExecutionParams(reference=reference)
+        found: admin_models.HookExecutionModel = self.send(
+            "GET", "/hooks/executions/{reference}", params, None, admin_models.HookExecutionModel
+        )
+        return found
+
+    def get_hook_statistics(
+        self, *, hook: str | None = None, scope: str | None = None, since: str | None = None
+    ) -> admin_models.HookStatisticsListModel:
+        """Sum up the recorded executions of each hook: how many, how many failed, how long they took."""
+        params = inputs.HookStatisticsParams(hook=hook, scope=scope, since=since)
+        found: admin_models.HookStatisticsListModel = self.send(
+            "GET", "/hooks/statistics", params, None, admin_models.HookStatisticsListModel
+        )
+        return found
+
+    def replay_hook(
+        self, reference: str, *, value: Any = None, if_match: str = "", key: str = ""
+    ) -> admin_models.ReplayedCallModel:
+        """Replay a recorded call with the hooks that the server was started with, on a fork of the state."""
+        params = inputs.HookExecutionParams(reference=reference)
+        found: admin_models.ReplayedCallModel = self.send(
+            "POST",
+            "/hooks/executions/{reference}/replays",
+            params,
+            inputs.HookReplayRequest(value=value),
+            admin_models.ReplayedCallModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
+    def get_recording(
+        self, thread: str, *, at: str | None = None, limit: int = 50, cursor: str | None = None
+    ) -> models.PageModel[admin_models.RecordedStepModel]:
+        """List recorded calls of models and tools in the steps that lead to a checkpoint, the latest first."""
+        params = inputs.RecordingParams(thread=thread, at=at, limit=limit, cursor=cursor)
+        found: models.PageModel[admin_models.RecordedStepModel] = self.send(
+            "GET", "/threads/{thread}/recording", params, None, models.PageModel[admin_models.RecordedStepModel]
+        )
+        return found
+
+    def replay_thread(
+        self,
+        thread: str,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        changes: dict[str, Any] | None = None,
+        if_match: str = "",
+        key: str = "",
+    ) -> admin_models.ReplayReportModel:
+        """Replay a recorded thread with the graph that the server was started with, and compare."""
+        params = inputs.ThreadParams(thread=thread)
+        found: admin_models.ReplayReportModel = self.send(
+            "POST",
+            "/threads/{thread}/replays",
+            params,
+            inputs.ReplayRequest(since=since, until=until, changes=changes or {}),
+            admin_models.ReplayReportModel,
+            if_match=if_match,
+            key=key,
         )
         return found
 

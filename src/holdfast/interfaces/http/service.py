@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from holdfast import __version__
-from holdfast.errors import DeniedError, UnsupportedError
+from holdfast.errors import DeniedError, UnavailableError, UnsupportedError
 from holdfast.interfaces.http.models import ServiceInfoModel
 from holdfast.store import Checkpoint, IdentityView, Store
 
@@ -36,6 +37,12 @@ class ServiceOptions(NamedTuple):
     """How many streams of events may be open."""
     poll: float = 1.0
     """How many seconds pass between two looks for changes."""
+    graph: str = ""
+    """The graph that recorded threads are replayed with, as `module:name`; empty if the server does not know it."""
+    hooks: str = ""
+    """The function that registers the hooks that recorded calls are replayed with, as `module:function`."""
+    replay_timeout: float = 120.0
+    """How many seconds a replay may take."""
 
 
 class Caller(NamedTuple):
@@ -66,6 +73,17 @@ class Service:
         self.options = ServiceOptions() if options is None else options
         self._views: dict[tuple[str, bool], IdentityView] = {}
         self._lock = threading.Lock()
+        self._replay = threading.Lock()
+
+    @contextmanager
+    def replaying(self) -> Iterator[None]:
+        """Hold back other replays: each is a process of its own."""
+        if not self._replay.acquire(blocking=False):
+            raise UnavailableError("another replay is running", hint="Try again when it has ended")
+        try:
+            yield
+        finally:
+            self._replay.release()
 
     def view(self, caller: Caller) -> Store | IdentityView:
         """Return the store as a caller sees it."""
@@ -108,9 +126,14 @@ class Call:
         """The store as the caller sees it."""
         return self.service.view(self.caller)
 
+    def require_write(self) -> None:
+        """Refuse a change where the caller may not make any."""
+        if not self.service.may_write(self.caller):
+            raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
+
     def acting_as(self, identity: str) -> Call:
-        """Return the call as one of an identity. Only the store's owner can act as another."""
-        if identity == self.caller.identity:
+        """Return the call as one of an identity; empty for who makes it. Only the store's owner can act as another."""
+        if identity in ("", self.caller.identity):
             return self
         if self.caller.identity:
             raise DeniedError(

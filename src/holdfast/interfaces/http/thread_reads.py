@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -35,6 +35,8 @@ _LONGEST = 4000
 _IMAGE = 256 << 10
 _IMAGES = ("data:image/png;base64,", "data:image/jpeg;base64,", "data:image/gif;base64,", "data:image/webp;base64,")
 """Images that are shown. SVG is not among them: it may contain scripts."""
+
+_MAX_ADDRESS = 300
 
 
 def fields_of(kind: type[msgspec.Struct], found: Any, **others: Any) -> dict[str, Any]:
@@ -236,15 +238,17 @@ def get_messages(call: Call, params: inputs.MessagesParams) -> models.Conversati
         items = parts.slice(name, start, start + params.limit)
         rendered = messages(name, default_codec.pack_items(items))
         if rendered is not None:
-            found = [_message(name, start + number, each) for number, each in enumerate(rendered)]
+            found = [to_message(name, start + number, each) for number, each in enumerate(rendered)]
             return models.ConversationModel(channel=name, items=found, start=start, total=total)
     return models.ConversationModel(channel=None, items=[], start=0, total=0)
 
 
-def _message(channel: str, index: int, message: RenderedMessage) -> models.MessageModel:
+def to_message(channel: str, index: int, message: RenderedMessage) -> models.MessageModel:
+    """Return a message of a channel as a response."""
     tree = msgspec.json.decode(message.json)
     tree = tree if isinstance(tree, dict) else {}
     calls = tree.get("tool_calls")
+    shown, not_shown = _images(tree.get("content"))
     return models.MessageModel(
         index=index,
         path=path_text((channel, index)),
@@ -254,7 +258,8 @@ def _message(channel: str, index: int, message: RenderedMessage) -> models.Messa
         complete=len(message.content) <= _LONGEST and message.json != "null",
         tool_calls=[_tool_call(each) for each in calls if isinstance(each, dict)] if isinstance(calls, list) else [],
         tool_call_id=str(tree.get("tool_call_id") or ""),
-        images=list(_images(tree.get("content"))),
+        images=shown,
+        not_shown=not_shown,
     )
 
 
@@ -268,17 +273,37 @@ def _tool_call(call: Mapping[str, Any]) -> models.ToolCallModel:
     )
 
 
-def _images(content: Any) -> Iterable[str]:
-    """Yield the small images in a message. An address elsewhere is not among them: nothing is fetched from there."""
+def _images(content: Any) -> tuple[list[str], list[str]]:
+    """Return the small images in a message, and what is said of the others: nothing is fetched from elsewhere."""
+    shown: list[str] = []
+    others: list[str] = []
     for part in content if isinstance(content, list) else ():
-        found = part.get("image_url") if isinstance(part, dict) else None
+        if not isinstance(part, dict):
+            continue
+        found = part.get("image_url")
         url = found.get("url") if isinstance(found, dict) else found
-        if isinstance(url, str) and url.startswith(_IMAGES) and len(url) <= _IMAGE:
-            try:
-                base64.b64decode(url.partition(",")[2], validate=True)
-            except binascii.Error:
-                continue
-            yield url
+        if url is None and part.get("type") in ("image", "input_image"):
+            url = part.get("url", "")
+        if isinstance(url, str):
+            (shown if _is_small_image(url) else others).append(url)
+    return shown, [_image_text(each) for each in others]
+
+
+def _is_small_image(url: str) -> bool:
+    if not url.startswith(_IMAGES) or len(url) > _IMAGE:
+        return False
+    try:
+        base64.b64decode(url.partition(",")[2], validate=True)
+    except binascii.Error:
+        return False
+    return True
+
+
+def _image_text(url: str) -> str:
+    """Return the address of an image; of one that is in the message, its type."""
+    if url.startswith("data:"):
+        return url[5:80].partition(",")[0].partition(";")[0] or "data"
+    return url[:_MAX_ADDRESS] or "in the message"
 
 
 # Comparing --------------------------------------------------------------------------------------------------------

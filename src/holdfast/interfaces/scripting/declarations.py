@@ -237,7 +237,7 @@ DECLARATIONS: dict[str, Declaration] = {
     ),
     "Hooks": Declaration(
         "hooks Hooks",
-        "remove list drain history statistics",
+        "remove list drain history get statistics",
         {"before()": "HookRegistration", "after()": "HookRegistration"},
         excluded={
             "add": f"{_OWN}it takes an object of Python.",

@@ -330,6 +330,8 @@ class Action(NamedTuple):
     title: str
     plan: Callable[[ActionTarget, ActionForm], ActionPlan]
     owner_only: bool = False
+    of_step: bool = True
+    """Whether it is about the step, and not about the thread."""
 
 
 ACTIONS = {
@@ -338,14 +340,14 @@ ACTIONS = {
         Action("fork", "Fork here", _plan_fork),
         Action("edit", "Edit and fork", plan_edit),
         Action("restore", "Restore", _plan_restore),
-        Action("merge", "Merge a branch", _plan_merge),
+        Action("merge", "Merge a branch", _plan_merge, of_step=False),
         Action("tag", "Tag", _plan_tag),
         Action("untag", "Remove a tag", _plan_untag),
         Action("label", "Label", _plan_label),
         Action("unlabel", "Remove a label", _plan_unlabel),
         Action("pin", "Pin", _plan_pin),
         Action("unpin", "Unpin", _plan_unpin),
-        Action("prune", "Prune the thread", _plan_prune, owner_only=True),
+        Action("prune", "Prune the thread", _plan_prune, owner_only=True, of_step=False),
     )
 }
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from holdfast.agents import AgentRecord, PendingChange, count_transitions
 from holdfast.codec import default_codec
-from holdfast.errors import DeniedError, HoldfastError, InvalidError
+from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
@@ -116,8 +116,7 @@ def outcomes(pending: PendingChange) -> dict[str, str]:
 
 def resolve_agent(call: Call, id: str, how: str, typed: str) -> None:
     """Resolve what an agent left half-done. `typed` repeats its id."""
-    if not call.service.may_write(call.caller):
-        raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
+    call.require_write()
     if how not in ("back", "forward"):
         raise InvalidError("a change is undone (back) or finished (forward)")
     if typed != id:

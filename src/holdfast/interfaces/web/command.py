@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,7 @@ from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.prune import SizeType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from holdfast.store import Store
 
@@ -31,6 +31,8 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
             metavar="SIZE",
             help="The largest request, such as a state that a program saves.",
         ),
+        click.option("--graph", default="", metavar="MODULE:NAME", help="Replay recorded threads with this graph."),
+        click.option("--hooks", default="", metavar="MODULE:FUNCTION", help="Replay calls of hooks with these."),
         click.option("--allowed-host", "names", multiple=True, metavar="NAME", help="A further name of the server."),
         click.option("--write", is_flag=True, help="Allow changes; otherwise the store is only read."),
         click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="0 for any."),
@@ -52,16 +54,20 @@ def ui(
     write: bool,
     names: tuple[str, ...],
     max_body: int,
+    graph: str,
+    hooks: str,
     no_browser: bool,
 ) -> None:
     """Look at a store in the browser.
 
     Opening it changes no byte of the store, unless --write allows changes. The address that is printed has a token,
-    which is valid until the command ends.
+    which is valid until the command ends. With --write, recorded runs and calls of hooks can be replayed with the code
+    that --graph and --hooks name: each in a process of its own, without network and access to the store.
 
     \b
     holdfast ui agents.db
     holdfast ui agents.db --write --port 0
+    holdfast ui agents.db --write --graph shop.agent:graph --hooks shop.hooks:register
     """
     opened = _open(session, location, write=write, record=False)
 
@@ -69,7 +75,8 @@ def ui(
         if not no_browser and not session.json:
             click.launch(url)
 
-    _serve(session, opened, host, port, write, names, max_body, start_token=True, started=report)
+    options = {"graph": graph, "hooks": hooks, "max_body": max_body}
+    _serve(session, opened, host, port, write, names, options, start_token=True, started=report)
 
 
 @command("serve")
@@ -83,6 +90,8 @@ def serve(
     write: bool,
     names: tuple[str, ...],
     max_body: int,
+    graph: str,
+    hooks: str,
     no_start_token: bool,
 ) -> None:
     """Serve a store over HTTP, to programs and to browsers.
@@ -95,7 +104,8 @@ def serve(
     holdfast serve agents.db --host 0.0.0.0 --allowed-host agents.internal --no-start-token
     """
     opened = _open(session, location, write=write, record=True)
-    _serve(session, opened, host, port, write, names, max_body, start_token=not no_start_token)
+    options = {"graph": graph, "hooks": hooks, "max_body": max_body}
+    _serve(session, opened, host, port, write, names, options, start_token=not no_start_token)
 
 
 def _open(session: CliContext, location: str | None, *, write: bool, record: bool) -> Store:
@@ -115,7 +125,7 @@ def _serve(
     port: int,
     write: bool,
     names: tuple[str, ...],
-    max_body: int,
+    further: Mapping[str, Any],
     *,
     start_token: bool,
     started: Callable[[str], None] | None = None,
@@ -135,7 +145,7 @@ def _serve(
             hint="Give --allowed-host NAME, as browsers and programs write it",
         )
     own = tuple(name.lower() for name in names)
-    options = ServiceOptions(write=write, hosts=(*ServiceOptions().hosts, *own), max_body=max_body)
+    options = ServiceOptions(write=write, hosts=(*ServiceOptions().hosts, *own), **further)
     authenticator = Authenticator(store, start_token=start_token)
     app = build_app(Service(store, options), authenticator, page_routes)
     bound = bind(host, port)

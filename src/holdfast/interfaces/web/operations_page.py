@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
@@ -17,7 +17,7 @@ from holdfast.schemas import describe_fields
 from holdfast.store import Backups, Store
 
 _SHOWN = 200
-_LEFT = ("same", "newer", "left out", "erased")
+_LEFT = ("same", "newer", "left out", "kept", "erased", "damaged")
 """What a restore does with lines that it leaves as they are."""
 
 LEVELS = ("structure", "hashes", "decode")
@@ -223,8 +223,7 @@ def job_values(call: Call, name: str | None) -> dict[str, Any]:
 
 def change_job(call: Call, name: str, change: str) -> None:
     """Pause or resume a job."""
-    if not call.service.may_write(call.caller):
-        raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
+    call.require_write()
     jobs = call.owned.jobs
     if change == "pause":
         jobs.pause(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -13,6 +14,7 @@ from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.store_reads import get_stats, list_alerts, list_jobs
 from holdfast.interfaces.http.thread_reads import list_threads
 from holdfast.interfaces.web.page_renderer import segment, shell_text
+from holdfast.interfaces.web.plots import Line, draw_line
 
 T = TypeVar("T")
 
@@ -21,6 +23,7 @@ _READ = 2000
 
 _RECENT = 8
 _DAYS = 14
+_GROWTH_DAYS = 30
 PAGE = 100
 ORDERS = ("name", "updated", "steps", "branches", "size")
 
@@ -31,6 +34,18 @@ class DayBar(NamedTuple):
     day: str
     threads: int
     height: int
+
+
+class Growth(NamedTuple):
+    """The number of threads over the last weeks, and what those that were created in them have."""
+
+    line: Line | None
+    before: int
+    now: int
+    since: str
+    threads: int
+    steps: int
+    bytes: int
 
 
 class AttentionItem(NamedTuple):
@@ -77,6 +92,7 @@ def overview_values(call: Call) -> dict[str, Any]:
         "complete": complete,
         "steps": sum(each.steps for each in threads),
         "days": _days(threads),
+        "growth": _growth(threads),
         "today": sum(each.updated > datetime.now(UTC) - timedelta(days=1) for each in threads),
         "attention": [*_attention(call, jobs, reads), *reads.damage],
     }
@@ -93,6 +109,26 @@ def _days(threads: Sequence[models.ThreadModel]) -> list[DayBar]:
     counts = [sum(each.updated.date() == day for each in threads) for day in days]
     most = max(1, *counts)
     return [DayBar(f"{day:%d %b}", count, round(48 * count / most)) for day, count in zip(days, counts, strict=True)]
+
+
+def _growth(threads: Sequence[models.ThreadModel]) -> Growth | None:
+    """Return how the number of threads grew, by the days on which they were created; None if there are none."""
+    if not threads:
+        return None
+    today = datetime.now(UTC).date()
+    days = [today - timedelta(days=back) for back in range(_GROWTH_DAYS, -1, -1)]
+    created = sorted(each.created.date() for each in threads)
+    totals = [(day.toordinal(), bisect_right(created, day)) for day in days]
+    recent = [each for each in threads if each.created.date() > days[0]]
+    return Growth(
+        draw_line(totals),
+        totals[0][1],
+        len(threads),
+        f"{days[0]:%d %b}",
+        len(recent),
+        sum(each.steps for each in recent),
+        sum(each.bytes for each in recent),
+    )
 
 
 def _attention(call: Call, jobs: Sequence[models.JobModel], reads: _Reads) -> list[AttentionItem]:

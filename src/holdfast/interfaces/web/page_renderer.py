@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -67,6 +68,8 @@ def environment() -> Environment:
         "segment": segment,
         "rich": rich_text,
         "number": lambda value: f"{value:,}",
+        "milliseconds": milliseconds,
+        "json_text": json_text,
         "python": python_text,
         "shell": shell_text,
     }
@@ -96,6 +99,20 @@ def short_span(seconds: float) -> str:
         if seconds >= span:
             return f"{int(seconds // span)} {unit}"
     return "0 s"
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a duration: `20 µs`, `0.4 ms`, `120 ms`, `2.5 s`."""
+    if seconds >= 1:
+        return f"{seconds:,.1f} s"
+    if 0 < seconds < 0.0001:
+        return f"{max(1, round(seconds * 1e6))} µs"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"
+
+
+def json_text(value: Any) -> str:
+    """Return JSON for people: text as it is, the rest on several lines."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def time_tag(moment: datetime | None) -> Markup:

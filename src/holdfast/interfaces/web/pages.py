@@ -26,7 +26,9 @@ from holdfast.interfaces.http.thread_reads import search as search_threads
 from holdfast.interfaces.web import (
     agent_page,
     agent_step_page,
+    hook_page,
     operations_page,
+    recording_page,
     session_page,
     state_page,
     thread_page,
@@ -65,6 +67,7 @@ _RAIL = (
     ("/agents", "Agents", False),
     ("/sessions", "Sessions", False),
     ("/timeline", "Timeline", False),
+    ("/hooks", "Hooks", True),
     ("/schemas", "Schemas", True),
     ("/backups", "Backups", True),
     ("/jobs", "Jobs", True),
@@ -416,6 +419,25 @@ def _event(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     return "event.html", timeline_page.event_values(call, _part(request, "id"))
 
 
+def _hooks(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "hooks.html", hook_page.hook_list_values(call, request.query_params)
+
+
+def _hook_statistics(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "hook_statistics.html", hook_page.hook_statistics_values(call, request.query_params)
+
+
+def _hook_call(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
+    sent = form if request.method == "POST" else None
+    return "hook_call.html", hook_page.hook_call_values(call, _part(request, "reference"), sent)
+
+
+def _recording(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
+    name, at = _name(request), unquote(request.path_params["at"])
+    sent = form if request.method == "POST" else None
+    return "recording.html", recording_page.recording_values(call, name, at, request.query_params, sent)
+
+
 def _audit(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     return "audit.html", operations_page.audit_values(call, request.query_params)
 
@@ -471,6 +493,7 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         Route("/threads/{thread}/{at}/value", pages.page(_value)),
         Route("/threads/{thread}/{at}/inspect", pages.page(_inspect)),
         Route("/threads/{thread}/{at}/actions/{action}", pages.form_page(_action), methods=["GET", "POST"]),
+        Route("/threads/{thread}/{at}/recording", pages.form_page(_recording), methods=["GET", "POST"]),
         Route("/state", pages.page(_scopes)),
         Route("/state/{scope}", pages.page(_scope)),
         Route("/state/{scope}/{key}", pages.page(_key)),
@@ -492,6 +515,9 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         Route("/jobs/{name}/{change}", pages.form_page(_change_job), methods=["POST"]),
         Route("/timeline", pages.page(_timeline)),
         Route("/timeline/{id}", pages.page(_event)),
+        Route("/hooks", pages.page(_hooks)),
+        Route("/hooks/statistics", pages.page(_hook_statistics)),
+        Route("/hooks/calls/{reference}", pages.form_page(_hook_call), methods=["GET", "POST"]),
         Route("/audit", pages.page(_audit)),
         Route("/verify", pages.page(_verify)),
         Route("/metrics/plots", pages.page(metrics)),

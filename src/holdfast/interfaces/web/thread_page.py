@@ -13,6 +13,7 @@ from markupsafe import Markup
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http import inputs, models
 from holdfast.interfaces.http.problems import to_problem
+from holdfast.interfaces.http.recording_routes import read_records, to_tasks
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import (
     describe_checkpoint,
@@ -32,7 +33,7 @@ from holdfast.interfaces.web.redaction import Redaction
 
 log = logging.getLogger("holdfast.web")
 
-TABS = ("conversation", "state", "diff", "pending", "metadata")
+TABS = ("conversation", "state", "diff", "pending", "metadata", "recording")
 ROWS = 30
 """How many checkpoints of a history are read at a time: more than a screen has."""
 
@@ -60,6 +61,8 @@ class HistoryRow(NamedTuple):
     """The time since the one before it."""
     waits: bool
     """Whether an interrupt is pending after it. Only the last steps of branches are looked at."""
+    names: list[tuple[str, str]]
+    """Its branches, tags and labels, each with its kind."""
 
 
 class History(NamedTuple):
@@ -122,10 +125,16 @@ def _rows(call: Call, params: inputs.LogParams, waiting: str, from_latest: bool)
             ", ".join(each.summary) or ("pruned" if not each.id else "no change"),
             _gap(each.time, times.get(each.parents[0]) if each.parents else None),
             each.id in ends and is_interrupted(call, params.thread, each.id),
+            _names(each),
         )
         for each in page.items
     ]
     return History(rows, page.next, lanes.waiting, from_latest, width_of(row.lane for row in rows))
+
+
+def _names(entry: models.LogEntryModel) -> list[tuple[str, str]]:
+    kinds = (("branch", entry.branches), ("tag", entry.tags), ("label", entry.labels))
+    return [(kind, name) for kind, names in kinds for name in names]
 
 
 def _node(entry: models.LogEntryModel) -> str:
@@ -195,12 +204,20 @@ def _step_values(
         "neighbours": _neighbours(call, name, found, detail),
         "actions": offered(call, found, [each.name for each in detail.branches if each.name]),
     }
+    # Reads of identities are recorded: they are asked for only if they are looked at.
+    records = _records(call, name, checkpoint) if tab == "recording" or not call.caller.identity else {}
+    values["recorded"] = sum(len(record.get("calls", ())) for found in records.values() for record in found)
     redaction = values["redaction"] = Redaction(call, name, clear=params.get("clear") == "1")
     if want != "step":
         values["history"] = _history(call, name, params, found, detail)
     if want == "history":
         return values
     try:
+        if tab == "recording":
+            values["before_it"], values["after_it"] = (
+                [redaction.apply(task) for task in to_tasks(call, name, id, records[id])] if records.get(id) else []
+                for id in (checkpoint.parent or "", checkpoint.id)
+            )
         values |= _tab_values(call, name, checkpoint, tab, a, params, redaction)
         if tab == "conversation" and values["conversation"].channel is None and not params.get("tab"):
             values["tab"] = "state"
@@ -208,6 +225,16 @@ def _step_values(
     except CorruptError as error:  # said plainly; the rest of the page works
         values["damage"] = to_problem(error)
     return values
+
+
+def _records(call: Call, name: str, checkpoint: models.CheckpointModel) -> dict[str, list[dict[str, Any]]]:
+    """Return what was recorded of the tasks that led to a checkpoint, and of those after it, by the checkpoints that
+    they began with."""
+    ids = [id for id in (checkpoint.parent, checkpoint.id) if id]
+    try:
+        return dict(zip(ids, read_records(call, name, ids), strict=True))
+    except CorruptError:
+        return {}
 
 
 def _damaged_values(

@@ -46,7 +46,7 @@ export function isTyping(target) {
 document.documentElement.classList.add("scripted");
 for (const each of document.querySelectorAll("[data-theme-toggle], [data-keys], [data-live], [data-rail-toggle], [data-save]")) each.hidden = false;
 
-document.querySelector(".rail [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+for (const each of document.querySelectorAll(".rail [aria-current], .tabs [aria-current]")) each.scrollIntoView({ block: "nearest", inline: "center" });
 
 // Theme --------------------------------------------------------------------------------------------------------
 

@@ -288,6 +288,12 @@ async function go(to) {
   else banner(`There is no step ${to} here.`);
 }
 
+document.querySelector("#goto form")?.addEventListener("submit", (event) => {
+  if (!(event.target instanceof HTMLFormElement)) return;
+  const to = String(new FormData(event.target).get("to") ?? "").trim();
+  if (to) go(to);
+});
+
 /** The steps that are ticked, the last one at the end: their rows may be out of the page. @type {HTMLInputElement[]} */
 let ticked = [];
 
@@ -320,12 +326,12 @@ document.addEventListener("keydown", (event) => {
     side = event.key === "j" ? "prev" : "next";
     besideRow(event.key === "j")?.click();
   } else if (event.key === "g") {
-    const to = window.prompt("Go to step");
-    if (to) go(to);
+    const dialog = document.getElementById("goto");
+    if (dialog instanceof HTMLDialogElement) { event.preventDefault(); dialog.showModal(); dialog.querySelector("input")?.select(); }
   } else if (event.key === "f") press("[data-act=fork]");
   else if (event.key === "e") press("[data-act=edit]");
   else if (event.key === "a") press(".menu > summary");
-  else if (/^[1-5]$/.test(event.key)) press(`.tabs a:nth-child(${event.key})`);
+  else if (/^[1-6]$/.test(event.key)) press(`.tabs a:nth-child(${event.key})`);
   else if (event.key === "Escape") setInspecting(false);
 });
 

@@ -1,0 +1,309 @@
+"""Operations of the API on what was recorded: calls of hooks, runs of graphs, and their replays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast import MISSING, replay
+from holdfast.codec import default_codec
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.hooks import HookExecution
+from holdfast.interfaces.cli.json_output import plain
+from holdfast.interfaces.http import admin_models, inputs, models
+from holdfast.interfaces.http.routes import RouteTable
+from holdfast.interfaces.http.service import Call
+from holdfast.interfaces.http.thread_reads import fields_of, get_log, read_parts, to_message
+from holdfast.interfaces.http.values import StateParts, long_text
+from holdfast.recording import Call as RecordedCall
+from holdfast.recording import decode_items, restore_error
+from holdfast.store import CheckpointStore, messages, run
+
+RECORDINGS = RouteTable()
+
+_LONGEST = 4000
+"""How many characters of an input or a result are sent."""
+
+_MESSAGES = 6
+"""How many of the messages that a model was given are sent: the last ones."""
+
+_LATER = 10_000
+"""How many calls of the same hook after one are looked through to replay it."""
+
+_MAX_STEPS = 200
+_RESULTS = "@results"
+"""The name by which the inputs of a task's calls refer to the results of its earlier ones."""
+
+
+# Hooks ------------------------------------------------------------------------------------------------------------
+
+
+@RECORDINGS.get("/hooks/executions")
+def list_hook_executions(call: Call, params: inputs.HookParams) -> models.PageModel[admin_models.HookExecutionModel]:
+    """List executions of hooks, the latest first."""
+    page = call.owned.hooks.history(
+        params.hook,
+        scope=params.scope,
+        key=params.key,
+        point=params.point,
+        failed=params.failed,
+        slower_than=params.slower_than,
+        since=params.since,
+        limit=params.limit,
+        cursor=params.cursor,
+    )
+    return models.PageModel(items=[_execution(each) for each in page], next=page.next)
+
+
+@RECORDINGS.get("/hooks/executions/{reference}")
+def get_hook_execution(call: Call, params: inputs.HookExecutionParams) -> admin_models.HookExecutionModel:
+    """Describe an execution of a hook."""
+    return _execution(call.owned.hooks.get(params.reference))
+
+
+def _execution(found: HookExecution) -> admin_models.HookExecutionModel:
+    kind = admin_models.HookExecutionModel
+    return kind(**fields_of(kind, found, detail=plain(dict(found.detail))))
+
+
+@RECORDINGS.get("/hooks/statistics")
+def get_hook_statistics(call: Call, params: inputs.HookStatisticsParams) -> admin_models.HookStatisticsListModel:
+    """Sum up the recorded executions of each hook: how many, how many failed, how long they took."""
+    kind = admin_models.HookStatisticsModel
+    found = call.owned.hooks.statistics(params.hook, scope=params.scope, since=params.since)
+    return admin_models.HookStatisticsListModel(items=[kind(**fields_of(kind, each)) for each in found])
+
+
+@RECORDINGS.post("/hooks/executions/{reference}/replays", status=200)
+def replay_hook(
+    call: Call, params: inputs.HookExecutionParams, body: inputs.HookReplayRequest
+) -> admin_models.ReplayedCallModel:
+    """Replay a recorded call with the hooks that the server was started with, on a fork of the state."""
+    store, code = call.owned, call.service.options.hooks
+    if not code:
+        raise _unknown_code("hooks", "--hooks MODULE:FUNCTION")
+    recorded = store.hooks.get(params.reference)
+    # The oldest call since then is this one, if they are not too many.
+    which: dict[str, Any] = {"scope": recorded.scope, "key": recorded.key or None, "since": recorded.time}
+    if store.hooks.history(recorded.hook, **which, limit=_LATER).next is not None:
+        raise UnsupportedError(
+            f"the hook was called more than {_LATER:,} times there since", hint="Replay a range of calls from Python"
+        )
+    with call.service.replaying():
+        report = replay.run_hooks(
+            store,
+            code,
+            hook=recorded.hook,
+            **which,
+            limit=_LATER,
+            value=body.value,
+            stop=lambda _: True,
+            timeout=call.service.options.replay_timeout,
+        )
+    found = report.calls[0] if report.calls else None
+    if found is None or not recorded.is_exact or found.recorded_seconds != recorded.duration:
+        raise ConflictError("this call cannot be replayed alone: another one is recorded for the same moment")
+    return admin_models.ReplayedCallModel(**fields_of(admin_models.ReplayedCallModel, found))
+
+
+def _unknown_code(what: str, option: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"the server does not know the code of the {what}", hint=f"Start it with {option}, or replay where the code is"
+    )
+
+
+# Recorded runs ----------------------------------------------------------------------------------------------------
+
+
+@RECORDINGS.get("/threads/{thread}/recording")
+def get_recording(call: Call, params: inputs.RecordingParams) -> models.PageModel[admin_models.RecordedStepModel]:
+    """List recorded calls of models and tools in the steps that lead to a checkpoint, the latest first."""
+    if params.limit > _MAX_STEPS:
+        raise InvalidError(f"a page of a recording is of 1 to {_MAX_STEPS} checkpoints")
+    log = get_log(
+        call,
+        inputs.LogParams(
+            thread=params.thread, at=params.at, first_parent=True, limit=params.limit, cursor=params.cursor
+        ),
+    )
+    entries = [each for each in log.items if each.id and not each.damage]
+    records = read_records(call, params.thread, [each.id for each in entries])
+    items: list[admin_models.RecordedStepModel] = []
+    later: datetime | None = None
+    for entry, found in zip(entries, records, strict=True):
+        seconds = None if later is None else max(0.0, (later - entry.time).total_seconds())
+        if found:
+            tasks = list(to_tasks(call, params.thread, entry.id, found))
+            items.append(
+                admin_models.RecordedStepModel(
+                    id=entry.id, step=entry.step, time=entry.time, seconds=seconds, tasks=tasks
+                )
+            )
+        later = entry.time
+    return models.PageModel(items=items, next=log.next)
+
+
+def read_records(call: Call, thread: str, ids: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """Read what was recorded after each of some checkpoints, as it is stored."""
+    found: list[list[dict[str, Any]]] = run(CheckpointStore(call.store).read_recorded(thread, ids))
+    return found or [[] for _ in ids]
+
+
+@RECORDINGS.post("/threads/{thread}/replays", status=200)
+def replay_thread(
+    call: Call, params: inputs.ThreadParams, body: inputs.ReplayRequest
+) -> admin_models.ReplayReportModel:
+    """Replay a recorded thread with the graph that the server was started with, and compare."""
+    store, graph = call.owned, call.service.options.graph
+    if not graph:
+        raise _unknown_code("graph", "--graph MODULE:NAME")
+    with call.service.replaying():
+        report = replay.run(
+            store,
+            graph,
+            thread=params.thread,
+            since=body.since,
+            until=body.until,
+            changes=body.changes,
+            timeout=call.service.options.replay_timeout,
+        )
+    first = report.divergence
+    kind = admin_models.ReplayReportModel
+    described = (
+        None if first is None else admin_models.DivergenceModel(**fields_of(admin_models.DivergenceModel, first))
+    )
+    return kind(**fields_of(kind, report, divergence=described))
+
+
+class _StateLists(Mapping[str, Sequence[Any]]):
+    """The lists that recorded inputs refer to: those of the state, of which only parts are read, and the results."""
+
+    def __init__(self, parts: StateParts, results: Sequence[Any]) -> None:
+        self._parts = parts
+        self._results = results
+
+    def __getitem__(self, name: str) -> Sequence[Any]:
+        return self._results if name == _RESULTS else _StateList(self._parts, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._parts.names(), _RESULTS))
+
+    def __len__(self) -> int:
+        return len(self._parts.names()) + 1
+
+
+class _StateList(Sequence[Any]):
+    """A list in a state, of which parts are read."""
+
+    def __init__(self, parts: StateParts, name: str) -> None:
+        self._parts = parts
+        self._name = name
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            if isinstance(index, slice):
+                return self._parts.slice(self._name, index.start, index.stop)
+            return self._parts.slice(self._name, index, index + 1)[0]
+        except (NotFoundError, LookupError, TypeError):  # the channel was removed, or holds something else now
+            return []
+
+    def __len__(self) -> int:
+        return self._parts.node((self._name,)).length or 0
+
+
+def to_tasks(
+    call: Call, thread: str, id: str, records: Sequence[Mapping[str, Any]]
+) -> Iterator[admin_models.RecordedTaskModel]:
+    """Yield the tasks that were recorded after a checkpoint, as they are sent."""
+    parts = read_parts(call, inputs.ValueParams(thread=thread, at=id))
+    numbers: dict[str, int] = {}
+    for record in records:
+        task = str(record.get("key", ""))
+        calls = [_restore_call(each) for each in record.get("calls", ())]
+        lists = _StateLists(parts, [each.result for each in calls])
+        first = numbers.get(task, 0)  # a task that ran again goes on counting
+        numbers[task] = first + len(calls)
+        yield admin_models.RecordedTaskModel(
+            task=task,
+            mode=str(record.get("mode", "full")),
+            resumed=[long_text(each, _LONGEST)[0] for each in record.get("resumed") or ()],
+            calls=[_to_call(f"{task}#{first + number}", each, lists) for number, each in enumerate(calls)],
+        )
+
+
+def _restore_call(record: Sequence[Any]) -> RecordedCall:
+    """Return a stored call. One whose values could not be stored has only its name."""
+    return RecordedCall.of_record([*record, *[None] * (6 - len(record))])
+
+
+def _to_call(name: str, call: RecordedCall, lists: _StateLists) -> admin_models.RecordedCallModel:
+    given, shown, total, known = call.input, list[models.MessageModel](), 0, True
+    if call.kind == "model" and isinstance(given, list) and len(given) == 2:
+        items, given = given
+        total = sum(map(_run_length, items))
+        last = decode_items(_tail(items, _MESSAGES), lists)
+        known = total <= _MESSAGES and MISSING not in last
+        shown = _messages([each for each in last if each is not MISSING], total - len(last))
+        given = given[1] if isinstance(given, list) and len(given) > 1 else None
+    answer = _messages([call.result], 0) if _is_object(call.result) else []
+    trees = [_short_json(each) for each in (given, call.result)]
+    error = _error_text(call.error) if call.end else ""
+    return admin_models.RecordedCallModel(
+        name=name,
+        kind=call.kind,
+        called=call.name,
+        input=trees[0][0],
+        messages=shown,
+        given=total,
+        result=trees[1][0],
+        answer=answer[0] if answer else None,
+        error=error[:_LONGEST],
+        chunks=len(call.chunks or ()),
+        ended=call.end > 0,
+        complete=known and len(error) <= _LONGEST and trees[0][1] and trees[1][1],
+    )
+
+
+def _error_text(stored: Any) -> str:
+    """Return a recorded error as text; empty if there is none. The text of one whose class is not known names it."""
+    if stored is None:
+        return ""
+    error = restore_error(stored)
+    name = type(error).__name__
+    return str(error) if name == "RecordedError" else f"{name}: {error}"
+
+
+def _short_json(value: Any) -> tuple[Any, bool]:
+    """Return a value as JSON, and True; the start of its text, and False, if it is long."""
+    text, whole = long_text(value, _LONGEST)
+    return (plain(value), True) if whole else (text, False)
+
+
+def _is_object(value: Any) -> bool:
+    return value is not None and not isinstance(value, str | int | float | list | tuple)
+
+
+def _messages(found: Sequence[Any], start: int) -> list[models.MessageModel]:
+    """Return values as messages; none if they are not."""
+    rendered = messages("recorded", default_codec.pack_items(found)) or ()
+    return [replace(to_message("", start + number, each), path="") for number, each in enumerate(rendered)]
+
+
+def _run_length(item: Sequence[Any]) -> int:
+    return int(item[2]) if len(item) == 3 and isinstance(item[0], str) else 1
+
+
+def _tail(items: Sequence[Sequence[Any]], count: int) -> list[Sequence[Any]]:
+    """Return what stands for the last of some encoded items."""
+    found: list[Sequence[Any]] = []
+    for item in reversed(items):
+        length = _run_length(item)
+        if length > count:
+            item = [item[0], item[1] + length - count, count]
+        if count:
+            found.insert(0, item)
+        count -= min(count, length)
+    return found

@@ -1,0 +1,131 @@
+"""What the pages of hooks show: the history of their calls, statistics, and a call with its replay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from holdfast.errors import HoldfastError, InvalidError
+from holdfast.hooks import POINTS
+from holdfast.interfaces.http import admin_models, inputs
+from holdfast.interfaces.http.problems import to_problem
+from holdfast.interfaces.http.recording_routes import (
+    get_hook_execution,
+    get_hook_statistics,
+    list_hook_executions,
+    replay_hook,
+)
+from holdfast.interfaces.http.service import Call
+from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.action_plan import ActionForm
+from holdfast.interfaces.web.page_renderer import python_text, shell_text
+
+FIELDS = ("hook", "point", "scope", "key", "slower_than", "since")
+ORDERS = {"slowest": "Slowest", "failing": "Failing", "most-called": "Most often"}
+_ROWS = 50
+_LONGEST = 4000
+_VALUES = ("value", "result", "metadata")
+"""The details of a call that are values, and shown one by one."""
+
+_DETAILS = {"before": "Version before", "error": "Error", "reason": "Reason"}
+
+
+def hook_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the history of hooks shows: a page of calls."""
+    given = {name: params.get(name, "").strip() for name in FIELDS}
+    failed = params.get("failed") == "true"
+    values: dict[str, Any] = {"given": given, "failed": failed, "points": sorted(POINTS), "items": [], "next": None}
+    values |= {"problem": None, "filtered": failed or any(given.values())}
+    present: dict[str, Any] = {name: value for name, value in given.items() if value}
+    try:
+        found = inputs.HookParams(**present, failed=failed, limit=_ROWS, cursor=params.get("cursor") or None)
+        page = list_hook_executions(call, found)
+    except InvalidError as error:
+        return {**values, "problem": to_problem(error)}
+    return {**values, "items": page.items, "next": page.next}
+
+
+def hook_statistics_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the statistics of hooks show: those that are slowest, that fail, or that are called most often."""
+    since, by = params.get("since", "").strip(), params.get("by", "slowest")
+    by = by if by in ORDERS else "slowest"
+    values: dict[str, Any] = {"since": since, "by": by, "orders": ORDERS, "items": [], "problem": None, "longest": 0.0}
+    try:
+        found = get_hook_statistics(call, inputs.HookStatisticsParams(since=since or None)).items
+    except InvalidError as error:
+        return {**values, "problem": to_problem(error)}
+    return {**values, "items": sorted(found, key=_SORT[by]), "longest": max((each.worst for each in found), default=0)}
+
+
+_SORT: Mapping[str, Any] = {
+    "slowest": lambda each: (-each.average, each.hook),
+    "failing": lambda each: (-each.failures / max(1, each.calls), -each.failures, each.hook),
+    "most-called": lambda each: (-each.calls, each.hook),
+}
+
+
+class CallValue(NamedTuple):
+    """A value that was recorded with a call."""
+
+    title: str
+    text: str
+    complete: bool
+
+
+def hook_call_values(call: Call, reference: str, form: ActionForm | None = None) -> dict[str, Any]:
+    """Return what the page of a call shows; with a form, also how its replay ended."""
+    found = get_hook_execution(call, inputs.HookExecutionParams(reference=reference))
+    detail = found.detail
+    shown = [CallValue(name.capitalize(), *long_text(detail[name], _LONGEST)) for name in _VALUES if name in detail]
+    exact = detail.get("recording") == "full"
+    code = call.service.options.hooks
+    values: dict[str, Any] = {
+        "found": found,
+        "values": shown,
+        "exact": exact,
+        "rest": {label: str(detail[name]) for name, label in _DETAILS.items() if name in detail},
+        "code": code,
+        "replayable": exact and bool(code) and call.service.may_write(call.caller),
+        "given": "" if form is None else form.text("value"),
+        "replayed": None,
+        "problem": None,
+    }
+    values["python"] = _python(found, code or "MODULE:FUNCTION", values["given"])
+    values["cli"] = _command(found, code or "MODULE:FUNCTION", values["given"])
+    if form is not None:
+        values |= _replay(call, reference, values["given"])
+    return values
+
+
+def _replay(call: Call, reference: str, given: str) -> dict[str, Any]:
+    try:
+        value = json.loads(given) if given else None
+    except ValueError as error:
+        return {"problem": to_problem(InvalidError(f"the value is not JSON: {error}", hint='A text is in "quotes"'))}
+    try:
+        call.require_write()
+        params = inputs.HookExecutionParams(reference=reference)
+        return {"replayed": replay_hook(call, params, inputs.HookReplayRequest(value=value))}
+    except HoldfastError as error:
+        return {"problem": to_problem(error)}
+
+
+def _python(found: admin_models.HookExecutionModel, code: str, value: str) -> str:
+    """Return the replay of a call as Python."""
+    key = f", key={python_text(found.key)}" if found.key else ""
+    other = f", value={value}" if value else ""
+    return (
+        "from datetime import datetime\nfrom holdfast import replay\n"
+        f"replay.run_hooks(store, {python_text(code)}, hook={python_text(found.hook)}, "
+        f"scope={python_text(found.scope)}{key},\n"
+        f"    since=datetime.fromisoformat({python_text(found.time.isoformat())}){other}, stop=lambda call: True)"
+    )
+
+
+def _command(found: admin_models.HookExecutionModel, code: str, value: str) -> str:
+    """Return the replay of the calls for the same key since then as a command: of one call, only Python can."""
+    key = f" --key {shell_text(found.key)}" if found.key else ""
+    other = f" --value {shell_text(value)}" if value else ""
+    where = f"--hook {shell_text(found.hook)} --scope {shell_text(found.scope)}{key}"
+    return f"holdfast replay hooks {shell_text(code)} {where} --since {found.time.isoformat()}{other}"
