@@ -7,58 +7,112 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.langgraph.recorder import RESULTS
-from holdfast.recording import VERSION, Call
-from holdfast.store import CheckpointStore, SavedCheckpoint, arun, split_name, thread_name
+from holdfast.recording import VERSION, Call, decode_items
+from holdfast.store import CheckpointStore, PendingWrite, SavedCheckpoint, arun, split_name, thread_name
 
 _STARTS = ("input", "update", "fork")
 """The sources of checkpoints that no task made: a run begins after them."""
 
 
+class RecordedCheckpoint(NamedTuple):
+    """A checkpoint without its state: a long thread has many, and each has all messages up to it."""
+
+    id: str
+    metadata: Mapping[str, Any]
+    writes: Sequence[PendingWrite]
+
+
 class Attempt(NamedTuple):
-    """One time that a task ran: its calls, what their inputs refer to, and the answers to its interrupts."""
+    """One time that a task ran: its calls, what their inputs refer to, and the answers to its interrupts. They refer to
+    the state of a checkpoint, by thread and id, and to the recorded results."""
 
     calls: list[Call]
-    bases: Mapping[str, Sequence[Any]]
+    at: tuple[str, str]
+    results: Sequence[Any]
     resumed: Sequence[Any]
-    mode: str
 
 
 class RecordedThread:
     """The checkpoints of a thread up to one, the oldest first, and the attempts of tasks by their keys."""
 
-    def __init__(self, checkpoints: list[SavedCheckpoint]) -> None:
-        self.checkpoints = checkpoints
+    def __init__(self, store: CheckpointStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self.checkpoints: list[RecordedCheckpoint] = []
         self.attempts: dict[str, list[Attempt]] = {}
         self.parameters: dict[str, Any] = {}
         """The parameters of models' calls by their digests."""
         self.note = ""
+        self._lists: dict[tuple[str, str], Mapping[str, Sequence[Any]]] = {}
+        """The lists of the states that were loaded last, and of all states of subgraphs."""
 
     @classmethod
     async def load(cls, store: CheckpointStore, thread_id: str, at: str | None = None) -> RecordedThread:
         """Load a thread up to its latest checkpoint, or another one."""
         name = thread_name(thread_id)
-        found = await arun(store.get(name, at))
-        if found is None:
+        thread = cls(store, name)
+        latest = await arun(store.get(name, at))
+        if latest is None:
             raise NotFoundError("there is no such checkpoint", where=f"thread {thread_id!r}")
-        chain = [found]
-        while chain[-1].parent is not None and (found := await arun(store.get(name, chain[-1].parent))) is not None:
-            chain.append(found)
-        thread = cls(chain[::-1])
-        tasks = {write.task_id for each in chain for write in each.writes}
-        for each in thread.checkpoints:
-            thread._add(each)
+        saved: dict[str, tuple[RecordedCheckpoint, str | None, list[dict[str, Any]]]] = {}
+        async for page in await arun(store.list_checkpoints([name])):  # a page is read quicker than its checkpoints
+            for each in page:
+                head = RecordedCheckpoint(each.id, each.metadata, each.writes)
+                saved[each.id] = (head, each.parent, each.recorded)
+        chain = []
+        id: str | None = latest.id
+        while id is not None and id in saved:
+            chain.append(saved.pop(id))
+            id = chain[-1][1]
+        for head, _, recorded in reversed(chain):
+            thread.checkpoints.append(head)
+            thread._add((name, head.id), recorded)
+        tasks = {write.task_id for each in thread.checkpoints for write in each.writes}
         for other in await arun(store.namespaces(name)):
             namespace = split_name(other)[1]
             task = namespace.partition("|")[0].partition(":")[2]
             if namespace and (not task or task in tasks):
                 below = [each async for page in await arun(store.list_checkpoints([other])) for each in page]
                 for each in reversed(below):
-                    thread._add(each)
+                    thread._add((other, each.id), each.recorded)
+                    if each.recorded:
+                        thread._lists[other, each.id] = _lists_of(each)
         return thread
 
-    def _add(self, checkpoint: SavedCheckpoint) -> None:
-        lists = {name: value for name, value in checkpoint.state.items() if isinstance(value, list)}
-        for record in checkpoint.recorded:
+    async def load_run(self, run: Sequence[RecordedCheckpoint]) -> list[SavedCheckpoint]:
+        """Load the states of a run. Those that were loaded before it are forgotten."""
+        for place in [place for place in self._lists if place[0] == self._name]:
+            del self._lists[place]
+        loaded = [await self._get(each.id) for each in run]
+        self._lists |= {(self._name, each.id): _lists_of(each) for each in loaded if each.recorded}
+        return loaded
+
+    async def _get(self, id: str) -> SavedCheckpoint:
+        found = await arun(self._store.get(self._name, id))
+        assert found is not None  # noqa: S101 - nobody else has the store
+        return found
+
+    def bases(self, attempt: Attempt) -> dict[str, Sequence[Any]]:
+        """Return the lists that the inputs of calls refer to, of a run that is loaded."""
+        return {**self._lists.get(attempt.at, {}), RESULTS: attempt.results}
+
+    async def resolve(self, key: str) -> list[list[Any]]:
+        """Return the calls of all attempts of a task, with their inputs in full, to be compared."""
+        calls = []
+        for attempt in self.attempts.get(key, ()):
+            thread, id = attempt.at
+            bases = self.bases(attempt)
+            if thread == self._name:
+                bases |= _lists_of(await self._get(id))
+            for call in attempt.calls:
+                given = call.input
+                if call.kind == "model":
+                    given = [decode_items(call.input[0], bases), call.input[1][0]]
+                calls.append([call.kind, call.name, given, call.result, call.error])
+        return calls
+
+    def _add(self, at: tuple[str, str], records: Sequence[Mapping[str, Any]]) -> None:
+        for record in records:
             if record.get("v") != VERSION:
                 self.note = "a newer release of Holdfast recorded it"
                 continue
@@ -70,12 +124,12 @@ class RecordedThread:
             for call in calls:
                 if call.kind == "model" and len(call.input[1]) > 1:
                     self.parameters[call.input[1][0]] = call.input[1][1]
-            bases = {**lists, RESULTS: [call.result for call in calls]}
-            self.attempts.setdefault(record["key"], []).append(Attempt(calls, bases, record.get("resumed", ()), mode))
+            attempt = Attempt(calls, at, [call.result for call in calls], record.get("resumed", ()))
+            self.attempts.setdefault(record["key"], []).append(attempt)
 
-    def runs(self, since: str | None = None) -> list[list[SavedCheckpoint]]:
+    def runs(self, since: str | None = None) -> list[list[RecordedCheckpoint]]:
         """Return the checkpoints of each run, from the one that it began after; only from one checkpoint on."""
-        runs: list[list[SavedCheckpoint]] = []
+        runs: list[list[RecordedCheckpoint]] = []
         started = since is None
         for each in self.checkpoints:
             begins = not runs or each.metadata.get("source") in _STARTS
@@ -103,3 +157,7 @@ class RecordedThread:
             if hasattr(result, "model_copy") and not isinstance(value, Mapping):
                 value = result.model_copy(update={"content": value})
             call.result, call.error, call.chunks = value, None, None
+
+
+def _lists_of(checkpoint: SavedCheckpoint) -> dict[str, Sequence[Any]]:
+    return {name: value for name, value in checkpoint.state.items() if isinstance(value, list)}

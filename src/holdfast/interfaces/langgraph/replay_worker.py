@@ -28,7 +28,7 @@ async def answer(order: dict[str, Any], recording: bytes) -> dict[str, Any]:
     if "size" in order:
         other = await _load(recording[size:])
         other_id = order["other"] or await _only_thread(other)
-        found = compare_threads(thread_id, thread, await RecordedThread.load(other._checkpoints, other_id))
+        found = await compare_threads(thread_id, thread, await RecordedThread.load(other._checkpoints, other_id))
         return found.to_json()
     thread.change(order["changes"])
     replayer = Replayer(thread_id, thread, HoldfastSaver(await aopen("memory://")))

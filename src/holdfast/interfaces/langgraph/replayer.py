@@ -18,7 +18,7 @@ from langgraph.types import Command
 
 from holdfast.errors import InvalidError
 from holdfast.interfaces.langgraph import contents, names
-from holdfast.interfaces.langgraph.recorded_thread import Attempt, RecordedThread
+from holdfast.interfaces.langgraph.recorded_thread import Attempt, RecordedCheckpoint, RecordedThread
 from holdfast.interfaces.langgraph.recorder import RunRecorder
 from holdfast.interfaces.langgraph.replay_loop import ReplayLoop
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
@@ -76,11 +76,11 @@ class ReplayRecorder(RunRecorder):
         self._step = max(self._step, step)
         number = self._count[key] = self._count.get(key, -1) + 1
         attempts = self.thread.attempts.get(key, [])
-        recorded = attempts[number] if number < len(attempts) else Attempt([], {}, (), "full")
+        recorded = attempts[number] if number < len(attempts) else Attempt([], ("", ""), (), ())
         self.interrupts.pop(key, None)
 
         def compare(kind: str, before: Any, given: Any) -> str | None:
-            return self._compare(kind, before, given, recorded.bases)
+            return self._compare(kind, before, given, self.thread.bases(recorded))
 
         is_last = step >= self.last_step and number >= len(attempts)
         journal = ReplayJournal(key, step, list(recorded.calls), compare, self.divergences.append, is_last)
@@ -202,13 +202,14 @@ class Replayer:
         """Replay all runs, or those from a checkpoint on, up to the first divergence."""
         start, recorder = time.monotonic(), self.recorder
         recorder.last_step = _step(self._thread.checkpoints[-1]) + 1
-        state: Any = self._thread.checkpoints[-1].state
+        (latest,) = await self._thread.load_run(self._thread.checkpoints[-1:])
+        state: Any = latest.state
         only = self._thread.checkpoints[0].metadata.get("source") if len(self._thread.checkpoints) == 1 else "several"
         if since is None and only == "loop":
             self._thread.note = "only its end is there: it was pruned, or the run saved no steps (durability='exit')"
         if not self._thread.note:
             for run in self._thread.runs(since):
-                state = await self._replay_run(graph, run)
+                state = await self._replay_run(graph, await self._thread.load_run(run))
                 if recorder.divergences:
                     break
         if recorder.divergences and not self._thread.attempts:
@@ -324,7 +325,7 @@ class Replayer:
                 self._report("output", "the state after this step differs", _step(each), found)
                 return
         further = [step for step in replayed if step > _step(run[-1])]
-        if further and run[-1] is not self._thread.checkpoints[-1]:
+        if further and run[-1].id != self._thread.checkpoints[-1].id:
             self._report("steps", "the run makes more steps than the recorded one", min(further))
 
     def _config(self, first: SavedCheckpoint) -> RunnableConfig:
@@ -338,7 +339,7 @@ class Replayer:
         return {"configurable": configurable, "callbacks": [self.recorder]}
 
 
-def compare_threads(thread_id: str, before: RecordedThread, after: RecordedThread) -> ReplayReport:
+async def compare_threads(thread_id: str, before: RecordedThread, after: RecordedThread) -> ReplayReport:
     """Compare two recordings: their states step by step, and the calls of their tasks."""
     found: list[Divergence] = []
     others = {_step(each): each for each in after.checkpoints}
@@ -346,14 +347,14 @@ def compare_threads(thread_id: str, before: RecordedThread, after: RecordedThrea
         other = others.pop(_step(each), None)
         if other is None:
             found.append(Divergence("steps", "the other run has no such step", _step(each)))
-        elif (text := difference(each.state, other.state)) is not None:
+            continue
+        (state,), (other_state,) = await before.load_run([each]), await after.load_run([other])
+        if (text := difference(state.state, other_state.state)) is not None:
             found.append(Divergence("output", "the state after this step differs", _step(each), _AFTER_TASKS, 0, text))
     found += [Divergence("steps", "only the other run has this step", step) for step in others]
     calls = 0
     for key in {*before.attempts, *after.attempts}:
-        a, b = (
-            [call for attempt in each.attempts.get(key, ()) for call in _resolved(attempt)] for each in (before, after)
-        )
+        a, b = await before.resolve(key), await after.resolve(key)
         calls += len(a)
         step = int(key.rpartition("|")[2].partition(":")[0])
         for number in range(max(len(a), len(b))):
@@ -365,16 +366,5 @@ def compare_threads(thread_id: str, before: RecordedThread, after: RecordedThrea
     return ReplayReport(thread_id, len(before.checkpoints), calls, 0.0, first_of(found), len(found), not note, note)
 
 
-def _resolved(attempt: Attempt) -> list[Any]:
-    """Return the calls of a task with their inputs and results, to be compared."""
-    calls = []
-    for call in attempt.calls:
-        given = call.input
-        if call.kind == "model":
-            given = [decode_items(call.input[0], attempt.bases), call.input[1][0]]
-        calls.append([call.kind, call.name, given, call.result, call.error])
-    return calls
-
-
-def _step(checkpoint: SavedCheckpoint) -> int:
+def _step(checkpoint: SavedCheckpoint | RecordedCheckpoint) -> int:
     return int(checkpoint.metadata.get("step", 0))
