@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
@@ -17,6 +18,8 @@ from holdfast.backends.tables import BRANCHES, LINES, NODES, STEPS, TABLES, Scal
 from holdfast.errors import InvalidError
 
 WRITERS = 4
+_PATIENCE = 60
+"""For how many seconds writers wait for a reader, at most."""
 
 MALFORMED = ("", "x", "0", "sqlite", "memory.", "elsewhere.1.2", "sqlite.-1", "redis.a.b.c", ".", "\0")
 
@@ -119,9 +122,12 @@ class ChangeFeed(Suite):
         """Whatever was acknowledged when a poll starts was named by it, or by one before."""
         acknowledged: list[tuple[str, str]] = []
         each = max(10, self.watched // 2)
+        polled = Event()
 
         def write(worker: int) -> None:
             for number in range(each):
+                if number == each // 2:
+                    polled.wait(_PATIENCE)  # or they may all have written before the first poll
                 line = f"{worker}-{number}"
                 batch = [Create(STEPS, step(line=line)), Create(BRANCHES, row_of(BRANCHES, "tenant", line, 1))]
                 assert run(handles[worker].apply(batch)) is None
@@ -143,6 +149,7 @@ class ChangeFeed(Suite):
                 assert named >= set(before), f"missed: {sorted(set(before) - named)[:5]}"
                 token = found.token
                 polls += 1
+                polled.set()
             for writer in writers:
                 writer.result()
         assert polls > 1
