@@ -45,12 +45,14 @@ ELSEWHERE = {
     ("DELETE", "/api/v1/agents/{id}/timers/{name}"),
     ("POST", "/api/v1/backups/{name}"),
     ("POST", "/api/v1/backups/{name}/drills"),
+    ("POST", "/api/v1/hooks/executions/{reference}/replays"),
     ("POST", "/api/v1/jobs/{name}/runs"),
     ("PUT", "/api/v1/jobs/{name}/pause"),
     ("DELETE", "/api/v1/jobs/{name}/pause"),
     ("POST", "/api/v1/keys/rotations"),
+    ("POST", "/api/v1/threads/{thread}/replays"),
 }
-"""Operations that `test_agent_steps.py`, `test_records.py` and `test_remote.py` try."""
+"""Operations that `test_agent_steps.py`, `test_recordings.py`, `test_records.py` and `test_remote.py` try."""
 
 
 def test_every_change_is_made_and_fits_the_document(writable: ServedStore) -> None:
