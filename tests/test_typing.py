@@ -53,7 +53,13 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "MYPYPATH": str(PROJECT / "src")}
 
 
-CHECKERS = pytest.mark.parametrize("errors_of", [errors_of_mypy, errors_of_pyright], ids=["mypy", "pyright"])
+CHECKERS = pytest.mark.parametrize(
+    "errors_of",
+    [
+        pytest.param(errors_of_mypy, id="mypy"),
+        pytest.param(errors_of_pyright, id="pyright", marks=pytest.mark.nightly),
+    ],
+)
 
 
 @CHECKERS

@@ -191,6 +191,7 @@ def gone_at(scene: Scene, base: Base, at: int, policy: str, order: str) -> None:
     After(scene, base, at, backend, effects.copy).resolve(policy, order)
 
 
+@pytest.mark.nightly
 def test_gone_at_every_place_between_its_commits(subtests: pytest.Subtests) -> None:
     ways = itertools.cycle(itertools.product(POLICIES, ORDERS))
     resolved = set()

@@ -58,6 +58,7 @@ def test_a_transfer_is_so_many_commits() -> None:
         assert whole.commits == COMMITS
 
 
+@pytest.mark.nightly
 def test_cut_off_at_every_commit(tmp_path: Path, subtests: pytest.Subtests) -> None:
     policies: tuple[OnIncomplete, ...] = ("back", "forward")
     for number, ((at, after), policy, by_id) in enumerate(itertools.product(CUTS, policies, (False, True))):

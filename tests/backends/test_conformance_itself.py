@@ -87,6 +87,7 @@ def without_shrinking() -> Iterator[None]:
     settings.load_profile(before)
 
 
+@pytest.mark.nightly
 def test_every_broken_backend_fails(pytester: pytest.Pytester) -> None:
     found = run_file(pytester, ALL_BROKEN)
     expected = {(f"Test{name}", test) for name, (_, tests) in BROKEN.items() for test in tests}

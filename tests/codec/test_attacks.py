@@ -633,6 +633,7 @@ HANGS = {
 }  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_no_value_takes_long_to_read(subtests: pytest.Subtests) -> None:
     code = """
     import random, re, tests.codec.gadgets
@@ -660,6 +661,7 @@ GROWS = {
 }
 
 
+@pytest.mark.nightly
 def test_no_value_takes_much_more_memory_than_its_bytes(subtests: pytest.Subtests) -> None:
     """At most some 80 bytes a value, and a few copies of every byte."""
     code = """

@@ -40,7 +40,7 @@ from tests.engine.pruned import (
 )
 from tests.engine.test_histories import Thread, scripts
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
-from tests.support.nightly import examples
+from tests.support.nightly import examples, mostly_nightly
 
 COPY = Line("", "copy")
 OTHER = Line("else", "t")
@@ -193,7 +193,7 @@ def states_of(store: Store, thread: str = "t") -> dict[str, Any]:
     return {each.id: store.get(thread, each.id).state for each in store.log(thread).all()}
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", mostly_nightly(CHANGES, daily=["append", "prune"]))
 def test_the_source_changes_meanwhile(fresh: Backends, change: str) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())

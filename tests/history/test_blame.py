@@ -185,7 +185,7 @@ def long_line() -> CountingBackend:
     counting = CountingBackend(run(MemoryBackend.open("memory://")))
     store = store_on(counting, cache_bytes=64 << 20)
     messages: list[HumanMessage] = []
-    memory: dict[str, Any] = {f"key {number}": "value " * 10 for number in range(1000)}
+    memory: dict[str, Any] = {f"key {number}": "value " * 10 for number in range(300)}
     for number in range(1000):
         messages = [*messages, said(number)]
         memory = {**memory, "key 7": number} if number % 10 == 0 else memory

@@ -74,12 +74,12 @@ def check_salvage(rows: Rows, count: int, seed: int) -> None:
 
 @pytest.mark.parametrize("pruned", mostly_nightly([False, True], daily=[True]))
 def test_from_an_intact_copy_all_is_equal_again(pruned: bool) -> None:
-    check_from_copy(small(pruned=pruned), 30, 1)
+    check_from_copy(small(pruned=pruned), 12, 1)
 
 
 @pytest.mark.parametrize("pruned", mostly_nightly([False, True], daily=[True]))
 def test_without_one_all_that_reads_is_kept(pruned: bool) -> None:
-    check_salvage(small(pruned=pruned), 30, 2)
+    check_salvage(small(pruned=pruned), 12, 2)
 
 
 def test_a_column_that_no_hash_covers_is_as_in_the_copy() -> None:
@@ -258,7 +258,7 @@ def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_
     spoilt = {each: row for each, row in spoilt.items() if each != at}
     truth = picture(loaded(rows))
     readable = readable_in(spoilt)
-    for lives in range(0, 400, 7):
+    for lives in range(0, 400, 17):
         engine = loaded(spoilt)
         mortal = Mortal(engine.context.stored, lives)
         sources = [RepairSource(loaded(rows))] if copy else []

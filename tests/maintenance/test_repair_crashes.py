@@ -107,6 +107,7 @@ with holdfast.open(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.nightly
 def test_a_process_that_is_killed_while_it_puts_a_file_in_order(tmp_path: Path) -> None:
     killed, delays = 0, [0.0, 0.02, 0.05, 0.1]
     for number in range(30):

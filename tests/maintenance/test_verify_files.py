@@ -110,6 +110,7 @@ def check(kind: str, folder: Path, places: Iterator[tuple[Path, int]]) -> Counte
     return seen
 
 
+@pytest.mark.nightly
 def test_every_page_of_a_sqlite_file_is_looked_at(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     made("sqlite", folder)

@@ -114,6 +114,7 @@ def peak() -> Iterator[list[int]]:
         gc.enable()
 
 
+@pytest.mark.nightly
 def test_content_takes_a_few_megabytes_of_memory(tmp_path: Path, subtests: pytest.Subtests) -> None:
     size = 24 * MB
     with holdfast.open(tmp_path / "a.db") as store:

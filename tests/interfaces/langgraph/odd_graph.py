@@ -108,7 +108,7 @@ async def retried(state: State) -> dict[str, Any]:
 
 async def timed_out(state: State) -> dict[str, Any]:
     """Give up on a model, a stream and a tool that hang."""
-    notes = []
+    notes: list[str] = []
     for call in (
         lambda: model.ainvoke([*state.messages, HumanMessage("hang")]),
         lambda: _collect(streaming.astream([HumanMessage("hang")]), notes),

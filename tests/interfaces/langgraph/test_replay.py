@@ -125,6 +125,7 @@ def test_a_run_replays_from_any_checkpoint(short: Store, number: int) -> None:
     assert report.steps == len(steps) - 1 - steps.index(steps[number])
 
 
+@pytest.mark.nightly
 def test_a_run_without_steps_does_not_match(short: Store) -> None:
     record(short, "end", 1)
     short.maintenance.prune("end", keep_latest=True)

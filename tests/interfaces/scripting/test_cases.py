@@ -91,7 +91,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[An
         patch.setattr(state.State, "count", state.State.__len__, raising=False)
         patch.chdir(tmp_path_factory.mktemp("python"))  # where the repository is
         names["store"] = store
-        make_clerk(store)
+        make_clerk(store, "clerk-1")
         yield [run_in_python(line, names) for line, _ in cases()]
 
 
@@ -134,7 +134,7 @@ def test_languages_agree(
             code={name: name for name in (REGISTER, KIND)},
         ) as sandbox,
     ):
-        make_clerk(store)
+        make_clerk(store, "clerk-1")
         sandbox.run(SETUP[language])
         for (line, _), (value, code) in zip(cases(), expected, strict=True):
             with case(subtests, line):

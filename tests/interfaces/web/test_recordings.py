@@ -98,6 +98,7 @@ def test_a_server_without_the_code_shows_the_recording_and_the_command(served: S
         assert post(served, path, [], csrf="0").status == 403
 
 
+@pytest.mark.nightly
 def test_a_run_is_tried_with_another_result(page: Any, knowing: ServedStore) -> None:
     page.goto(f"{knowing.url}/threads/weather?tab=recording")
     page.keyboard.press("1")
