@@ -33,4 +33,4 @@ def test_the_source_and_the_list_of_parts(tmp_path: Path) -> None:
     assert b"msgspec" in (ROOT / "build" / "sbom.json").read_bytes()
     bandit = ROOT / "build" / "audit" / "bin" / "bandit"
     (tmp_path / "planted.py").write_text("import pickle\npickle.loads(b'')\n")
-    assert subprocess.run([str(bandit), "-q", str(tmp_path)], capture_output=True, check=False).returncode == 1
+    assert subprocess.run([str(bandit), "-q", "-r", str(tmp_path)], capture_output=True, check=False).returncode == 1

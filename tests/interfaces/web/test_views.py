@@ -70,7 +70,7 @@ def test_views_lead_from_lists_to_what_they_list(page: Any, writable: ServedStor
         ("/timeline", "tbody th a >> nth=0", "text=What it led to"),
         ("/timeline?query=kind%3Acheckpoint", "text=details >> nth=0", ".detail[open] pre"),
         ("/hooks", "tbody th a >> nth=0", "text=Context"),
-        ("/hooks/statistics", "tbody th a >> nth=0", "tbody >> text=limit_discount"),
+        ("/hooks/statistics", "tbody >> text=limit_discount", "text=Only failures"),
         ("/threads/weather", "text=recorded >> nth=0", "text=Take the coast path."),
         ("/verify", "button.primary >> text=Verify", "text=Everything is as it was written"),
         ("/metrics/plots", "text=Copy as", "svg.plot rect"),
