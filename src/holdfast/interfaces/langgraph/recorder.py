@@ -303,6 +303,10 @@ def _name_of(serialized: Mapping[str, Any] | None, kwargs: Mapping[str, Any]) ->
     return str(found.get("name") or last or kwargs.get("name") or "model")
 
 
+_CHUNK_FIELDS = frozenset(AIMessageChunk.model_fields) - {"content", "type", "id"}
+"""The fields of a chunk that are stored if they have a value."""
+
+
 def encode_chunks(chunks: list[Any], message: Any) -> list[Any]:
     """Return the chunks of a message as they are stored: of those that only continue its text, the length."""
     text = getattr(message, "content", None)
@@ -312,13 +316,9 @@ def encode_chunks(chunks: list[Any], message: Any) -> list[Any]:
 
 
 def _encode_chunk(chunk: Any, id: str) -> Any:
-    rest = {
-        name: value
-        for name, value in chunk.__dict__.items()
-        if value and name not in ("content", "type", "id") and name in type(chunk).model_fields
-    }
     if type(chunk) is not AIMessageChunk or chunk.id != id:
         return chunk
+    rest = {name: value for name, value in chunk.__dict__.items() if value and name in _CHUNK_FIELDS}
     return [len(chunk.content), rest] if rest else len(chunk.content)
 
 
