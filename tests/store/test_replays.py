@@ -68,6 +68,14 @@ def test_hooks_are_replayed_with_another_value_and_one_by_one(store: Store) -> N
     assert caught.value.code == "replay-diverged"
 
 
+def test_one_call_is_replayed_by_its_reference(store: Store) -> None:
+    changed = next(each for each in store.hooks.history(scope="agent:a") if each.outcome == "changed")
+    (found,) = replay.run_hooks(store, REGISTER, reference=changed.reference).check().calls
+    assert (found.outcome, found.recorded_seconds) == ("changed", changed.duration)
+    with pytest.raises(NotFoundError):
+        replay.run_hooks(store, REGISTER, reference=f"9{changed.reference}")
+
+
 def test_only_full_records_are_replayed(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as opened:
         opened.hooks.before("state.set", name="limit")(lambda call: call.value + 1)

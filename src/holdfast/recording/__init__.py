@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from holdfast.recording.errors import store_error as store_error
     from holdfast.recording.isolation import isolate as isolate
     from holdfast.recording.journal import MODES as MODES
+    from holdfast.recording.journal import RESULTS as RESULTS
     from holdfast.recording.journal import VERSION as VERSION
     from holdfast.recording.journal import Call as Call
     from holdfast.recording.journal import DivergedRun as DivergedRun
@@ -53,6 +54,7 @@ _MODULES = {
     "holdfast.recording.isolation": ("isolate",),
     "holdfast.recording.journal": (
         "MODES",
+        "RESULTS",
         "VERSION",
         "Call",
         "DivergedRun",

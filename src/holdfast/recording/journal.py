@@ -23,6 +23,9 @@ from holdfast.recording.errors import restore_error, store_error
 VERSION = 1
 """The version of the stored form."""
 
+RESULTS = "@results"
+"""The name of a task's own results, for inputs that refer to them."""
+
 CallKind: TypeAlias = Literal["model", "tool", "call", "clock", "random", "uuid", "step", "timer", "signal", "version"]
 """The kinds of calls: of a chat model, of a tool, of any function that was wrapped; sources of values; and of agents,
 the durable steps, timers, signals and versions of the code."""

@@ -26,6 +26,9 @@ _HOOKS = "holdfast.store.hook_worker"
 _BATCH = 1000
 """How many calls one process replays."""
 
+_NOT_REPLAYED = ("late", "skipped")
+"""Nobody knows how a late call ended, and a skipped one was not made."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCall:
@@ -93,6 +96,7 @@ def run_hooks(
     scope: str | None = None,
     key: str | None = None,
     since: Time | None = None,
+    reference: str | None = None,
     limit: int = _BATCH,
     value: Any = None,
     stop: Callable[[ReplayedCall], bool] | None = None,
@@ -102,15 +106,20 @@ def run_hooks(
     """Replay recorded calls of hooks, the oldest first, with the hooks that a function of today's code registers.
 
     `register` names it as `module:function`: it is called with a fork of the store, in another process, and whatever
-    the hooks change there is thrown away. `value` is given to them in place of the recorded one. With `stop`, calls are
-    replayed one by one, until it returns True. Only calls that were recorded in full are replayed. Replaying needs the
-    store itself, not an identity's view of it, and is recorded in the audit.
+    the hooks change there is thrown away. With a `reference`, only that call is replayed. `value` is given to them in
+    place of the recorded one. With `stop`, calls are replayed one by one, until it returns True. Only calls that were
+    recorded in full are replayed. Replaying needs the store itself, not an identity's view of it, and is recorded in
+    the audit.
     """
     require_owner(store)
-    history = store.hooks.history(hook, scope=scope, key=key, since=since, limit=min(limit, _BATCH))
-    calls = (each for each in history.all() if each.outcome != "skipped")  # it was not called
-    found = list(islice(calls, limit))[::-1]
-    exact = [each for each in found if each.is_exact and each.outcome != "late"]  # nobody knows how that ended
+    if reference is not None:
+        found = [store.hooks.get(reference)]
+        hook = found[0].hook
+    else:
+        history = store.hooks.history(hook, scope=scope, key=key, since=since, limit=min(limit, _BATCH))
+        calls = (each for each in history.all() if each.outcome != "skipped")
+        found = list(islice(calls, limit))[::-1]
+    exact = [each for each in found if each.is_exact and each.outcome not in _NOT_REPLAYED]
     if found and not exact:
         raise UnsupportedError(
             "these calls are not recorded in full, and cannot be replayed",

@@ -90,8 +90,8 @@ def test_a_server_without_the_code_shows_the_recording_and_the_command(served: S
     assert "This thread is not recorded" in get(served, "/threads/support-1/HEAD/recording").text
     called = get(served, find_call(served.store)).text
     assert "--write --hooks MODULE:FUNCTION" in called
-    assert "holdfast replay hooks MODULE:FUNCTION --hook limit_discount --scope agent:clerk --key discount" in called
-    assert "replay.run_hooks(store, &#39;MODULE:FUNCTION&#39;, hook=&#39;limit_discount&#39;" in called
+    assert "holdfast replay hooks MODULE:FUNCTION --reference " in called
+    assert "replay.run_hooks(store, &#39;MODULE:FUNCTION&#39;, reference=&#39;" in called
     for path in (RECORDING, find_call(served.store)):  # neither has a form; whoever sends one is refused
         refused = post(served, path, [("value", "1"), ("change", "1:look#0")])
         assert "the store is served read-only" in refused.text

@@ -113,6 +113,7 @@ def run(
 @click.option("--scope", help="Only calls for this scope.")
 @click.option("--key", help="Only calls for this key.")
 @click.option("--since", metavar="TIME", help="Only calls since then, such as 2h.")
+@click.option("--reference", metavar="TEXT", help="Only this call, by the reference that `hooks history --json` shows.")
 @click.option("--limit", type=int, default=1000, show_default=True, help="How many calls, the latest ones.")
 @click.option("--value", metavar="JSON", help="Give the hooks this value in place of the recorded one.")
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Set a variable for the code; may be repeated.")
@@ -124,6 +125,7 @@ def hooks(
     scope: str | None,
     key: str | None,
     since: str | None,
+    reference: str | None,
     limit: int,
     value: str | None,
     env: tuple[str, ...],
@@ -146,6 +148,7 @@ def hooks(
         scope=scope,
         key=key,
         since=since,
+        reference=reference,
         limit=limit,
         value=None if value is None else _json(value, "--value"),
         env=dict(map(_pair, env)),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast import MISSING, replay
 from holdfast.codec import default_codec
-from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
+from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from holdfast.hooks import HookExecution
 from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import admin_models, inputs, models
@@ -18,8 +18,8 @@ from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import fields_of, get_log, read_parts, to_message
 from holdfast.interfaces.http.values import StateParts, long_text
+from holdfast.recording import RESULTS, decode_items, restore_error
 from holdfast.recording import Call as RecordedCall
-from holdfast.recording import decode_items, restore_error
 from holdfast.store import CheckpointStore, messages, run
 
 RECORDINGS = RouteTable()
@@ -30,12 +30,7 @@ _LONGEST = 4000
 _MESSAGES = 6
 """How many of the messages that a model was given are sent: the last ones."""
 
-_LATER = 10_000
-"""How many calls of the same hook after one are looked through to replay it."""
-
 _MAX_STEPS = 200
-_RESULTS = "@results"
-"""The name by which the inputs of a task's calls refer to the results of its earlier ones."""
 
 
 # Hooks ------------------------------------------------------------------------------------------------------------
@@ -85,27 +80,15 @@ def replay_hook(
     store, code = call.owned, call.service.options.hooks
     if not code:
         raise _unknown_code("hooks", "--hooks MODULE:FUNCTION")
-    recorded = store.hooks.get(params.reference)
-    # The oldest call since then is this one, if they are not too many.
-    which: dict[str, Any] = {"scope": recorded.scope, "key": recorded.key or None, "since": recorded.time}
-    if store.hooks.history(recorded.hook, **which, limit=_LATER).next is not None:
-        raise UnsupportedError(
-            f"the hook was called more than {_LATER:,} times there since", hint="Replay a range of calls from Python"
-        )
     with call.service.replaying():
         report = replay.run_hooks(
             store,
             code,
-            hook=recorded.hook,
-            **which,
-            limit=_LATER,
+            reference=params.reference,
             value=body.value,
-            stop=lambda _: True,
             timeout=call.service.options.replay_timeout,
         )
-    found = report.calls[0] if report.calls else None
-    if found is None or not recorded.is_exact or found.recorded_seconds != recorded.duration:
-        raise ConflictError("this call cannot be replayed alone: another one is recorded for the same moment")
+    found = report.calls[0]
     return admin_models.ReplayedCallModel(**fields_of(admin_models.ReplayedCallModel, found))
 
 
@@ -186,10 +169,10 @@ class _StateLists(Mapping[str, Sequence[Any]]):
         self._results = results
 
     def __getitem__(self, name: str) -> Sequence[Any]:
-        return self._results if name == _RESULTS else _StateList(self._parts, name)
+        return self._results if name == RESULTS else _StateList(self._parts, name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*self._parts.names(), _RESULTS))
+        return iter((*self._parts.names(), RESULTS))
 
     def __len__(self) -> int:
         return len(self._parts.names()) + 1

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.langgraph.recorder import RESULTS
-from holdfast.recording import VERSION, Call, decode_items
+from holdfast.recording import RESULTS, VERSION, Call, decode_items
 from holdfast.store import CheckpointStore, PendingWrite, SavedCheckpoint, arun, split_name, thread_name
 
 _STARTS = ("input", "update", "fork")

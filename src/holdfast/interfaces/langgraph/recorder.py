@@ -21,6 +21,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 from holdfast.errors import InvalidError
 from holdfast.recording import (
     MODES,
+    RESULTS,
     VERSION,
     Call,
     RecordMode,
@@ -32,9 +33,6 @@ from holdfast.recording import (
     snapshot,
 )
 from holdfast.recording import plain as to_plain
-
-RESULTS = "@results"
-"""The name of a task's own results, for inputs that refer to them."""
 
 _PULL = "__pregel_pull"
 _MAX_TASKS = 10_000

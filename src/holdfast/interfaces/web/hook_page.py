@@ -113,19 +113,12 @@ def _replay(call: Call, reference: str, given: str) -> dict[str, Any]:
 
 def _python(found: admin_models.HookExecutionModel, code: str, value: str) -> str:
     """Return the replay of a call as Python."""
-    key = f", key={python_text(found.key)}" if found.key else ""
     other = f", value={value}" if value else ""
-    return (
-        "from datetime import datetime\nfrom holdfast import replay\n"
-        f"replay.run_hooks(store, {python_text(code)}, hook={python_text(found.hook)}, "
-        f"scope={python_text(found.scope)}{key},\n"
-        f"    since=datetime.fromisoformat({python_text(found.time.isoformat())}){other}, stop=lambda call: True)"
-    )
+    arguments = f"{python_text(code)}, reference={python_text(found.reference)}{other}"
+    return f"from holdfast import replay\nreplay.run_hooks(store, {arguments})"
 
 
 def _command(found: admin_models.HookExecutionModel, code: str, value: str) -> str:
-    """Return the replay of the calls for the same key since then as a command: of one call, only Python can."""
-    key = f" --key {shell_text(found.key)}" if found.key else ""
+    """Return the replay of a call as a command."""
     other = f" --value {shell_text(value)}" if value else ""
-    where = f"--hook {shell_text(found.hook)} --scope {shell_text(found.scope)}{key}"
-    return f"holdfast replay hooks {shell_text(code)} {where} --since {found.time.isoformat()}{other}"
+    return f"holdfast replay hooks {shell_text(code)} --reference {shell_text(found.reference)}{other}"
