@@ -11,12 +11,17 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.nightly import EVERYDAY_EXAMPLES
 from tests.support.temporary_root import temporary_root
+from tests.support.time_limit import (  # noqa: F401 - hooks of pytest
+    pytest_addoption,
+    pytest_runtest_call,
+    pytest_runtest_setup,
+    pytest_runtest_teardown,
+)
 
 # No deadlines: a shared runner may pause for longer than any useful limit. No more examples than a run has time for.
-# In CI the examples are the same on every run, so that a red run is red again; a developer's
-# machine draws new ones each time and keeps what it found in .hypothesis/, and so does `make nightly`.
-settings.register_profile("dev", deadline=None, max_examples=EVERYDAY_EXAMPLES)
-settings.register_profile("ci", deadline=None, max_examples=EVERYDAY_EXAMPLES, derandomize=True, print_blob=True)
+# The everyday examples are the same on every run and for everyone, so that a red run is red again. `make nightly` draws
+# new ones, and keeps what it finds in .hypothesis/.
+settings.register_profile("everyday", deadline=None, max_examples=EVERYDAY_EXAMPLES, derandomize=True, print_blob=True)
 settings.register_profile("nightly", deadline=None, max_examples=100, print_blob=True)
 settings.register_profile(
     "torture",
@@ -25,7 +30,7 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+settings.load_profile("everyday")
 
 
 # Where `tmp_path` is: the tests of a disk that fails or loses its power have disks of their own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -31,6 +32,17 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now
+
+
+class RunningClock(Clock):
+    """A clock that goes on by itself, for what waits until a time has passed. It may be set like the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started = time.monotonic_ns()
+
+    def __call__(self) -> int:
+        return self.now + time.monotonic_ns() - self._started
 
 
 def timed(clock: Callable[[], int], backend: Backend | None = None) -> Store:
