@@ -4,7 +4,8 @@
 the same ones as long as the source is the same. First it runs the tests of `make test` once, or with `--nightly` those
 that `make nightly` adds to them, to learn which of them reach which line, and keeps that in build/mutants. A change is
 then tried only by those that reach it, the fastest first, as many as take `--seconds` together; when they take four
-times that, it counts as found. `--only` takes the numbers of changes that an earlier run did not find.
+times that, it counts as found. `--only` takes the numbers of changes that an earlier run did not find. `--learn` only
+runs the tests, and checks how much of the source they cover.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "build" / "mutants"
+EVERYDAY = KEPT / "everyday"
 COPIED = ("src", "tests", "tools", "examples", "docs", "benchmarks", "requirements", "changes")
 
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -159,25 +161,35 @@ class Reach:
         return [test for test, total in zip(fastest, sums, strict=True) if total <= seconds] or fastest[:1]
 
 
-def learn(nightly: bool) -> Reach:
-    """Run the tests once, unless an earlier run has been through the same source and tests."""
-    folder = KEPT / ("nightly" if nightly else "everyday")
+def learn(nightly: bool) -> Path:
+    """Run the tests once, unless an earlier run has been through the same source and tests. Returns the folder of what
+    was learned."""
+    folder = KEPT / "nightly" if nightly else EVERYDAY
     learned, digest = folder / "learned", hashlib.sha256()
     for path in sorted(each for name in ("src", "tests") for each in (ROOT / name).rglob("*.py")):
         digest.update(path.read_bytes())
     if learned.exists() and learned.read_text() == digest.hexdigest():
-        return Reach(folder)
+        return folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.jsonl").unlink(missing_ok=True)
     expression = "nightly and not torture" if nightly else "not nightly and not torture"
     command = [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--dist", "worksteal", "-m", expression]
-    options = ["--cov", "--cov-context=test", "--cov-report=", "-p", "tools.mutants"]
+    # Measuring more than doubles the time of a test.
+    options = ["--cov", "--cov-context=test", "--cov-report=", "-p", "tools.mutants", "--time-limit=300"]
     files = {"COVERAGE_FILE": str(folder / "coverage"), "MUTANTS_REPORT": str(folder / "report.jsonl")}
     variables = {**os.environ, **files, "CI": "true"}
     if subprocess.run([*command, *options], cwd=ROOT, env=variables, check=False).returncode not in (0, 1):
         sys.exit("the tests did not run to their end, so nothing is known of what they reach")
     learned.write_text(digest.hexdigest())
-    return Reach(folder)
+    return folder
+
+
+def covered(folder: Path) -> float:
+    """Return how many percent of the lines and branches the tests covered that a run learned of."""
+    measured = coverage.Coverage(data_file=str(folder / "coverage"))
+    measured.load()
+    with Path(os.devnull).open("w") as nowhere:
+        return measured.report(file=nowhere)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -245,9 +257,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="for each change (%(default)s)")
     parser.add_argument("--nightly", action="store_true", help="with the tests that `make nightly` adds")
     parser.add_argument("--only", type=int, nargs="*", help="the numbers of the changes to try")
+    parser.add_argument("--learn", action="store_true", help="only run the tests, and check their coverage")
     options = parser.parse_args()
 
-    reach = learn(options.nightly)
+    folder = learn(options.nightly)
+    if options.learn:
+        percent, least = covered(folder), coverage.Coverage().get_option("report:fail_under")
+        print(f"{percent:.2f} % of the lines and branches are covered; {least} % have to be")
+        sys.exit(percent < float(str(least)))
+    reach = Reach(folder)
     every = [each for path in sorted((ROOT / "src").rglob("*.py")) for each in mutants(path)]
     drawn = list(enumerate(random.Random(options.seed).sample(every, options.count)))
     waiting: queue.SimpleQueue[tuple[int, Mutant]] = queue.SimpleQueue()
@@ -283,7 +301,9 @@ def main() -> None:
         each.start()
     for each in workers:
         each.join()
+    (folder / "outcomes.json").write_text(json.dumps(outcomes))
     print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()))
+    sys.exit(outcomes["not tried"] > 0)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from pathlib import Path
 import holdfast
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import ServedStore
-from tests.interfaces.web.chromium import ARGUMENTS, find_browser
 from tests.interfaces.web.kit import ACTION_VIEWS, VIEWS, fill_store
+from tools import browser as browsers
 
 WIDTHS, THEMES = (1440, 390), ("light", "dark")
 
@@ -27,7 +27,7 @@ def main(folder: Path, names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as place, holdfast.open(Path(place, "agents.db")) as store:
         fill_store(store, Path(place))
         with ServedStore(store, page_routes, write=True) as served, sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=find_browser(), args=list(ARGUMENTS))
+            browser = playwright.chromium.launch(executable_path=browsers.find(), args=list(browsers.ARGUMENTS))
             for width in WIDTHS:
                 for theme in THEMES:
                     size = {"width": width, "height": 900}

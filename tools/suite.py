@@ -1,7 +1,8 @@
-"""Run the checks of the project: `python -m tools.suite test`, or `nightly`, or `lint`.
+"""Run the checks of the project: `python -m tools.suite test`, or `nightly`, `lint`, `record`.
 
-`test` runs the linters beside the everyday tests; mypy alone takes a minute when it starts cold. `nightly` runs
-everything except `make torture`, one step after the other, continues after a failure, and sums up at the end.
+`test` runs the linters beside the everyday tests; mypy alone takes a minute when it starts cold. `record` does the same
+and keeps how long each file took, for later runs to be compared with. `nightly` runs everything except `make torture`,
+one step after the other, continues after a failure, sums up at the end, and writes the result to docs/quality.md.
 """
 
 from __future__ import annotations
@@ -16,16 +17,28 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+
+from tools import browser, mutants
+from tools.audit import known_vulnerabilities
+from tools.quality import Result, write_page
+from tools.run_report import RunReport, grown_files, read_report, record_times, recorded_times
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src", "tests", "tools", "examples", "benchmarks")
-OTHER_PYTHONS = ("3.12", "3.13")
+OTHER_PYTHONS = ("3.12", "3.13", "3.14")
+
+LIMIT = 7 * 60
+"""How many seconds the linters and the everyday tests may take on two cores that do nothing else."""
+
+MOST_SKIPS = 20
+"""How many tests may be skipped where every server and the browser are there: those for another platform."""
 
 WORKERS = str((os.cpu_count() or 1) * 3 // 2)
 """More than processors: tests wait for servers, timers and other processes."""
 
-PYTEST = (sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "worksteal")
+REPORT = ROOT / "build" / "tests.xml"
+PATCHES = ROOT / ".hypothesis" / "patches"
+PYTEST = (sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "worksteal", "-o", "junit_family=xunit1")
 LINTERS = (
     (sys.executable, "-m", "ruff", "check", *FOLDERS),
     (sys.executable, "-m", "ruff", "format", "--check", *FOLDERS),
@@ -34,22 +47,12 @@ LINTERS = (
 )
 
 
-class Result(NamedTuple):
-    """How a step ended."""
-
-    name: str
-    passed: bool
-    seconds: float
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run what is named. Returns the exit code."""
     if len(arguments) != 1 or arguments[0] not in COMMANDS:
         sys.exit(f"usage: python -m tools.suite {'|'.join(COMMANDS)}")
     os.chdir(ROOT)
     results = COMMANDS[arguments[0]]()
-    for name, passed, seconds in results:
-        report(f"{'passed' if passed else 'FAILED'}  {minutes(seconds)}  {name}")
     return 0 if all(each.passed for each in results) else 1
 
 
@@ -60,8 +63,13 @@ def lint() -> list[Result]:
 
 def test() -> list[Result]:
     """The linters beside the everyday tests."""
+    return check(record=False)
+
+
+def check(*, record: bool) -> list[Result]:
+    """Run the linters beside the everyday tests, and keep the times of the files if asked to and all is well."""
+    start = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
-        start = time.monotonic()
         linters = subprocess.Popen(
             (sys.executable, "-m", "tools.suite", "lint"),
             stdout=output,
@@ -70,7 +78,10 @@ def test() -> list[Result]:
         )
         try:
             report("the linters run in the background; what they say follows after the tests")
-            tests = timed("tests", partial(run, PYTEST))
+            pages = browser.ensure()
+            if not pages:
+                report(f"{browser.MISSING}; install one: {browser.command_to_install()}")
+            tests = timed("tests", partial(run_tests, REPORT))
             passed = linters.wait() == 0
         finally:
             if linters.poll() is None:
@@ -78,19 +89,61 @@ def test() -> list[Result]:
                 linters.wait()
         output.seek(0)
         sys.stdout.write(output.read())
-    return [tests, Result("tests and linters together", tests.passed and passed, time.monotonic() - start)]
+    seconds = time.monotonic() - start
+    run_report = read_report(REPORT)
+    results = [tests, Result("linters", passed, seconds), Result("skips", few_skips(run_report), seconds)]
+    if record and all(each.passed for each in results):
+        record_times(run_report.seconds)
+    report(f"{'passed' if tests.passed else 'FAILED'}: tests; {'passed' if passed else 'FAILED'}: linters")
+    report(f"{minutes(seconds)} of the {minutes(LIMIT)} minutes that they may take together on two cores")
+    if seconds > LIMIT:
+        for line in grown_files(run_report.seconds, recorded_times()):
+            report(line)
+    if not pages:
+        report(f"the pages were NOT tested: {browser.MISSING}; install one: {browser.command_to_install()}")
+    return results
+
+
+def run_tests(path: Path, *options: str) -> bool:
+    """Run the tests, and have pytest write a report."""
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    return run((*PYTEST, f"--junitxml={path}", *options))
+
+
+def few_skips(run_report: RunReport) -> bool:
+    """Return whether no more tests were skipped than may be. Only CI has to have every server, and the browser."""
+    if len(run_report.skips) <= MOST_SKIPS or not os.environ.get("CI"):
+        return True
+    report(f"{len(run_report.skips)} tests were skipped, and {MOST_SKIPS} may be, each for another platform")
+    for skip in run_report.skips:
+        report(f"skipped: {skip}")
+    return False
 
 
 def nightly() -> list[Result]:
     """Everything except the runs that take as long as they are given."""
-    every_test = (*PYTEST, "-m", "not torture", "--hypothesis-profile=nightly", "--cov", "--cov-report=term")
+    every_test = ("-m", "not torture", "--hypothesis-profile=nightly", "--time-limit=900")
+    left_out = ["the long fault and fuzzing runs (make torture)", "macOS and Windows (the workflow runs them)"]
+    vulnerabilities: list[str] | None = None
+
+    def check_dependencies() -> bool:
+        nonlocal vulnerabilities
+        vulnerabilities = known_vulnerabilities()
+        return not vulnerabilities
+
+    (mutants.EVERYDAY / "outcomes.json").unlink(missing_ok=True)
+    before = set(PATCHES.glob("*"))
+    browser.ensure()
     steps: list[tuple[str, Callable[[], bool]]] = [
         ("lint", run_linters),
-        ("all tests, with coverage", partial(run, every_test)),
-        ("what each store guarantees", partial(run, (sys.executable, "-m", "tools.matrix", "--check"))),
-        ("benchmarks", partial(run, (sys.executable, "-m", "benchmarks.run", "--check"))),
+        ("all tests, with new examples", partial(run_tests, REPORT, *every_test)),
+        ("the everyday tests, with coverage", partial(run_tool, "tools.mutants", "--learn")),
+        ("changes of the source that the everyday tests find", partial(run_tool, "tools.mutants")),
+        ("what each store guarantees", partial(run_tool, "tools.matrix", "--check")),
+        ("known vulnerabilities of the dependencies", check_dependencies),
+        ("benchmarks", partial(run_tool, "benchmarks.run", "--check")),
     ]
-    left_out = ["the long fault and fuzzing runs (make torture)", "macOS and Windows (the workflow runs them)"]
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     for version in OTHER_PYTHONS:
         if version == here:
@@ -101,9 +154,29 @@ def nightly() -> list[Result]:
         else:
             left_out.append(f"Python {version}, which is not installed, or without ensurepip")
     results = [timed(name, step) for name, step in steps]
+    keep_examples(before)
+    for name, passed, seconds in results:
+        report(f"{'passed' if passed else 'FAILED'}  {minutes(seconds)}  {name}")
     for each in left_out:
         report(f"left out: {each}")
+    write_page(read_report(REPORT), results, left_out, vulnerabilities)
     return results
+
+
+def keep_examples(before: set[Path]) -> None:
+    """Write the examples with which tests failed into these tests, so that every run tries them from now on."""
+    for patch in sorted(set(PATCHES.glob("*")) - before):
+        if run(("git", "apply", str(patch))):
+            report(f"kept failing examples in the tests by {patch}; import `example` where it is missing, and commit")
+        else:
+            report(f"add the failing examples by hand: {patch}")
+    report("a failed test with random examples is run again, with the same ones, by")
+    report("    .venv/bin/python -m pytest --hypothesis-profile=nightly 'FILE::TEST'")
+
+
+def run_tool(module: str, *arguments: str) -> bool:
+    """Run a module of the project."""
+    return run((sys.executable, "-m", module, *arguments))
 
 
 def run_linters() -> bool:
@@ -141,7 +214,7 @@ def timed(name: str, step: Callable[[], bool]) -> Result:
 
 def minutes(seconds: float) -> str:
     """Minutes and seconds, as a clock shows them."""
-    return f"{int(seconds) // 60:3}:{int(seconds) % 60:02}"
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
 def report(text: str) -> None:
@@ -149,7 +222,12 @@ def report(text: str) -> None:
     print(f"== {text}", flush=True)
 
 
-COMMANDS: dict[str, Callable[[], list[Result]]] = {"test": test, "nightly": nightly, "lint": lint}
+COMMANDS: dict[str, Callable[[], list[Result]]] = {
+    "test": test,
+    "record": partial(check, record=True),
+    "nightly": nightly,
+    "lint": lint,
+}
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -13,8 +13,8 @@ import pytest
 import holdfast
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import ServedStore
-from tests.interfaces.web.chromium import ARGUMENTS, INSTALL, find_browser
 from tests.interfaces.web.kit import fill_store
+from tools import browser as browsers
 
 
 @pytest.fixture(scope="module")  # it keeps an event loop running in this thread, which other tests must not find
@@ -24,9 +24,9 @@ def browser() -> Iterator[Any]:
 
     with sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(executable_path=find_browser(), args=list(ARGUMENTS))
+            browser = playwright.chromium.launch(executable_path=browsers.find(), args=list(browsers.ARGUMENTS))
         except Error as error:
-            what = f"there is no Chromium to test the pages in. Install one: {INSTALL}\n{error}"
+            what = f"{browsers.MISSING}; install one: {browsers.command_to_install()}\n{error}"
             if os.environ.get("CI"):
                 pytest.fail(what)
             pytest.skip(what)
