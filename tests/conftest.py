@@ -9,6 +9,7 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.kills import take_count
 from tests.support.nightly import EVERYDAY_EXAMPLES
 from tests.support.temporary_root import temporary_root
 from tests.support.time_limit import (  # noqa: F401 - hooks of pytest
@@ -65,6 +66,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.no_cover)
     if config.pluginmanager.hasplugin("_cov"):
         _load_all()
+
+
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Note how many processes a test has killed."""
+    if call.when == "call" and (kills := take_count()):
+        item.user_properties.append(("kills", kills))
 
 
 def pytest_collection_finish() -> None:

@@ -34,6 +34,7 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import DeniedError
 from holdfast.store.store import Store
 from tests.agents.workers import store_on
+from tests.support.kills import count_kill
 
 
 class Gone(BaseException):
@@ -364,6 +365,7 @@ class Killer:
         print(json.dumps([scene.name, str(folder), at]), file=self._server.stdin, flush=True)
         ended = int(self._server.stdout.readline())
         assert ended == (0 if at < 0 else -signal.SIGKILL), f"{scene.name}, at {at}: it ended with {ended}"
+        count_kill(at >= 0)
 
 
 class Aftermath:

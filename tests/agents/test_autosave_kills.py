@@ -16,6 +16,7 @@ import pytest
 
 import holdfast
 from tests.agents.autosaved import patiently, timely
+from tests.support.kills import count_kill
 
 Turn: TypeAlias = tuple[int, float]
 """The number of a turn, and when it was taken, in seconds since 1970."""
@@ -32,6 +33,7 @@ def killed(url: str, settings: dict[str, Any], beat: float, ripe: Callable[[list
         process.kill()
         turns += [turn(line) for line in process.stdout if line.endswith("\n")]
     assert process.returncode == -signal.SIGKILL, "it ended by itself"
+    count_kill()
     return turns
 
 

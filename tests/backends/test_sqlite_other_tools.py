@@ -17,6 +17,7 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Change
 from holdfast.backends.sqlite import backend, database_file, use_lock
+from tests.support.kills import count_kill
 
 SHELL = shutil.which("sqlite3")
 
@@ -100,6 +101,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def run_killed(path: Path, mode: str) -> None:
     done = subprocess.run([sys.executable, "-c", WRITER, str(path), mode], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("acknowledged\n", -signal.SIGKILL), done.stderr
+    count_kill()
 
 
 @pytest.mark.skipif(use_lock._SET_LOCK is None, reason="this system has no locks of open files")

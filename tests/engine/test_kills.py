@@ -16,6 +16,7 @@ from holdfast.backends.conformance.processes import KILLED
 from holdfast.backends.runtime.drivers import run
 from tests.engine.writer import state_of
 from tests.servers.places import DURABLE, place
+from tests.support.kills import count_kill
 from tests.support.nightly import mostly_nightly
 
 WRITERS = ("ann", "bob", "cid")
@@ -40,6 +41,7 @@ def one_round(url: str, chance: random.Random, acknowledged: dict[str, dict[str,
         writer.stdout.close()
         writer.wait()
         assert writer.returncode == KILLED, "a writer ended by itself"
+        count_kill()
         for line in said + out.splitlines(keepends=True):
             if not line.endswith("\n"):
                 continue  # cut off while speaking: not told

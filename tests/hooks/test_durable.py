@@ -22,6 +22,7 @@ from holdfast.errors import InvalidError
 from holdfast.hooks.pending_calls import PendingCall
 from holdfast.hooks.registry import HookRegistry
 from tests.hooks.kit import Clock, store
+from tests.support.kills import count_kill
 
 KILLED = """
 import os, signal, sys, threading
@@ -68,6 +69,7 @@ def test_calls_of_a_process_that_was_killed_are_made(tmp_path: Path, moment: str
     url, seen = f"sqlite:///{tmp_path}/store.db", tmp_path / "seen"
     killed = subprocess.run([sys.executable, "-c", KILLED, url, moment, str(seen)], check=False, timeout=120)
     assert killed.returncode == -signal.SIGKILL
+    count_kill()
     before = seen.read_text().splitlines() if seen.exists() else []
     assert bool(before) is (moment != "waiting")  # each moment was struck
     with holdfast.open(url) as store:

@@ -24,6 +24,7 @@ from holdfast.maintenance.backup.storage import RepositoryStorage
 from holdfast.store import Store
 from holdfast.store.backups import Backups
 from tests.maintenance.test_backup import contents, fill
+from tests.support.kills import count_kill
 
 Announce: TypeAlias = Callable[[str], None]
 
@@ -141,6 +142,7 @@ def strike(kind: str, url: str, repository: Path, phase: str, times: int, delay:
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL
+    count_kill()
     announced.close()
 
 

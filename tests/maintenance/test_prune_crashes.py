@@ -19,6 +19,7 @@ from holdfast.errors import UnavailableError
 from tests.engine.lines import Backends, Clock, store_on
 from tests.engine.pruned import Mortal, filled
 from tests.maintenance.test_prune import states_of
+from tests.support.kills import count_kill
 from tests.support.nightly import mostly_nightly
 from tests.support.sqlite.powercut import Labels, check_cuts, record
 from tests.support.sqlite.recording import Recorder
@@ -119,6 +120,7 @@ def test_a_process_that_is_ended_in_the_middle(tmp_path: Path, how: signal.Signa
             [sys.executable, "-c", PRUNER, url, str(int(how))], capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == -how, done.stderr
+        count_kill(how is signal.SIGKILL)
         for thread, states in expected.items():
             found = states_of(store, thread)
             assert found == {id: states[id] for id in found}

@@ -26,6 +26,7 @@ from tests.engine.lines import Clock, store_on
 from tests.engine.pruned import filled
 from tests.maintenance.damage import damage_in, memory
 from tests.maintenance.test_prune import states_of
+from tests.support.kills import count_kill
 from tests.support.sqlite.powercut import Labels, check_cuts, record
 from tests.support.sqlite.recording import Recorder
 
@@ -153,7 +154,9 @@ def killed_while_it_repairs(tmp_path: Path, delay: float) -> bool:
         run(opened.close())
     kept = list(tmp_path.glob("store.db.damaged-*"))
     assert any(bytes(data[page * 4096 : (page + 1) * 4096]) in each.read_bytes() for each in kept)
-    return child.returncode == -signal.SIGKILL
+    killed = child.returncode == -signal.SIGKILL
+    count_kill(killed)
+    return killed
 
 
 def test_writers_go_on_while_rows_are_mended(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import holdfast
 from holdfast.store import Store
+from tests.support.kills import count_kill
 
 CHILD = """
 import sys
@@ -102,6 +103,7 @@ def strike(url: str, repository: Path, backup: str, after: int) -> str:
             if phase == "end":
                 break
         process.send_signal(signal.SIGKILL)
+    count_kill(process.returncode == -signal.SIGKILL)
     return phase
 
 

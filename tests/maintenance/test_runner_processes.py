@@ -19,6 +19,7 @@ from holdfast.maintenance.jobs.api import Jobs
 from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.types import JobType
 from tests.agents.autosaved import patiently, timely
+from tests.support.kills import count_kill
 from tests.support.nightly import mostly_nightly
 
 SECONDS = 120.0
@@ -121,6 +122,7 @@ def _killed(url: str, notes: Path) -> None:
         try:
             victim = begun(workers)
             os.kill(victim, signal.SIGKILL)
+            count_kill()
             killed = time.time_ns()
             replaced(jobs, workers)
             workers.wait(lambda: any(line.startswith("ended a") for line in workers.lines))

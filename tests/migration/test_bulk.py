@@ -28,6 +28,7 @@ from tests.engine.lines import store_on
 from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TO_2, TWO, first, second
 from tests.servers.places import KINDS, place
 from tests.support.faults import Fault, Faults
+from tests.support.kills import count_kill
 from tests.support.nightly import mostly_nightly
 from tests.support.sealing import CountingRows, XorSealer, assert_all_sealed, sealed_store
 
@@ -415,6 +416,7 @@ def test_a_process_that_is_killed(tmp_path: Path, seed: int) -> None:
         process.stdout.readline()
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    count_kill(process.returncode == -signal.SIGKILL)
     with holdfast.open(url) as store:
         left = store.schemas.plan(TWO).states
         assert left.get("2.0.0"), "it had begun"

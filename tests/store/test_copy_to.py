@@ -52,6 +52,7 @@ from tests.engine.test_histories import Thread, perform, scripts
 from tests.servers.places import DURABLE, place
 from tests.support.faults import Fault, Faults
 from tests.support.interference import InterferingBackend
+from tests.support.kills import count_kill
 from tests.support.nightly import examples, mostly_nightly
 
 LARGE = random.Random(2).randbytes(150_000)
@@ -327,6 +328,7 @@ def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", COPIER, one, other], capture_output=True, text=True, check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr
+        count_kill()
     with holdfast.open(one) as source, holdfast.open(other) as target:
         assert 0 < len(target.threads()) < 12
         for thread in target.threads():

@@ -27,6 +27,7 @@ from holdfast.maintenance import Quota, QuotaUsage
 from holdfast.store import CheckpointStore
 from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.counting import CountingBackend
+from tests.support.kills import count_kill
 from tests.support.nightly import mostly_nightly
 
 EVERYDAY = ("memory", "sqlite", "file", "postgres")
@@ -313,6 +314,7 @@ def test_processes_together_never_exceed_a_limit(kind: str, tmp_path: Path) -> N
                 writer.stdin.flush()
             killed, *others = writers
             killed.kill()
+            count_kill()
             for writer in others:
                 assert writer.communicate(timeout=300)[0].endswith("refused\n")
         used = store.maintenance.quota().used.steps

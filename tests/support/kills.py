@@ -15,6 +15,22 @@ from holdfast.backends.interface import Batch
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.tables import JOBS, REFS
 
+_counted = 0
+
+
+def count_kill(killed: bool = True) -> None:
+    """Count a process that a test has killed, if it did: a run says how many they were."""
+    global _counted
+    _counted += killed
+
+
+def take_count() -> int:
+    """Return how many processes were killed since this was asked last."""
+    global _counted
+    counted, _counted = _counted, 0
+    return counted
+
+
 Moment = Literal["before", "during", "after"]
 MOMENTS: tuple[Moment, ...] = ("before", "during", "after")
 
@@ -37,6 +53,7 @@ def run_in_child(work: Callable[[Callable[[str], None]], None]) -> tuple[list[st
         reported = pipe.read().decode().split("\n")[:-1]
     _, status = os.waitpid(child, 0)
     killed = os.WIFSIGNALED(status)
+    count_kill(killed)
     assert killed or os.waitstatus_to_exitcode(status) == 0, reported
     return reported, killed
 

@@ -14,6 +14,7 @@ from holdfast.backends.conformance.processes import KILLED
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES
 from tests.backends.wrappers.pairs import contents_at, files, opened, pair_url, settled
+from tests.support.kills import count_kill
 
 WRITER = """
 import sys
@@ -47,6 +48,7 @@ def killed(url: str, writer: str, after: int, rng: random.Random) -> int:
         process.kill()
         rest = process.stdout.read()
     assert process.returncode == KILLED, "it ended before it was killed"
+    count_kill()
     said = rest[: rest.rfind("\n") + 1].split()
     return int(said[-1]) if said else last
 

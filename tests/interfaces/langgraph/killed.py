@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 
 from holdfast.langgraph import HoldfastSaver
 from tests.interfaces.langgraph.sessions import Session, on
+from tests.support.kills import count_kill
 
 ROUNDS = 6
 JOBS = 3
@@ -125,6 +126,7 @@ def attempt_and_kill(url: str, thread: str, after: float | None = None, phase: s
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     assert code == -signal.SIGKILL or (code == 0 and not phase), f"it ended with {code}, and told {said!r}"
+    count_kill(code != 0)
     return said
 
 

@@ -16,6 +16,7 @@ import holdfast
 from holdfast.errors import RequestTimeoutError
 from tests.agents.autosaved import patiently, timely
 from tests.state.sharing.worker import LEASE, STAGES
+from tests.support.kills import count_kill
 from tests.support.nightly import mostly_nightly
 
 
@@ -120,6 +121,7 @@ def test_a_responder_is_killed_and_another_answers(url: str) -> None:
             id = requests.ask(21, timeout=60)
             assert id in line(victim)
             victim.kill()
+            count_kill()
             with process(url, "serve", "quick"):
                 assert requests.wait(id, timeout=60) == 42
                 assert requests.call(4, timeout=60) == 8
