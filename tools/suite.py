@@ -37,8 +37,10 @@ WORKERS = str((os.cpu_count() or 1) * 3 // 2)
 """More than processors: tests wait for servers, timers and other processes."""
 
 REPORT = ROOT / "build" / "tests.xml"
+NIGHTLY_REPORT = ROOT / "build" / "nightly.xml"
 PATCHES = ROOT / ".hypothesis" / "patches"
 PYTEST = (sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "worksteal", "-o", "junit_family=xunit1")
+EVERY_TEST = ("-m", "not torture", "--hypothesis-profile=nightly", "--time-limit=900")
 LINTERS = (
     (sys.executable, "-m", "ruff", "check", *FOLDERS),
     (sys.executable, "-m", "ruff", "format", "--check", *FOLDERS),
@@ -78,6 +80,7 @@ def check(*, record: bool) -> list[Result]:
         )
         try:
             report("the linters run in the background; what they say follows after the tests")
+            compile_tests()
             pages = browser.ensure()
             if not pages:
                 report(f"{browser.MISSING}; install one: {browser.command_to_install()}")
@@ -111,6 +114,13 @@ def run_tests(path: Path, *options: str) -> bool:
     return run((*PYTEST, f"--junitxml={path}", *options))
 
 
+def compile_tests() -> None:
+    """Collect the tests once in a fresh clone: else each process of pytest would compile all that they import."""
+    if not any((ROOT / "tests" / "__pycache__").glob("*-pytest-*")):
+        report("compiling the tests, and what they import")
+        run((*PYTEST[:3], "--collect-only", "-qq", "--no-header", "--no-summary"), output=subprocess.DEVNULL)
+
+
 def few_skips(run_report: RunReport) -> bool:
     """Return whether no more tests were skipped than may be. Only CI has to have every server, and the browser."""
     if len(run_report.skips) <= MOST_SKIPS or not os.environ.get("CI"):
@@ -123,7 +133,6 @@ def few_skips(run_report: RunReport) -> bool:
 
 def nightly() -> list[Result]:
     """Everything except the runs that take as long as they are given."""
-    every_test = ("-m", "not torture", "--hypothesis-profile=nightly", "--time-limit=900")
     left_out = ["the long fault and fuzzing runs (make torture)", "macOS and Windows (the workflow runs them)"]
     vulnerabilities: list[str] | None = None
 
@@ -133,11 +142,10 @@ def nightly() -> list[Result]:
         return not vulnerabilities
 
     (mutants.EVERYDAY / "outcomes.json").unlink(missing_ok=True)
-    before = set(PATCHES.glob("*"))
     browser.ensure()
     steps: list[tuple[str, Callable[[], bool]]] = [
         ("lint", run_linters),
-        ("all tests, with new examples", partial(run_tests, REPORT, *every_test)),
+        ("all tests, with new examples", run_every_test),
         ("the everyday tests, with coverage", partial(run_tool, "tools.mutants", "--learn")),
         ("changes of the source that the everyday tests find", partial(run_tool, "tools.mutants")),
         ("what each store guarantees", partial(run_tool, "tools.matrix", "--check")),
@@ -154,24 +162,36 @@ def nightly() -> list[Result]:
         else:
             left_out.append(f"Python {version}, which is not installed, or without ensurepip")
     results = [timed(name, step) for name, step in steps]
-    keep_examples(before)
     for name, passed, seconds in results:
         report(f"{'passed' if passed else 'FAILED'}  {minutes(seconds)}  {name}")
     for each in left_out:
         report(f"left out: {each}")
-    write_page(read_report(REPORT), results, left_out, vulnerabilities)
+    write_page(read_report(NIGHTLY_REPORT), results, left_out, vulnerabilities)
     return results
 
 
-def keep_examples(before: set[Path]) -> None:
-    """Write the examples with which tests failed into these tests, so that every run tries them from now on."""
+def run_every_test() -> bool:
+    """Run the tests of day and night, with new random examples."""
+    passed = run_tests(NIGHTLY_REPORT, *EVERY_TEST)
+    if not passed:
+        keep_examples()
+    return passed
+
+
+def keep_examples() -> None:
+    """Run the tests that failed once more, with the examples that failed, and write these into the tests.
+
+    Hypothesis keeps the examples in .hypothesis, and writes a patch where a test runs in the process of pytest itself.
+    """
+    before = set(PATCHES.glob("*"))
+    again = (sys.executable, "-m", "pytest", "--last-failed", "--last-failed-no-failures=none", *EVERY_TEST)
+    report(f"the tests that failed, once more: {' '.join(again)}")
+    run(again)
     for patch in sorted(set(PATCHES.glob("*")) - before):
         if run(("git", "apply", str(patch))):
-            report(f"kept failing examples in the tests by {patch}; import `example` where it is missing, and commit")
+            report(f"{patch} put failing examples into the tests; import `example` where it is missing, and commit")
         else:
-            report(f"add the failing examples by hand: {patch}")
-    report("a failed test with random examples is run again, with the same ones, by")
-    report("    .venv/bin/python -m pytest --hypothesis-profile=nightly 'FILE::TEST'")
+            report(f"put the failing examples into the tests by hand: {patch}")
 
 
 def run_tool(module: str, *arguments: str) -> bool:
@@ -195,9 +215,9 @@ def find_python(version: str) -> str | None:
     return None
 
 
-def run(command: Sequence[str]) -> bool:
+def run(command: Sequence[str], output: int | None = None) -> bool:
     """Whether a command ended well. It gets the time to sum up when it is interrupted, as this process is."""
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, stdout=output) as process:
         try:
             return process.wait() == 0
         except KeyboardInterrupt:

@@ -28,11 +28,12 @@ from holdfast.backends.object_store.object_storage import deadline_in
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS, TABLES
 from holdfast.errors import ConfigError, CorruptError, TransientError, UnavailableError
-from holdfast.testing import BackendConformance, Stores
+from holdfast.testing import BackendConformance, Stores, SyncConformance
 from tests.damaged import flipped
 
 
-class TestConformance(BackendConformance):
+class TestConformance(SyncConformance):
+    lacks = frozenset({"words", "times"})
     histories = 10
     kills = 2
     watched = 30
@@ -44,13 +45,22 @@ class TestConformance(BackendConformance):
 
 @pytest.mark.nightly
 @pytest.mark.no_cover
+class TestConformanceInFull(BackendConformance):
+    lacks = TestConformance.lacks
+    stores = TestConformance.stores
+
+
+@pytest.mark.nightly
+@pytest.mark.no_cover
 class TestKilledOften(Processes):
+    lacks = TestConformance.lacks
     stores = TestConformance.stores
 
 
 @pytest.mark.nightly
 @pytest.mark.no_cover
 class TestManyHistories(Histories):
+    lacks = TestConformance.lacks
     stores = TestConformance.stores
 
 

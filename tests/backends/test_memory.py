@@ -8,6 +8,8 @@ from holdfast.testing import BackendConformance, Stores
 
 
 class TestMemory(BackendConformance):
+    lacks = frozenset({"durable", "shared", "times"})
+
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores("memory://")

@@ -38,6 +38,7 @@ def place(server: str = "s3") -> tuple[str, dict[str, Any]]:
 
 
 class TestSeaweedFS(ShortConformance):
+    lacks = frozenset({"words", "times"})
     histories = 5  # each takes half a second
 
     @pytest.fixture
@@ -47,6 +48,7 @@ class TestSeaweedFS(ShortConformance):
 
 @pytest.mark.nightly
 class TestSeaweedFSInFull(SyncConformance):
+    lacks = TestSeaweedFS.lacks
     stores = TestSeaweedFS.stores
 
 
@@ -54,6 +56,8 @@ class TestSeaweedFSInFull(SyncConformance):
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
 class TestMoto(SyncOnly, Reads, Writes):
     """Another server of the same protocol, for what is about one process."""
+
+    lacks = TestSeaweedFS.lacks
 
     @pytest.fixture
     def stores(self) -> Stores:

@@ -10,7 +10,7 @@ from holdfast.testing import BackendConformance, ShortConformance, Stores, SyncC
 from tests.backends.postgres_databases import emptied, emptied_pooled
 
 
-class TestConformance(BackendConformance):
+class TestConformance(SyncConformance):
     histories = 10
     kills = 2
     watched = 30
@@ -18,6 +18,12 @@ class TestConformance(BackendConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(emptied())
+
+
+@pytest.mark.nightly
+@pytest.mark.no_cover
+class TestConformanceInFull(BackendConformance):
+    stores = TestConformance.stores
 
 
 @pytest.mark.nightly

@@ -32,6 +32,8 @@ KEYS = st.lists(st.sampled_from([str, int, bytes]), max_size=4).flatmap(
 
 
 class TestConformance(ShortConformance):
+    lacks = frozenset({"words", "times"})
+
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(redis())
@@ -39,6 +41,7 @@ class TestConformance(ShortConformance):
 
 @pytest.mark.nightly
 class TestConformanceInFull(SyncConformance):
+    lacks = TestConformance.lacks
     stores = TestConformance.stores
 
 
@@ -61,6 +64,8 @@ if shutil.which("redis-server") is not None:
     @pytest.mark.nightly
     @pytest.mark.no_cover  # that of another version was measured
     class TestInstalledRedis(SyncConformance):
+        lacks = TestConformance.lacks
+
         @pytest.fixture
         def stores(self) -> Stores:
             return Stores(installed().fresh())

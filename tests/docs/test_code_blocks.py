@@ -11,6 +11,7 @@ import re
 import shlex
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import urlencode
@@ -20,7 +21,6 @@ import pytest
 from tests import servers
 from tests.docs.markdown import ROOT, Block, documents, name_of, split
 from tests.interfaces.cli import kit
-from tests.support.cases import case
 
 PYTHON = "python"
 # Other ways to write the same; they would slip past this test.
@@ -55,6 +55,7 @@ def all_blocks() -> list[Block]:
     return found
 
 
+@cache
 def runnable_blocks() -> dict[Path, list[Block]]:
     """The blocks to run of each document that has any, in order."""
     found: dict[Path, list[Block]] = {}
@@ -119,19 +120,17 @@ def unknown_commands(block: Block, targets: set[str], scripts: set[str]) -> list
     return unknown
 
 
-def test_python_blocks_run(
-    subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for path, blocks in runnable_blocks().items():
-        with case(subtests, name_of(path)), monkeypatch.context() as patch:
-            # A real module, so that classes defined in a block can be found where they say they are.
-            module = ModuleType("document_" + re.sub(r"\W", "_", name_of(path).removesuffix(".md")))
-            patch.setitem(sys.modules, module.__name__, module)
-            patch.chdir(tmp_path_factory.mktemp(path.stem))
-            for variable, open_server in SERVERS.items():
-                if any(variable in block.text for block in blocks):
-                    patch.setenv(variable, open_server())
-            run(blocks, module)
+@pytest.mark.parametrize("path", runnable_blocks(), ids=name_of)
+def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = runnable_blocks()[path]
+    # A real module, so that classes defined in a block can be found where they say they are.
+    module = ModuleType("document_" + re.sub(r"\W", "_", name_of(path).removesuffix(".md")))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.chdir(tmp_path)
+    for variable, open_server in SERVERS.items():
+        if any(variable in block.text for block in blocks):
+            monkeypatch.setenv(variable, open_server())
+    run(blocks, module)
 
 
 def test_no_block_escapes() -> None:

@@ -12,6 +12,8 @@ from tests.backends.wrappers.pairs import Restless, sqlite
 
 
 class TestCache(ShortConformance):
+    lacks = frozenset({"fresh"})
+
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         return Stores(compose("cache", store=sqlite(tmp_path)))
@@ -19,11 +21,15 @@ class TestCache(ShortConformance):
 
 @pytest.mark.nightly
 class TestCacheInFull(SyncConformance):
+    lacks = TestCache.lacks
     stores = TestCache.stores
 
 
+@pytest.mark.nightly
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
 class TestNested(ShortConformance):
+    lacks = frozenset({"fresh"})
+
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         inner = compose("retry", store=sqlite(tmp_path), attempts=3)
@@ -33,6 +39,7 @@ class TestNested(ShortConformance):
 @pytest.mark.nightly
 @pytest.mark.no_cover
 class TestNestedInFull(SyncConformance):
+    lacks = TestNested.lacks
     stores = TestNested.stores
 
 
@@ -70,8 +77,11 @@ class TestTiersInFull(SyncConformance):
     stores = TestTiers.stores
 
 
+@pytest.mark.nightly
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
 class TestTiersInMemory(ShortConformance):
+    lacks = frozenset({"durable", "shared", "times"})
+
     @pytest.fixture
     def stores(self) -> Stores:
         url = compose("tiered", hot="memory://", cold="memory://", after=0, keep=0, bring_back=False)
@@ -81,4 +91,5 @@ class TestTiersInMemory(ShortConformance):
 @pytest.mark.nightly
 @pytest.mark.no_cover
 class TestTiersInMemoryInFull(SyncConformance):
+    lacks = TestTiersInMemory.lacks
     stores = TestTiersInMemory.stores

@@ -8,8 +8,8 @@ from threading import Event
 import pytest
 
 from holdfast.backends.conformance.child import batch as stream_batch
-from holdfast.backends.conformance.kit import Driven, Stores, Suite, case
-from holdfast.backends.conformance.processes import finish, needs_shared, start_child
+from holdfast.backends.conformance.kit import Driven, Stores, Suite, case, needs
+from holdfast.backends.conformance.processes import finish, start_child
 from holdfast.backends.conformance.races import Races
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Backend, Batch, Changes, Create, Delete, Ensure, Put
@@ -78,17 +78,15 @@ class ChangeFeed(Suite):
             with case(token), pytest.raises(InvalidError):
                 store.drive(store.backend.changes(token))
 
-    def test_a_token_is_valid_when_the_store_is_opened_again(self, stores: Stores) -> None:
-        first = Driven(run(stores.open()), run)
-        if not first.backend.capabilities.durable:
-            first.close()
-            pytest.skip("does not claim to be durable")
+    @needs("durable")
+    def test_a_token_is_valid_when_the_store_is_opened_again(self, claimed: Stores) -> None:
+        first = Driven(run(claimed.open()), run)
         old = _changes(first, None).token
         assert first.apply(Create(STEPS, step(line="first"))) is None
         token = _changes(first, old).token
         assert first.apply(Create(STEPS, step(line="last"))) is None
         first.close()
-        again = Driven(run(stores.open()), run)
+        again = Driven(run(claimed.open()), run)
         assert _changes(again, token).lines == [("tenant", "last")]
         assert again.apply(Create(STEPS, step(line="next"))) is None
         assert set(_changes(again, token).lines) == {("tenant", "last"), ("tenant", "next")}
@@ -157,8 +155,8 @@ class ChangeFeed(Suite):
         assert set(run(reader.changes(start)).lines) == named
         assert run(reader.changes(token)).lines == []
 
+    @needs("shared")
     def test_no_change_of_other_processes_is_missed(self, stores: Stores, plain: Driven) -> None:
-        needs_shared(plain)
         token = _changes(plain, None).token
         named: set[tuple[str, str]] = set()
         with start_child(stores, "stream", "a", 15, 3) as a, start_child(stores, "stream", "b", 15, 3) as b:

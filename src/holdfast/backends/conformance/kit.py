@@ -17,6 +17,7 @@ from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import STEPS, TABLES, Key, Table
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., None])
 Drive = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -97,10 +98,37 @@ class Suite:
     watched: int = 60
     """How many batches are written while readers watch."""
 
+    lacks: frozenset[str] = frozenset()
+    """The features in `Capabilities` that the backend is known not to have. Their tests are left out; those of other
+    features that it does not claim are skipped."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in dir(cls):
+            if missing_feature(getattr(cls, name), lambda feature: feature not in cls.lacks):
+                setattr(cls, name, None)
+
+    def test_it_claims_nothing_that_it_is_said_to_lack(self, stores: Stores) -> None:
+        backend = run(stores.open())
+        claims = {name for name in self.lacks if getattr(backend.capabilities, name)}
+        run(backend.close())
+        assert not claims, f"remove these from `lacks`: {claims}"
+
     @pytest.fixture
     def stores(self) -> Stores:
         """The store to test."""
         raise NotImplementedError("a subclass of the conformance suite has to provide the fixture `stores`")
+
+    @pytest.fixture
+    def claimed(self, request: pytest.FixtureRequest, stores: Stores) -> Stores:
+        """The store to test, if its backend claims what the test needs."""
+        if getattr(request.function, "needs", ()):
+            backend = run(stores.open())
+            capabilities = backend.capabilities
+            run(backend.close())
+            if missing := missing_feature(request.function, lambda feature: bool(getattr(capabilities, feature))):
+                pytest.skip(f"the backend does not claim {missing!r}")
+        return stores
 
     @pytest.fixture(params=["sync", "async"])
     def drive(self, request: pytest.FixtureRequest) -> Iterator[Drive]:
@@ -112,16 +140,16 @@ class Suite:
             yield lambda coroutine: runner.run(arun(coroutine))
 
     @pytest.fixture
-    def store(self, stores: Stores, drive: Drive) -> Iterator[Driven]:
+    def store(self, claimed: Stores, drive: Drive) -> Iterator[Driven]:
         """An open store, through either driver."""
-        driven = Driven(drive(stores.open()), drive)
+        driven = Driven(drive(claimed.open()), drive)
         yield driven
         driven.close()
 
     @pytest.fixture
-    def plain(self, stores: Stores) -> Iterator[Driven]:
+    def plain(self, claimed: Stores) -> Iterator[Driven]:
         """An open store, through the sync driver only: for long tests, and those with their own tasks or threads."""
-        driven = Driven(run(stores.open()), run)
+        driven = Driven(run(claimed.open()), run)
         yield driven
         driven.close()
 
@@ -151,7 +179,17 @@ def same(found: Sequence[Row], expected: Sequence[Row]) -> bool:
     return list(found) == list(expected)
 
 
-def needs_fresh(store: Driven) -> None:
-    """Skip a test of what one handle sees of another, unless the store is `fresh`."""
-    if not store.backend.capabilities.fresh:
-        pytest.skip("does not claim to be fresh")
+def needs(*features: str) -> Callable[[F], F]:
+    """Mark a test of features that a backend need not have, by their names in `Capabilities`. Of "a or b", one is
+    enough."""
+
+    def mark(test: F) -> F:
+        test.needs = features  # type: ignore[attr-defined]
+        return test
+
+    return mark
+
+
+def missing_feature(test: object, has: Callable[[str], bool]) -> str | None:
+    """Return a feature that a test needs and that is not there."""
+    return next((each for each in getattr(test, "needs", ()) if not any(map(has, each.split(" or ")))), None)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.backends.conformance.kit import Drive, Driven, Stores, Suite, case, same
+from holdfast.backends.conformance.kit import Drive, Driven, Stores, Suite, case, needs, same
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Backend, Create, Delete, Get
 from holdfast.backends.runtime.drivers import run
@@ -96,11 +96,9 @@ class Lifetime(Suite):
 
     # Durability
 
-    def test_everything_is_there_after_opening_again(self, stores: Stores, drive: Drive) -> None:
-        first = Driven(drive(stores.open()), drive)
-        if not first.backend.capabilities.durable:
-            first.close()
-            pytest.skip("does not claim to be durable")
+    @needs("durable")
+    def test_everything_is_there_after_opening_again(self, claimed: Stores, drive: Drive) -> None:
+        first = Driven(drive(claimed.open()), drive)
         rows = [step(seq, id=f"{99 - seq}", body=b"%d" % seq * 100) for seq in range(50)]
         first.fill(STEPS, rows)
         large = row_of(OBJECTS, "tenant", "line", b"d", 0, body=random.Random(3).randbytes(1 << 20))  # noqa: S311
@@ -110,7 +108,7 @@ class Lifetime(Suite):
         before = first.scan(STEPS)
         first.close()
         for _ in range(2):
-            again = Driven(drive(stores.open()), drive)
+            again = Driven(drive(claimed.open()), drive)
             assert again.scan(STEPS) == before
             assert same(again.scan(OBJECTS), [large])
             assert again.scan(STEPS, ("tenant", "line"), by="id", limit=2) == [rows[49], rows[48]]

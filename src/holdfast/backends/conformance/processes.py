@@ -12,10 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import pytest
-
 from holdfast.backends.conformance.child import WIDTH
-from holdfast.backends.conformance.kit import Driven, Stores, Suite, needs_fresh
+from holdfast.backends.conformance.kit import Driven, Stores, Suite, needs
 from holdfast.backends.conformance.rows import column
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
@@ -30,8 +28,8 @@ KILLED = 1 if sys.platform == "win32" else -signal.SIGKILL
 class Processes(Suite):
     """For stores that are `shared` and `durable`."""
 
+    @needs("shared")
     def test_of_processes_that_create_one_key_one_wins(self, stores: Stores, plain: Driven) -> None:
-        needs_shared(plain)
         with ExitStack() as stack:
             children = {name: stack.enter_context(start_child(stores, "claim", name, KEYS)) for name in "abc"}
             for child in children.values():
@@ -41,9 +39,8 @@ class Processes(Suite):
         owners = {key: name for name, claimed in keys.items() for key in claimed}
         assert {row.key[3]: column(STEPS, row, "kind") for row in plain.scan(STEPS)} == owners
 
+    @needs("shared", "fresh")
     def test_what_another_process_was_acknowledged_is_seen(self, stores: Stores, plain: Driven) -> None:
-        needs_shared(plain)
-        needs_fresh(plain)
         with start_child(stores, "echo", "other") as child:
             for key in range(30):
                 assert _ask(child, str(key)) == str(key)
@@ -51,31 +48,27 @@ class Processes(Suite):
                 assert last.key[3] == key
             assert finish(child) == []
 
+    @needs("shared")
     def test_writers_in_several_processes_write_all_they_say(self, stores: Stores, plain: Driven) -> None:
-        needs_shared(plain)
         with start_child(stores, "stream", "a", 40, 10) as a, start_child(stores, "stream", "b", 40, 10) as b:
             while a.poll() is None or b.poll() is None:
                 _complete_batches(plain)
             assert finish(a) == finish(b) == [str(number) for number in range(40)]
         assert len(_complete_batches(plain)) == 80
 
-    def test_what_a_killed_process_was_acknowledged_is_there_and_whole(self, stores: Stores) -> None:
-        backend = run(stores.open())
-        durable = backend.capabilities.durable
-        run(backend.close())
-        if not durable:
-            pytest.skip("does not claim to be durable")
+    @needs("durable")
+    def test_what_a_killed_process_was_acknowledged_is_there_and_whole(self, claimed: Stores) -> None:
         rng = random.Random(7)  # noqa: S311 - moments, not secrets
         expected: set[str] = set()
         for number in range(self.kills):
             writer = f"w{number}"
-            with start_child(stores, "stream", writer, 100_000, rng.choice([1, 50, 5000])) as child:
+            with start_child(claimed, "stream", writer, 100_000, rng.choice([1, 50, 5000])) as child:
                 reported = _read_lines(child, count=rng.randrange(1, 60))
                 time.sleep(rng.random() * 0.003)
                 child.kill()
                 reported += finish(child, killed=True)
             expected |= {f"{writer}-{int(line):05}" for line in reported}
-            store = Driven(run(stores.open()), run)
+            store = Driven(run(claimed.open()), run)
             found = _complete_batches(store)
             assert expected <= found, f"acknowledged, and not there: {sorted(expected - found)[:5]}"
             # Of each writer, at most the batch in progress when it died is there without having been reported. A server
@@ -98,11 +91,6 @@ def _complete_batches(store: Driven) -> set[str]:
         assert len(set(bodies)) == 1
         assert bodies[0].startswith(b"%d " % int(line.rpartition("-")[2]))
     return set(lines)
-
-
-def needs_shared(store: Driven) -> None:
-    if not store.backend.capabilities.shared:
-        pytest.skip("does not claim to be shared")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.backends.conformance.kit import Driven, Stores, Suite, case, needs_fresh
+from holdfast.backends.conformance.kit import Driven, Stores, Suite, case, needs
 from holdfast.backends.conformance.rows import column, row_of, step
 from holdfast.backends.interface import Backend, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import arun, run
@@ -159,8 +159,8 @@ class Races(Suite):
 
         assert asyncio.run(main()) > 0
 
+    @needs("fresh")
     def test_what_is_acknowledged_is_seen_through_every_handle(self, plain: Driven, handles: list[Backend]) -> None:
-        needs_fresh(plain)
         for seq in range(20):
             writer, reader = handles[seq % 4], handles[(seq + 1) % 4]
             assert run(writer.apply([Create(STEPS, step(seq))])) is None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-import pytest
-
-from holdfast.backends.conformance.kit import Driven, Suite, case, same, seqs
+from holdfast.backends.conformance.kit import Driven, Suite, case, needs, same, seqs
 from holdfast.backends.conformance.model import Model
 from holdfast.backends.conformance.rows import column, row_of, step
 from holdfast.backends.interface import ColumnHint, Get, Put, Query, Row, Scan
@@ -170,8 +168,8 @@ class Reads(Suite):
 
     # Scan: by time
 
+    @needs("times")
     def test_by_time(self, store: Driven) -> None:
-        _needs_times(store)
         model = _filled_by_time(store)
         bounds: list[Key] = [(), (3,), (3, "b", "id-1"), (3, "b", "id-1", 1), (4, "a\0")]
         for tenant, start in product(("tenant", ""), bounds):
@@ -182,8 +180,8 @@ class Reads(Suite):
             assert store.read(*scans) == [model.read(scan) for scan in scans]
         assert model.read(Scan(EVENTS, ("tenant",), (3, "b"), (4,), by=TIME))
 
+    @needs("times")
     def test_steps_by_time(self, store: Driven) -> None:
-        _needs_times(store)
         rows = [step(seq, line=line, id=f"{seq}", time=4 - seq % 3) for line in ("a", "b", "a\0") for seq in range(6)]
         left_out = [step(0, line="␞agent:a", id="x", time=3), step(7, line="a", id="", time=3)]
         model = Model()
@@ -197,8 +195,8 @@ class Reads(Suite):
                 assert kept == model.read(scan)[: len(kept)]
                 assert len(kept) == len(model.read(scan)) or len(found) == limit
 
+    @needs("times")
     def test_hints_leave_out_nothing_that_fits(self, store: Driven) -> None:
-        _needs_times(store)
         _filled_by_time(store)
         every, orders = store.scan(EVENTS, ("tenant",), by=TIME), (TIME, "")
         hints = [
@@ -283,11 +281,6 @@ def _ordered(store: Driven, rows: list[Row], place: int) -> None:
             assert between == (rows[first:last][::-1] if reverse else rows[first:last])
     exact = store.read(*(Scan(space, row.key[: place + 1]) for row in rows))
     assert exact == [[row] for row in rows]
-
-
-def _needs_times(store: Driven) -> None:
-    if not store.backend.capabilities.times:
-        pytest.skip("does not claim to scan by time")
 
 
 def _filled_by_time(store: Driven) -> Model:

@@ -10,7 +10,8 @@ The test file of a backend provides a store, and inherits the tests::
 `BackendConformance` runs everything, through the sync driver and through asyncio. `SyncConformance` runs everything
 through the sync driver. `ShortConformance` runs the part that finds most faults in the least time.
 
-Tests of what a backend does not claim (`Capabilities.durable`, `shared`, `fresh`, `words`) are skipped.
+Tests of what a backend does not claim (`durable`, `shared`, `fresh`, `words`, `times` of `Capabilities`) are skipped, or
+left out where a class names it in `lacks`.
 """
 
 from __future__ import annotations
@@ -73,7 +74,6 @@ class ShortConformance(SyncOnly, Histories, Values, Lifetime):
     watched = 10
 
     handles = Races.handles
-    found = WordsFound.found
 
     test_every_query_gets_its_answer_in_its_place = Reads.test_every_query_gets_its_answer_in_its_place
     test_rows_are_counted_as_they_are_read = Reads.test_rows_are_counted_as_they_are_read

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.backends.conformance.kit import Driven, Suite, case
+from holdfast.backends.conformance.kit import Driven, Suite, case, needs
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Get, Put, Row, Scan
 from holdfast.backends.tables import STEPS, WORDS, Key
@@ -42,12 +42,6 @@ def words_row(seq: int, words: str, *, tenant: str = "tenant", line: str = "line
 class WordsFound(Suite):
     """`match`, and the rows of `WORDS`."""
 
-    @pytest.fixture
-    def found(self, store: Driven) -> Driven:
-        """A store that can search words."""
-        _needs_words(store)
-        return store
-
     def test_words_are_looked_for_or_refused(self, store: Driven) -> None:
         assert store.apply(Create(WORDS, words_row(0, "one two"))) is None
         if store.backend.capabilities.words:
@@ -66,74 +60,82 @@ class WordsFound(Suite):
         assert store.apply(Ensure(WORDS, words_row(0, "other")), Put(WORDS, words_row(1, "new"))) is None
         assert _sorted(store.scan(WORDS)) == _sorted([rows[0], words_row(1, "new"), rows[2]])
 
-    def test_all_words_have_to_be_there(self, found: Driven) -> None:
+    @needs("words")
+    def test_all_words_have_to_be_there(self, store: Driven) -> None:
         rows = [words_row(0, "red green blue"), words_row(1, "red"), words_row(2, "green red"), words_row(3, "")]
-        found.fill(WORDS, rows)
-        assert set(_match(found, ["red"])) == {row.key for row in rows[:3]}
-        assert set(_match(found, ["green", "red"])) == {rows[0].key, rows[2].key}
-        assert _match(found, ["red", "grey"]) == _match(found, ["gree"]) == _match(found, ["redgreen"]) == []
-        assert set(_match(found, [])) == {row.key for row in rows}
+        store.fill(WORDS, rows)
+        assert set(_match(store, ["red"])) == {row.key for row in rows[:3]}
+        assert set(_match(store, ["green", "red"])) == {rows[0].key, rows[2].key}
+        assert _match(store, ["red", "grey"]) == _match(store, ["gree"]) == _match(store, ["redgreen"]) == []
+        assert set(_match(store, [])) == {row.key for row in rows}
 
-    def test_prefixes(self, found: Driven) -> None:
+    @needs("words")
+    def test_prefixes(self, store: Driven) -> None:
         rows = [words_row(0, "reading rainbow"), words_row(1, "ready"), words_row(2, "bread \uffff\U0010ffffx")]
-        found.fill(WORDS, rows)
+        store.fill(WORDS, rows)
         for prefix, expected in {"r": 2, "read": 2, "reading": 1, "readings": 0, "b": 1, "\uffff\U0010ffff": 1}.items():
-            assert len(_match(found, [], prefixes=[prefix])) == expected, prefix
-        assert _match(found, ["ready"], prefixes=["rea"]) == [rows[1].key]
-        assert _match(found, [], prefixes=["rea", "rai"]) == [rows[0].key]
+            assert len(_match(store, [], prefixes=[prefix])) == expected, prefix
+        assert _match(store, ["ready"], prefixes=["rea"]) == [rows[1].key]
+        assert _match(store, [], prefixes=["rea", "rai"]) == [rows[0].key]
 
-    def test_a_word_is_any_text_without_spaces(self, found: Driven) -> None:
+    @needs("words")
+    def test_a_word_is_any_text_without_spaces(self, store: Driven) -> None:
         for kind, word in ODD.items():
             rows = [words_row(0, f"before {word} after"), words_row(1, word), words_row(2, "before after")]
-            assert found.apply(Delete(WORDS, ("tenant",)), *(Create(WORDS, row) for row in rows)) is None
+            assert store.apply(Delete(WORDS, ("tenant",)), *(Create(WORDS, row) for row in rows)) is None
             with case(kind):
-                assert set(_match(found, [word])) == {rows[0].key, rows[1].key}
-                assert set(_match(found, [word, "before"])) == {rows[0].key}
-                assert set(_match(found, [], prefixes=[word])) == {rows[0].key, rows[1].key}
+                assert set(_match(store, [word])) == {rows[0].key, rows[1].key}
+                assert set(_match(store, [word, "before"])) == {rows[0].key}
+                assert set(_match(store, [], prefixes=[word])) == {rows[0].key, rows[1].key}
 
-    def test_a_word_that_is_too_long_is_found_nowhere(self, found: Driven) -> None:
-        found.fill(WORDS, [words_row(0, "word")])
-        assert _match(found, ["w" * 100_000]) == _match(found, [], prefixes=["w" * 100_000]) == []
+    @needs("words")
+    def test_a_word_that_is_too_long_is_found_nowhere(self, store: Driven) -> None:
+        store.fill(WORDS, [words_row(0, "word")])
+        assert _match(store, ["w" * 100_000]) == _match(store, [], prefixes=["w" * 100_000]) == []
 
-    def test_words_of_tenants_and_lines_are_apart(self, found: Driven) -> None:
+    @needs("words")
+    def test_words_of_tenants_and_lines_are_apart(self, store: Driven) -> None:
         for other in ("", "b", "a b", "a\0", "A", "n" * 1024):
-            assert found.apply(Delete(WORDS, ())) is None
+            assert store.apply(Delete(WORDS, ())) is None
             with case(other):
-                _apart(found, other)
+                _apart(store, other)
 
-    def test_pages(self, found: Driven) -> None:
+    @needs("words")
+    def test_pages(self, store: Driven) -> None:
         rows = [words_row(seq, "even all" if seq % 2 == 0 else "odd all", time=100 + seq) for seq in range(25)]
         for row in rows:
-            found.fill(WORDS, [row])
+            store.fill(WORDS, [row])
         last_first = [row.key for row in reversed(rows)]
-        assert _match(found, ["all"], limit=7) == last_first
-        assert _match(found, ["even"], limit=3) == last_first[::2]
-        assert _match(found, [], prefixes=["a"], limit=25) == _match(found, [], limit=4) == last_first
-        page = found.drive(found.backend.match("tenant", ["all"], limit=7))
+        assert _match(store, ["all"], limit=7) == last_first
+        assert _match(store, ["even"], limit=3) == last_first[::2]
+        assert _match(store, [], prefixes=["a"], limit=25) == _match(store, [], limit=4) == last_first
+        page = store.drive(store.backend.match("tenant", ["all"], limit=7))
         assert len(page.keys) <= 7
         assert page.next is not None
 
-    def test_what_is_written_over_or_removed_is_not_found(self, found: Driven) -> None:
-        found.fill(WORDS, [words_row(seq, f"all word{seq}", line=f"line{seq % 2}") for seq in range(6)])
-        found.fill(WORDS, [words_row(0, "all changed", line="line0")])
-        assert _match(found, ["word0"]) == []
-        assert _match(found, ["changed"]) == [("tenant", "line0", 0, 0)]
-        assert found.apply(Delete(WORDS, ("tenant", "line0", 0, 2))) is None
-        assert _match(found, ["word2"]) == []
-        assert found.apply(Delete(WORDS, ("tenant", "line1"))) is None
-        assert set(_match(found, ["all"])) == {("tenant", "line0", 0, 0), ("tenant", "line0", 0, 4)}
-        assert found.apply(Delete(WORDS, ()), Create(WORDS, words_row(9, "all"))) is None
-        assert _match(found, ["all"]) == [("tenant", "line", 0, 9)]
+    @needs("words")
+    def test_what_is_written_over_or_removed_is_not_found(self, store: Driven) -> None:
+        store.fill(WORDS, [words_row(seq, f"all word{seq}", line=f"line{seq % 2}") for seq in range(6)])
+        store.fill(WORDS, [words_row(0, "all changed", line="line0")])
+        assert _match(store, ["word0"]) == []
+        assert _match(store, ["changed"]) == [("tenant", "line0", 0, 0)]
+        assert store.apply(Delete(WORDS, ("tenant", "line0", 0, 2))) is None
+        assert _match(store, ["word2"]) == []
+        assert store.apply(Delete(WORDS, ("tenant", "line1"))) is None
+        assert set(_match(store, ["all"])) == {("tenant", "line0", 0, 0), ("tenant", "line0", 0, 4)}
+        assert store.apply(Delete(WORDS, ()), Create(WORDS, words_row(9, "all"))) is None
+        assert _match(store, ["all"]) == [("tenant", "line", 0, 9)]
 
-    def test_a_batch_that_is_refused_leaves_no_words(self, found: Driven) -> None:
-        found.fill(STEPS, [step(0)])
-        found.fill(WORDS, [words_row(0, "before")])
+    @needs("words")
+    def test_a_batch_that_is_refused_leaves_no_words(self, store: Driven) -> None:
+        store.fill(STEPS, [step(0)])
+        store.fill(WORDS, [words_row(0, "before")])
         changes: list[Change] = [Put(WORDS, words_row(0, "after")), Create(WORDS, words_row(1, "after"))]
-        assert found.apply(Delete(WORDS, ("tenant", "gone")), *changes, Create(STEPS, step(0))) == 3
-        assert (_match(found, ["after"]), _match(found, ["before"])) == ([], [words_row(0, "").key])
+        assert store.apply(Delete(WORDS, ("tenant", "gone")), *changes, Create(STEPS, step(0))) == 3
+        assert (_match(store, ["after"]), _match(store, ["before"])) == ([], [words_row(0, "").key])
 
+    @needs("words")
     def test_words_are_found_as_the_rows_say(self, plain: Driven) -> None:
-        _needs_words(plain)
         words = st.lists(st.sampled_from(["a", "ab", "b", "ba", "\u00e4", "a'b", "%"]), max_size=3, unique=True)
         places = st.tuples(st.sampled_from(["", "t"]), st.sampled_from(["x", "y"]), st.just(0), st.integers(0, 2))
         changes = st.tuples(st.sampled_from([Create, Ensure, Put, Delete]), places, words, st.integers(0, 4))
@@ -182,11 +184,6 @@ def _apart(found: Driven, other: str) -> None:
             assert _match(found, ["word"], tenant=tenant, line=line) == [rows[tenant, line].key]
             assert _match(found, [], tenant=tenant, line=line) == [rows[tenant, line].key]
     assert _match(found, ["word"], tenant="nobody") == _match(found, ["word"], tenant="a", line="none") == []
-
-
-def _needs_words(store: Driven) -> None:
-    if not store.backend.capabilities.words:
-        pytest.skip("does not claim to search words")
 
 
 def _match(
