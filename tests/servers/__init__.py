@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.servers import given
-from tests.servers.azure import AzuriteServer
+from tests.servers.azurite import AzuriteServer
 from tests.servers.gcs import GcsServer
 from tests.servers.mongod import MongoServer
 from tests.servers.pooler import PgBouncerServer
