@@ -11,6 +11,7 @@ import re
 import shlex
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -27,7 +28,7 @@ PYTHON = "python"
 PYTHON_LOOKALIKES = re.compile(r"^(py|python|python3|pycon|ipython)\b", re.IGNORECASE)
 
 
-SERVERS = {
+SERVERS: dict[str, Callable[[], str]] = {
     "POSTGRES_URL": servers.postgres,
     "MONGODB_URL": servers.mongodb,
     "REDIS_URL": servers.redis,
