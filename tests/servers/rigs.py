@@ -46,9 +46,11 @@ class Rig:
 
         Azurite may save first, since it would lose what it acknowledged; until it is dead, no answer gets through.
         """
-        if isinstance(self.server, servers.AzuriteServer):
-            self.proxy.stall()
-            self.server.save()
+        if not isinstance(self.server, servers.AzuriteServer):
+            self.server.kill()
+            return
+        self.proxy.stall()
+        self.server.save()
         self.server.kill()
         self.proxy.cut()
         self.proxy.flow()
