@@ -16,7 +16,7 @@ import holdfast
 from holdfast.errors import TransientError, UnavailableError
 from tests import servers
 from tests.servers.pace import hurried
-from tests.servers.places import REMOTE
+from tests.servers.places import EMULATED, REMOTE
 from tests.servers.rigs import Rig, rig
 from tests.servers.writers import Writers
 from tests.support.nightly import check_daily, mostly_nightly
@@ -28,7 +28,7 @@ IN_TIME = 25.0
 """By when a caller who waits for 1.5 seconds at most has an answer, there."""
 
 
-def on(*usual: str, kinds: Sequence[str] = REMOTE) -> pytest.MarkDecorator:
+def on(*usual: str, kinds: Sequence[str] = (*REMOTE, *EMULATED)) -> pytest.MarkDecorator:
     """Run a test on these kinds of store in every run, and nightly on all."""
     check_daily(kinds, usual)
     marks = {kind: () if kind in usual else (pytest.mark.nightly,) for kind in kinds}
@@ -57,7 +57,7 @@ def test_the_server_dies_in_the_middle_of_commits(place: Rig) -> None:
         writers = Writers(store)
         for _ in range(2):
             with writers.at_work():
-                place.server.kill()
+                place.kill()
                 time.sleep(0.1)
                 place.server.restart()
         assert writers.failed == {}
@@ -184,7 +184,7 @@ def at_random(place: Rig, store: holdfast.Store, chance: random.Random) -> None:
     marker = chance.choice(place.commits(store))
     match chance.choice(["kill", "front", "cut", "before", "after", "refuse", "stall", "pause", "slow"]):
         case "kill":
-            place.server.kill()
+            place.kill()
             time.sleep(chance.uniform(0, 0.5))
             place.server.restart()
         case "front":
@@ -213,7 +213,7 @@ def at_random(place: Rig, store: holdfast.Store, chance: random.Random) -> None:
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("shared_rig", REMOTE, indirect=True, scope="module")
+@pytest.mark.parametrize("shared_rig", [*REMOTE, *EMULATED], indirect=True, scope="module")
 @pytest.mark.parametrize("seed", range(5))
 def test_anything_at_any_time(place: Rig, seed: int) -> None:
     url = place.fresh()

@@ -1,8 +1,9 @@
 """Real servers for tests: started when first asked for, once for each test process, and stopped with it.
 
-`postgres()`, `pgbouncer()`, `mongodb()`, `redis()`, `s3()` and `moto()` give a fresh, empty place on a server that the
-tests of a process share. `postgres_server()` and the like give a server of one's own, to kill, pause and restart; use
-them in a `with`. A variable such as HOLDFAST_TEST_POSTGRES_URL names a server to use in place of the shared one.
+`postgres()`, `pgbouncer()`, `mongodb()`, `redis()`, `s3()`, `moto()`, `azure()` and `gcs()` give a fresh, empty place
+on a server that the tests of a process share. `postgres_server()` and the like give a server of one's own, to kill,
+pause and restart; use them in a `with`. A variable such as HOLDFAST_TEST_POSTGRES_URL names a server to use in place of
+the shared one.
 
 Where a server cannot be had, the test is skipped with the reason; where CI is set, it fails.
 """
@@ -17,6 +18,8 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.servers import given
+from tests.servers.azurite import AzuriteServer
+from tests.servers.gcs import GcsServer
 from tests.servers.mongod import MongoServer
 from tests.servers.pooler import PgBouncerServer
 from tests.servers.postgresql import PostgresServer
@@ -26,12 +29,18 @@ from tests.servers.valkey import RedisServer
 
 __all__ = [
     "MISSING",
+    "AzuriteServer",
+    "GcsServer",
     "MongoServer",
     "MotoServer",
     "PgBouncerServer",
     "PostgresServer",
     "RedisServer",
     "SeaweedServer",
+    "azure",
+    "azure_server",
+    "gcs",
+    "gcs_server",
     "mongodb",
     "mongodb_server",
     "moto",
@@ -92,6 +101,24 @@ def moto() -> tuple[str, dict[str, Any]]:
     return server.fresh(), server.options
 
 
+def azure() -> tuple[str, dict[str, Any]]:
+    """A fresh place in Azurite, and the options to open it with."""
+    own = given.url("AZURE")
+    if own:
+        return given.bucket(own), {}
+    server = _had("Azurite", _azure)
+    return server.fresh(), server.options
+
+
+def gcs() -> tuple[str, dict[str, Any]]:
+    """A fresh place in an emulation of Google Cloud Storage, and the options to open it with."""
+    own = given.url("GCS")
+    if own:
+        return given.bucket(own), {}
+    server = _had("Google Cloud Storage", _gcs)
+    return server.fresh(), server.options
+
+
 def postgres_server() -> PostgresServer:
     """A PostgreSQL server of one's own."""
     return _had("PostgreSQL", lambda: PostgresServer().start())
@@ -122,11 +149,21 @@ def moto_server() -> MotoServer:
     return _had("moto", lambda: MotoServer().start())
 
 
+def azure_server() -> AzuriteServer:
+    """An Azurite of one's own."""
+    return _had("Azurite", lambda: AzuriteServer().start())
+
+
+def gcs_server() -> GcsServer:
+    """An emulation of Google Cloud Storage of one's own."""
+    return _had("Google Cloud Storage", lambda: GcsServer().start())
+
+
 def stop() -> None:
     """Remove what was made on servers that were given, and stop all others."""
     given.clean()
     stop_all()
-    for shared in (_postgres, _pgbouncer, _mongodb, _redis, _s3, _moto):
+    for shared in (_postgres, _pgbouncer, _mongodb, _redis, _s3, _moto, _azure, _gcs):
         shared.cache_clear()
 
 
@@ -168,3 +205,13 @@ def _s3() -> SeaweedServer:
 @cache
 def _moto() -> MotoServer:
     return MotoServer().start()
+
+
+@cache
+def _azure() -> AzuriteServer:
+    return AzuriteServer().start()
+
+
+@cache
+def _gcs() -> GcsServer:
+    return GcsServer().start()

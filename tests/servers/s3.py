@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import sys
@@ -12,26 +11,21 @@ from typing import Any
 import obstore
 from obstore.store import S3Store
 
-from tests.servers.processes import HOST, Missing, Server, packaged
+from tests.servers.object_server import BUCKET, ObjectServer
+from tests.servers.processes import HOST, Missing, packaged
 
 ACCESS_KEY = "holdfast"
 SECRET_KEY = "holdfast-secret"
 REGION = "us-east-1"
 
 
-_BUCKET = "places"
-
-
-class S3Server(Server):
+class S3Server(ObjectServer):
     """Something that speaks S3."""
 
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-        super().__init__()
+    scheme = "s3"
 
     @property
     def options(self) -> dict[str, Any]:
-        """What to open a store with besides its URL."""
         return {
             "endpoint": f"http://{HOST}:{self.port}",
             "access_key_id": ACCESS_KEY,
@@ -39,14 +33,10 @@ class S3Server(Server):
             "region": REGION,
         }
 
-    def fresh(self) -> str:
-        """The URL of a place that is empty. In one bucket: SeaweedFS has room for few."""
-        return f"s3://{_BUCKET}/place-{next(self._numbers)}"
-
     def answers(self) -> None:
         # A real put: the ports are open, and the server says that it is well, some time before it takes one.
-        self._make_bucket(_BUCKET)
-        obstore.put(object_store(_BUCKET, self.options), "probe", b"1")
+        self._make_bucket(BUCKET)
+        obstore.put(object_store(BUCKET, self.options), "probe", b"1")
 
     def _make_bucket(self, bucket: str) -> None:
         import boto3  # half a second, so only where it is needed

@@ -36,7 +36,7 @@ from holdfast.backends.connection_errors import (
     uses_tls,
 )
 from holdfast.backends.object_store.backend import ObjectStoreBackend
-from holdfast.backends.object_store.object_storage import PAGE, ObjectInfo, ObjectStorage
+from holdfast.backends.object_store.object_storage import PAGE, ObjectInfo, ObjectStorage, gather_limited
 from holdfast.backends.urls import check_address, parse_duration, redacted_url, split_options
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
@@ -68,6 +68,9 @@ _ENDPOINTS = {
 }
 """The environment variables for the endpoint of a service; the first that is set applies."""
 
+_KEY_OPTIONS = {"s3": "access_key_id and secret_access_key", "gs": "service_account", "az": "account_key"}
+"""The options for the keys of each service."""
+
 _REQUEST_SECONDS = 20
 _LAST_SECONDS = 0.1
 """The driver's threads use Python for a moment after their answer; if it has ended by then, the process aborts."""
@@ -83,9 +86,12 @@ _METADATA = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|/latest/(
 """The addresses at which a machine is asked for its role: the driver does so if there are no keys."""
 _WRONG_LOGIN = re.compile(
     "InvalidAccessKeyId|SignatureDoesNotMatch|AuthenticationFailed|InvalidToken|ExpiredToken|InvalidSecurity"
+    "|Server failed to authenticate"
 )
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
 _CODE = re.compile("<Code>([^<]+)</Code>")
-_MESSAGE = re.compile("<Message>([^<]+)</Message>")
+_MESSAGE = re.compile("<Message>([^<\n]+)")
+"""The first line of a message; further ones of Azure have the number and the time of the request."""
 _ADDRESS = re.compile(r"https?://([^/\s]+)")
 _REASON = re.compile(r'(?:message|error): "([^"]+)"')
 
@@ -208,12 +214,9 @@ class Bucket(ObjectStorage):
         try:
             await obstore.delete_async(self._storage, list(names))
         except FileNotFoundError:
-            # Some services report a missing object and leave the others; one by one, a missing object is no error.
-            for name in names if len(names) > 1 else ():
-                try:
-                    await obstore.delete_async(self._storage, name)
-                except FileNotFoundError:
-                    continue
+            # Some services report a missing object and leave the others; by itself, a missing object is no error.
+            if len(names) > 1:
+                await gather_limited([self._delete_page([name]) for name in names])
 
     async def _request(self, request: Awaitable[T]) -> T:
         try:
@@ -227,7 +230,7 @@ class Bucket(ObjectStorage):
                 hint="The key needs to get, put, list and delete objects in this bucket",
             ) from error
         except (exceptions.GenericError, exceptions.JoinError) as error:
-            if "NoSuchBucket" in str(error):
+            if _NO_BUCKET.search(str(error)):
                 raise self._missing_bucket_error() from error
             if not self._was_used:
                 await self._check_first_error(str(error))
@@ -243,7 +246,8 @@ class Bucket(ObjectStorage):
         """Raise if the settings are the reason for the failure of a first request."""
         if _METADATA.search(text):
             what = "there are no keys in the options or the environment, and this machine has no role"
-            raise login_error(what, self._where, "Pass access_key_id and secret_access_key, or set them as variables")
+            options = _KEY_OPTIONS[self._where.partition(":")[0]]
+            raise login_error(what, self._where, f"Pass {options}, or set variables of the environment")
         if _NO_CONNECTION in text and (failure := _TLS_FAILURE.search(text)):
             if failure[0] == _NOT_TLS:
                 raise plain_server_error(self._where, "Write the endpoint with http://")
