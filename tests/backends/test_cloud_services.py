@@ -40,6 +40,7 @@ ON_BOTH = pytest.mark.parametrize("kind", mostly_nightly(EMULATED, daily=["gcs"]
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
 @pytest.mark.parametrize("kind", EMULATED)
 class TestConformance(ShortConformance):
+    lacks = frozenset({"words", "times"})
     histories = 5
 
     @pytest.fixture
