@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from struct import Struct
+from struct import error as StructError  # noqa: N812
 from typing import Any, TypeVar
 
 import msgspec
@@ -75,9 +76,10 @@ class ByteReader(msgspec.Struct):
 
     def fields(self, form: Struct) -> tuple[Any, ...]:
         """Return the fields of fixed size that come next."""
-        if not 0 <= self.at <= len(self.data) - form.size:
-            raise self.error("is cut off")
-        found = form.unpack_from(self.data, self.at)
+        try:
+            found = form.unpack_from(self.data, self.at)
+        except StructError:
+            raise self.error("is cut off") from None
         self.at += form.size
         return found
 
@@ -97,7 +99,7 @@ class ByteReader(msgspec.Struct):
     def packed(self, form: Decoder[T]) -> T:
         """Return the packed value in all bytes that are left."""
         try:
-            return form.decode(self.rest())
+            return form.decode(self.data[self.at :])
         except RecursionError:
             raise TooDeepError(f"{self.what} is {NO_STACK}") from None
         except UNREADABLE as error:

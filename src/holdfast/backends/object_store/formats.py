@@ -58,7 +58,10 @@ def pack_location(location: tuple[int, int, int, int, int]) -> bytes:
 
 
 def unpack_location(data: bytes) -> BodyLocation:
-    return BodyLocation(*ByteReader(data, "the location of a body").fields(_LOCATION))
+    reader = ByteReader(data, "the location of a body")
+    location = BodyLocation(*reader.fields(_LOCATION))
+    reader.end()
+    return location
 
 
 class WrittenRow(NamedTuple):
