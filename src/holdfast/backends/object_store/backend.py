@@ -159,6 +159,8 @@ class ObjectStoreBackend(LoopBackend):
         # It may wait for other batches, each of which has as much time.
         done, _ = await asyncio.wait([task], timeout=self._timeout + batch_weight(batch) / PACE)
         if not done:
+            # Nobody is told how it ends; asyncio would log an error that nobody asks for.
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             raise self._give_up_error("no answer came", sent=True)
         return task.result()
 
