@@ -42,10 +42,15 @@ class Rig:
 
     def commits(self, store: holdfast.Store) -> list[bytes]:
         """What is in each message with which a client asks for a commit, and in no other."""
-        if self.kind == "s3":
-            return [b"PUT /"]
-        client: str = vars(store._engine.context.stored)["_client_id"]
-        return [client.encode(), *([b"commitTransaction"] if self.kind == "mongodb" else [])]
+        return commit_markers(self.kind, store)
+
+
+def commit_markers(kind: str, store: holdfast.Store) -> list[bytes]:
+    """What is in each message with which a store asks for a commit, and in no other."""
+    if kind == "s3":
+        return [b"PUT /"]
+    client: str = vars(store._engine.context.stored)["_client_id"]
+    return [client.encode(), *([b"commitTransaction"] if kind == "mongodb" else [])]
 
 
 @contextmanager
