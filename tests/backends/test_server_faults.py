@@ -7,7 +7,9 @@ their own that run always: `test_mongodb_store.py` and `test_server_faults_s3.py
 from __future__ import annotations
 
 import random
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -19,6 +21,7 @@ from tests.servers.pace import hurried
 from tests.servers.places import EMULATED, REMOTE
 from tests.servers.rigs import Rig, rig
 from tests.servers.writers import Writers
+from tests.support.kills import MOMENTS, Moment
 from tests.support.nightly import check_daily, mostly_nightly
 
 PATIENCE = 150.0
@@ -65,15 +68,43 @@ def test_the_server_dies_in_the_middle_of_commits(place: Rig) -> None:
 
 
 @pytest.mark.nightly
-@on("pgbouncer", kinds=["pgbouncer"])
-def test_a_pooler_is_restarted(place: Rig) -> None:
+@on("pgbouncer", "s3", kinds=["pgbouncer", "s3"])
+def test_what_clients_talk_to_is_killed_at_each_moment_of_a_commit(place: Rig) -> None:
+    """A pooler or a service: before a commit arrives, while it is made, and when the answer is on its way."""
     url = place.fresh()
+    rounds = {"pgbouncer": 5, "s3": 2}[place.kind]
+    struck: Counter[Moment] = Counter()
+
+    def kill_at(moment: Moment) -> None:
+        died = threading.Event()
+
+        def kill() -> None:
+            place.front.kill()
+            died.set()
+
+        place.proxy.strike(marker, moment, kill)
+        assert died.wait(PATIENCE), f"nothing was killed {moment} a commit"
+        struck[moment] += 1
+
     with holdfast.open(url, timeout=PATIENCE) as store:
         writers = Writers(store)
-        for _ in range(3):
+        (marker,) = place.commits(store)
+        for moment in rounds * MOMENTS:
             with writers.at_work():
+                kill_at(moment)
                 place.front.restart()
         assert writers.failed == {}
+        for moment in MOMENTS:  # and it does not come back in time
+            with hurried(store, 1.5), writers.at_work():
+                failed = len(writers.failed)
+                kill_at(moment)
+                writers.wait_for_failures(failed + 1)
+                place.front.restart()
+        failed = len(writers.failed)
+        with writers.at_work():
+            pass
+        assert len(writers.failed) == failed
+        assert struck == dict.fromkeys(MOMENTS, rounds + 1)
         writers.check(url)
 
 

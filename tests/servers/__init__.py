@@ -20,7 +20,7 @@ import pytest
 from tests.servers import given
 from tests.servers.azurite import AzuriteServer
 from tests.servers.gcs import GcsServer
-from tests.servers.mongod import MongoServer
+from tests.servers.mongod import MongoReplicaSet, MongoServer
 from tests.servers.pooler import PgBouncerServer
 from tests.servers.postgresql import PostgresServer
 from tests.servers.processes import Missing, Server, stop_all
@@ -31,6 +31,7 @@ __all__ = [
     "MISSING",
     "AzuriteServer",
     "GcsServer",
+    "MongoReplicaSet",
     "MongoServer",
     "MotoServer",
     "PgBouncerServer",
@@ -42,6 +43,7 @@ __all__ = [
     "gcs",
     "gcs_server",
     "mongodb",
+    "mongodb_replica_set",
     "mongodb_server",
     "moto",
     "moto_server",
@@ -56,7 +58,7 @@ __all__ = [
     "stop",
 ]
 
-S = TypeVar("S", bound=Server)
+S = TypeVar("S", bound=Server | MongoReplicaSet)
 
 MISSING = "SERVER MISSING"
 """How the reason starts with which a test is skipped for want of a server."""
@@ -119,9 +121,9 @@ def gcs() -> tuple[str, dict[str, Any]]:
     return server.fresh(), server.options
 
 
-def postgres_server() -> PostgresServer:
-    """A PostgreSQL server of one's own."""
-    return _had("PostgreSQL", lambda: PostgresServer().start())
+def postgres_server(identity: bytes | None = None) -> PostgresServer:
+    """A PostgreSQL server of one's own; with a certificate and its key, one with TLS."""
+    return _had("PostgreSQL", lambda: PostgresServer(identity).start())
 
 
 def pgbouncer_server(behind: PostgresServer | None = None) -> PgBouncerServer:
@@ -129,19 +131,24 @@ def pgbouncer_server(behind: PostgresServer | None = None) -> PgBouncerServer:
     return _had("PgBouncer", lambda: PgBouncerServer(behind or _postgres()).start())
 
 
-def mongodb_server() -> MongoServer:
-    """A MongoDB server of one's own."""
-    return _had("MongoDB", lambda: MongoServer().start())
+def mongodb_server(identity: bytes | None = None) -> MongoServer:
+    """A MongoDB server of one's own; with a certificate and its key, one with TLS."""
+    return _had("MongoDB", lambda: MongoServer(identity).start())
 
 
-def redis_server(**settings: str) -> RedisServer:
-    """A Valkey server of one's own, with other settings."""
-    return _had("Valkey", lambda: RedisServer(**settings).start())
+def mongodb_replica_set() -> MongoReplicaSet:
+    """A MongoDB replica set of one's own, of three nodes."""
+    return _had("MongoDB", MongoReplicaSet)
 
 
-def s3_server() -> SeaweedServer:
-    """A SeaweedFS server of one's own."""
-    return _had("SeaweedFS", lambda: SeaweedServer().start())
+def redis_server(identity: bytes | None = None, /, **settings: str) -> RedisServer:
+    """A Valkey server of one's own, with other settings; with a certificate and its key, a Redis server with TLS."""
+    return _had("Valkey", lambda: RedisServer(identity, **settings).start())
+
+
+def s3_server(identity: bytes | None = None) -> SeaweedServer:
+    """A SeaweedFS server of one's own; with a certificate and its key, one with TLS."""
+    return _had("SeaweedFS", lambda: SeaweedServer(identity).start())
 
 
 def moto_server() -> MotoServer:

@@ -17,9 +17,9 @@ class ObjectServer(Server):
     scheme: ClassVar[str]
     """How URLs of its places begin."""
 
-    def __init__(self) -> None:
+    def __init__(self, identity: bytes | None = None) -> None:
         self._numbers = itertools.count(1)
-        super().__init__()
+        super().__init__(identity)
 
     @property
     @abstractmethod

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import holdfast
 from tests import servers
 from tests.servers.object_server import ObjectServer
-from tests.servers.places import with_options
+from tests.servers.places import EMULATED, with_options
 from tests.servers.processes import Server
 from tests.servers.proxy import Proxy
 
@@ -57,10 +57,15 @@ class Rig:
 
     def commits(self, store: holdfast.Store) -> list[bytes]:
         """What is in each message with which a client asks for a commit, and in no other."""
-        if isinstance(self.front, ObjectServer):
-            return [b"PUT /"]
-        client: str = vars(store._engine.context.stored)["_client_id"]
-        return [client.encode(), *([b"commitTransaction"] if self.kind == "mongodb" else [])]
+        return commit_markers(self.kind, store)
+
+
+def commit_markers(kind: str, store: holdfast.Store) -> list[bytes]:
+    """What is in each message with which a store asks for a commit, and in no other."""
+    if kind in ("s3", *EMULATED):
+        return [b"PUT /"]
+    client: str = vars(store._engine.context.stored)["_client_id"]
+    return [client.encode(), *([b"commitTransaction"] if kind == "mongodb" else [])]
 
 
 @contextmanager

@@ -10,6 +10,7 @@ Options, as arguments or in the URL's query:
 - `timeout`: for how many seconds to retry while the service does not answer, 30 by default.
 - `connect_timeout`: for how long opening retries to reach the service, as `30` or `30s`; by default it does not.
 - `endpoint`: where the service is, if it is not the provider's own. An address with `http://` is used without TLS.
+- `ca_file`: a file of certificates, in PEM format, of authorities that are trusted besides those of the system.
 - `region`, `access_key_id`, `secret_access_key`, `session_token` for S3; `service_account` (a file) for Google;
   `account_name` and `account_key` for Azure. What is not said is taken from the environment (`AWS_ACCESS_KEY_ID`,
   `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME` …) or from the machine's role.
@@ -20,18 +21,21 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import ssl
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from holdfast._lazy import missing_extra
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted, ServerUnreachable
 from holdfast.backends.connection_errors import (
+    certificate_error,
+    certificate_file_error,
     login_error,
     plain_server_error,
-    tls_error,
     tls_server_error,
     uses_tls,
 )
@@ -55,9 +59,9 @@ T = TypeVar("T")
 GRACE = 3600.0
 
 _SERVICE_OPTIONS = {
-    "s3": ("endpoint", "region", "access_key_id", "secret_access_key", "session_token"),
-    "gs": ("endpoint", "service_account"),
-    "az": ("endpoint", "account_name", "account_key"),
+    "s3": ("endpoint", "ca_file", "region", "access_key_id", "secret_access_key", "session_token"),
+    "gs": ("endpoint", "ca_file", "service_account"),
+    "az": ("endpoint", "ca_file", "account_name", "account_key"),
 }
 """The options of each service."""
 
@@ -82,6 +86,15 @@ _NO_CONNECTION = "kind: Connect,"
 _NO_REPLY = "HTTP error: "
 _TLS_FAILURE = re.compile("InvalidContentType|InvalidCertificate|AlertReceived|PeerIncompatible|NotValidForName")
 _NOT_TLS = "InvalidContentType"
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_CERTIFICATE_REASONS = {
+    "Expired": "the certificate has expired",
+    "NotValidYet": "the certificate is not yet valid",
+    "NotValidForName": "the certificate is for another host",
+    "UnknownIssuer": "the authority of the certificate is not trusted",
+}
+"""What is wrong with a certificate, by the start of the driver's word for it."""
+_AUTHORITY_HINT = "Name the authority of its certificate with ca_file, or have the system trust it"
 _METADATA = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|/latest/(api/token|meta-data)")
 """The addresses at which a machine is asked for its role: the driver does so if there are no keys."""
 _WRONG_LOGIN = re.compile(
@@ -251,7 +264,7 @@ class Bucket(ObjectStorage):
         if _NO_CONNECTION in text and (failure := _TLS_FAILURE.search(text)):
             if failure[0] == _NOT_TLS:
                 raise plain_server_error(self._where, "Write the endpoint with http://")
-            raise tls_error(failure[0], self._where, "The authority of its certificate must be trusted by the system")
+            raise certificate_error(_certificate_failure(text) or failure[0], self._where, _AUTHORITY_HINT)
         parts = urlsplit(self._endpoint)
         if parts.scheme == "http" and _NO_CONNECTION not in text and parts.hostname:
             if await uses_tls(parts.hostname, parts.port or 80):
@@ -305,6 +318,8 @@ def _open_driver(
     }
     retry: RetryConfig = {"max_retries": 0}  # retried one level up, which first checks what the last attempt did
     values = {name: str(value) for name, value in settings.items()}
+    if "ca_file" in values:
+        client["root_certificate"] = _read_authorities(values.pop("ca_file"), where)
     try:
         if scheme == "s3":
             return S3Store(bucket, prefix=prefix or None, client_options=client, retry_config=retry, config=values)  # type: ignore[arg-type]
@@ -333,6 +348,22 @@ def _check_process(where: str) -> None:
             where=where,
             hint="Start processes with the method spawn or forkserver, or open stores only after the fork",
         )
+
+
+def _read_authorities(path: str, where: str) -> bytes:
+    try:
+        ssl.create_default_context(cafile=path)
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise certificate_file_error(error, where, "ca_file") from error
+
+
+def _certificate_failure(text: str) -> str | None:
+    """What is wrong with the certificate, from the driver's error."""
+    found = _CERTIFICATE.search(text)
+    if found is None:
+        return None
+    return next((words for start, words in _CERTIFICATE_REASONS.items() if found[1].startswith(start)), found[1])
 
 
 def _connect_failure(text: str) -> str:
