@@ -333,8 +333,8 @@ def fuzz_json_forms(data: bytes) -> None:
 
 def fuzz_texts(data: bytes) -> None:
     """A forged value in each place of an edit that is indexed, and searched for what must not be stored."""
-    name = b"\xa1a"
     role: dict[bytes, Packed] = {b"\xa4role": data}
+    name = b"\xa1a"
     inside = EditMap((), ((b"\xa4type", Set(data)), (b"\xa1t", EditText((KeepRun(0, 1), b"y")))))
     edits: list[tuple[Operation, Packed]] = [
         (Set(data), data),
