@@ -7,14 +7,11 @@ import pytest
 from holdfast.backends.conformance.histories import Histories
 from holdfast.backends.conformance.processes import Processes
 from holdfast.testing import BackendConformance, ShortConformance, Stores, SyncConformance
+from tests.backends.daily_conformance import DailyConformance
 from tests.backends.postgres_databases import emptied, emptied_pooled
 
 
-class TestConformance(SyncConformance):
-    histories = 10
-    kills = 2
-    watched = 30
-
+class TestConformance(DailyConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(emptied())

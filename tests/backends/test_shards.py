@@ -36,7 +36,7 @@ from holdfast.engine.engine import Engine
 from holdfast.errors import ConfigError, CorruptError, DeniedError, InvalidError, OutcomeUnknownError
 from holdfast.testing import Stores
 from tests.backends.shard_kit import PLACES, Double, InMemory, Process, Through, Turns
-from tests.support.nightly import examples, fewer_examples, mostly_nightly
+from tests.support.nightly import by_day, examples, fewer_examples, mostly_nightly
 
 NUMBERS = itertools.count()
 
@@ -54,6 +54,7 @@ class TestSmallEpochs(Histories, Races):
     """The parts of the suite that are about one process, where every third batch is folded."""
 
     histories = fewer_examples().max_examples
+    watched = by_day(60, 15)
 
     @pytest.fixture
     def stores(self) -> Iterator[Stores]:
@@ -172,8 +173,11 @@ def test_who_knows_nothing_reads_every_transaction_at_once() -> None:
     async def main() -> None:
         blobs = InMemory()
         writer = Process(blobs)
+        stride = by_day(1, 3)
         for number in range(1, 80):
             assert await writer.apply(*both(number)) is None
+            if number % stride:
+                continue
             blobs.asked.clear()
             for line in ("a", "b"):
                 ((row,),) = await Process(blobs).read(Scan(STEPS, ("tenant", line)))
@@ -814,7 +818,7 @@ def test_every_flipped_byte_is_found() -> None:
         await tidied(process)
         before = await cold(blobs)
         for name, (data, at) in list(blobs.objects.items()):
-            for place in range(0, len(data), 7):
+            for place in range(0, len(data), 7 * by_day(1, 3)):
                 blobs.objects[name] = (data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :], at)
                 wrong = await Process(blobs).tidying.check()
                 if not wrong:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -17,6 +18,7 @@ from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store
 from tests.support.interference import Interference, InterferingBackend
+from tests.support.nightly import by_day
 
 
 def save_by(view: IdentityView, name: str, id: str, state: dict[str, Any], parent: str | None = None) -> None:
@@ -56,8 +58,8 @@ def test_no_change_outlives_the_right_to_it(
         found = run(store._engine.context.stored.read(scans))
         return [row for each in found for row in each if row.key[2:3] != ("lease",)]  # that of a rewrite ends
 
-    moment, ended = 0, 0
-    while True:
+    ended = 0
+    for moment in itertools.count(0, by_day(1, 2)):
         name = f"chat-{moment}"
         alice.thread(name).put({"n": 1}, id="1", tag="old")
         alice.thread(name).put({"n": 2}, id="2")
@@ -78,7 +80,6 @@ def test_no_change_outlives_the_right_to_it(
             break
         assert rows(name) == then[0], "it was changed after the right had ended"
         ended += then[0] == before
-        moment += 1
     assert rows(name) != before
     assert ended > 1
 

@@ -61,7 +61,7 @@ def a_week_later(store: Store) -> None:
     force_setattr(store._engine.context, "clock", lambda: time.time_ns() + 8 * 86400 * 10**9)
 
 
-def fill(store: Store, threads: int = 4) -> None:
+def fill(store: Store, threads: int = 2) -> None:
     for name in range(threads):
         for number in range(40):
             store.put(f"t{name}", {"n": number, "items": list(range(number))})
@@ -76,7 +76,7 @@ def pending_of(store: Store, thread: str) -> list[Any]:
     return [each.value for each in found.pending_writes]
 
 
-def check(store: Store, threads: int = 4) -> None:
+def check(store: Store, threads: int = 2) -> None:
     for name in range(threads):
         state = store.get(f"t{name}").state
         assert state == {"n": 39, "items": list(range(39))}
@@ -203,7 +203,7 @@ def test_rotation_while_others_write_and_read(tmp_path: Path, kind: str, count: 
         return holdfast.open(path, encryption=Encryption(LocalKeys(NEW, OLD)))
 
     with holdfast.open(path, encryption=Encryption(LocalKeys(OLD))) as store:
-        fill(store, threads=2)
+        fill(store)
         for writer in range(count):
             store.put(f"w{writer}", {"n": 0})
     before, stop, errors = key_ids(path), threading.Event(), list[BaseException]()
