@@ -305,7 +305,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = shutil.which("mount") and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], check=False, capture_output=True
     )
     if not mounted or mounted.returncode:
         pytest.skip("this user may not mount a small disk")
@@ -317,7 +317,7 @@ def fill(store: Store) -> int:
     """Save until that fails. Returns how many checkpoints were acknowledged."""
     for n in range(100_000):
         try:
-            store.thread(f"t{n % 20}").put({"n": n, "text": os.urandom(30_000).hex()})
+            store.thread(f"t{n % 20}").put({"n": n, "text": os.urandom(15_000).hex()})
         except TransientError:
             return n
     raise AssertionError
@@ -338,7 +338,7 @@ def test_space_can_be_freed_on_a_disk_that_the_store_has_filled(small_disk: Path
     assert sum(each.steps for each in store.threads().all()) == count
     assert store.thread("t0").delete()
     assert store.maintenance.prune(keep_last=2).dropped > count // 2
-    store.thread("t1").put({"text": os.urandom(500_000).hex()})
+    store.thread("t1").put({"text": os.urandom(250_000).hex()})
     assert store.maintenance.verify().ok
     store.close()
 

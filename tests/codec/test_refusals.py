@@ -240,7 +240,7 @@ DEPTHS: dict[str, tuple[Any, int]] = {
 def test_depth(subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TooDeepError):
         codec.pack(nested(by_day(5000, 400), lambda v: [v]))  # takes long for what is deeper: its path is looked for
-    monkeypatch.setattr("holdfast.codec.packer._MAX_PATH", 60)  # a longer path takes a second to find
+    monkeypatch.setattr("holdfast.codec.packer._MAX_PATH", 25)  # a longer path takes a second to find
     for name, (wrap, limit) in DEPTHS.items():
         with case(subtests, name):
             packed = codec.pack(nested(limit, wrap))

@@ -71,7 +71,7 @@ def check_copy(on: Backend, line: Line = LINE, to: Line = COPY) -> None:
         assert writes_of(store, to, id) == writes_of(store, line, id)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=["memory"]))
 @given(
     script=scripts(),
     more=scripts(),

@@ -49,7 +49,7 @@ from tests.support.sqlite.powercut import Labels, check_cuts, record
 from tests.support.sqlite.recording import Recorder
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=["memory"]))
 @given(
     script=scripts(),
     more=scripts(),

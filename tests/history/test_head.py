@@ -194,11 +194,9 @@ def test_a_damaged_column_does_not_move_head() -> None:
     """Columns of steps are read without their checksum at first."""
     noticed = 0
     for at_end in (False, True):
-        for number in range(5):
+        backend = _forked(at_end)
+        for row in _steps(backend):
             for beside in (-2, -1, 0, 1, 2, 99):
-                backend = _forked(at_end)
-                rows = _steps(backend)
-                row = rows[number]
                 run(backend.apply([Put(STEPS, row._replace(columns=(*row.columns[:-1], beside)))]))
                 try:
                     assert n_of(_over(backend)) == 2
@@ -206,6 +204,7 @@ def test_a_damaged_column_does_not_move_head() -> None:
                     noticed += 1
                 assert len(_over(backend).thread("t").branches()) == 3  # lists are not checked
                 assert [each.thread for each in _over(backend).threads()] == ["t"]
+            run(backend.apply([Put(STEPS, row)]))
     assert noticed > 10
 
 

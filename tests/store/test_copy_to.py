@@ -53,7 +53,7 @@ from tests.support.interference import InterferingBackend
 from tests.support.kills import kill, run_in_child
 from tests.support.nightly import by_day, examples, mostly_nightly
 
-LARGE = random.Random(2).randbytes(150_000)
+LARGE = random.Random(2).randbytes(70_000)
 
 
 def fill(store: Store, threads: int = 3, steps: int = 12) -> None:
