@@ -643,9 +643,10 @@ def test_the_error_of_a_batch_that_its_caller_gave_up_is_not_logged(caplog: pyte
         for each in (first, second):
             with pytest.raises(OutcomeUnknownError):
                 await each
-        (left,) = opened.pending
-        await asyncio.wait([left])
-        assert not left.cancelled()
+        left = set(opened.pending)  # the second, and on a busy machine the first as well
+        assert left
+        await asyncio.wait(left)
+        assert not any(each.cancelled() for each in left)
 
     run(store._run_in_loop(give_up))
     run(store.close())
