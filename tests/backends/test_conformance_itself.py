@@ -42,7 +42,7 @@ from tests.backends.broken import BROKEN
 
 class Chosen(Suite):
     histories, watched = ShortConformance.histories, ShortConformance.watched
-    drive, handles, found = ShortConformance.drive, ShortConformance.handles, ShortConformance.found
+    drive, handles = ShortConformance.drive, ShortConformance.handles
 
     @pytest.fixture
     def stores(self):

@@ -14,14 +14,17 @@ from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import LINES, NODES, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import ConfigError, TransientError, UnavailableError
-from holdfast.testing import ShortConformance, Stores, SyncConformance
+from holdfast.testing import Stores, SyncConformance
+from tests.backends.daily_conformance import WrappedConformance
 from tests.support.counting import CountingBackend
 from tests.support.faults import Fault, Faults, acknowledgement_lost
 
 
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
-class TestWrapperConforms(ShortConformance):
+class TestWrapperConforms(WrappedConformance):
     """All wrappers at once, none of which should be noticed."""
+
+    lacks = frozenset({"durable", "shared", "times"})
 
     @pytest.fixture
     def stores(self) -> Stores:
@@ -31,6 +34,7 @@ class TestWrapperConforms(ShortConformance):
 @pytest.mark.nightly
 @pytest.mark.no_cover
 class TestWrapperConformsInFull(SyncConformance):
+    lacks = TestWrapperConforms.lacks
     stores = TestWrapperConforms.stores
 
 

@@ -28,15 +28,13 @@ from holdfast.backends.object_store.object_storage import deadline_in
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS, TABLES
 from holdfast.errors import ConfigError, CorruptError, TransientError, UnavailableError
-from holdfast.testing import BackendConformance, Stores, SyncConformance
+from holdfast.testing import BackendConformance, Stores
+from tests.backends.daily_conformance import DailyConformance
 from tests.damaged import flipped
 
 
-class TestConformance(SyncConformance):
+class TestConformance(DailyConformance):
     lacks = frozenset({"words", "times"})
-    histories = 10
-    kills = 2
-    watched = 30
 
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
@@ -399,7 +397,7 @@ def test_what_was_acknowledged_survives_a_power_cut(
     disk = Disk(path, monkeypatch)
     stores = [opened(path) for _ in range(2)]
     expected: dict[tuple[Any, ...], bytes] = {}
-    for number in range(24):
+    for number in range(14):
         changes = [Put(STEPS, step(number, line=line, body=b"%d" % number)) for line in "ab"[: 1 + number % 3 // 2]]
         assert run(stores[number % 2].apply(changes)) is None
         expected |= {change.row.key: change.row.body for change in changes}

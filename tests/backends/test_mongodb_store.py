@@ -503,7 +503,7 @@ def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str, monk
 # Opening ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.nightly)])
 def test_processes_open_a_new_store_at_once(url: str, count: int) -> None:
     command = [sys.executable, "-m", "holdfast.backends.conformance.child", "claim", url, "{}"]
     pipe = subprocess.PIPE

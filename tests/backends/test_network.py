@@ -23,6 +23,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.errors import ConfigError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
 from holdfast.testing import BackendConformance, Stores
 from tests.servers.pace import hurried
+from tests.support.nightly import by_day
 
 SERVERS: dict[str, Server] = {}
 
@@ -109,6 +110,9 @@ class Near(ServerBackend):
 
 
 class TestNear(BackendConformance):
+    lacks = frozenset({"durable", "shared", "words", "times"})
+    watched = by_day(BackendConformance.watched, 20)
+
     @pytest.fixture
     def stores(self, request: pytest.FixtureRequest) -> Iterator[Stores]:
         url = f"near://{request.node.nodeid}"

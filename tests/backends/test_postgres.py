@@ -6,15 +6,12 @@ import pytest
 
 from holdfast.backends.conformance.histories import Histories
 from holdfast.backends.conformance.processes import Processes
-from holdfast.testing import BackendConformance, ShortConformance, Stores, SyncConformance
+from holdfast.testing import BackendConformance, Stores, SyncConformance
+from tests.backends.daily_conformance import DailyConformance, WrappedConformance
 from tests.backends.postgres_databases import emptied, emptied_pooled
 
 
-class TestConformance(SyncConformance):
-    histories = 10
-    kills = 2
-    watched = 30
-
+class TestConformance(DailyConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(emptied())
@@ -40,7 +37,7 @@ class TestManyHistories(Histories):
 
 
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
-class TestThroughPgBouncer(ShortConformance):
+class TestThroughPgBouncer(WrappedConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(emptied_pooled())

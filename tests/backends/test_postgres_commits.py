@@ -39,6 +39,7 @@ from holdfast.testing import Driven
 from tests import servers
 from tests.backends.postgres_databases import emptied, emptied_pooled
 from tests.servers.pace import TooSoon, given_time, hurried
+from tests.servers.postgresql import PostgresServer
 from tests.servers.processes import HOST
 from tests.servers.proxy import Proxy
 
@@ -200,16 +201,24 @@ def test_groups_that_touch_the_same_lines_do_not_block_each_other_for_good(store
     other.close()
 
 
-def test_a_refusal_leaves_no_error_in_the_log() -> None:
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresServer]:
+    """A server whose log and files are those of this module alone."""
     with servers.postgres_server() as server:
-        store = opened(server.fresh())
-        store.fill(STEPS, [step(0)])
-        before = len((server.directory / "log").read_text())
-        assert store.apply(Create(STEPS, step(0))) == 0
-        assert store.apply(Expect(STEPS, step(0).key, None)) == 0
-        store.close()
-        assert "refused" not in (server.directory / "log").read_text()[before:]
-        assert "ERROR" not in (server.directory / "log").read_text()
+        yield server
+
+
+def test_a_refusal_leaves_no_error_in_the_log(own_server: PostgresServer) -> None:
+    log = own_server.directory / "log"
+    start = len(log.read_text())
+    store = opened(own_server.fresh())
+    store.fill(STEPS, [step(0)])
+    before = len(log.read_text())
+    assert store.apply(Create(STEPS, step(0))) == 0
+    assert store.apply(Expect(STEPS, step(0).key, None)) == 0
+    store.close()
+    assert "refused" not in log.read_text()[before:]
+    assert "ERROR" not in log.read_text()[start:]
 
 
 def test_other_settings_of_the_database(url: str) -> None:
@@ -467,33 +476,32 @@ def test_an_index_that_is_not_whole_is_found(url: str) -> None:
     store.close()
 
 
-def test_damage_is_found() -> None:
-    with servers.postgres_server() as server:
-        url = server.fresh()
-        store = opened(url)
-        store.fill(NODES, [row_of(NODES, "tenant", "line", 0, bytes([n]), body=os.urandom(1500)) for n in range(40)])
-        store.close()
-        ((path,),) = sql(url, "SELECT pg_relation_filepath('holdfast.nodes')")
-        sql(url, "CHECKPOINT")  # else it would be mended from the log
-        server.kill()
-        file = server.directory / "data" / path
-        data = bytearray(file.read_bytes())
-        data[3 * 8192 + 4000] ^= 0xFF
-        file.write_bytes(data)
-        server.restart()
-        store = opened(url)
-        found = run(store.backend.check())
-        assert any("nodes is damaged" in each for each in found), found
-        with pytest.raises(CorruptError, match="damaged"):
-            store.scan(NODES)
-        store.close()
-        # By one whom row-level security shows one tenant's rows, too.
-        sql(url, "CREATE ROLE guarded LOGIN")
-        setup(url, rls=True, role="guarded")
-        store = opened(url.replace("//app@", "//guarded@"), tenant="tenant")
-        found = run(store.backend.check())
-        assert any("nodes is damaged" in each for each in found), found
-        store.close()
+def test_damage_is_found(own_server: PostgresServer) -> None:
+    url = own_server.fresh()
+    store = opened(url)
+    store.fill(NODES, [row_of(NODES, "tenant", "line", 0, bytes([n]), body=os.urandom(1500)) for n in range(40)])
+    store.close()
+    ((path,),) = sql(url, "SELECT pg_relation_filepath('holdfast.nodes')")
+    sql(url, "CHECKPOINT")  # else it would be mended from the log
+    own_server.kill()
+    file = own_server.directory / "data" / path
+    data = bytearray(file.read_bytes())
+    data[3 * 8192 + 4000] ^= 0xFF
+    file.write_bytes(data)
+    own_server.restart()
+    store = opened(url)
+    found = run(store.backend.check())
+    assert any("nodes is damaged" in each for each in found), found
+    with pytest.raises(CorruptError, match="damaged"):
+        store.scan(NODES)
+    store.close()
+    # By one whom row-level security shows one tenant's rows, too.
+    sql(url, "CREATE ROLE guarded LOGIN")
+    setup(url, rls=True, role="guarded")
+    store = opened(url.replace("//app@", "//guarded@"), tenant="tenant")
+    found = run(store.backend.check())
+    assert any("nodes is damaged" in each for each in found), found
+    store.close()
 
 
 # Names

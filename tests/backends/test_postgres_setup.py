@@ -175,7 +175,7 @@ def test_a_database_that_is_not_utf_8(url: str) -> None:
 # Making the schema
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.nightly)])
 def test_several_processes_come_first(url: str, count: int) -> None:
     program = (
         "import sys\n"

@@ -53,7 +53,7 @@ def place(shared_rig: Rig) -> Iterator[Rig]:
     shared_rig.proxy.mend()
 
 
-@on("postgres", "redis")
+@on("postgres")
 def test_the_server_dies_in_the_middle_of_commits(place: Rig) -> None:
     url = place.fresh()
     with holdfast.open(url, timeout=PATIENCE) as store:

@@ -22,7 +22,7 @@ from holdfast.engine.engine import Engine
 from holdfast.errors import CorruptError
 from tests.backends.shard_kit import PLACES, Double, InMemory, Process
 from tests.damaged import flipped
-from tests.support.nightly import mostly_nightly
+from tests.support.nightly import by_day, mostly_nightly
 
 NUMBERS = itertools.count()
 Objects = dict[str, tuple[bytes, float]]
@@ -89,7 +89,7 @@ def readable(store: Store) -> list[int] | None:
     ("count", "tidied", "harm"),
     mostly_nightly(
         list(itertools.product((7, 35, 70), (False, True), (lost, damaged, emptied))),
-        daily=[(7, False, lost), (7, False, damaged), (35, True, lost)],
+        daily=[(7, False, damaged), (35, True, lost)],
     ),
 )
 def test_no_object_is_missed_silently(
@@ -100,7 +100,8 @@ def test_no_object_is_missed_silently(
     names = [name for name in whole if name.startswith(f"{SHARD}/")]
     last = max(names, key=lambda name: object_names.order_of(name, SHARD))
     newest = {last, object_names.transaction(decode(ENTRY, LogEntry, whole[last][0], last).transaction)}
-    for name in names + [name for name in whole if name.startswith("transactions/")]:
+    stride = by_day(1, 2)
+    for name in (names + [name for name in whole if name.startswith("transactions/")])[::stride]:
         objects = PLACES[place] = dict(whole)
         harm(objects, name)
         with opened(place) as store:
@@ -121,7 +122,7 @@ def test_no_object_is_missed_silently(
             assert left == sorted(left)
             assert len(left) + len(missing) == count, f"checkpoints disappeared with {name}: {missing}"
             assert store.maintenance.verify().findings == []
-    assert noticed >= 4
+    assert noticed >= 4 // stride
 
 
 @pytest.mark.parametrize("lost_position", [1, 2])

@@ -37,7 +37,7 @@ from holdfast.engine.engine import Engine
 from holdfast.errors import ConfigError, CorruptError, DeniedError, InvalidError, OutcomeUnknownError
 from holdfast.testing import Stores
 from tests.backends.shard_kit import PLACES, Double, InMemory, Process, Through, Turns
-from tests.support.nightly import examples, fewer_examples, mostly_nightly
+from tests.support.nightly import by_day, examples, fewer_examples, mostly_nightly
 
 NUMBERS = itertools.count()
 
@@ -55,6 +55,7 @@ class TestSmallEpochs(Histories, Races):
     """The parts of the suite that are about one process, where every third batch is folded."""
 
     histories = fewer_examples().max_examples
+    watched = by_day(60, 15)
 
     @pytest.fixture
     def stores(self) -> Iterator[Stores]:
@@ -173,8 +174,11 @@ def test_who_knows_nothing_reads_every_transaction_at_once() -> None:
     async def main() -> None:
         blobs = InMemory()
         writer = Process(blobs)
+        stride = by_day(1, 3)
         for number in range(1, 80):
             assert await writer.apply(*both(number)) is None
+            if number % stride:
+                continue
             blobs.asked.clear()
             for line in ("a", "b"):
                 ((row,),) = await Process(blobs).read(Scan(STEPS, ("tenant", line)))
@@ -639,9 +643,10 @@ def test_the_error_of_a_batch_that_its_caller_gave_up_is_not_logged(caplog: pyte
         for each in (first, second):
             with pytest.raises(OutcomeUnknownError):
                 await each
-        (left,) = opened.pending
-        await asyncio.wait([left])
-        assert not left.cancelled()
+        left = set(opened.pending)  # the second, and on a busy machine the first as well
+        assert left
+        await asyncio.wait(left)
+        assert not any(each.cancelled() for each in left)
 
     run(store._run_in_loop(give_up))
     run(store.close())
@@ -846,7 +851,7 @@ def test_every_flipped_byte_is_found() -> None:
         await tidied(process)
         before = await cold(blobs)
         for name, (data, at) in list(blobs.objects.items()):
-            for place in range(0, len(data), 7):
+            for place in range(0, len(data), 7 * by_day(1, 3)):
                 blobs.objects[name] = (data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :], at)
                 wrong = await Process(blobs).tidying.check()
                 if not wrong:

@@ -34,6 +34,7 @@ from holdfast.errors import (
     UnsupportedError,
 )
 from holdfast.testing import BackendConformance, Stores
+from tests.support.nightly import by_day
 
 CREATED = 1_700_000_000_123_000_000
 
@@ -65,6 +66,9 @@ def store(path: Path) -> Iterator[SQLiteBackend]:
 
 
 class TestConformance(BackendConformance):
+    kills = by_day(BackendConformance.kills, 2)
+    watched = by_day(BackendConformance.watched, 20)
+
     @pytest.fixture
     def stores(self, path: Path) -> Stores:
         return Stores(f"sqlite:///{path}")

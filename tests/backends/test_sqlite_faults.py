@@ -350,7 +350,7 @@ def storm(path: Path) -> None:
         thread.start()
     previous = signal.signal(signal.SIGALRM, interrupt)
     interrupts = n = 0
-    end = time.monotonic() + 2
+    end = time.monotonic() + 1
     refused = []
     try:
         while time.monotonic() < end or (interrupts <= 50 and time.monotonic() < end + 120):

@@ -14,6 +14,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite import connections as sqlite_connections
 from holdfast.backends.tables import NODES
+from tests.support.nightly import mostly_nightly
 
 PRELUDE = """
 import asyncio, os, sys, threading, time
@@ -128,14 +129,15 @@ def finish(process: subprocess.Popen[str]) -> None:
     assert (process.returncode, output, errors) == (0, "", "")
 
 
-def test_eight_processes_make_a_file_and_append_to_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", mostly_nightly([3, 8], daily=[3]))
+def test_processes_make_a_file_and_append_to_it(tmp_path: Path, count: int) -> None:
     path = tmp_path / "store.db"
-    processes = [start(APPENDING, path, f"{n}") for n in range(8)]
+    processes = [start(APPENDING, path, f"{n}") for n in range(count)]
     for process in processes:
         finish(process)
     store = run(SQLiteBackend.open(f"sqlite:///{path}"))
     rows = run(store.read([Scan(NODES, ("t",), bodies=False)]))[0]
-    assert len(rows) == 8 * 100 + 1
+    assert len(rows) == count * 100 + 1
     assert run(store.check()) == []
     run(store.close())
     assert [file.name for file in tmp_path.iterdir()] == ["store.db"]

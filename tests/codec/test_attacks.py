@@ -698,12 +698,12 @@ def test_reading_flags_leaves_nothing_behind() -> None:
 
 
 def test_a_decompression_bomb_makes_no_more_than_it_claims(subtests: pytest.Subtests) -> None:
-    zeros = bytes(80 << 20)
+    zeros = bytes(20 << 20)
     bombs = {
         **{method: compress(zeros, method)[1] for method in (Compression.ZSTD, Compression.ZSTD_DICTIONARY_1)},
         Compression.GZIP: zlib.compress(zeros, wbits=31),
     }
-    for size in [0, 1, 1000, 1 << 20, 64 << 20]:
+    for size in [0, 1, 1000, 1 << 20, 16 << 20]:
         for how, bomb in bombs.items():
             with case(subtests, how.name, size):
                 start = time.process_time()
@@ -1225,7 +1225,7 @@ def test_a_failure_to_save_is_always_a_typed_error() -> None:
             codec.pack_items([value])
 
 
-@pytest.mark.parametrize("most", mostly_nightly([1 << 18, 1 << 20, MAX_VALUES], daily=[1 << 18]))
+@pytest.mark.parametrize("most", mostly_nightly([1 << 16, 1 << 20, MAX_VALUES], daily=[1 << 16]))
 def test_a_value_that_holds_itself_many_times_is_refused_in_time(most: int) -> None:
     code = f"""
     import dataclasses

@@ -31,6 +31,7 @@ from holdfast.errors import (
 )
 from tests.codec import app
 from tests.support.cases import case
+from tests.support.nightly import by_day
 
 codec = Codec()
 
@@ -238,8 +239,8 @@ DEPTHS: dict[str, tuple[Any, int]] = {
 
 def test_depth(subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TooDeepError):
-        codec.pack(nested(5000, lambda v: [v]))
-    monkeypatch.setattr("holdfast.codec.packer._MAX_PATH", 60)  # a longer path takes a second to find
+        codec.pack(nested(by_day(5000, 400), lambda v: [v]))  # takes long for what is deeper: its path is looked for
+    monkeypatch.setattr("holdfast.codec.packer._MAX_PATH", 25)  # a longer path takes a second to find
     for name, (wrap, limit) in DEPTHS.items():
         with case(subtests, name):
             packed = codec.pack(nested(limit, wrap))

@@ -23,7 +23,7 @@ from tests.engine.lines import store_on
 from tests.engine.test_histories import Thread, perform
 
 LINE = Line("", "t")
-LARGE = "large " * 20_000
+LARGE = "large " * 11_500
 """Kept beside the line."""
 
 

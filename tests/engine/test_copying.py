@@ -40,7 +40,7 @@ from tests.engine.pruned import (
 )
 from tests.engine.test_histories import Thread, scripts
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
-from tests.support.nightly import examples, mostly_nightly
+from tests.support.nightly import by_day, examples, mostly_nightly
 
 COPY = Line("", "copy")
 OTHER = Line("else", "t")
@@ -71,7 +71,7 @@ def check_copy(on: Backend, line: Line = LINE, to: Line = COPY) -> None:
         assert writes_of(store, to, id) == writes_of(store, line, id)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=["memory"]))
 @given(
     script=scripts(),
     more=scripts(),
@@ -213,7 +213,7 @@ def test_the_source_changes_meanwhile(fresh: Backends, change: str) -> None:
         cold.put("copy", {"on": 1}, id="99")
         assert states_of(cold, "copy") == copied | {"99": {"on": 1}}
 
-    at_every_moment(scenario, at_least=5)
+    at_every_moment(scenario, at_least=5, stride=by_day(1, 2))
 
 
 def test_a_source_that_keeps_changing_is_given_up(shared: Backend) -> None:
@@ -256,8 +256,9 @@ def test_the_target_is_made_meanwhile(fresh: Backends) -> None:
             assert [writes_of(each, COPY, str(n)) for n in range(9)] == [[]] * 9
             each.maintenance.compact("copy")
 
-    at_every_moment(scenario)
-    assert refused >= 13
+    stride = by_day(1, 2)
+    at_every_moment(scenario, stride=stride)
+    assert refused >= 13 // stride
 
 
 def test_a_copy_that_takes_long_renews_its_lease(fresh: Backends) -> None:

@@ -17,7 +17,7 @@ from holdfast.backends.runtime.drivers import run
 from tests.engine.writer import state_of
 from tests.servers.places import DURABLE, place
 from tests.support.kills import count_kill
-from tests.support.nightly import mostly_nightly
+from tests.support.nightly import by_day, mostly_nightly
 
 WRITERS = ("ann", "bob", "cid")
 
@@ -94,14 +94,14 @@ def rounds(url: str, count: int, seed: int) -> None:
         assert run(store._engine.context.backend.check()) == []
 
 
-@pytest.mark.parametrize("count", mostly_nightly([4, 12], daily=[4]))
+@pytest.mark.parametrize("count", mostly_nightly([2, 12], daily=[2]))
 def test_killed_writers_lose_nothing(tmp_path: Path, count: int) -> None:
     rounds(place("sqlite", tmp_path), count, 1)
 
 
 @pytest.mark.parametrize("kind", mostly_nightly((kind for kind in DURABLE if kind != "sqlite"), daily=["postgres"]))
 def test_killed_writers_lose_nothing_on_any_store(tmp_path: Path, kind: str) -> None:
-    rounds(place(kind, tmp_path), 3, 3)
+    rounds(place(kind, tmp_path), by_day(3, 1), 3)
 
 
 @pytest.mark.torture

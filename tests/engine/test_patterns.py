@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.patterns import KeyPattern, matcher
 from holdfast.errors import InvalidError
+from tests.support.nightly import by_day
 
 PIECES = st.lists(st.sampled_from(["a", "b", "/", "*", "**", "?", "ab", "a/b"]), min_size=1, max_size=8).map("".join)
 TEXTS = st.text(alphabet="ab/", max_size=12)
@@ -23,7 +24,7 @@ def by_definition(pattern: str, text: str) -> bool:
     return re.fullmatch("".join(meaning.get(part) or re.escape(part) for part in parts), text, re.DOTALL) is not None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=by_day(400, 100), deadline=None)
 @given(pattern=PIECES, texts=st.lists(TEXTS, min_size=10, max_size=10))
 def test_a_pattern_matches_what_it_means(pattern: str, texts: list[str]) -> None:
     if pattern.count("*") > 16:

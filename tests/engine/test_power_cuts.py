@@ -122,7 +122,7 @@ def allowed(saved: dict[str, Any], thread: str, under_way: Any) -> list[dict[str
     return ways
 
 
-@pytest.mark.parametrize(("seed", "cuts"), mostly_nightly([(0, 80), (0, 250), (1, 250)], daily=[(0, 80)]))
+@pytest.mark.parametrize(("seed", "cuts"), mostly_nightly([(0, 50), (0, 250), (1, 250)], daily=[(0, 50)]))
 def test_nothing_acknowledged_is_lost_by_a_power_cut(seed: int, cuts: int) -> None:
     assert check_cuts(recorded("full"), verify, cuts=cuts, seed=seed) == cuts
 

@@ -44,12 +44,12 @@ from tests.engine.pruned import (
 )
 from tests.engine.test_histories import Thread, scripts
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
-from tests.support.nightly import examples, mostly_nightly
+from tests.support.nightly import by_day, examples, mostly_nightly
 from tests.support.sqlite.powercut import Labels, check_cuts, record
 from tests.support.sqlite.recording import Recorder
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=["memory"]))
 @given(
     script=scripts(),
     more=scripts(),
@@ -263,7 +263,7 @@ def test_others_go_on_meanwhile(fresh: Backends, dropped: tuple[str, ...]) -> No
         expected.pop("91", None)
         assert states_of(store) == expected
 
-    at_every_moment(scenario, at_least=7)
+    at_every_moment(scenario, at_least=7, stride=by_day(1, 3))
 
 
 def test_branches_are_opened_meanwhile(fresh: Backends) -> None:
@@ -286,7 +286,7 @@ def test_branches_are_opened_meanwhile(fresh: Backends) -> None:
             assert states_of(each) == expected
             assert not moment.came or each.get("t", at="fork").id == "6"
 
-    at_every_moment(scenario, at_least=7)
+    at_every_moment(scenario, at_least=7, stride=by_day(1, 3))
 
 
 def test_a_thread_that_keeps_growing_is_given_up(shared: Backend) -> None:
@@ -345,8 +345,8 @@ def test_a_writer_that_is_always_ahead(shared: Backend) -> None:
 
 
 def test_killed_at_any_point(fresh: Backends) -> None:
-    shared, left = fresh(), Counter[int]()
-    for lives in range(1000):
+    shared, left, stride = fresh(), Counter[int](), by_day(1, 2)
+    for lives in range(0, 1000, stride):
         store = filled(shared)
         before = Picture(store)
         dropped = {(0, 0), (0, 4), (0, 7), (1, 0)}
@@ -367,11 +367,11 @@ def test_killed_at_any_point(fresh: Backends) -> None:
         later.delete("t")
     else:
         pytest.fail("it never ended")
-    assert left[10] >= 14, "killed before the switch"
-    assert left[6] >= 2, "killed after it"
+    assert left[10] >= 14 // stride, "killed before the switch"
+    assert left[6] >= 2 // stride, "killed after it"
 
 
-@pytest.mark.parametrize("cuts", mostly_nightly([100, 300], daily=[100]))
+@pytest.mark.parametrize("cuts", mostly_nightly([40, 300], daily=[40]))
 def test_power_cuts(cuts: int) -> None:
     states: dict[str, Any] = {}
     dropped = ("0", "2", "5", "7", "80")

@@ -53,7 +53,7 @@ SEALED = [table for table in TABLES if table not in (JOURNAL, KEYS, WORDS, *READ
 sealed_tables = pytest.mark.parametrize("table", SEALED, ids=[table.name for table in SEALED])
 
 
-@pytest.fixture(params=[pytest.param("memory", marks=pytest.mark.nightly), "sqlite"])
+@pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.nightly)])
 def backends(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Backends]:
     opened = Backends(request.param, tmp_path)
     yield opened

@@ -16,6 +16,7 @@ from holdfast.engine.branch_graph import Position
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, NotFoundError
 from holdfast.history.log_walk import LogWalk, StepLabels, VisitedStep, abbreviations
+from tests.support.nightly import mostly_nightly
 
 LINE = Line("", "t")
 
@@ -32,7 +33,7 @@ def walked(store: holdfast.Store, page: int = 7) -> list[VisitedStep]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", mostly_nightly(range(6), daily=[0, 1]))
 def test_every_step_comes_once_and_before_those_that_it_follows(seed: int) -> None:
     chance = random.Random(seed)
     with holdfast.open("memory://") as store:

@@ -12,6 +12,7 @@ import holdfast
 from holdfast.engine.text_index.indexer import IndexReport
 from tests.history.search_model import everything
 from tests.servers import places
+from tests.support.nightly import mostly_nightly
 
 QUERIES = (
     "refund",
@@ -29,7 +30,10 @@ QUERIES = (
 )
 
 
-@pytest.fixture(params=["postgres", "mongodb"])
+SERVERS = ("postgres", "mongodb")
+
+
+@pytest.fixture(params=SERVERS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return places.place(request.param, tmp_path)
 
@@ -78,6 +82,7 @@ def test_writers_keep_it_and_tenants_have_their_own(url: str) -> None:
         assert sorted(everything(writer, "hello")) == [("new", "3"), ("t", "2")]
 
 
+@pytest.mark.parametrize("url", mostly_nightly(SERVERS, daily=["postgres"]), indirect=True)
 def test_two_build_it_at_a_time(url: str) -> None:
     with holdfast.open(url) as one, holdfast.open(url) as two:
         fill(one)

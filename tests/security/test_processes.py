@@ -78,10 +78,10 @@ with holdfast.open(sys.argv[1]) as store:
 
 def test_several_processes_note_what_they_do(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store"
-    names = ["a", "b", "c"]
+    names = ["a", "b"]
     with holdfast.open(url) as store:
         started = [subprocess.Popen([sys.executable, "-c", WRITER, url, name]) for name in names]
-        assert [process.wait(300) for process in started] == [0, 0, 0]
+        assert [process.wait(300) for process in started] == [0, 0]
         for name in names:
             assert len(store.audit.query(actor=f"agent:{name}", kind="denied", limit=1000)) == 20
             assert len(store.audit.query(actor=f"agent:{name}", kind="change", limit=1000)) == 20

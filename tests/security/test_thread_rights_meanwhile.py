@@ -17,6 +17,7 @@ from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store
 from tests.support.interference import Interference, InterferingBackend
+from tests.support.nightly import by_day
 
 
 def save_by(view: IdentityView, name: str, id: str, state: dict[str, Any], parent: str | None = None) -> None:
@@ -78,7 +79,7 @@ def test_no_change_outlives_the_right_to_it(
             break
         assert rows(name) == then[0], "it was changed after the right had ended"
         ended += then[0] == before
-        moment += 1
+        moment += by_day(1, 2)
     assert rows(name) != before
     assert ended > 1
 

@@ -104,12 +104,12 @@ def test_many_steps_and_folds(store: Store) -> None:
     """Each of many increments is read from the changes since the last fold, and from nodes."""
     state = store.state(agent="a")
     state.batch({"other": 0, "log": [], "large": "x" * 100_000})
-    for number in range(300):
+    for number in range(120):
         assert state.increment("n") == number + 1
         assert state.append("log", number) == number + 1
-        state.max("large", "y" * 100_000 if number == 150 else "a")
+        state.max("large", "y" * 100_000 if number == 60 else "a")
     assert state["large"] == "y" * 100_000
-    assert state["log"] == list(range(300))
+    assert state["log"] == list(range(120))
     assert state.get_at("n", 31) == 10
     assert not store.maintenance.verify().findings
 

@@ -317,9 +317,9 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [
-        ("memory", 20),
+        ("memory", 8),
         pytest.param("memory", 40, marks=pytest.mark.nightly),
-        ("sqlite", 6),
+        ("sqlite", 4),
         pytest.param("sqlite", 15, marks=pytest.mark.nightly),
         pytest.param("postgres", 6, marks=pytest.mark.nightly),
         pytest.param("mongodb", 5, marks=pytest.mark.nightly),

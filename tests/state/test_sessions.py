@@ -279,21 +279,23 @@ def test_what_is_held_stays_and_does_not_keep_others_from_being_collected(store:
     assert store.sessions.collect() == (1, 0, 0, 0)
 
 
-def test_the_expired_are_found_in_pages(store: Store, clock: Clock) -> None:
-    for number in range(300):
+def test_the_expired_are_found_in_pages(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.state.sessions.api._PAGE", 64)
+    for number in range(130):
         store.sessions.start(f"s{number:03}", idle=60)
     store.sessions.start("t", idle=120)
     clock.now += 60 * SECOND
     store.state(session="s100")["k"] = 1
     assert ids(store.sessions.list(status="expired", cursor="s098", limit=2)) == ["s099", "s101"]
     expired = store.sessions.list(status="expired", limit=1000)
-    assert len(expired) == 299
+    assert len(expired) == 129
     assert [each.id for each in store.sessions.list(status="expired", limit=7).all()] == ids(expired)
-    assert store.sessions.list(status="expired", cursor="s299") == []
+    assert store.sessions.list(status="expired", cursor="s129") == []
 
 
-def test_lists_are_paged_and_filtered(store: Store, clock: Clock) -> None:
-    for number in range(300):
+def test_lists_are_paged_and_filtered(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.state.sessions.api._PAGE", 64)
+    for number in range(130):
         store.sessions.start(f"s{number:03}", user=f"u{number % 3}", metadata={"odd": bool(number % 2)})
     store.sessions.end("s001")
     with store.sessions.start("t", user="u1", on_end="archive"):
@@ -302,7 +304,7 @@ def test_lists_are_paged_and_filtered(store: Store, clock: Clock) -> None:
     assert ids(page) == ["s000", "s001"]
     assert ids(store.sessions.list(cursor=page.next, limit=2)) == ["s002", "s003"]
     every = store.sessions.list(limit=1000)
-    assert len(every) == 301
+    assert len(every) == 131
     assert [each.id for each in store.sessions.list(limit=7).all()] == ids(every)
     assert ids(store.sessions.list(user="u1", limit=3)) == ["s001", "s004", "s007"]
     assert ids(store.sessions.list(user="u1", status="active", metadata={"odd": True}, limit=2)) == ["s007", "s013"]

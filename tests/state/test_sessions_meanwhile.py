@@ -19,7 +19,7 @@ from holdfast.state.sessions.records import OnEnd
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
-from tests.support.nightly import mostly_nightly
+from tests.support.nightly import by_day, mostly_nightly
 
 IDLE = 60
 OLD, NEW, LATE = ({"agent": name} for name in ("old", "new", "late"))
@@ -144,7 +144,7 @@ def test_whatever_others_do_meanwhile(kind: str, first: str, on_end: OnEnd, same
                 each.go(first, second, moment)
                 each.check()
 
-            at_every_moment(scenario, ["any"], at_least=3)
+            at_every_moment(scenario, ["any"], at_least=3, stride=by_day(1, 2))
     finally:
         run(backend.close())
 

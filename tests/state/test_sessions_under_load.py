@@ -20,10 +20,11 @@ from holdfast.engine.row_format import StepRef
 from holdfast.store.store import Store
 from tests.engine.lines import Clock, store_on
 from tests.state.session_worker import IDLE, SESSIONS, work
+from tests.support.nightly import by_day
 from tests.support.sqlite.powercut import Labels, check_cuts, record
 from tests.support.sqlite.recording import Recorder
 
-SECONDS = 1.5
+SECONDS = by_day(1.5, 0.8)
 
 
 def steps_of(store: Store, prefix: str) -> dict[str, list[StepRef]]:
@@ -140,5 +141,5 @@ def test_power_cuts_while_sessions_are_collected() -> None:
         finally:
             run(opened.close())
 
-    check_cuts(record(workload), verify, cuts=60)
+    check_cuts(record(workload), verify, cuts=by_day(60, 30))
     assert len(seen) >= 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ def register(store: Store) -> None:
         if call.value == "bad":
             raise VetoError("bad is not allowed")
         if CHANGE == "post":
+            import urllib.request  # takes long, and every replay has a process of its own
+
             urllib.request.urlopen("http://127.0.0.1:9/")
         if CHANGE == "write":
             Path("leak.txt").write_text("x", encoding="utf-8")

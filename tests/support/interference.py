@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -183,18 +184,20 @@ def at_every_moment(
     kinds: Collection[Kind] = ("read", "apply"),
     *,
     at_least: int = 1,
+    stride: int = 1,
 ) -> dict[Kind, int]:
     """Run a scenario once for each moment of its operation, until the operation ends before the moment comes.
 
     The scenario sets up a store of its own and runs the operation inside `moment.interfere(backend, act)`. It is also
     run for the first moment that does not come, with `moment.came` false: its assertions should hold there, too.
-    `at_least` says how many moments of each kind there must be. Returns how many there were.
+    `at_least` says how many moments of each kind there must be. With a stride, some of them are left out. Returns how
+    many there were, up to the last one that was tried.
     """
     counts: dict[Kind, int] = {}
     for kind in kinds:
         struck = 0
-        while True:
-            moment = Moment(kind, struck)
+        for at in itertools.count(0, stride):
+            moment = Moment(kind, at)
             try:
                 scenario(moment)
                 assert moment.used, "the scenario has no operation to interfere with"
@@ -203,7 +206,7 @@ def at_every_moment(
                 raise
             if not moment.came:
                 break
-            struck += 1
+            struck = at + 1
             assert struck <= MOST_MOMENTS, f"the operation makes ever more calls ({kind})"
         counts[kind] = struck
         assert struck >= at_least, f"interfered before {struck} calls ({kind}), and not before {at_least} or more"

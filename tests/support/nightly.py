@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
+
+Number = TypeVar("Number", int, float)
 
 EVERYDAY_EXAMPLES = 12
 """How many examples the ordinary run tries of a law."""
@@ -22,12 +24,22 @@ def mostly_nightly(cases: Iterable[Any], *, daily: Collection[Any]) -> list[Any]
 def fewer_examples(part: int = 3) -> settings:
     """Return settings for a law whose examples take long: the ordinary run tries a part of the usual number."""
     usual = settings().max_examples
-    return settings(max_examples=usual if usual > EVERYDAY_EXAMPLES else usual // part)
+    return settings(max_examples=usual if by_night() else usual // part)
 
 
 def examples(number: int) -> int:
     """Return how many examples of a law are tried that has a number of its own: by day at most half of the usual."""
-    return number if settings().max_examples > EVERYDAY_EXAMPLES else min(number, EVERYDAY_EXAMPLES // 2)
+    return number if by_night() else min(number, EVERYDAY_EXAMPLES // 2)
+
+
+def by_day(usual: Number, daily: Number) -> Number:
+    """Return how often, how much or in what stride a test tries something: the usual, or by day another number."""
+    return usual if by_night() else daily
+
+
+def by_night() -> bool:
+    """Return whether this is a run with all examples."""
+    return settings().max_examples > EVERYDAY_EXAMPLES
 
 
 def check_daily(cases: Collection[Any], daily: Collection[Any]) -> None:

@@ -24,8 +24,9 @@ from holdfast.backends.urls import compose
 from holdfast.backends.wrappers.cache import CacheBackend
 from holdfast.backends.wrappers.cache_storage import MemoryCacheStorage
 from holdfast.errors import TransientError, UnavailableError
-from holdfast.testing import ShortConformance, Stores, SyncConformance
+from holdfast.testing import Stores, SyncConformance
 from tests import servers
+from tests.backends.daily_conformance import WrappedConformance
 from tests.backends.wrappers.pairs import Clock, Held
 from tests.support.counting import CountingBackend
 from tests.support.faults import Fault, Faults, acknowledgement_lost
@@ -407,7 +408,7 @@ def test_stores_that_share_a_room_are_apart(tmp_path: Path, monkeypatch: pytest.
         run(store.close())
 
 
-class TestCacheInRedis(ShortConformance):
+class TestCacheInRedis(WrappedConformance):
     @pytest.fixture
     def stores(self, shared_url: str) -> Stores:
         return Stores(shared_url)

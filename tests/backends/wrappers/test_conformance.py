@@ -1,4 +1,4 @@
-"""Every composition passes the short suite for backends, over stores that pass all of it; and nightly all of it too."""
+"""Every composition passes the suite for backends, over stores that pass it: by day a part, by night all of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.urls import compose
-from holdfast.testing import ShortConformance, Stores, SyncConformance
+from holdfast.testing import Stores, SyncConformance
+from tests.backends.daily_conformance import WrappedConformance
 from tests.backends.wrappers.pairs import Restless, sqlite
 
 
-class TestCache(ShortConformance):
+class TestCache(WrappedConformance):
     lacks = frozenset({"fresh"})
 
     @pytest.fixture
@@ -27,7 +28,7 @@ class TestCacheInFull(SyncConformance):
 
 @pytest.mark.nightly
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
-class TestNested(ShortConformance):
+class TestNested(WrappedConformance):
     lacks = frozenset({"fresh"})
 
     @pytest.fixture
@@ -43,7 +44,7 @@ class TestNestedInFull(SyncConformance):
     stores = TestNested.stores
 
 
-class TestBehind(ShortConformance):
+class TestBehind(WrappedConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         return Stores(compose("write-behind", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy")))
@@ -54,7 +55,7 @@ class TestBehindInFull(SyncConformance):
     stores = TestBehind.stores
 
 
-class TestMirror(ShortConformance):
+class TestMirror(WrappedConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         return Stores(compose("mirror", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy"), patience=30))
@@ -65,7 +66,7 @@ class TestMirrorInFull(SyncConformance):
     stores = TestMirror.stores
 
 
-class TestTiers(ShortConformance):
+class TestTiers(WrappedConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         url = compose("tiered", hot=sqlite(tmp_path), cold=sqlite(tmp_path, "cold"), after=0, keep=0)
@@ -79,7 +80,7 @@ class TestTiersInFull(SyncConformance):
 
 @pytest.mark.nightly
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
-class TestTiersInMemory(ShortConformance):
+class TestTiersInMemory(WrappedConformance):
     lacks = frozenset({"durable", "shared", "times"})
 
     @pytest.fixture

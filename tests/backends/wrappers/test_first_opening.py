@@ -47,7 +47,7 @@ def test_processes_that_open_a_new_pair_at_once(tmp_path: Path, kind: str) -> No
     ]
     try:
         answers = [_told(child) for child in children]
-        for number in range(6):
+        for number in range(3):
             parts = {part: sqlite(tmp_path, f"{part}{number}") for part in PARTS[kind]}
             url = compose(kind, **parts)
             for child in children:
@@ -59,7 +59,7 @@ def test_processes_that_open_a_new_pair_at_once(tmp_path: Path, kind: str) -> No
             assert [row.key[1] for row in contents(store)[STEPS.name]] == ["a", "b", "c"]
             assert run(store.check()) == []
             run(store.close())
-        assert answers == ["ready\n"] * 3 + ["done\n"] * 18
+        assert answers == ["ready\n"] * 3 + ["done\n"] * 9
     finally:
         for child in children:
             child.communicate()

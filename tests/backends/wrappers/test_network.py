@@ -44,8 +44,8 @@ def look(url: str) -> None:
     ("kind", "remote"),
     [
         ("write-behind", "postgresql"),
-        ("mirror", "mongodb"),
         ("mirror", "redis"),
+        pytest.param("mirror", "mongodb", marks=pytest.mark.nightly),
         pytest.param("write-behind", "mongodb", marks=pytest.mark.nightly),
         pytest.param("write-behind", "redis", marks=pytest.mark.nightly),
         pytest.param("mirror", "postgresql", marks=pytest.mark.nightly),

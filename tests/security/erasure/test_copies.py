@@ -69,7 +69,7 @@ def test_an_older_copy_loses_it_too(recorded: bool, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     with holdfast.open(tmp_path / "a.db") as store:
         plant(store)
-        store.artifacts.register(b"planted-u-1-large." * 70_000, metadata={"subject": "u-1"})
+        store.artifacts.register(b"planted-u-1-large." * 7_000, metadata={"subject": "u-1"})
         before = states = few_of(store)
         if recorded:
             store.export(tmp_path / "old.jsonl")

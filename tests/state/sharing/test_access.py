@@ -211,7 +211,7 @@ def test_only_who_asked_has_the_answer(store: Store) -> None:
     store.access.grant("agent:server", "write", requests.scope, keys="ask")
     one, two, server = (store.as_identity(agent=name).sharing.requests("planner") for name in ("one", "two", "server"))
     answered, waiting = one.ask("a"), one.ask("b")
-    assert server.serve(lambda value: f"secret {value}", limit=1, timeout=1) == 1
+    assert server.serve(lambda value: f"secret {value}", limit=1, timeout=60) == 1
     for id in (answered, waiting):
         with pytest.raises(DeniedError):
             two.wait(id, timeout=0)

@@ -384,7 +384,7 @@ def test_for_asyncio(store: Store) -> None:
         await subscription.ack()
         await task
         with pytest.raises(RuntimeError):
-            await subscription.deliver(handler, timeout=1)
+            await subscription.deliver(handler, timeout=60)
         assert await subscription.deliver(handler, timeout=0) == 2
         assert seen == [0, 1, 1, 2]
         assert await subscription.lag() == 0

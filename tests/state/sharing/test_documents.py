@@ -180,7 +180,7 @@ def test_waiting_for_others_and_for_asyncio(store: Store) -> None:
 
     async def main() -> None:
         same = awaited(store).sharing.document("plan")
-        waiting = asyncio.create_task(same.wait(0, timeout=20))
+        waiting = asyncio.create_task(same.wait(0, timeout=60))
         await asyncio.sleep(0.01)
         await same.edit(lambda _: "x")
         assert await waiting == ("x", 1)

@@ -47,7 +47,7 @@ def test_a_call_is_answered(store: Store) -> None:
     requests = store.sharing.requests("planner")
     thread = threading.Thread(target=lambda: requests.serve(lambda value: [value, "!"], limit=3))
     thread.start()
-    assert [requests.call({"n": number}, timeout=20) for number in range(3)] == [[{"n": n}, "!"] for n in range(3)]
+    assert [requests.call({"n": number}, timeout=60) for number in range(3)] == [[{"n": n}, "!"] for n in range(3)]
     thread.join()
 
 
@@ -278,9 +278,9 @@ def test_for_asyncio(store: Store) -> None:
             return value
 
         server = asyncio.create_task(requests.serve(handler, lease=0.009, limit=3))
-        assert await asyncio.gather(*(requests.call(number, timeout=20) for number in range(2))) == [0, 1]
+        assert await asyncio.gather(*(requests.call(number, timeout=60) for number in range(2))) == [0, 1]
         with pytest.raises(HandlerError, match="bad"):
-            await requests.call("bad", timeout=20)
+            await requests.call("bad", timeout=60)
         assert await server == 3
         assert len(set(seen)) == 3
         assert await requests.serve(handler, timeout=0) == 0

@@ -25,7 +25,7 @@ def test_sharing(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         subscription = two.sharing.topic("news").subscribe("a", start="start")
         for number in range(6):
             (one, two)[number % 2].sharing.topic("news").publish(number)
-        found = [message.value for _ in range(2) for message in subscription.receive_many(timeout=5)]
+        found = [message.value for _ in range(2) for message in subscription.receive_many(timeout=60)]
         assert found == list(range(6))
         subscription.ack()
         assert one.sharing.topic("news").trim() == 4
@@ -57,7 +57,7 @@ def test_sharing(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         async with holdfast.aopen(url) as store:
             later = await store.sharing.topic("news").subscribe("a")
             await store.sharing.topic("news").publish("later")
-            message = await later.receive(timeout=5)
+            message = await later.receive(timeout=60)
             assert message is not None
             assert message.value == "later"
 
