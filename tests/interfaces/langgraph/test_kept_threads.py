@@ -42,7 +42,7 @@ def state_of(graph: Any, thread: str) -> tuple[Any, Any]:
     return graph.get_state(on(thread)).values, inside.values
 
 
-@pytest.mark.parametrize("turns", mostly_nightly([1, 2, 3, 4], daily=(4,)))
+@pytest.mark.parametrize("turns", mostly_nightly([1, 2, 3, 4], daily=(2,)))
 def test_pruned(saver: HoldfastSaver, turns: int) -> None:
     graph = deltas_on(saver)
     for thread in ("pruned", "whole"):
