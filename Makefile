@@ -96,6 +96,7 @@ lock: ## Compile the locks in requirements/ (UPGRADE=1 takes newer releases)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/servers.txt requirements/servers.in
 	$(COMPILE) -c requirements/dev.txt -o requirements/uv.txt requirements/uv.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/audit.txt requirements/audit.in
+	cd requirements/azurite && npm $(if $(UPGRADE),update,install) --package-lock-only
 
 clean: ## Remove .venv and everything built
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .import_linter_cache \

@@ -14,6 +14,7 @@ from tests.support.nightly import EVERYDAY_EXAMPLES
 from tests.support.temporary_root import temporary_root
 from tests.support.time_limit import (  # noqa: F401 - hooks of pytest
     pytest_addoption,
+    pytest_configure,
     pytest_runtest_call,
     pytest_runtest_setup,
     pytest_runtest_teardown,

@@ -1,4 +1,8 @@
-"""Random and mutated bytes into every decoder: a value, or a typed error, and nothing else."""
+"""Random and mutated bytes into every decoder: a value, or a typed error, and nothing else.
+
+Here are the targets of the codec and of the model; `test_fuzz_formats` has those of the other formats, and finds the
+readers of stored bytes that no target reaches. The examples are the same each day, and new ones each night.
+"""
 
 import collections
 import contextlib
@@ -6,24 +10,27 @@ import datetime as dt
 import decimal
 import fractions
 import hashlib
+import inspect
 import os
 import re
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from msgspec.msgpack import encode
 
 from holdfast.backends.tables import decode_key, encode_key
-from holdfast.codec import Codec, Limits, OpaqueValue, msgpack
+from holdfast.codec import Codec, Limits, OpaqueValue, json_codec, msgpack, plain_json
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import RecordContext, expose, protect, unwrap, wrap
+from holdfast.engine.model import node_lookup
 from holdfast.engine.model.large_pointers import LargePointer, parse_pointer
 from holdfast.engine.model.line_salt import NO_SALT
 from holdfast.engine.model.nodes import (
@@ -48,6 +55,7 @@ from holdfast.engine.model.operations import (
     EditMap,
     EditText,
     KeepRun,
+    Operation,
     Set,
     apply,
     decode_operation,
@@ -55,8 +63,11 @@ from holdfast.engine.model.operations import (
 )
 from holdfast.engine.model.operators import Rule
 from holdfast.engine.model.packed_state import Packed, flatten
-from holdfast.engine.model.steps import Step, StepHeader, StepParent
-from holdfast.errors import HoldfastError
+from holdfast.engine.model.steps import Step, StepHeader, StepParent, decode_edit, decode_writes, without_recordings
+from holdfast.engine.model.workspace import Rounds
+from holdfast.engine.text_index.extract import ChannelsAroundEdit, texts
+from holdfast.errors import CorruptError, HoldfastError
+from holdfast.security.sensitive.packed_values import replace_texts, texts_of
 from tests.codec import gadgets
 
 SECONDS = float(os.environ.get("HOLDFAST_FUZZ_SECONDS", "600"))
@@ -79,6 +90,8 @@ VALUES: list[Any] = [
         [HumanMessage("in a list")],
         list,
         [b""],
+        float("nan"),
+        np.array([1.5, 2.5]),
     ),
 ]
 DOCUMENTS = [codec.pack(value) for value in VALUES]
@@ -256,6 +269,8 @@ def fuzz_operation_on_forged_value(data: bytes) -> None:
 
 
 def fuzz_step(data: bytes) -> None:
+    for read in (decode_edit, decode_writes, without_recordings):
+        read(data)
     step = Step.decode(data, "id")
     assert Step.decode(step.encode(), "id") == step
 
@@ -264,6 +279,17 @@ def fuzz_node(data: bytes) -> None:
     node = decode_node(hashlib.sha256(data).digest()[:20], data)
     id, stored = encode_node(node, NO_SALT)
     assert decode_node(id, stored) == node
+
+
+def fuzz_node_lookup(data: bytes) -> None:
+    for height in (0, 1):
+        root = MapRoot(CHILD._replace(height=height), 1)
+        rounds: list[Rounds[Any]] = [node_lookup.find(root, b"\xa1k", {}), node_lookup.count(root, b"")]
+        for each in (*rounds, node_lookup.entries(root, b"", bool)):
+            with contextlib.suppress(HoldfastError, StopIteration):
+                ids = next(each)
+                while True:
+                    ids = each.send(dict.fromkeys(ids, data))
 
 
 def fuzz_root(data: bytes) -> None:
@@ -275,47 +301,137 @@ def fuzz_pointer(data: bytes) -> None:
     assert parse_pointer(data).encode() == data
 
 
-TARGETS: dict[str, tuple[Callable[[bytes], None], st.SearchStrategy[bytes]]] = {
-    "codec": (fuzz_codec, mutate_typed(DOCUMENTS)),
-    "items": (fuzz_items, mutate_typed(DOCUMENTS)),
-    "envelope": (fuzz_envelope, mutate(RECORDS)),
-    "envelope with its checksum": (fuzz_envelope_with_checksum, mutate(RECORDS)),
-    "compression": (fuzz_compression, mutate(BODIES)),
-    "key": (fuzz_key, mutate(KEYS)),
-    "operation": (fuzz_operation, mutate(OPERATIONS)),
-    "operation on a forged value": (fuzz_operation_on_forged_value, mutate_typed(DOCUMENTS)),
-    "step": (fuzz_step, mutate(STEPS)),
-    "node": (fuzz_node, mutate(NODES)),
-    "root": (fuzz_root, mutate(ROOTS)),
-    "pointer": (fuzz_pointer, mutate(POINTERS)),
+def fuzz_packed_functions(data: bytes) -> None:
+    """Every public function of the module of packed values that takes bytes."""
+    for function in packed_functions():
+        _, *others = inspect.signature(function).parameters.values()
+        required = [each for each in others if each.default is each.empty]
+        assert {each.annotation for each in required} <= {"int"}, f"give {function.__name__} what it needs"
+        for number in (0, 1, len(data), len(data) + 1) if required else (0,):
+            with contextlib.suppress(HoldfastError):
+                function(data, *[number] * len(required))
+
+
+def packed_functions() -> list[Callable[..., Any]]:
+    functions = [each for name, each in vars(msgpack).items() if inspect.isfunction(each) and not name.startswith("_")]
+    own = [each for each in functions if each.__module__ == msgpack.__name__]
+    return [each for each in own if next(iter(inspect.get_annotations(each).values())) == "bytes"]
+
+
+def fuzz_opaque(data: bytes) -> None:
+    for tag in range(64):
+        value = OpaqueValue(tag, data)
+        repr(value.fields)
+        repr(value)
+
+
+def fuzz_json_forms(data: bytes) -> None:
+    plain_json.to_plain(data)
+    tree = json_codec.to_json(data)
+    assert json_codec.to_json(json_codec.from_json(tree)) == tree
+
+
+def fuzz_texts(data: bytes) -> None:
+    """A forged value in each place of an edit that is indexed, and searched for what must not be stored."""
+    name = b"\xa1a"
+    role: dict[bytes, Packed] = {b"\xa4role": data}
+    inside = EditMap((), ((b"\xa4type", Set(data)), (b"\xa1t", EditText((KeepRun(0, 1), b"y")))))
+    edits: list[tuple[Operation, Packed]] = [
+        (Set(data), data),
+        (inside, {**role, b"\xa1t": data}),
+        (EditMap((), ((data, inside),)), {data: role}),
+        (EditList((ChangeItem(0, inside), (data,))), [data, data]),
+    ]
+    for operation, now in edits:
+        for before in (None, data):
+            around = ChannelsAroundEdit({} if before is None else {name: before}, {name: now})
+            with contextlib.suppress(HoldfastError):
+                list(texts(EditMap((), ((name, operation),)), around, lambda _: data))
+    texts_of(data)
+    for in_bytes in (False, True):
+        replace_texts(data, (), "", lambda _path, _name, text: text, in_bytes=in_bytes)
+
+
+class Target(NamedTuple):
+    """A reader of bytes, and what it can read: it returns or raises an error of Holdfast, whatever the bytes are."""
+
+    read: Callable[[bytes], None]
+    seeds: Callable[[], list[bytes]]
+    forge: Callable[[list[bytes]], st.SearchStrategy[bytes]] = mutate
+
+    def attack(self) -> Callable[[], None]:
+        """Return the test with forged bytes."""
+
+        @given(self.forge(self.seeds()))
+        def one(data: bytes) -> None:
+            start = time.process_time()
+            with contextlib.suppress(HoldfastError):
+                self.read(data)
+            assert time.process_time() - start < 5, f"{len(data)} bytes took too long"
+
+        return one
+
+
+TARGETS = {
+    "codec": Target(fuzz_codec, lambda: DOCUMENTS, mutate_typed),
+    "items": Target(fuzz_items, lambda: DOCUMENTS, mutate_typed),
+    "packed values": Target(fuzz_packed_functions, lambda: DOCUMENTS, mutate_typed),
+    "value of an unknown class": Target(fuzz_opaque, lambda: DOCUMENTS, mutate_typed),
+    "JSON forms": Target(fuzz_json_forms, lambda: DOCUMENTS, mutate_typed),
+    "texts of a value": Target(fuzz_texts, lambda: DOCUMENTS, mutate_typed),
+    "envelope": Target(fuzz_envelope, lambda: RECORDS),
+    "envelope with its checksum": Target(fuzz_envelope_with_checksum, lambda: RECORDS),
+    "compression": Target(fuzz_compression, lambda: BODIES),
+    "key": Target(fuzz_key, lambda: KEYS),
+    "operation": Target(fuzz_operation, lambda: OPERATIONS),
+    "operation on a forged value": Target(fuzz_operation_on_forged_value, lambda: DOCUMENTS, mutate_typed),
+    "step": Target(fuzz_step, lambda: STEPS),
+    "node": Target(fuzz_node, lambda: NODES),
+    "lookup in a node": Target(fuzz_node_lookup, lambda: NODES),
+    "root": Target(fuzz_root, lambda: ROOTS),
+    "pointer": Target(fuzz_pointer, lambda: POINTERS),
 }
 
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
-
-
-def attack(name: str) -> Callable[[], None]:
-    target, strategy = TARGETS[name]
-
-    @given(strategy)
-    def one(data: bytes) -> None:
-        start = time.process_time()
-        with contextlib.suppress(HoldfastError):
-            target(data)
-        assert time.process_time() - start < 5, f"{len(data)} bytes took too long"
-
-    return one
+BY_DAY = settings(QUICK, derandomize=True, database=None)
+BY_NIGHT = settings(QUICK, derandomize=False)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_bytes_give_a_value_or_a_typed_error(name: str) -> None:
-    settings(QUICK, max_examples=100)(attack(name))()
+    settings(BY_DAY, max_examples=100)(TARGETS[name].attack())()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", TARGETS)
+def test_new_bytes_give_a_value_or_a_typed_error(name: str) -> None:
+    settings(BY_NIGHT, max_examples=1000)(TARGETS[name].attack())()
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("name", TARGETS)
 def test_bytes_give_a_value_or_a_typed_error_for_long(name: str) -> None:
     end = time.monotonic() + SECONDS / len(TARGETS)
-    turn = 0
     while time.monotonic() < end:
-        turn += 1
-        seed(turn)(settings(QUICK, max_examples=1000, database=None)(attack(name)))()
+        settings(BY_NIGHT, max_examples=1000, database=None)(TARGETS[name].attack())()
+
+
+CUT_OFF = (b"", *(bytes([first]) + rest for first in range(256) for rest in (b"", b"\0", b"\xff", b"\0\0\0\1")))
+"""Every first byte of a value, with nothing after it, or too little."""
+
+
+def test_packed_bytes_that_are_cut_off_are_corrupt() -> None:
+    for data in CUT_OFF:
+        with contextlib.suppress(HoldfastError):
+            fuzz_packed_functions(data)
+    for data in (b"\xc7", b"\xc8\0", b"\xc9\0\0", b"\xd4"):
+        with pytest.raises(CorruptError, match="end in the middle"):
+            msgpack.split_ext(data)
+    for data in (b"", b"\xc0", b"\x90"):
+        with pytest.raises(CorruptError, match="neither a string nor bytes"):
+            msgpack.content(data)
+    assert not any(
+        test(b"") for test in (msgpack.is_array, msgpack.is_map, msgpack.is_str, msgpack.is_bin, msgpack.is_ext)
+    )
+    assert msgpack.last_bin(b"\xc6\0", 0) is None
+    assert msgpack.top(b"") == b""

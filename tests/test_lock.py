@@ -1,5 +1,6 @@
 """The locks fit pyproject.toml and one another, and are whole."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -81,6 +82,18 @@ def test_every_pin_has_hashes() -> None:
     for lock in LOCKS:
         assert pins(lock)
         assert [name for name, found in pins(lock).items() for _, text in found if "sha256:" not in text] == []
+
+
+def test_the_lock_of_azurite_is_whole_and_names_no_registry() -> None:
+    asked = json.loads((FOLDER / "azurite" / "package.json").read_text(encoding="utf-8"))
+    lock = json.loads((FOLDER / "azurite" / "package-lock.json").read_text(encoding="utf-8"))
+    packages = lock["packages"]
+    assert packages.pop("")["dependencies"] == asked["dependencies"]
+    pinned = {name.rpartition("node_modules/")[2]: package["version"] for name, package in packages.items()}
+    wanted = {**asked["dependencies"], **asked["overrides"]}
+    assert {name: pinned[name] for name in wanted} == wanted, "run `make lock`"
+    assert [name for name, package in packages.items() if not package["integrity"].startswith("sha512-")] == []
+    assert [name for name, package in packages.items() if "resolved" in package] == []
 
 
 def test_locks_name_no_address() -> None:

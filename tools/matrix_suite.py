@@ -15,14 +15,14 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.testing import Stores, SyncConformance
 from tests.engine.test_kills import rounds
 from tests.interfaces.langgraph.test_conformance import TESTS, report_on
-from tests.servers.places import COMPOSED, KINDS, REMOTE, place
+from tests.servers.places import COMPOSED, EMULATED, KINDS, REMOTE, place
 from tests.servers.rigs import rig
 
 # Random histories on every store take long; each store's own tests follow more of them.
 settings.register_profile("matrix", settings(deadline=None, derandomize=True, max_examples=25))
 settings.load_profile("matrix")
 
-ALL = pytest.mark.parametrize("which", [*KINDS, *COMPOSED])
+ALL = pytest.mark.parametrize("which", [*KINDS, *EMULATED, *COMPOSED])
 
 STEPS = 5
 TIMES = 6
@@ -57,7 +57,7 @@ def test_clients_are_killed(which: str, tmp_path: Path) -> None:
     rounds(place(which, tmp_path), 2, 5)
 
 
-@pytest.mark.parametrize("which", REMOTE)
+@pytest.mark.parametrize("which", [*REMOTE, *EMULATED])
 def test_round_trips(which: str, record_property: Callable[[str, object], None]) -> None:
     """How often a client has to wait for the server to save a small step of a thread that it knows."""
     with rig(which) as place, holdfast.open(place.fresh()) as store:

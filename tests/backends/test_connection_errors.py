@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -23,9 +24,9 @@ from pymongo.errors import OperationFailure
 import holdfast
 from holdfast.errors import ConfigError, HoldfastError, UnavailableError
 from tests import servers
-from tests.servers.processes import HOST, Port
+from tests.servers.processes import HOST, NAME, Port
 from tests.servers.s3 import ACCESS_KEY, SECRET_KEY
-from tests.servers.tls import tls_port
+from tests.servers.tls import Authority, tls_port
 from tests.support.nightly import mostly_nightly
 
 SECRET = "s3cr3t"
@@ -40,13 +41,25 @@ SHORT = 4.0
 KINDS = ("postgres", "mongodb", "redis", "s3")
 
 
+AUTHORITY_OPTIONS = {"postgres": "sslrootcert", "mongodb": "tlsCAFile", "redis": "ssl_ca_certs", "s3": "ca_file"}
+"""The option of each store that names the file of the authority of a certificate."""
+
+
+def build_encrypted_url(kind: str, address: str, authority: Path | None = None, *, password: str = SECRET) -> str:
+    """The URL of a store behind a port with TLS."""
+    url = build_url(kind, address, password=password, tls=True)
+    if kind == "postgres":  # the port knows nothing of PostgreSQL
+        url += "&sslnegotiation=direct"
+    if authority is not None:
+        url += f"{'&' if '?' in url else '?'}{AUTHORITY_OPTIONS[kind]}={authority}"
+    return url
+
+
 def build_url(kind: str, address: str, *, password: str = SECRET, tls: bool = False, name: str = "") -> str:
     """The URL of a store; `name` is that of a database, bucket or replica set."""
     match kind:
         case "postgres":
             mode = "verify-full" if tls else "prefer"
-            if tls and address.startswith("localhost"):  # a port with TLS, which knows nothing of PostgreSQL
-                mode += "&sslnegotiation=direct"
             return f"postgresql://locked:{password}@{address}/{name or 'postgres'}?sslmode={mode}"
         case "mongodb":
             which = f"replicaSet={name}" if name else "directConnection=true"
@@ -64,7 +77,12 @@ class World(NamedTuple):
     locked: dict[str, str]
     """Servers without TLS and with a password."""
     encrypted: dict[str, str]
-    """Servers with TLS only, and a certificate that nobody trusts."""
+    """Servers with TLS only, and a certificate for `localhost`."""
+    expired: dict[str, str]
+    """Servers with TLS only, and a certificate that has expired."""
+    authority: Path
+    """The file of the authority that issued both."""
+    other_authority: Path
     closed: str
     """Where nobody listens."""
 
@@ -85,14 +103,25 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             database.admin.command("createUser", "locked", pwd=PASSWORD, roles=["root"])
         s3 = urlsplit(servers.s3()[1]["endpoint"]).netloc
         locked = {"postgres": postgres, "mongodb": mongodb, "redis": f"{HOST}:{redis.port}", "s3": s3}
-        encrypted = {
-            kind: f"localhost:{stack.enter_context(tls_port(int(locked[kind].partition(':')[2]), folder / kind))}"
-            for kind in KINDS
-        }
+        authority = Authority()
+        certificate, expired = folder / "certificate.pem", folder / "expired.pem"
+        certificate.write_bytes(authority.issue())
+        expired.write_bytes(authority.issue(-60))
+
+        def encrypt(address: str, identity: Path) -> str:
+            return f"{NAME}:{stack.enter_context(tls_port(int(address.partition(':')[2]), identity))}"
+
         port = Port()
         stack.callback(port.close)
         closed = f"{HOST}:{port.number}"
-        yield World(locked, encrypted, closed)
+        yield World(
+            locked,
+            {kind: encrypt(address, certificate) for kind, address in locked.items()},
+            {kind: encrypt(address, expired) for kind, address in locked.items()},
+            authority.write(folder / "authority.pem"),
+            Authority().write(folder / "other.pem"),
+            closed,
+        )
 
 
 @contextmanager
@@ -114,6 +143,8 @@ class Cause(NamedTuple):
     error: type[HoldfastError]
     code: str
     kinds: tuple[str, ...] = KINDS
+    hint: str = ""
+    """What the hint has in it; `{option}` is the one that names an authority."""
 
 
 def _without_password(kind: str, world: World) -> str:
@@ -147,8 +178,38 @@ CAUSES = {
         "tls-failed",
         ("mongodb", "redis", "s3"),  # PostgreSQL agrees on TLS by itself
     ),
-    "untrusted certificate": Cause(
-        lambda kind, world: build_url(kind, world.encrypted[kind], tls=True), ConfigError, "tls-failed"
+    "no authority": Cause(
+        lambda kind, world: build_encrypted_url(kind, world.encrypted[kind]), ConfigError, "tls-failed", hint="{option}"
+    ),
+    "other authority": Cause(
+        lambda kind, world: build_encrypted_url(kind, world.encrypted[kind], world.other_authority),
+        ConfigError,
+        "tls-failed",
+        hint="{option}",
+    ),
+    "no file of an authority": Cause(
+        lambda kind, world: build_encrypted_url(kind, world.encrypted[kind], Path("no-such-file.pem")),
+        ConfigError,
+        "tls-failed",
+        hint="{option}",
+    ),
+    "file without an authority": Cause(
+        lambda kind, world: build_encrypted_url(kind, world.encrypted[kind], Path(__file__)),
+        ConfigError,
+        "tls-failed",
+        hint="{option}",
+    ),
+    "certificate of another host": Cause(
+        lambda kind, world: build_encrypted_url(kind, world.encrypted[kind].replace(NAME, HOST), world.authority),
+        ConfigError,
+        "tls-failed",
+        hint="Name the host as the certificate does",
+    ),
+    "expired certificate": Cause(
+        lambda kind, world: build_encrypted_url(kind, world.expired[kind], world.authority),
+        ConfigError,
+        "tls-failed",
+        hint="enew the certificate",
     ),
     "no such database": Cause(_wrong_name, ConfigError, "config"),
     "port that is no number": Cause(lambda kind, world: build_url(kind, "localhost:port"), ConfigError, "config"),
@@ -194,6 +255,7 @@ def test_the_same_error_for_the_same_cause(
     assert time.monotonic() - begun < AT_ONCE
     assert (type(caught.value), caught.value.code) == (CAUSES[cause].error, CAUSES[cause].code), str(caught.value)
     assert caught.value.hint
+    assert CAUSES[cause].hint.format(option=AUTHORITY_OPTIONS[kind]) in caught.value.hint
     if caught.value.code == "unreachable":
         assert "could not be reached: " in caught.value.what
         assert (world.closed.partition(":")[2] if cause == "refused" else "no-such-host.invalid") in caught.value.what
@@ -213,6 +275,16 @@ def test_the_right_password_opens(kind: str, world: World) -> None:
     password = SECRET_KEY if kind == "s3" else PASSWORD
     with holdfast.open(build_url(kind, world.locked[kind], password=password), timeout=LONG) as store:
         assert list(store.threads()) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_certificate_of_the_authority_that_is_named_opens(kind: str, world: World) -> None:
+    password = SECRET_KEY if kind == "s3" else PASSWORD
+    url = build_encrypted_url(kind, world.encrypted[kind], world.authority, password=password)
+    with holdfast.open(url, timeout=LONG) as store:
+        store.put("encrypted", {"body": "x" * (1 << 20)})
+        assert store.get("encrypted").state == {"body": "x" * (1 << 20)}
+        store.delete("encrypted")
 
 
 @contextmanager

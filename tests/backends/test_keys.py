@@ -38,10 +38,10 @@ def test_prefixes_hold_just_what_is_theirs(key: Key, other: Key, width: int) -> 
 
 @pytest.mark.parametrize("data", [b"", b"a", b"a\x00\x01", b"a\x00\x02b", b"\xff\x00\x01" + b"1" * 8 + b"\0\1"])
 def test_bytes_that_are_no_key(data: bytes) -> None:
-    with pytest.raises(CorruptError, match="is no key"):
+    with pytest.raises(CorruptError, match="the key of a row"):
         decode_key(KINDS, data)
 
 
 def test_bytes_after_the_key() -> None:
-    with pytest.raises(CorruptError, match="is no key"):
+    with pytest.raises(CorruptError, match="the key of a row has more bytes"):
         decode_key(KINDS, encode_key(("a", 1, b"b")) + b"c")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,6 +15,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.cache_storage import CacheStorage
 from holdfast.errors import ConfigError, TransientError, UnavailableError
 from tests.servers import redis, redis_server
+from tests.servers.processes import NAME
+from tests.servers.tls import Authority, tls_port
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +99,21 @@ def test_a_wrong_url_is_refused(url: str, wrong: str) -> None:
     address = url.partition("//")[2].partition("?")[0]
     with pytest.raises(ConfigError):
         run(RedisCacheStorage.open(wrong.format(address)))
+
+
+def test_a_certificate_that_is_not_trusted_is_refused(url: str, tmp_path: Path) -> None:
+    """Else the cache would be of no use for ever, and nobody would know."""
+    authority, identity = Authority(), tmp_path / "certificate.pem"
+    identity.write_bytes(authority.issue())
+    with tls_port(int(urlsplit(url).port or 0), identity) as port:
+        with pytest.raises(ConfigError) as caught:
+            run(RedisCacheStorage.open(f"rediss://{NAME}:{port}/0"))
+        assert caught.value.code == "tls-failed"
+        trusted = f"rediss://{NAME}:{port}/0?ssl_ca_certs={authority.write(tmp_path / 'authority.pem')}"
+        room = run(RedisCacheStorage.open(trusted))
+        run(room.put_many({b"a": b"1"}, 60))
+        assert run(room.get_many([b"a"])) == [b"1"]
+        run(room.close())
 
 
 def test_a_closed_room_is_unavailable(url: str) -> None:

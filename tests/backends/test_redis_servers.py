@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +35,6 @@ from holdfast.errors import (
 from tests.servers import RedisServer, redis, redis_server
 from tests.servers.pace import TooSoon, given_time, hurried
 from tests.servers.processes import wait_for
-from tests.servers.tls import tls_port
 
 
 @contextmanager
@@ -117,19 +115,6 @@ def test_passwords_are_needed_and_not_shown() -> None:
                 run(RedisBackend.open(url))
             assert "wrong@" not in str(caught.value)
             assert time.monotonic() - began < 60
-
-
-def test_an_encrypted_connection(tmp_path: Path) -> None:
-    certificate = tmp_path / "certificate.pem"
-    with redis_server() as server, tls_port(server.port, certificate) as port:
-        url = f"rediss://localhost:{port}/0"
-        with opened(f"{url}?ssl_ca_certs={certificate}") as store:
-            assert run(store.apply([Create(STEPS, step(body=bytes(1 << 20)))])) is None
-            assert seqs(store) == [0]
-        began = time.monotonic()
-        with pytest.raises(ConfigError, match="certificate verify failed"):
-            run(RedisBackend.open(url))
-        assert time.monotonic() - began < 60
 
 
 def test_a_user_who_may_not_ask_for_settings() -> None:

@@ -7,7 +7,9 @@ their own that run always: `test_mongodb_store.py` and `test_server_faults_s3.py
 from __future__ import annotations
 
 import random
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -16,9 +18,10 @@ import holdfast
 from holdfast.errors import TransientError, UnavailableError
 from tests import servers
 from tests.servers.pace import hurried
-from tests.servers.places import REMOTE
+from tests.servers.places import EMULATED, REMOTE
 from tests.servers.rigs import Rig, rig
 from tests.servers.writers import Writers
+from tests.support.kills import MOMENTS, Moment
 from tests.support.nightly import check_daily, mostly_nightly
 
 PATIENCE = 150.0
@@ -28,7 +31,7 @@ IN_TIME = 25.0
 """By when a caller who waits for 1.5 seconds at most has an answer, there."""
 
 
-def on(*usual: str, kinds: Sequence[str] = REMOTE) -> pytest.MarkDecorator:
+def on(*usual: str, kinds: Sequence[str] = (*REMOTE, *EMULATED)) -> pytest.MarkDecorator:
     """Run a test on these kinds of store in every run, and nightly on all."""
     check_daily(kinds, usual)
     marks = {kind: () if kind in usual else (pytest.mark.nightly,) for kind in kinds}
@@ -57,7 +60,7 @@ def test_the_server_dies_in_the_middle_of_commits(place: Rig) -> None:
         writers = Writers(store)
         for _ in range(2):
             with writers.at_work():
-                place.server.kill()
+                place.kill()
                 time.sleep(0.1)
                 place.server.restart()
         assert writers.failed == {}
@@ -65,15 +68,43 @@ def test_the_server_dies_in_the_middle_of_commits(place: Rig) -> None:
 
 
 @pytest.mark.nightly
-@on("pgbouncer", kinds=["pgbouncer"])
-def test_a_pooler_is_restarted(place: Rig) -> None:
+@on("pgbouncer", "s3", kinds=["pgbouncer", "s3"])
+def test_what_clients_talk_to_is_killed_at_each_moment_of_a_commit(place: Rig) -> None:
+    """A pooler or a service: before a commit arrives, while it is made, and when the answer is on its way."""
     url = place.fresh()
+    rounds = {"pgbouncer": 5, "s3": 2}[place.kind]
+    struck: Counter[Moment] = Counter()
+
+    def kill_at(moment: Moment) -> None:
+        died = threading.Event()
+
+        def kill() -> None:
+            place.front.kill()
+            died.set()
+
+        place.proxy.strike(marker, moment, kill)
+        assert died.wait(PATIENCE), f"nothing was killed {moment} a commit"
+        struck[moment] += 1
+
     with holdfast.open(url, timeout=PATIENCE) as store:
         writers = Writers(store)
-        for _ in range(3):
+        (marker,) = place.commits(store)
+        for moment in rounds * MOMENTS:
             with writers.at_work():
+                kill_at(moment)
                 place.front.restart()
         assert writers.failed == {}
+        for moment in MOMENTS:  # and it does not come back in time
+            with hurried(store, 1.5), writers.at_work():
+                failed = len(writers.failed)
+                kill_at(moment)
+                writers.wait_for_failures(failed + 1)
+                place.front.restart()
+        failed = len(writers.failed)
+        with writers.at_work():
+            pass
+        assert len(writers.failed) == failed
+        assert struck == dict.fromkeys(MOMENTS, rounds + 1)
         writers.check(url)
 
 
@@ -184,7 +215,7 @@ def at_random(place: Rig, store: holdfast.Store, chance: random.Random) -> None:
     marker = chance.choice(place.commits(store))
     match chance.choice(["kill", "front", "cut", "before", "after", "refuse", "stall", "pause", "slow"]):
         case "kill":
-            place.server.kill()
+            place.kill()
             time.sleep(chance.uniform(0, 0.5))
             place.server.restart()
         case "front":
@@ -213,7 +244,7 @@ def at_random(place: Rig, store: holdfast.Store, chance: random.Random) -> None:
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("shared_rig", REMOTE, indirect=True, scope="module")
+@pytest.mark.parametrize("shared_rig", [*REMOTE, *EMULATED], indirect=True, scope="module")
 @pytest.mark.parametrize("seed", range(5))
 def test_anything_at_any_time(place: Rig, seed: int) -> None:
     url = place.fresh()

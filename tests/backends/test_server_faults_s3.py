@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import holdfast
-from holdfast.errors import TransientError
+from holdfast.backends.conformance.rows import step
+from holdfast.backends.interface import Create
+from holdfast.backends.object_store.cloud import CloudBackend
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
+from holdfast.errors import OutcomeUnknownError, TransientError
 from tests import servers
 from tests.servers.http_proxy import Fault, HttpProxy
-from tests.servers.pace import hurried
+from tests.servers.pace import TooSoon, given_time, hurried
 from tests.servers.places import with_options
 from tests.servers.writers import Writers
 from tests.support.nightly import check_daily
@@ -94,3 +101,39 @@ def test_answers_come_too_late(proxy: tuple[HttpProxy, str], method: str) -> Non
             pass
         assert writers.failed == {}
         writers.check(url)
+
+
+def test_a_save_that_was_given_up_fails_in_silence(
+    proxy: tuple[HttpProxy, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes on for a while, behind one that has as much time; nobody waits for its error then."""
+    way, url = proxy
+    store = run(CloudBackend.open(url))
+    numbers = itertools.count()
+
+    def save() -> None:
+        run(store.apply([Create(STEPS, step(next(numbers)))]))
+
+    def scenario(seconds: float) -> None:
+        way.rule = lambda method, path: None
+        save()
+        never, faults = threading.Event(), way.faults
+        way.rule = lambda method, path: Fault(503, until=never) if method == "PUT" else None
+        with hurried(store, seconds), ThreadPoolExecutor(2) as pool:
+            first = pool.submit(save)
+            while way.faults == faults:
+                assert not first.done(), first.exception()
+                time.sleep(0.002)
+            errors = [type(each.exception()) for each in (first, pool.submit(save))]
+            assert set(errors) <= {TransientError, OutcomeUnknownError}
+            pending = len(store._opened().pending)
+            way.rule = lambda method, path: Fault(503) if method == "PUT" else None
+            never.set()
+            run(store.apply([]))  # waits for those before it
+        if not pending:
+            raise TooSoon("all of them had ended by then")
+
+    given_time(scenario, 1.5)
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+    run(store.close())

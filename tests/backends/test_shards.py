@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -615,6 +616,37 @@ def test_a_transaction_that_slept_is_uncertain(jumping: Clock) -> None:
             await Process(Through(blobs, way)).apply(*both(1))
 
     asyncio.run(main())
+
+
+def test_the_error_of_a_batch_that_its_caller_gave_up_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    store = run(Double.open(f"blobs://{next(NUMBERS)}"))
+    opened = store._opened()
+
+    async def give_up() -> None:
+        asked = asyncio.Event()
+
+        async def hang(kind: str, name: str, ask: Callable[[], Any]) -> Any:
+            if kind == "create":
+                asked.set()
+                await asyncio.Event().wait()
+            return await ask()
+
+        opened.storage._storage = Through(opened.storage._storage, hang)
+        store._timeout = opened.queues._timeout = 0.2
+        first = asyncio.ensure_future(store._apply([Put(STEPS, step(0))]))
+        await asked.wait()
+        second = asyncio.ensure_future(store._apply([Put(STEPS, step(1))]))  # waits for the first, then hangs as well
+        for each in (first, second):
+            with pytest.raises(OutcomeUnknownError):
+                await each
+        (left,) = opened.pending
+        await asyncio.wait([left])
+        assert not left.cancelled()
+
+    run(store._run_in_loop(give_up))
+    run(store.close())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_batch_about_several_shards_that_slept_is_not_refused_for_its_own_sake(jumping: Clock) -> None:

@@ -119,7 +119,7 @@ def test_errors_say_where() -> None:
         expose(body[:-1] + b"x", HERE)
     with pytest.raises(CorruptError, match="row .ff00. of nodes"):
         expose(body, RecordContext("nodes", (b"\xff\x00",)))
-    with pytest.raises(CorruptError, match="shorter than its header"):
+    with pytest.raises(CorruptError, match="a record is cut off"):
         expose(b"HF", HERE)
     with pytest.raises(CorruptError, match="shorter than its checksum"):
         expose(body[:14], HERE)

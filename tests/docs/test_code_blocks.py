@@ -11,16 +11,17 @@ import re
 import shlex
 import sys
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from urllib.parse import urlencode
 
 import pytest
 
 from tests import servers
 from tests.docs.markdown import ROOT, Block, documents, name_of, split
 from tests.interfaces.cli import kit
+from tests.servers.places import with_options
 from tests.support.nightly import mostly_nightly
 
 PYTHON = "python"
@@ -28,17 +29,12 @@ PYTHON = "python"
 PYTHON_LOOKALIKES = re.compile(r"^(py|python|python3|pycon|ipython)\b", re.IGNORECASE)
 
 
-def s3() -> str:
-    """A place in object storage, with all that it takes to open it in the URL."""
-    url, options = servers.s3()
-    return f"{url}?{urlencode(options)}"
-
-
-SERVERS = {
+SERVERS: dict[str, Callable[[], str]] = {
     "POSTGRES_URL": servers.postgres,
     "MONGODB_URL": servers.mongodb,
     "REDIS_URL": servers.redis,
-    "S3_URL": s3,
+    "S3_URL": lambda: with_options(*servers.s3()),
+    "GCS_URL": lambda: with_options(*servers.gcs()),
 }
 SHELL = {"bash", "console", "sh", "shell"}
 CONSOLES = {"docs/guides/migrations.md"}

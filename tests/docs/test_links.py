@@ -23,7 +23,7 @@ def published() -> list[Path]:
     return [
         *documents(),
         *(ROOT / name for name in ("Makefile", "pyproject.toml", "mkdocs.yml")),
-        *sorted(ROOT.glob("requirements/*")),
+        *sorted(path for path in ROOT.glob("requirements/**/*") if path.is_file()),
         *sorted(ROOT.glob(".github/workflows/*.yml")),
     ]
 

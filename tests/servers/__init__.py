@@ -1,8 +1,9 @@
 """Real servers for tests: started when first asked for, once for each test process, and stopped with it.
 
-`postgres()`, `pgbouncer()`, `mongodb()`, `redis()`, `s3()` and `moto()` give a fresh, empty place on a server that the
-tests of a process share. `postgres_server()` and the like give a server of one's own, to kill, pause and restart; use
-them in a `with`. A variable such as HOLDFAST_TEST_POSTGRES_URL names a server to use in place of the shared one.
+`postgres()`, `pgbouncer()`, `mongodb()`, `redis()`, `s3()`, `moto()`, `azure()` and `gcs()` give a fresh, empty place
+on a server that the tests of a process share. `postgres_server()` and the like give a server of one's own, to kill,
+pause and restart; use them in a `with`. A variable such as HOLDFAST_TEST_POSTGRES_URL names a server to use in place of
+the shared one.
 
 Where a server cannot be had, the test is skipped with the reason; where CI is set, it fails.
 """
@@ -17,7 +18,9 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.servers import given
-from tests.servers.mongod import MongoServer
+from tests.servers.azurite import AzuriteServer
+from tests.servers.gcs import GcsServer
+from tests.servers.mongod import MongoReplicaSet, MongoServer
 from tests.servers.pooler import PgBouncerServer
 from tests.servers.postgresql import PostgresServer
 from tests.servers.processes import Missing, Server, stop_all
@@ -26,13 +29,21 @@ from tests.servers.valkey import RedisServer
 
 __all__ = [
     "MISSING",
+    "AzuriteServer",
+    "GcsServer",
+    "MongoReplicaSet",
     "MongoServer",
     "MotoServer",
     "PgBouncerServer",
     "PostgresServer",
     "RedisServer",
     "SeaweedServer",
+    "azure",
+    "azure_server",
+    "gcs",
+    "gcs_server",
     "mongodb",
+    "mongodb_replica_set",
     "mongodb_server",
     "moto",
     "moto_server",
@@ -47,7 +58,7 @@ __all__ = [
     "stop",
 ]
 
-S = TypeVar("S", bound=Server)
+S = TypeVar("S", bound=Server | MongoReplicaSet)
 
 MISSING = "SERVER MISSING"
 """How the reason starts with which a test is skipped for want of a server."""
@@ -92,9 +103,27 @@ def moto() -> tuple[str, dict[str, Any]]:
     return server.fresh(), server.options
 
 
-def postgres_server() -> PostgresServer:
-    """A PostgreSQL server of one's own."""
-    return _had("PostgreSQL", lambda: PostgresServer().start())
+def azure() -> tuple[str, dict[str, Any]]:
+    """A fresh place in Azurite, and the options to open it with."""
+    own = given.url("AZURE")
+    if own:
+        return given.bucket(own), {}
+    server = _had("Azurite", _azure)
+    return server.fresh(), server.options
+
+
+def gcs() -> tuple[str, dict[str, Any]]:
+    """A fresh place in an emulation of Google Cloud Storage, and the options to open it with."""
+    own = given.url("GCS")
+    if own:
+        return given.bucket(own), {}
+    server = _had("Google Cloud Storage", _gcs)
+    return server.fresh(), server.options
+
+
+def postgres_server(identity: bytes | None = None) -> PostgresServer:
+    """A PostgreSQL server of one's own; with a certificate and its key, one with TLS."""
+    return _had("PostgreSQL", lambda: PostgresServer(identity).start())
 
 
 def pgbouncer_server(behind: PostgresServer | None = None) -> PgBouncerServer:
@@ -102,19 +131,24 @@ def pgbouncer_server(behind: PostgresServer | None = None) -> PgBouncerServer:
     return _had("PgBouncer", lambda: PgBouncerServer(behind or _postgres()).start())
 
 
-def mongodb_server() -> MongoServer:
-    """A MongoDB server of one's own."""
-    return _had("MongoDB", lambda: MongoServer().start())
+def mongodb_server(identity: bytes | None = None) -> MongoServer:
+    """A MongoDB server of one's own; with a certificate and its key, one with TLS."""
+    return _had("MongoDB", lambda: MongoServer(identity).start())
 
 
-def redis_server(**settings: str) -> RedisServer:
-    """A Valkey server of one's own, with other settings."""
-    return _had("Valkey", lambda: RedisServer(**settings).start())
+def mongodb_replica_set() -> MongoReplicaSet:
+    """A MongoDB replica set of one's own, of three nodes."""
+    return _had("MongoDB", MongoReplicaSet)
 
 
-def s3_server() -> SeaweedServer:
-    """A SeaweedFS server of one's own."""
-    return _had("SeaweedFS", lambda: SeaweedServer().start())
+def redis_server(identity: bytes | None = None, /, **settings: str) -> RedisServer:
+    """A Valkey server of one's own, with other settings; with a certificate and its key, a Redis server with TLS."""
+    return _had("Valkey", lambda: RedisServer(identity, **settings).start())
+
+
+def s3_server(identity: bytes | None = None) -> SeaweedServer:
+    """A SeaweedFS server of one's own; with a certificate and its key, one with TLS."""
+    return _had("SeaweedFS", lambda: SeaweedServer(identity).start())
 
 
 def moto_server() -> MotoServer:
@@ -122,11 +156,21 @@ def moto_server() -> MotoServer:
     return _had("moto", lambda: MotoServer().start())
 
 
+def azure_server() -> AzuriteServer:
+    """An Azurite of one's own."""
+    return _had("Azurite", lambda: AzuriteServer().start())
+
+
+def gcs_server() -> GcsServer:
+    """An emulation of Google Cloud Storage of one's own."""
+    return _had("Google Cloud Storage", lambda: GcsServer().start())
+
+
 def stop() -> None:
     """Remove what was made on servers that were given, and stop all others."""
     given.clean()
     stop_all()
-    for shared in (_postgres, _pgbouncer, _mongodb, _redis, _s3, _moto):
+    for shared in (_postgres, _pgbouncer, _mongodb, _redis, _s3, _moto, _azure, _gcs):
         shared.cache_clear()
 
 
@@ -168,3 +212,13 @@ def _s3() -> SeaweedServer:
 @cache
 def _moto() -> MotoServer:
     return MotoServer().start()
+
+
+@cache
+def _azure() -> AzuriteServer:
+    return AzuriteServer().start()
+
+
+@cache
+def _gcs() -> GcsServer:
+    return GcsServer().start()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-import obstore
 import pymongo
 import redis
-from obstore.store import S3Store
 
+from holdfast.backends.object_store.cloud import Bucket
 from tests.servers.postgresql import create_database, drop_database
 
 _leftovers: list[Callable[[], object]] = []
@@ -65,12 +65,11 @@ def bucket(server: str) -> str:
     """A place under a bucket and prefix that a URL names; credentials come from the environment."""
     place = f"{server.rstrip('/')}/{_name()}"
 
-    def drop() -> None:
-        store = S3Store.from_url(place)
-        for found in obstore.list(store):
-            obstore.delete(store, [each["path"] for each in found])
+    async def drop() -> None:
+        storage, *_ = Bucket.at(place, {})
+        await storage.delete([found.name for found in await storage.list_objects("")])
 
-    _leftovers.append(drop)
+    _leftovers.append(lambda: asyncio.run(drop()))
     return place
 
 

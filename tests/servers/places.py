@@ -15,6 +15,9 @@ from tests import servers
 LOCAL = ("memory", "sqlite", "file")
 REMOTE = ("postgres", "pgbouncer", "mongodb", "redis", "s3")
 KINDS = (*LOCAL, *REMOTE)
+EMULATED = ("azure", "gcs")
+"""Services that are not to be had, as emulators serve them. The code on top is that of `s3`, and tested there: on these
+run the tests of stores, and not those of features."""
 DURABLE = tuple(kind for kind in KINDS if kind != "memory")
 COMPOSED = ("retry", "cache", "write-behind", "mirror", "tiered")
 """Stores made of others; on which, `place` says."""
@@ -42,6 +45,10 @@ def place(kind: str, folder: Path) -> str:
             return with_options(*servers.s3())
         case "moto":
             return with_options(*servers.moto())
+        case "azure":
+            return with_options(*servers.azure())
+        case "gcs":
+            return with_options(*servers.gcs())
         case "retry":
             return compose(kind, store=place("sqlite", folder))
         case "cache":

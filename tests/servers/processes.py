@@ -28,6 +28,8 @@ from typing import Any, Self
 from tests.support.temporary_root import temporary_root
 
 HOST = "127.0.0.1"
+NAME = "localhost"
+"""The name of the same host, which certificates are for."""
 
 # Below the ports that the system gives to outgoing connections, so that nothing takes the port of a server that is
 # down for a moment; and SeaweedFS adds 10,000 for its own use, which are no ports of another's.
@@ -64,7 +66,10 @@ class Server(ABC):
     ending: signal.Signals | None = None
     """What lets it go quickly and take its own processes along; it is killed where there is no such signal."""
 
-    def __init__(self) -> None:
+    def __init__(self, identity: bytes | None = None) -> None:
+        self.identity = identity
+        """A certificate and its key, as PEM: with it, the server takes only connections with TLS. It may be replaced
+        between starts."""
         self.directory = _directory()
         self.port = 0
         self.others: list[int] = []
@@ -172,6 +177,16 @@ class Server(ABC):
         self._release()
 
     @property
+    def host(self) -> str:
+        """Under which name to connect to it."""
+        return HOST if self.identity is None else NAME
+
+    @property
+    def identity_file(self) -> Path:
+        """Where it finds its certificate and the key."""
+        return self.directory / "identity.pem"
+
+    @property
     def pid(self) -> int | None:
         """Its first process."""
         return None if self._process is None else self._process.pid
@@ -188,7 +203,14 @@ class Server(ABC):
         """Run something to its end as the server's user."""
         with (self.directory / "log").open("ab") as log:
             code = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **_as_user(), check=False, cwd=self.directory
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                env={**os.environ, **self.environment()},
+                check=False,
+                **_as_user(),
             ).returncode
         if code:
             raise RuntimeError(f"{command[0]} ended with {code}: {self.log()}")
@@ -198,6 +220,11 @@ class Server(ABC):
         return (self.directory / "log").read_text(errors="replace")[-2000:]
 
     def _run(self) -> None:
+        if self.identity is not None:
+            self.identity_file.unlink(missing_ok=True)
+            self.identity_file.touch(0o600)  # PostgreSQL refuses a key that others may read
+            self.identity_file.write_bytes(self.identity)
+            _give(self.identity_file)
         with (self.directory / "log").open("ab") as log:
             process = self._process = subprocess.Popen(
                 self.command(),
@@ -347,10 +374,15 @@ def _directory() -> Path:
     if os.geteuid() == 0 and not all(parent.stat().st_mode & 0o001 for parent in (base, *base.parents)):
         base = Path("/tmp")
     made = Path(tempfile.mkdtemp(prefix="holdfast-server-", dir=base))
+    _give(made)
+    return made
+
+
+def _give(path: Path) -> None:
+    """Have something belong to the servers' user."""
     if os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
-        os.chown(made, nobody.pw_uid, nobody.pw_gid)
-    return made
+        os.chown(path, nobody.pw_uid, nobody.pw_gid)
 
 
 class Port:

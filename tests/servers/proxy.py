@@ -7,10 +7,12 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from tests.servers.processes import HOST, Port
+from tests.support.kills import Moment
 
 _CHUNK = 1 << 18
 
@@ -75,11 +77,16 @@ class Proxy:
 
     def cut_before(self, marker: bytes, times: int = 1) -> None:
         """Break off a connection when its client sends this, in place of passing it on."""
-        self._traps.append(_Trap(marker, times, passed=False))
+        self._traps.append(_Trap(marker, times, "before"))
 
     def cut_after(self, marker: bytes, times: int = 1) -> None:
         """Break off a connection when its client sends this, after the server has answered: the client won't know."""
-        self._traps.append(_Trap(marker, times, passed=True))
+        self._traps.append(_Trap(marker, times, "after"))
+
+    def strike(self, marker: bytes, moment: Moment, action: Callable[[], object]) -> None:
+        """Do something once, when a client sends this, and break off the connection then: before it is passed on, when
+        it was and nothing was answered, or when the server has answered and the client does not know."""
+        self._traps.append(_Trap(marker, 1, moment, action))
 
     @property
     def sprung(self) -> int:
@@ -159,10 +166,11 @@ class Proxy:
 
 
 class _Trap:
-    def __init__(self, marker: bytes, times: int, *, passed: bool) -> None:
+    def __init__(self, marker: bytes, times: int, moment: Moment, action: Callable[[], object] = lambda: None) -> None:
         self.marker = marker
         self.times = times
-        self.passed = passed
+        self.moment = moment
+        self.action = action
         self.sprung = 0
 
 
@@ -175,8 +183,8 @@ class _Link:
         self._server = server
         self._answered = True
         """The server was the last to send."""
-        self._doomed = False
-        """To be cut at the next answer."""
+        self._doomed: _Trap | None = None
+        """What is done at the next answer, before it is cut."""
 
     def start(self) -> None:
         for pump in (self._up, self._down):
@@ -198,17 +206,22 @@ class _Link:
                 self._proxy._wait()
                 trap = self._proxy._caught(before + data)
                 before = b"" if trap else data[-64:]  # a marker may come in two pieces
-                if trap is not None:
-                    if not trap.passed:
-                        break
-                    self._doomed = True
+                if trap is not None and trap.moment == "before":
+                    trap.action()
+                    break
+                if trap is not None and trap.moment == "after":
+                    self._doomed = trap
                 self._server.sendall(data)
+                if trap is not None and trap.moment == "during":
+                    trap.action()
+                    break
         self.cut()
 
     def _down(self) -> None:
         with contextlib.suppress(OSError):
             while data := self._server.recv(_CHUNK):
-                if self._doomed:
+                if self._doomed is not None:
+                    self._doomed.action()
                     break
                 self._answered = True
                 self._proxy._wait()

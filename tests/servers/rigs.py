@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 
 import holdfast
 from tests import servers
-from tests.servers.places import with_options
-from tests.servers.processes import HOST, Server
+from tests.servers.object_server import ObjectServer
+from tests.servers.places import EMULATED, with_options
+from tests.servers.processes import Server
 from tests.servers.proxy import Proxy
-from tests.servers.s3 import S3Server
 
 
 class Rig:
@@ -30,22 +30,42 @@ class Rig:
         """The URL of a fresh place, through the proxy."""
         assert isinstance(
             self.front,
-            (servers.PostgresServer, servers.PgBouncerServer, servers.MongoServer, servers.RedisServer, S3Server),
+            (servers.PostgresServer, servers.PgBouncerServer, servers.MongoServer, servers.RedisServer, ObjectServer),
         )
         url = self.front.fresh()
-        if isinstance(self.front, S3Server):
-            return with_options(url, {**self.front.options, "endpoint": f"http://{HOST}:{self.proxy.port}"})
+        if isinstance(self.front, ObjectServer):
+            endpoint = self.front.options["endpoint"].replace(f":{self.front.port}", f":{self.proxy.port}")
+            return with_options(url, {**self.front.options, "endpoint": endpoint})
         # A client that knows of the replica set would go to its members, past the proxy.
         return url.replace(f":{self.front.port}/", f":{self.proxy.port}/").replace(
             "replicaSet=rs0", "directConnection=true"
         )
 
+    def kill(self) -> None:
+        """Kill the server in the middle of what it does.
+
+        Azurite may save first, since it would lose what it acknowledged; until it is dead, no answer gets through.
+        """
+        if not isinstance(self.server, servers.AzuriteServer):
+            self.server.kill()
+            return
+        self.proxy.stall()
+        self.server.save()
+        self.server.kill()
+        self.proxy.cut()
+        self.proxy.flow()
+
     def commits(self, store: holdfast.Store) -> list[bytes]:
         """What is in each message with which a client asks for a commit, and in no other."""
-        if self.kind == "s3":
-            return [b"PUT /"]
-        client: str = vars(store._engine.context.stored)["_client_id"]
-        return [client.encode(), *([b"commitTransaction"] if self.kind == "mongodb" else [])]
+        return commit_markers(self.kind, store)
+
+
+def commit_markers(kind: str, store: holdfast.Store) -> list[bytes]:
+    """What is in each message with which a store asks for a commit, and in no other."""
+    if kind in ("s3", *EMULATED):
+        return [b"PUT /"]
+    client: str = vars(store._engine.context.stored)["_client_id"]
+    return [client.encode(), *([b"commitTransaction"] if kind == "mongodb" else [])]
 
 
 @contextmanager
@@ -60,6 +80,10 @@ def rig(kind: str) -> Iterator[Rig]:
                 server = servers.mongodb_server()
             case "redis":
                 server = servers.redis_server()
+            case "azure":
+                server = servers.azure_server()
+            case "gcs":
+                server = servers.gcs_server()
             case _:
                 server = servers.s3_server()
         front = stack.enter_context(server)

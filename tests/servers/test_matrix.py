@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from tests.servers.places import COMPOSED, KINDS
+from tests.servers.places import COMPOSED, EMULATED, KINDS
 from tools import matrix
 from tools.matrix import BEGIN, END, Results
 
@@ -28,7 +28,7 @@ def report(
 
 def all_found(*others: pytest.TestReport) -> Results:
     results = Results()
-    for kind in (*KINDS, *COMPOSED):
+    for kind in (*KINDS, *EMULATED, *COMPOSED):
         for each in (
             report(f"test_capabilities[{kind}]", capabilities=CAPABILITIES),
             report(f"TestConformance::test_a[{kind}-sync]", file="src/holdfast/backends/conformance/races.py"),
@@ -47,7 +47,7 @@ def cells_of(results: Results, store: str) -> dict[str, str]:
 
 
 def test_every_store_has_a_row() -> None:
-    assert matrix.STORES.keys() == {*KINDS, *COMPOSED}
+    assert matrix.STORES.keys() == {*KINDS, *EMULATED, *COMPOSED}
 
 
 def test_what_was_found() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import redis as redis_driver
 from obstore.exceptions import AlreadyExistsError
 
 from tests import servers
+from tests.servers import azurite
 from tests.servers.processes import Missing, Server, descendants, gone
 from tests.servers.s3 import object_store
 
@@ -163,3 +166,32 @@ def test_a_server_of_the_user_is_used_and_cleaned(monkeypatch: pytest.MonkeyPatc
         servers.given.clean()
         with pytest.raises(psycopg.OperationalError, match="does not exist"):
             psycopg.connect(url).close()
+
+
+@pytest.fixture
+def fake_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in place of npm, which installs an empty Azurite and writes down that it was called."""
+    monkeypatch.setattr(azurite, "FOLDER", tmp_path / "azurite")
+    program = tmp_path / "npm"
+    main = "node_modules/azurite/dist/src/blob/main.js"
+    program.write_text(f"#!/bin/sh\necho called >> {tmp_path}/calls\nmkdir -p {Path(main).parent}\ntouch {main}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return program
+
+
+def test_azurite_is_installed_once(fake_npm: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        programs = set(pool.map(lambda _: azurite.install(), range(4)))
+    assert len(programs) == 1
+    assert programs.pop().is_file()
+    assert (fake_npm.parent / "calls").read_text() == "called\n"
+
+
+def test_azurite_that_cannot_be_installed_is_missing(fake_npm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_npm.write_text("#!/bin/sh\necho no network >&2\nexit 1\n")
+    with pytest.raises(Missing, match="npm could not install it: no network"):
+        azurite.install()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(Missing, match="apt-get install npm"):
+        azurite.AzuriteServer()

@@ -49,18 +49,24 @@ UNHEARD = """
 import signal, threading
 from tests.support.time_limit import limited
 
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
-with limited("this", 0.1, grace=0.2):
-    threading.Event().wait()
+def test_does_not_hear():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    with limited("this", 0.1, grace=0.2):
+        threading.Event().wait()
 """
 
 
-def test_a_test_that_takes_too_long_is_stopped_and_named_with_the_stacks_of_its_threads(tmp_path: Path) -> None:
-    (tmp_path / "test_limit.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = time_limit: seconds\n")
+def run_tests(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Run tests in a process of their own, with a limit of half a second."""
+    (folder / "test_limit.py").write_text(text)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = time_limit: seconds\n")
     options = ("-q", "-p", "tests.support.time_limit", "-p", "no:langsmith_plugin", "--time-limit=0.5")
-    command = (sys.executable, "-m", "pytest", *options, str(tmp_path))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    command = (sys.executable, "-m", "pytest", *options, str(folder))
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_test_that_takes_too_long_is_stopped_and_named_with_the_stacks_of_its_threads(tmp_path: Path) -> None:
+    done = run_tests(tmp_path, TESTS)
     assert "2 failed, 1 passed, 1 error" in done.stdout, done.stdout + done.stderr
     assert "test_limit.py::test_waits took longer than 0.3 s. Its threads:" in done.stdout
     assert "in wait_beside" in done.stdout
@@ -68,8 +74,8 @@ def test_a_test_that_takes_too_long_is_stopped_and_named_with_the_stacks_of_its_
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals to block")
-def test_a_process_that_does_not_react_is_ended_with_its_stacks() -> None:
-    done = subprocess.run((sys.executable, "-c", UNHEARD), cwd=ROOT, capture_output=True, text=True, check=False)
+def test_a_process_that_does_not_react_is_ended_with_its_stacks(tmp_path: Path) -> None:
+    done = run_tests(tmp_path, UNHEARD)
     assert done.returncode == 1
     assert "Timeout" in done.stderr
-    assert "threading.py" in done.stderr
+    assert "in test_does_not_hear" in done.stderr

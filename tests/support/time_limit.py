@@ -7,6 +7,7 @@ mark `time_limit`, or that of the option `--time-limit`; a test that runs by nig
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 import sys
 import threading
@@ -23,6 +24,10 @@ GRACE = 30.0
 """How many seconds later the whole process is ended, where the test does not react: it waits in native code."""
 
 
+_terminal = 2
+"""The standard error output of the process, while pytest captures that of a test."""
+
+
 class OverTime(BaseException):
     """A test that ran for longer than its limit. Not an `Exception`: what is tested must not catch it, nor Hypothesis,
     which would try the example again."""
@@ -31,6 +36,12 @@ class OverTime(BaseException):
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that sets the limit of tests without one of their own."""
     parser.addoption("--time-limit", type=float, default=DAY, help="seconds that a test may take (%(default)s)")
+
+
+def pytest_configure() -> None:
+    """Keep the output of the process: pytest does not capture yet."""
+    global _terminal
+    _terminal = os.dup(2)
 
 
 def _limit_phase(item: pytest.Item) -> Iterator[None]:
@@ -64,7 +75,7 @@ def limited(name: str, seconds: float, grace: float = GRACE) -> Iterator[None]:
     previous = signal.signal(signal.SIGALRM, stop) if signals else None
     if signals:
         signal.setitimer(signal.ITIMER_REAL, seconds)
-    faulthandler.dump_traceback_later(seconds + grace, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(seconds + grace, exit=True, file=_terminal)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ A server that was reached and cannot serve now (it starts, or there is no primar
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ _ATTEMPT_SECONDS = 10.0
 """The longest time that an attempt waits for an answer."""
 
 _PROBE_SECONDS = 1.0
+
+_OUTDATED = re.compile("has expired|is not yet valid")
+_OTHER_HOST = re.compile("[Hh]ostname mismatch|IP address mismatch|does not match host name|is for another host")
 
 
 def attempt_seconds(timeout: float) -> float:
@@ -37,6 +41,26 @@ def login_error(why: str, where: str, hint: str = "Check user and password") -> 
 def tls_error(why: str, where: str, hint: str) -> ConfigError:
     """Return the error for a connection on whose encryption the two sides do not agree."""
     return ConfigError(f"no encrypted connection could be made: {why}", where=where, hint=hint, code="tls-failed")
+
+
+def certificate_error(why: str, where: str, authority_hint: str) -> ConfigError:
+    """Return the error for a certificate that was refused. `authority_hint`: what to do if its authority is the reason.
+
+    OpenSSL and libpq say in words what is wrong.
+    """
+    if _OUTDATED.search(why):
+        return tls_error(why, where, "Renew the certificate of the server, and check the clocks of both machines")
+    if _OTHER_HOST.search(why):
+        return tls_error(why, where, "Name the host as the certificate does, or issue a certificate for this name")
+    return tls_error(why, where, authority_hint)
+
+
+def certificate_file_error(error: Exception, where: str, options: str) -> ConfigError:
+    """Return the error for a file of certificates, named by one of these options, that cannot be used."""
+    what = f"a file of certificates cannot be used: {error}"
+    return ConfigError(
+        what, where=where, hint=f"Check {options}: a file in PEM format that this process may read", code="tls-failed"
+    )
 
 
 def plain_server_error(where: str, hint: str) -> ConfigError:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TypeAlias
 
-from holdfast.errors import CorruptError
+from holdfast.byte_reader import ByteReader
 
 Scalar: TypeAlias = str | int | bytes
 """A value of a key or a column. Numbers fit in 63 bits and are not negative, except `writes.place`."""
@@ -262,20 +262,15 @@ def encode_key(key: Iterable[Scalar]) -> bytes:
 
 def decode_key(kinds: Iterable[type], data: bytes) -> Key:
     """Return the key of some bytes, by the types of its columns."""
+    reader = ByteReader(data, "the key of a row", data)
     values: list[Scalar] = []
-    rest = data
-    try:
-        for kind in kinds:
-            if kind is int:
-                values.append(_UINT64.unpack_from(rest)[0] - _ZERO_POINT)
-                rest = rest[_UINT64.size :]
-            else:
-                name, rest = _split_text(rest)
-                values.append(name.decode() if kind is str else name)
-    except (ValueError, struct.error):
-        raise CorruptError(f"{data.hex()} is no key") from None
-    if rest:
-        raise CorruptError(f"{data.hex()} is no key")
+    for kind in kinds:
+        if kind is int:
+            values.append(reader.number(_UINT64.size) - _ZERO_POINT)
+        else:
+            name = _read_name(reader)
+            values.append(reader.text(name) if kind is str else name)
+    reader.end()
     return tuple(values)
 
 
@@ -286,13 +281,10 @@ def _encode(value: Scalar) -> bytes:
     return data.replace(b"\x00", _ZERO) + _END
 
 
-def _split_text(data: bytes) -> tuple[bytes, bytes]:
-    at = 0
-    while True:
-        at = data.index(b"\x00", at)
-        mark = data[at + 1 : at + 2]
-        if mark == b"\x01":
-            return data[:at].replace(_ZERO, b"\x00"), data[at + 2 :]
+def _read_name(reader: ByteReader) -> bytes:
+    parts = [reader.until(b"\x00")]
+    while (mark := reader.take(1)) != b"\x01":
         if mark != b"\xff":
-            raise ValueError(data)
-        at += 2
+            raise reader.error("has a zero byte that ends nothing")
+        parts.append(reader.until(b"\x00"))
+    return b"\x00".join(parts)

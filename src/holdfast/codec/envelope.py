@@ -28,6 +28,7 @@ from zlib import crc32
 from msgspec.msgpack import encode
 
 from holdfast._named_tuple import NamedTuple
+from holdfast.byte_reader import ByteReader
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.errors import CorruptError, DeniedError, InvalidError, TooLargeError, UnsupportedError
 
@@ -64,6 +65,8 @@ DAMAGED = b"damaged"
 """Stands for the record of a damaged row in a list of rows: `CorruptError` if it is opened or stored."""
 
 _EMPTY_SIZE = len(_EMPTY) + _CHECKSUM_SIZE
+_KEY_ENDS = {bytes([length]): _HEADER.size + length for length in range(256)}
+"""Where the key id of a sealed body ends, by the byte of its length."""
 
 
 class RecordContext(NamedTuple):
@@ -161,13 +164,12 @@ def unwrap(record: bytes, *, max_bytes: int = 128 << 20, where: str = "") -> Ope
 
 def _parse(record: bytes, where: str) -> tuple[int, int, int, int, int, int, int]:
     """Return version, codec, compression, protection, the end of the header, the length of the schema version, size."""
-    try:
-        magic, version, codec, method, protection, key_length, schema_length, size = _HEADER.unpack_from(record)
-    except struct.error:
-        what = _DIFFERS if record == DAMAGED else "a record is shorter than its header"
-        raise CorruptError(what, where=where, hint=_HINT) from None
+    if record == DAMAGED:
+        raise damaged_error(where)
+    reader = ByteReader(record, "a record", where, _HINT)
+    magic, version, codec, method, protection, key_length, schema_length, size = reader.fields(_HEADER)
     if magic != _MAGIC:
-        raise CorruptError("a record does not start with Holdfast's magic bytes", where=where, hint=_HINT)
+        raise reader.error("does not start with Holdfast's magic bytes")
     if version != FORMAT_VERSION:
         raise UnsupportedError(
             f"a record has format version {version}, and this release reads version {FORMAT_VERSION}",
@@ -176,14 +178,14 @@ def _parse(record: bytes, where: str) -> tuple[int, int, int, int, int, int, int
         )
     end = _HEADER.size + key_length + schema_length
     if len(record) < end:
-        raise CorruptError("a record is shorter than its header", where=where, hint=_HINT)
+        raise reader.error("is cut off")
     return version, codec, method, protection, end, schema_length, size
 
 
 def unpack_body(body: bytes) -> bytes | None:
     """Return the body of a row without its checksum, and with its content uncompressed, to be compressed together with
     others. None if it is sealed, or of another release. It must have been checked."""
-    if not body.startswith(_PREFIX) or body[5] != Protection.CHECKSUM or len(body) < _EMPTY_SIZE:
+    if not _has_checksum(body):
         return None
     record = body[:-_CHECKSUM_SIZE]
     _, _, method, _, start, _, size = _parse(record, "")
@@ -211,7 +213,7 @@ def protect(record: bytes, context: RecordContext) -> bytes:
 
 def expose(body: bytes, context: RecordContext) -> bytes:
     """Return the record in the body of a row, nothing for an empty one. `CorruptError` if a byte of the row differs."""
-    if len(body) >= _EMPTY_SIZE and body.startswith(_PREFIX) and body[5] == Protection.CHECKSUM:
+    if _has_checksum(body):
         record = _check(body, context)
         return record if record != _EMPTY else b""
     where = str(context)
@@ -254,11 +256,11 @@ def unseal(body: bytes, associated: bytes, keys: SealerLookup, context: RecordCo
     if not body.startswith(_SEALED_PREFIX):
         _parse(body, str(context))  # raises if it is of a newer release
         raise tampered_error("a row is not sealed", str(context))
-    end = 12 + body[6] if len(body) > 16 else len(body)
-    header, sealed = body[:end], body[end:-4]  # without the CRC
-    if len(body) < end + 4 or crc32(sealed, crc32(header)) != int.from_bytes(body[-4:], "big"):
+    key_id = sealed_key_id(body)
+    end = _HEADER.size + len(key_id)
+    header, sealed = body[:end], body[end:-4]
+    if len(body) < end + 4 or crc32(sealed, crc32(header)).to_bytes(4, "big") != body[-4:]:
         raise damaged_error(str(context))
-    key_id = header[12:]
     sealer = keys.get(key_id)
     if sealer is None:
         raise missing_key(key_id, str(context))
@@ -271,7 +273,7 @@ def unseal(body: bytes, associated: bytes, keys: SealerLookup, context: RecordCo
 
 def sealed_key_id(body: bytes) -> bytes:
     """Return the id of the key that a body is sealed with; empty if it is not sealed."""
-    return body[_HEADER.size : _HEADER.size + body[6]] if body.startswith(_SEALED_PREFIX) and len(body) > 6 else b""
+    return body[_HEADER.size : _KEY_ENDS.get(body[6:7], 0)] if body.startswith(_SEALED_PREFIX) else b""
 
 
 def damaged_error(where: str) -> CorruptError:
@@ -310,6 +312,11 @@ def _check(body: bytes, context: RecordContext) -> bytes:
     if body[-_CHECKSUM_SIZE:] != _checksum(record, context.encode()):
         raise damaged_error(str(context))
     return record
+
+
+def _has_checksum(body: bytes) -> bool:
+    """Return whether a body is a record of this release with a checksum."""
+    return len(body) >= _EMPTY_SIZE and body.startswith(_PREFIX) and body[5:6] == b"\0"
 
 
 def _checksum(record: bytes, context: bytes) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from msgspec.msgpack import Ext
 
+from holdfast.byte_reader import ByteReader
 from holdfast.codec import msgpack
 from holdfast.codec.bulk_packing import SCALARS, encode
 from holdfast.codec.json_types import (
@@ -295,9 +296,9 @@ def _read_float(_: JsonReader, tree: Any) -> float:
     if tree in ("inf", "-inf"):
         return float(tree)
     bits = _NAN if tree == "nan" else bytes.fromhex(tree)
-    if len(bits) != 8:
+    if len(bits) != _DOUBLE.size:
         raise InvalidForm
-    return float(_DOUBLE.unpack(bits)[0])
+    return float(*ByteReader(bits).fields(_DOUBLE))
 
 
 def _read_object(r: JsonReader, tree: Any) -> Any:

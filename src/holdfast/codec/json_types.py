@@ -15,15 +15,14 @@ from collections.abc import Callable, Iterable, Sequence
 from types import NoneType
 from typing import Any, Protocol
 
-from msgspec import DecodeError, ValidationError
-from msgspec.msgpack import Decoder, Ext
+from msgspec.msgpack import Ext
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.codec import msgpack
 from holdfast.codec.bulk_packing import SCALARS, encode
 from holdfast.codec.packer import Packer
 from holdfast.codec.registry import Registry
-from holdfast.codec.stdlib_types import STDLIB_TYPES, dump_int
+from holdfast.codec.stdlib_types import STDLIB_TYPES, dump_int, load_complex, load_int
 from holdfast.codec.tags import KNOWN_CLASSES, Tag
 from holdfast.codec.type_handler import ClassNotLoaded, TypeHandler
 from holdfast.codec.unpacker import Unpacker
@@ -58,7 +57,6 @@ class JsonForm(NamedTuple):
     read: Callable[[JsonReading, Any], bytes]
 
 
-_decode = Decoder().decode
 _EMPTY_REGISTRY = Registry()  # no registered functions are called here
 _UNLIMITED = 1 << 62
 _UNHASHABLE = frozenset(
@@ -71,11 +69,7 @@ _LEAVES: dict[int, TypeHandler] = {
 
 def parse(data: bytes) -> Any:
     """Decode packed bytes, with typed values as `Ext`. Raises `CorruptError` if they are not in canonical form."""
-    msgpack.check_depth(data)
-    try:
-        value = _decode(data)
-    except (DecodeError, ValidationError, UnicodeDecodeError) as error:
-        raise CorruptError(f"not the packed form of a value: {error}") from None
+    value = msgpack.parse(data)
     if encode(value) != data:
         raise CorruptError("packed bytes are not in canonical form")
     return value
@@ -258,7 +252,7 @@ def _text(expects: str) -> JsonForm:
 
 
 def _int_to_json(_: ToJson, payload: bytes, _depth: int) -> str:
-    value = int.from_bytes(payload, "big", signed=True)
+    value = load_int(_unpacker(), payload)
     return str(value) if len(payload) <= 128 else hex(value)  # Python refuses to read very long decimals
 
 
@@ -277,6 +271,11 @@ def _read_str(_: JsonReading, tree: Any) -> bytes:
 
 
 _COMPLEX = struct.Struct(">dd")
+
+
+def _complex_parts(payload: bytes) -> list[float]:
+    number = load_complex(_unpacker(), payload)
+    return [number.real, number.imag]
 
 
 def _read_complex(r: JsonReading, tree: Any) -> bytes:
@@ -365,7 +364,7 @@ def _model_to_json(to_json: ToJson, payload: bytes, depth: int) -> Any:
         raise InvalidForm
     ref, fields, mask, extra = raw[:4]
     names = (*fields, *(extra or ()))
-    bits = mask if isinstance(mask, int) else int.from_bytes(mask.data, "big", signed=True)
+    bits = mask if isinstance(mask, int) else load_int(_unpacker(), bytes(mask.data))
     unset = [name for name, bit in zip(names, f"{bits:b}".zfill(len(names))[::-1], strict=False) if bit == "0"]
     if not {str}.issuperset(map(type, names)) or encode(_mask(names, unset)) != encode(mask):
         raise InvalidForm
@@ -454,7 +453,7 @@ FORMS: dict[int, JsonForm] = dict.fromkeys((tag for tag in Tag if tag >= Tag.NDA
     ),
     Tag.COMPLEX: JsonForm(
         "[real, imaginary]",
-        lambda to_json, payload, depth: to_json(list(_COMPLEX.unpack(payload)), depth),
+        lambda to_json, payload, depth: to_json(_complex_parts(payload), depth),
         _read_complex,
     ),
     Tag.RANGE: _list("[start, stop, step]"),

@@ -1,20 +1,24 @@
 """Operations on msgpack bytes without decoding them.
 
 `msgspec` encodes and decodes plain values. This module splits a packed list or dict into its packed items, joins items
-again, and checks how deeply bytes are nested *before* a recursive decoder reads them.
+again, and checks how deeply bytes are nested *before* a recursive decoder reads them. The bytes may be forged: each
+function returns, or raises `CorruptError` or `TooDeepError`. Besides `holdfast.byte_reader`, only this module indexes
+stored bytes.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import repeat
 from threading import get_ident, main_thread
+from typing import Any
 
 import msgspec
 
+from holdfast.byte_reader import NO_STACK, UNREADABLE
 from holdfast.codec.tags import Tag
 from holdfast.errors import CorruptError, TooDeepError
 
@@ -35,6 +39,7 @@ _INTEGER = msgspec.msgpack.Decoder(int)
 
 _EXT_ARRAY = msgspec.msgpack.Decoder(list[msgspec.msgpack.Ext]).decode
 _RAW_ARRAY = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_ANY = msgspec.msgpack.Decoder().decode
 
 LONG = 1024
 """From this many bytes on, a list is split by the decoder, and memory that the encoder leaves unused is released."""
@@ -60,6 +65,22 @@ _SIZED: dict[int, tuple[int, int]] = {
     0xD9: (1, 1), 0xDA: (2, 1), 0xDB: (4, 1),  # str
     0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 1), 0xDF: (4, 1),  # list, dict: the length counts values
 }  # fmt: skip
+
+
+def _first_bytes(*kinds: range) -> frozenset[bytes]:
+    return frozenset(bytes([first]) for kind in kinds for first in kind)
+
+
+# The first bytes of values, by kind.
+_ARRAYS = _first_bytes(range(0x90, 0xA0), range(0xDC, 0xDE))
+_MAPS = _first_bytes(range(0x80, 0x90), range(0xDE, 0xE0))
+_STRINGS = _first_bytes(range(0xA0, 0xC0), range(0xD9, 0xDC))
+_BINARIES = _first_bytes(range(0xC4, 0xC7))
+_EXTS = _first_bytes(range(0xC7, 0xCA), range(0xD4, 0xD9))
+TEXT_STARTS = {first: 1 + _SIZED.get(ord(first), (0, 0))[0] for first in _STRINGS}
+"""Where the content of a string starts, by the first byte."""
+_BYTES_STARTS = {first: 1 + _SIZED[ord(first)][0] for first in _BINARIES}
+_CONTENTS = TEXT_STARTS | _BYTES_STARTS
 
 
 def array_header(count: int) -> bytes:
@@ -91,8 +112,9 @@ def ext(tag: int, payload: bytes) -> bytes:
     return b"\xc9" + _U32.pack(size) + bytes((tag,)) + payload
 
 
+_CUT_OFF = "packed bytes end in the middle of a value"
 _FIXEXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
-_EXT_PAYLOADS = {0xC7: 3, 0xC8: 4, 0xC9: 6, **dict.fromkeys(_FIXEXT.values(), 2)}
+_EXT_PAYLOADS = {first: _SIZED.get(ord(first), (0, 0))[0] + 2 for first in _EXTS}
 """Where the payload of a typed value starts, by its first byte."""
 
 
@@ -135,12 +157,14 @@ def join_map(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 def is_array(data: bytes) -> bool:
     """Whether packed bytes hold a list."""
-    first = data[0]
-    return 0x90 <= first <= 0x9F or first in (0xDC, 0xDD)
+    return data[:1] in _ARRAYS
 
 
 SHAPED_MARK = b"\x93\xc0"
 """The start of a value of a well-known class that is packed on its own: a list of three, None first."""
+
+_SHAPED_START = bytes([_SHAPED]) + SHAPED_MARK
+"""How it starts where it is part of a value: after its tag."""
 
 ESCAPE = b"\xc1"
 """Marks a user's list that starts like `SHAPED_MARK`. msgpack never uses this byte."""
@@ -152,10 +176,10 @@ def top(data: bytes) -> bytes:
     Messages, the most frequent values, have no ext header when they are packed on their own, which avoids copying them.
     Only this function and `inner` know about that.
     """
-    start = _EXT_PAYLOADS.get(data[0])
+    start = _EXT_PAYLOADS.get(data[:1])
     if start is not None:
         # The tag is the last byte of the header.
-        return data[start:] if data[start - 1] == _SHAPED and data.startswith(SHAPED_MARK, start) else data
+        return data[start:] if data.startswith(_SHAPED_START, start - 1) else data
     return ESCAPE + data if data.startswith(SHAPED_MARK) else data
 
 
@@ -168,35 +192,33 @@ def inner(data: bytes) -> bytes:
 
 def is_map(data: bytes) -> bool:
     """Whether packed bytes hold a dict whose keys are scalars."""
-    first = data[0]
-    return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
+    return data[:1] in _MAPS
 
 
 def is_str(data: bytes) -> bool:
     """Whether packed bytes hold a string."""
-    first = data[0]
-    return 0xA0 <= first <= 0xBF or 0xD9 <= first <= 0xDB
+    return data[:1] in _STRINGS
 
 
 def is_bin(data: bytes) -> bool:
     """Whether packed bytes hold `bytes`."""
-    return 0xC4 <= data[0] <= 0xC6
+    return data[:1] in _BINARIES
 
 
 def last_bin(data: bytes, start: int) -> bytes | None:
     """Return the content of packed `bytes` that start at a position and end where the data ends; None if there are no
     such ones."""
-    if len(data) <= start or not is_bin(data[start : start + 1]):
+    header = _BYTES_STARTS.get(data[start : start + 1])
+    if header is None:
         return None
-    width, _ = _SIZED[data[start]]
-    begin = start + 1 + width
+    begin = start + header
     size = int.from_bytes(data[start + 1 : begin], "big")
     return data[begin:] if len(data) == begin + size else None
 
 
 def is_ext(data: bytes) -> bool:
     """Whether packed bytes hold a value that is none of msgpack's own kinds."""
-    return 0xC7 <= data[0] <= 0xC9 or 0xD4 <= data[0] <= 0xD8
+    return data[:1] in _EXTS
 
 
 def integer(data: bytes) -> int | None:
@@ -209,8 +231,10 @@ def integer(data: bytes) -> int | None:
 
 def content(data: bytes) -> bytes:
     """Return the content of a packed string, as UTF-8, or of packed `bytes`."""
-    first = data[0]
-    return data[1:] if 0xA0 <= first <= 0xBF else data[1 + _SIZED[first][0] :]
+    start = _CONTENTS.get(data[:1])
+    if start is None:
+        raise CorruptError("packed bytes hold neither a string nor bytes")
+    return data[start:]
 
 
 def split_array(data: bytes) -> list[bytes]:
@@ -238,8 +262,23 @@ def split_map(data: bytes) -> list[tuple[bytes, bytes]]:
 
 def split_ext(data: bytes) -> tuple[int, bytes] | None:
     """Return tag and payload of a typed value, or None if the bytes hold something else."""
-    start = _EXT_PAYLOADS.get(data[0])
-    return None if start is None else (data[start - 1], data[start:])
+    start = _EXT_PAYLOADS.get(data[:1])
+    if start is None:
+        return None
+    if len(data) < start:
+        raise CorruptError(_CUT_OFF)
+    return data[start - 1], data[start:]
+
+
+def parse(data: bytes, load_ext: Callable[[int, memoryview], Any] | None = None) -> Any:
+    """Decode packed bytes, with typed values as `Ext`, or as what `load_ext` returns for tag and payload."""
+    check_depth(data)
+    try:
+        return _ANY(data) if load_ext is None else msgspec.msgpack.decode(data, ext_hook=load_ext)
+    except RecursionError:
+        raise TooDeepError(f"packed bytes are {NO_STACK}") from None
+    except UNREADABLE as error:
+        raise CorruptError(f"not the packed form of a value: {error}") from None
 
 
 def check_depth(data: bytes) -> None:
@@ -277,7 +316,7 @@ def _walk_depth(data: bytes) -> None:
 def _next(data: bytes, at: int) -> tuple[int, int]:
     """Skip a scalar, a typed value or a container's header. Returns its end, and how many values it contains."""
     if at >= len(data):
-        raise CorruptError("packed bytes end in the middle of a value")
+        raise CorruptError(_CUT_OFF)
     first = data[at]
     fixed = _FIXED.get(first)
     if fixed is not None:

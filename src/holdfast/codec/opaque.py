@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
-from msgspec import MsgspecError
-from msgspec.msgpack import decode
-
-from holdfast.codec.msgpack import check_depth
+from holdfast.codec import msgpack
 from holdfast.codec.tags import KNOWN_CLASSES, Tag
 from holdfast.errors import HoldfastError, InvalidError
 
@@ -68,9 +65,8 @@ class OpaqueValue:
 
     def _parts(self) -> list[Any]:
         try:
-            check_depth(self.data)
-            parts = decode(self.data, ext_hook=lambda tag, view: OpaqueValue(tag, bytes(view)))
-        except (HoldfastError, MsgspecError, UnicodeDecodeError, RecursionError):
+            parts = msgpack.parse(self.data, lambda tag, view: OpaqueValue(tag, bytes(view)))
+        except HoldfastError:
             return []
         return parts if type(parts) is list else [parts]
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import math
-import struct
 from collections.abc import Callable
 from itertools import product
 from operator import mul
+from struct import Struct, calcsize
+from struct import error as StructError  # noqa: N812
 from typing import Any
 
+from holdfast.byte_reader import ByteReader
 from holdfast.codec.json_codec import is_mark, limit_recursion, to_json
 from holdfast.codec.json_types import from_base64
 from holdfast.codec.opaque import OpaqueValue
@@ -137,7 +139,7 @@ def _or_raw(convert: Callable[..., Any]) -> Callable[[Any], Any]:
     def run(content: Any) -> Any:
         try:
             return convert(*content)
-        except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, struct.error):
+        except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, StructError):
             return _plain(content)
 
     return run
@@ -146,7 +148,10 @@ def _or_raw(convert: Callable[..., Any]) -> Callable[[Any], Any]:
 def _numbers(spec: str, content: dict[str, str]) -> list[Any]:
     data = from_base64(content["$bytes"])
     code = _NUMBERS[spec[1:]]
-    numbers = struct.unpack(f"{spec[0].replace('|', '=')}{len(data) // struct.calcsize('=' + code)}{code}", data)
+    form = Struct(f"{spec[0].replace('|', '=')}{len(data) // calcsize('=' + code)}{code}")
+    reader = ByteReader(data, "an array")
+    numbers = reader.fields(form)
+    reader.end()
     return [number if math.isfinite(number) else _float(str(number)) for number in numbers]
 
 

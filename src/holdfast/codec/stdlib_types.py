@@ -13,6 +13,7 @@ import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from holdfast.byte_reader import ByteReader
 from holdfast.codec import msgpack
 from holdfast.codec.class_lookup import is_a
 from holdfast.codec.opaque import OpaqueValue
@@ -77,14 +78,17 @@ def dump_int(_: Packing, value: int) -> bytes:
 
 
 def load_int(_: Unpacking, data: bytes) -> int:
-    return int.from_bytes(data, "big", signed=True)
+    return ByteReader(data).number(len(data), signed=True)
 
 
 _COMPLEX = struct.Struct(">dd")
 
 
 def load_complex(_: Unpacking, data: bytes) -> complex:
-    return complex(*_COMPLEX.unpack(data))
+    reader = ByteReader(data, "a complex number")
+    number = complex(*reader.fields(_COMPLEX))
+    reader.end()
+    return number
 
 
 def load_fraction(u: Unpacking, data: bytes) -> fractions.Fraction:

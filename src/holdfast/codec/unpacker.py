@@ -14,6 +14,7 @@ from msgspec import MsgspecError
 from msgspec.msgpack import Decoder
 
 from holdfast._named_tuple import NamedTuple
+from holdfast.byte_reader import NO_STACK
 from holdfast.codec import class_lookup, msgpack
 from holdfast.codec.message_cache import MessageParts, cache_messages
 from holdfast.codec.object_plans import ClassMismatch, ObjectPlan, PydanticPlan, plan_for
@@ -140,7 +141,7 @@ class Unpacker:
         except HoldfastError:
             raise
         except RecursionError:
-            raise TooDeepError("packed bytes are nested too deeply for the remaining stack") from None
+            raise TooDeepError(f"packed bytes are {NO_STACK}") from None
         except Exception as error:  # noqa: BLE001 - a key's own `__hash__` may raise anything
             raise CorruptError(f"not the packed form of a value: {type(error).__name__}: {error}") from None
 

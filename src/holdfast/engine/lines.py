@@ -194,7 +194,7 @@ class LineIndex:
 
     def new_info(self) -> LineInfo:
         """Return the row of a new line. Its version distinguishes it from earlier lines of the same name."""
-        return LineInfo(self._context.clock(), int.from_bytes(os.urandom(8)) >> 2, 1, salt=new_salt())
+        return LineInfo(self._context.clock(), int(os.urandom(8).hex(), 16) >> 2, 1, salt=new_salt())
 
     def line_unchanged(self, line: Line, info: LineInfo) -> Change:
         """Return the condition that a line is unchanged."""

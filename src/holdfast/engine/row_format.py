@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import MsgspecError, Struct
 from msgspec.json import decode as decode_json
@@ -11,6 +12,7 @@ from msgspec.json import encode as encode_json
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Row
 from holdfast.backends.tables import FOLDS, MAX_NAME, STEPS, Key, Scalar, Table
+from holdfast.byte_reader import ByteReader, packed_form
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import DAMAGED, BodyKind, OpenedRecord, unwrap, wrap
@@ -81,6 +83,9 @@ class LineInfo(NamedTuple):
         """The columns of the row."""
         return self[:5]
 
+
+ROW_FORM = packed_form(tuple[tuple[Any, ...], tuple[Any, ...], bytes])
+"""A row inside of the body of another: its key without tenant and line, its columns, and its body."""
 
 AT_HEAD = -1
 """The column `beside` of a step that was saved as HEAD, and not beside it."""
@@ -408,6 +413,11 @@ def node_row(line: Line, form: int, id: bytes, node: bytes) -> Row:
 def open_node(row: Row) -> tuple[bytes, bytes]:
     """Return the id and the bytes of a node."""
     return _bytes(row.key[3]), unwrap(row.body).content
+
+
+def open_quarantined(row: Row) -> tuple[Key, tuple[Scalar, ...], bytes]:
+    """Return the row that is in quarantine: its key without tenant and line, its columns and its body."""
+    return ByteReader(unwrap(row.body).content, "a row in quarantine", row.key).packed(ROW_FORM)
 
 
 def object_rows(line: Line, pointer: bytes, value: bytes) -> list[Row]:

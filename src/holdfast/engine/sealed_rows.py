@@ -10,12 +10,11 @@ from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
-from msgspec import MsgspecError
-from msgspec.msgpack import decode as unpack
 from msgspec.msgpack import encode as pack
 
 from holdfast.backends.interface import Row
 from holdfast.backends.tables import FOLDS, KEYS, LINKS, NODES, REFS, STEPS, TABLES, WRITES, Key, Scalar, Table
+from holdfast.byte_reader import ByteReader
 from holdfast.codec.envelope import (
     DAMAGED,
     RecordContext,
@@ -27,8 +26,8 @@ from holdfast.codec.envelope import (
     unseal,
 )
 from holdfast.engine.checked_rows import UNPROTECTED, RowCodec
-from holdfast.engine.row_format import HOLD, PIN
-from holdfast.errors import HoldfastError, InvalidError
+from holdfast.engine.row_format import HOLD, PIN, ROW_FORM
+from holdfast.errors import CorruptError, HoldfastError, InvalidError
 
 _STABLE_NAMES: dict[str, tuple[str, ...]] = {
     STEPS.name: ("hash",),
@@ -153,10 +152,10 @@ class SealedRowCodec(RowCodec):
         context = RecordContext(table.name, stored_key, outside)
         content = unseal(body, _associated(table, stored_key, outside), self._keys, context)
         try:
-            rest, values, record = unpack(content)
-            key, columns = (*stored_key[:2], *rest), tuple(values)
-        except (MsgspecError, ValueError, TypeError):
+            rest, columns, record = ByteReader(content).packed(ROW_FORM)
+        except CorruptError:
             raise tampered_error("a sealed row is not one", str(context)) from None
+        key = (*stored_key[:2], *rest)
         if key != stored_key and SealedRowCodec.hide_key(self, table, key) != stored_key:
             raise tampered_error("a row was changed: its key is not that in its seal", str(context))
         visible = _SEALED[table.name].visible

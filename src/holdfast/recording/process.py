@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, Self
 
+from holdfast.byte_reader import ByteReader
 from holdfast.errors import HoldfastError, InvalidError, UnavailableError
 from holdfast.recording.confinement import confine
 
@@ -22,6 +23,7 @@ _PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", 
 """The environment of the process; nothing else of the host's is passed on."""
 
 _MAX_ERROR = 4000
+_MAX_MESSAGE = 4 << 30
 
 
 class ReplayProcess:
@@ -123,8 +125,15 @@ def _receive(stream: BinaryIO | Any) -> tuple[dict[str, Any], bytes] | None:
     sizes = stream.read(16)
     if len(sizes) < 16:
         return None
-    header, data = (stream.read(int.from_bytes(size, "big")) for size in (sizes[:8], sizes[8:]))
-    return json.loads(header), data
+    reader = ByteReader(sizes, "a message of a replay")
+    lengths = reader.number(8), reader.number(8)
+    if max(lengths) > _MAX_MESSAGE:
+        raise reader.error(f"claims {max(lengths)} bytes")
+    header, data = map(stream.read, lengths)
+    try:
+        return json.loads(header), data
+    except (ValueError, RecursionError) as error:
+        raise reader.error(f"is no JSON: {error}") from None
 
 
 class Host:

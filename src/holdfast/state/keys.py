@@ -23,7 +23,7 @@ INTERNAL_FIRST = b"\x01\x00"
 """The position of the first channel that is no key."""
 
 TTL_FIRST = sort_key(pack_name(_TTL))
-TTL_LAST = TTL_FIRST[:-1] + bytes([TTL_FIRST[-1] + 1])
+TTL_LAST = sort_key(pack_name(_TTL[:-1] + "0"))  # "0" comes after "/"
 """The positions of the channels that have when keys expire."""
 
 

@@ -399,7 +399,7 @@ def test_nodes_that_are_missing_or_altered() -> None:
     check_node(id, data, NO_SALT)
     with pytest.raises(CorruptError, match="not the one its id names"):
         check_node(id, data + b"\x00", NO_SALT)
-    with pytest.raises(CorruptError, match="not the stored form"):
+    with pytest.raises(CorruptError, match="a node is not what it should be"):
         drive(read(Workspace(), MapRoot(leaf, 1)), {id: data + b"\x00"})
 
 
@@ -437,7 +437,7 @@ def test_what_is_no_node(subtests: pytest.Subtests) -> None:
 
 
 def test_a_root_is_a_dict() -> None:
-    with pytest.raises(CorruptError, match="state's root"):
+    with pytest.raises(CorruptError, match="the root of a state"):
         decode_root(codec.pack([0, b"\x01"]))
 
 

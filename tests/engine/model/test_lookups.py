@@ -93,5 +93,5 @@ def test_a_value_that_is_none_is_told_of() -> None:
     assert root.child is not None
     kind, keys, ranks, slots, origins = decode(nodes[root.child.id])
     damaged = encode([kind, keys, ranks, [[7, *slots[0][1:]]], origins])
-    with pytest.raises(CorruptError, match="not the stored form of a node"):
+    with pytest.raises(CorruptError, match="a node has a value of an unknown kind"):
         driven(node_lookup.find(root, pack_name("a"), {}), {root.child.id: damaged})

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from holdfast.agents.snapshots.header import PayloadInfo, SnapshotHeader, decode, encode
-from holdfast.errors import SnapshotCorruptError, SnapshotTooLargeError
+from holdfast.byte_reader import ByteReader
+from holdfast.errors import CorruptError, SnapshotCorruptError, SnapshotTooLargeError
 
 LIMIT = 256 << 20
 """The default limit of the content in bytes."""
@@ -67,13 +68,15 @@ def read_header(data: bytes, where: str) -> tuple[SnapshotHeader, int]:
     """Return the header of a file, from at least its first `HEAD_BYTES`, and the size of its member."""
     if not data.startswith(_START[:3]):
         raise SnapshotCorruptError("this is no snapshot", where=where, hint="Snapshots are files that end in .hfsnap")
-    first = len(_START) + _BLOCK.size
-    size = _BLOCK.unpack_from(data, len(_START))[1] if len(data) >= first else 0
-    line = data[first : first + size]
-    end = first + size + _END.size
-    if not line.endswith(b"\n") or _store(line) != data[:end]:
+    reader = ByteReader(data, at=len(_START))
+    try:
+        line = reader.take(reader.fields(_BLOCK)[1])
+        reader.take(_END.size)
+    except CorruptError:
+        line = b""
+    if not line.endswith(b"\n") or _store(line) != data[: reader.at]:
         raise SnapshotCorruptError("the header is damaged, or this is no snapshot", where=where)
-    return decode(line, where), end
+    return decode(line, where), reader.at
 
 
 def max_bytes(limit: int) -> int:

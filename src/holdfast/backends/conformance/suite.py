@@ -10,8 +10,8 @@ The test file of a backend provides a store, and inherits the tests::
 `BackendConformance` runs everything, through the sync driver and through asyncio. `SyncConformance` runs everything
 through the sync driver. `ShortConformance` runs the part that finds most faults in the least time.
 
-Tests of what a backend does not claim (`durable`, `shared`, `fresh`, `words`, `times` of `Capabilities`) are skipped, or
-left out where a class names it in `lacks`.
+Tests of what a backend does not claim (`durable`, `shared`, `fresh`, `words`, `times` of `Capabilities`) are skipped,
+or left out where a class names it in `lacks`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pymongo.uri_parser import split_options
 
 from holdfast.backends import urls
 from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend
-from holdfast.backends.connection_errors import attempt_seconds
+from holdfast.backends.connection_errors import attempt_seconds, certificate_file_error
 from holdfast.backends.interface import Batch, Capabilities, Changes, Query, Row, Scan, WordMatch, WordMatches
 from holdfast.backends.mongodb.change_stream import LogTime, find_changes, parse_since
 from holdfast.backends.mongodb.commit_group import MAX_BATCH, MAX_BODY, cache_weight, read_transaction_limit
@@ -254,7 +254,9 @@ class MongoDBBackend(ServerBackend):
                 driver=DriverInfo(DRIVER_NAME),
                 **{name: value for name, value in defaults.items() if name.lower() not in in_url},
             )
-        except (PyMongoError, ValueError, TypeError) as error:
+        except (PyMongoError, ValueError, TypeError, OSError) as error:
             if isinstance(error, PyMongoError):
                 raise translate(error, self.url) from error
+            if isinstance(error, OSError):
+                raise certificate_file_error(error, self.url, "tlsCAFile, tlsCertificateKeyFile") from error
             raise ConfigError(f"the MongoDB URL is invalid: {error}", where=self.url, hint="Correct the URL") from error

@@ -16,9 +16,9 @@ from pymongo.server_description import ServerDescription
 from holdfast.backends.async_backend import ServerUnreachable
 from holdfast.backends.connection_errors import (
     answers_without_tls,
+    certificate_error,
     error_chain,
     plain_server_error,
-    tls_error,
     tls_server_error,
     uses_tls,
     was_connected,
@@ -67,7 +67,7 @@ async def _check_error(server: ServerDescription, where: str) -> None:
         if isinstance(error, ConfigurationError):
             raise _wrong_set_error(str(error), where) from error
     if _CERTIFICATE in _reason(server):
-        raise tls_error(_reason(server), where, _TLS_HINT)
+        raise certificate_error(_reason(server), where, "Name the authority of its certificate with tlsCAFile")
     if port is None or not was_connected(server.error):
         return
     if _reason(server).startswith(_HANDSHAKE):

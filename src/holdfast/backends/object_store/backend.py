@@ -156,8 +156,13 @@ class ObjectStoreBackend(LoopBackend):
         task = asyncio.ensure_future(self._apply_to_shards(opened, batch))
         opened.pending.add(task)
         task.add_done_callback(opened.pending.discard)
-        # It may wait for other batches, each of which has as much time.
-        done, _ = await asyncio.wait([task], timeout=self._timeout + batch_weight(batch) / PACE)
+        try:
+            # It may wait for other batches, each of which has as much time.
+            done, _ = await asyncio.wait([task], timeout=self._timeout + batch_weight(batch) / PACE)
+        finally:
+            if not task.done():
+                # Nobody waits for its result any more; asyncio would log an error as one that got lost.
+                task.add_done_callback(lambda task: task.cancelled() or task.exception())
         if not done:
             raise self._give_up_error("no answer came", sent=True)
         return task.result()

@@ -10,6 +10,7 @@ Options, as arguments or in the URL's query:
 - `timeout`: for how many seconds to retry while the service does not answer, 30 by default.
 - `connect_timeout`: for how long opening retries to reach the service, as `30` or `30s`; by default it does not.
 - `endpoint`: where the service is, if it is not the provider's own. An address with `http://` is used without TLS.
+- `ca_file`: a file of certificates, in PEM format, of authorities that are trusted besides those of the system.
 - `region`, `access_key_id`, `secret_access_key`, `session_token` for S3; `service_account` (a file) for Google;
   `account_name` and `account_key` for Azure. What is not said is taken from the environment (`AWS_ACCESS_KEY_ID`,
   `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME` …) or from the machine's role.
@@ -20,23 +21,26 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import ssl
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from holdfast._lazy import missing_extra
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted, ServerUnreachable
 from holdfast.backends.connection_errors import (
+    certificate_error,
+    certificate_file_error,
     login_error,
     plain_server_error,
-    tls_error,
     tls_server_error,
     uses_tls,
 )
 from holdfast.backends.object_store.backend import ObjectStoreBackend
-from holdfast.backends.object_store.object_storage import PAGE, ObjectInfo, ObjectStorage
+from holdfast.backends.object_store.object_storage import PAGE, ObjectInfo, ObjectStorage, gather_limited
 from holdfast.backends.urls import check_address, parse_duration, redacted_url, split_options
 from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
@@ -55,9 +59,9 @@ T = TypeVar("T")
 GRACE = 3600.0
 
 _SERVICE_OPTIONS = {
-    "s3": ("endpoint", "region", "access_key_id", "secret_access_key", "session_token"),
-    "gs": ("endpoint", "service_account"),
-    "az": ("endpoint", "account_name", "account_key"),
+    "s3": ("endpoint", "ca_file", "region", "access_key_id", "secret_access_key", "session_token"),
+    "gs": ("endpoint", "ca_file", "service_account"),
+    "az": ("endpoint", "ca_file", "account_name", "account_key"),
 }
 """The options of each service."""
 
@@ -67,6 +71,9 @@ _ENDPOINTS = {
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
 """The environment variables for the endpoint of a service; the first that is set applies."""
+
+_KEY_OPTIONS = {"s3": "access_key_id and secret_access_key", "gs": "service_account", "az": "account_key"}
+"""The options for the keys of each service."""
 
 _REQUEST_SECONDS = 20
 _LAST_SECONDS = 0.1
@@ -79,13 +86,25 @@ _NO_CONNECTION = "kind: Connect,"
 _NO_REPLY = "HTTP error: "
 _TLS_FAILURE = re.compile("InvalidContentType|InvalidCertificate|AlertReceived|PeerIncompatible|NotValidForName")
 _NOT_TLS = "InvalidContentType"
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_CERTIFICATE_REASONS = {
+    "Expired": "the certificate has expired",
+    "NotValidYet": "the certificate is not yet valid",
+    "NotValidForName": "the certificate is for another host",
+    "UnknownIssuer": "the authority of the certificate is not trusted",
+}
+"""What is wrong with a certificate, by the start of the driver's word for it."""
+_AUTHORITY_HINT = "Name the authority of its certificate with ca_file, or have the system trust it"
 _METADATA = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|/latest/(api/token|meta-data)")
 """The addresses at which a machine is asked for its role: the driver does so if there are no keys."""
 _WRONG_LOGIN = re.compile(
     "InvalidAccessKeyId|SignatureDoesNotMatch|AuthenticationFailed|InvalidToken|ExpiredToken|InvalidSecurity"
+    "|Server failed to authenticate"
 )
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
 _CODE = re.compile("<Code>([^<]+)</Code>")
-_MESSAGE = re.compile("<Message>([^<]+)</Message>")
+_MESSAGE = re.compile("<Message>([^<\n]+)")
+"""The first line of a message; further ones of Azure have the number and the time of the request."""
 _ADDRESS = re.compile(r"https?://([^/\s]+)")
 _REASON = re.compile(r'(?:message|error): "([^"]+)"')
 
@@ -208,12 +227,9 @@ class Bucket(ObjectStorage):
         try:
             await obstore.delete_async(self._storage, list(names))
         except FileNotFoundError:
-            # Some services report a missing object and leave the others; one by one, a missing object is no error.
-            for name in names if len(names) > 1 else ():
-                try:
-                    await obstore.delete_async(self._storage, name)
-                except FileNotFoundError:
-                    continue
+            # Some services report a missing object and leave the others; by itself, a missing object is no error.
+            if len(names) > 1:
+                await gather_limited([self._delete_page([name]) for name in names])
 
     async def _request(self, request: Awaitable[T]) -> T:
         try:
@@ -227,7 +243,7 @@ class Bucket(ObjectStorage):
                 hint="The key needs to get, put, list and delete objects in this bucket",
             ) from error
         except (exceptions.GenericError, exceptions.JoinError) as error:
-            if "NoSuchBucket" in str(error):
+            if _NO_BUCKET.search(str(error)):
                 raise self._missing_bucket_error() from error
             if not self._was_used:
                 await self._check_first_error(str(error))
@@ -243,11 +259,12 @@ class Bucket(ObjectStorage):
         """Raise if the settings are the reason for the failure of a first request."""
         if _METADATA.search(text):
             what = "there are no keys in the options or the environment, and this machine has no role"
-            raise login_error(what, self._where, "Pass access_key_id and secret_access_key, or set them as variables")
+            options = _KEY_OPTIONS[self._where.partition(":")[0]]
+            raise login_error(what, self._where, f"Pass {options}, or set variables of the environment")
         if _NO_CONNECTION in text and (failure := _TLS_FAILURE.search(text)):
             if failure[0] == _NOT_TLS:
                 raise plain_server_error(self._where, "Write the endpoint with http://")
-            raise tls_error(failure[0], self._where, "The authority of its certificate must be trusted by the system")
+            raise certificate_error(_certificate_failure(text) or failure[0], self._where, _AUTHORITY_HINT)
         parts = urlsplit(self._endpoint)
         if parts.scheme == "http" and _NO_CONNECTION not in text and parts.hostname:
             if await uses_tls(parts.hostname, parts.port or 80):
@@ -301,6 +318,8 @@ def _open_driver(
     }
     retry: RetryConfig = {"max_retries": 0}  # retried one level up, which first checks what the last attempt did
     values = {name: str(value) for name, value in settings.items()}
+    if "ca_file" in values:
+        client["root_certificate"] = _read_authorities(values.pop("ca_file"), where)
     try:
         if scheme == "s3":
             return S3Store(bucket, prefix=prefix or None, client_options=client, retry_config=retry, config=values)  # type: ignore[arg-type]
@@ -329,6 +348,22 @@ def _check_process(where: str) -> None:
             where=where,
             hint="Start processes with the method spawn or forkserver, or open stores only after the fork",
         )
+
+
+def _read_authorities(path: str, where: str) -> bytes:
+    try:
+        ssl.create_default_context(cafile=path)
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise certificate_file_error(error, where, "ca_file") from error
+
+
+def _certificate_failure(text: str) -> str | None:
+    """What is wrong with the certificate, from the driver's error."""
+    found = _CERTIFICATE.search(text)
+    if found is None:
+        return None
+    return next((words for start, words in _CERTIFICATE_REASONS.items() if found[1].startswith(start)), found[1])
 
 
 def _connect_failure(text: str) -> str:

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.backends.interface import Batch, Delete, Expect
 from holdfast.backends.tables import TABLES, Table
+from holdfast.byte_reader import ByteReader, packed_form
 from holdfast.errors import CorruptError, UnsupportedError
 
 VERSION = 1
@@ -28,6 +29,8 @@ HEADER = struct.Struct(">4scBII32s")
 _MAGIC = b"HFob"
 _SMALL = 512
 _MAX_DESCRIPTION = 1 << 30
+_OBJECT = "an object"
+_HINT = "Restore it from a backup or a mirror"
 
 TABLES_BY_NAME = {space.name: space for space in TABLES}
 
@@ -55,7 +58,10 @@ def pack_location(location: tuple[int, int, int, int, int]) -> bytes:
 
 
 def unpack_location(data: bytes) -> BodyLocation:
-    return BodyLocation(*_LOCATION.unpack(data))
+    reader = ByteReader(data, "the location of a body")
+    location = BodyLocation(*reader.fields(_LOCATION))
+    reader.end()
+    return location
 
 
 class WrittenRow(NamedTuple):
@@ -228,9 +234,9 @@ def decode(kind: bytes, struct_type: type[S], data: bytes, name: str) -> S:
         raise damaged_error(name)
     try:
         packed = stored if packed_size == stored_size else _decompress(stored, packed_size)
-        return msgspec.msgpack.decode(packed, type=struct_type)
-    except (msgspec.MsgspecError, zlib.error) as error:
+    except zlib.error as error:
         raise damaged_error(name) from error
+    return ByteReader(packed, _OBJECT, name, _HINT).packed(packed_form(struct_type))
 
 
 def checksum(body: bytes) -> int:
@@ -248,12 +254,12 @@ def find_table(name: str, where: str) -> Table:
 
 def damaged_error(name: str) -> CorruptError:
     """Return the error for a damaged object."""
-    return CorruptError("an object is not what was written", where=name, hint="Restore it from a backup or a mirror")
+    return CorruptError(f"{_OBJECT} is not what was written", where=name, hint=_HINT)
 
 
 def missing_error(name: str) -> CorruptError:
     """Return the error for a missing object."""
-    return CorruptError("an object is missing", where=name, hint="Restore it from a backup or a mirror")
+    return CorruptError(f"{_OBJECT} is missing", where=name, hint=_HINT)
 
 
 def order_error(name: str) -> CorruptError:
@@ -266,9 +272,11 @@ def order_error(name: str) -> CorruptError:
 
 
 def _header(data: bytes, name: str) -> tuple[Any, ...]:
-    if len(data) < HEADER.size or data[:4] != _MAGIC:
+    reader = ByteReader(data, _OBJECT, name, _HINT)
+    fields = reader.fields(HEADER)
+    if fields[0] != _MAGIC:
         raise damaged_error(name)
-    return HEADER.unpack_from(data)
+    return fields
 
 
 def _decompress(stored: bytes, size: int) -> bytes:

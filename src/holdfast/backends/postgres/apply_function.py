@@ -361,4 +361,4 @@ def lock_id(schema: str, *key: Scalar) -> int:
     """Return the number of the advisory lock of a line, of a tenant or of the schema. It is even."""
     names = (schema, *map(str, key))
     digest = blake2b(b"".join(pack_text(name) for name in names), digest_size=8, person=b"holdfast").digest()
-    return int.from_bytes(digest, signed=True) & ~1
+    return int.from_bytes(digest, signed=True) & ~1  # type: ignore[stored-bytes]  # a digest has its size

@@ -7,7 +7,7 @@ import re
 import psycopg
 
 from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
-from holdfast.backends.connection_errors import login_error, tls_error
+from holdfast.backends.connection_errors import certificate_error, login_error
 from holdfast.backends.postgres.apply_function import BAD_VALUE, OVERTAKEN_STATE, TOO_LARGE
 from holdfast.errors import (
     ConfigError,
@@ -41,6 +41,11 @@ _LOGIN = re.compile(
 _NO_DATABASE = re.compile(r"FATAL.*(database \"|no such database)")
 _TEMPORARY = re.compile("too many|starting up|shutting down|in recovery")
 _TLS = re.compile("certificate|does not support SSL|SSL (is )?required|SSL error: (?!unexpected eof)")
+_TLS_HINT = "Check sslmode and sslrootcert in the URL, and pg_hba.conf on the server"
+_UNVERIFIED = "certificate verify failed"
+"""libpq does not say why: its authority is not trusted, or it has expired."""
+_AUTHORITY_HINT = "Name the authority of its certificate with sslrootcert; if that is right, renew the certificate"
+_UNENCRYPTED = "no encryption"
 _MISCONFIGURED = re.compile(r"definition of service|service file|invalid (port|sslmode|connection option)")
 _WRONG_SCHEMA = ("3F000", "42P01", "42883", "42703", "42804")
 
@@ -109,7 +114,7 @@ def translate_connect_error(
     if _TEMPORARY.search(message):
         return ServerInterrupted(message)
     if _TLS.search(message):
-        return tls_error(message, where, "Check sslmode and sslrootcert in the URL, and pg_hba.conf on the server")
+        return certificate_error(message, where, _AUTHORITY_HINT if _UNVERIFIED in message else _TLS_HINT)
     if _LOGIN.search(message):
         return _login_error(message, where)
     if _NO_DATABASE.search(message):
@@ -151,7 +156,10 @@ def denied_error(message: str, where: str, schema: str) -> DeniedError:
 
 
 def _login_error(message: str, where: str) -> ConfigError:
-    return login_error(message, where, "Check user, password and database")
+    hint = "Check user, password and database"
+    if _UNENCRYPTED in message:
+        hint += "; if the server accepts encrypted connections only, set sslmode=require or verify-full"
+    return login_error(message, where, hint)
 
 
 def _no_database_error(message: str, where: str) -> ConfigError:

@@ -24,6 +24,7 @@ from redis.retry import Retry
 
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.redis.connections import connection_arguments
+from holdfast.backends.redis.errors import translate_connect_error
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.urls import redacted_url, split_options
 from holdfast.errors import ConfigError, TransientError, UnavailableError
@@ -114,7 +115,10 @@ class RedisCacheStorage:
             self._client.ping()
         except (exceptions.AuthenticationError, exceptions.ResponseError, TypeError) as error:
             raise ConfigError(f"the cache cannot be used: {error}", where=self._url, hint="Check the URL") from error
-        except (exceptions.RedisError, OSError):
+        except (exceptions.RedisError, OSError) as error:
+            translated = translate_connect_error(error, self._url)
+            if isinstance(translated, ConfigError):  # such as a certificate that is not trusted
+                raise translated from error
             self._record_failure()
 
     def _record_failure(self) -> None:

@@ -16,6 +16,7 @@ from redis.asyncio.connection import Connection, SSLConnection, parse_url
 from holdfast.backends.async_backend import PACE, ServerInterrupted, ServerUnreachable
 from holdfast.backends.connection_errors import (
     answers_without_tls,
+    certificate_file_error,
     plain_server_error,
     tls_server_error,
     uses_tls,
@@ -156,6 +157,12 @@ class RedisConnections:
             connection = self._connection_class(**{**self._arguments, **self._moved})
         except (TypeError, ValueError, exceptions.RedisError) as error:
             raise ConfigError(f"the URL has an unknown parameter: {error}", where=self._where) from error
+        if isinstance(connection, SSLConnection):
+            try:
+                connection.ssl_context.get()  # it is kept for the connection; so far, nothing but files was in use
+            except OSError as error:
+                options = "ssl_ca_certs, ssl_certfile, ssl_keyfile"
+                raise certificate_file_error(error, self._where, options) from error
         try:
             async with asyncio.timeout(self._answer_timeout):
                 await connection.connect()  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ import ssl
 from redis import exceptions
 
 from holdfast.backends.async_backend import ServerInterrupted, ServerUnreachable
-from holdfast.backends.connection_errors import login_error, plain_server_error, tls_error
+from holdfast.backends.connection_errors import certificate_error, login_error, plain_server_error
 from holdfast.errors import ConfigError, DeniedError, TransientError, UnavailableError
 
 _TEMPORARY_REPLIES = ("BUSY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED", "NOTREADY", "FAILOVER", "REDIRECT")
@@ -46,7 +46,7 @@ def translate_connect_error(error: Exception, where: str) -> Exception:
         return login_error(str(error), where)
     cause = error if isinstance(error, OSError) else error.__context__
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return tls_error(str(cause), where, "Name the authority of its certificate with ssl_ca_certs")
+        return certificate_error(str(cause), where, "Name the authority of its certificate with ssl_ca_certs")
     if isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS:
         return plain_server_error(where, PLAIN_HINT)
     if isinstance(error, _TEMPORARY_ERRORS):

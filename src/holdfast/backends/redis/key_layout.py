@@ -65,7 +65,7 @@ def _encode_word(value: Scalar) -> bytes:
 
 @lru_cache(1024)
 def _encode_text(value: str) -> bytes:
-    return _SPECIAL.sub(lambda match: b",%02x" % match[0][0], value.encode()) + _END
+    return _SPECIAL.sub(lambda match: b",%02x" % ord(match[0]), value.encode()) + _END
 
 
 def decode_words(kinds: Sequence[type], data: bytes) -> Key:

@@ -8,12 +8,16 @@ name rows, and so also those that are lost. Free pages are left out: they may ho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import apsw
 
-_TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR = 13, 10, 2
-_TREE_PAGES = (1, 5)
+from holdfast.byte_reader import ByteReader
+from holdfast.errors import CorruptError
+
+_TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR = b"\x0d", b"\x0a", b"\x02"
+_TREE_PAGES = (b"\1", b"\5")
 """The types in the map of pages of those that are part of a tree."""
 
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
@@ -44,89 +48,84 @@ class PageReader:
 
     def _used_pages(self) -> Callable[[int], bool]:
         """Return whether a page is part of a tree: by the map of pages, or else by the list of free ones."""
-        if int.from_bytes(self._header[52:56], "big"):
+        if ByteReader(self._header, at=52).number(4):
             width = self._size // 5 + 1
 
             def is_in_tree(number: int) -> bool:
                 first = (number - 2) // width * width + 2
                 at = (number - first - 1) * 5
-                return number == 1 or (number != first and self._page(first)[at : at + 1] in map(_byte, _TREE_PAGES))
+                return number == 1 or (number != first and self._page(first)[at : at + 1] in _TREE_PAGES)
 
             return is_in_tree
         free: set[int] = set()
-        trunk = int.from_bytes(self._header[32:36], "big")
+        trunk = ByteReader(self._header, at=32).number(4)
         while trunk and trunk not in free and (page := self._page(trunk)):
-            count = min(int.from_bytes(page[4:8], "big"), self._size // 4 - 2)
-            free |= {trunk, *(int.from_bytes(page[at : at + 4], "big") for at in range(8, 8 + 4 * count, 4))}
-            trunk = int.from_bytes(page[:4], "big")
+            reader = ByteReader(page)
+            following, count = reader.number(4), min(reader.number(4), reader.left // 4)
+            free |= {trunk, *(reader.number(4) for _ in range(count))}
+            trunk = following
         return lambda number: number not in free
 
     def _entries(self, number: int) -> Iterator[tuple[Any, ...]]:
         page = self._page(number)
         start = 100 if number == 1 else 0
-        kind = page[start] if page else 0
+        kind = page[start : start + 1]
         if kind not in (_TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR):
             return
-        cells = start + (12 if kind == _INDEX_INTERIOR else 8)
-        for cell in range(int.from_bytes(page[start + 3 : start + 5], "big")):
-            try:
-                at = int.from_bytes(page[cells + 2 * cell : cells + 2 * cell + 2], "big")
-                yield self._entry(page, at + (4 if kind == _INDEX_INTERIOR else 0), is_table=kind == _TABLE_LEAF)
-            except (IndexError, ValueError):
-                continue  # damaged
+        cells = ByteReader(page, at=start + 3)
+        count = cells.number(2)
+        cells.at = start + (12 if kind == _INDEX_INTERIOR else 8)
+        for _ in range(min(count, cells.left // 2)):
+            at = cells.number(2) + (4 if kind == _INDEX_INTERIOR else 0)
+            with suppress(CorruptError):  # damaged
+                yield self._entry(ByteReader(page, "a row", at=at), is_table=kind == _TABLE_LEAF)
 
-    def _entry(self, page: bytes, at: int, *, is_table: bool) -> tuple[Any, ...]:
-        length, at = _number(page, at)
+    def _entry(self, reader: ByteReader, *, is_table: bool) -> tuple[Any, ...]:
+        length = _number(reader)
         if is_table:
-            _, at = _number(page, at)
+            _number(reader)
         most = self._size - 35 if is_table else (self._size - 12) * 64 // 255 - 23
         if length <= most:
-            return _values(page[at : at + length])
+            return _values(ByteReader(reader.take(length), reader.what))
+        if length > self._count * self._size:
+            raise reader.error("claims more bytes than the file has")
         least = (self._size - 12) * 32 // 255 - 23
         local = least + (length - least) % (self._size - 4)
         local = local if local <= most else least
-        payload, following = page[at : at + local], int.from_bytes(page[at + local : at + local + 4], "big")
-        parts, size = [payload], local
+        parts, following, size = [reader.take(local)], reader.number(4), local
         while size < length and (more := self._page(following)):
-            parts.append(more[4 : 4 + length - size])
+            page = ByteReader(more)
+            following = page.number(4)
+            parts.append(page.take(min(length - size, page.left)))
             size += len(parts[-1])
-            following = int.from_bytes(more[:4], "big")
-        return _values(b"".join(parts))
+        return _values(ByteReader(b"".join(parts), reader.what))
 
 
-def _byte(number: int) -> bytes:
-    return bytes([number])
-
-
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of variable length, and where it ends."""
+def _number(reader: ByteReader) -> int:
+    """Return a number of variable length."""
     value = 0
-    for width in range(8):
-        byte = data[at + width]
+    for _ in range(8):
+        byte = reader.byte()
         value = value << 7 | byte & 0x7F
         if byte < 0x80:
-            return value, at + width + 1
-    return value << 8 | data[at + 8], at + 9
+            return value
+    return value << 8 | reader.byte()
 
 
-def _values(payload: bytes) -> tuple[Any, ...]:
-    """Return the values of an entry. `ValueError` if it is cut off."""
-    end, at = _number(payload, 0)
+def _values(reader: ByteReader) -> tuple[Any, ...]:
+    """Return the values of an entry."""
+    end = _number(reader)
     kinds = []
-    while at < end:
-        kind, at = _number(payload, at)
-        kinds.append(kind)
+    while reader.at < end:
+        kinds.append(_number(reader))
     values: list[Any] = []
     for kind in kinds:
-        width = _INTEGERS.get(kind, (kind - 12) // 2 if kind >= 12 else 8 if kind == 7 else 0)
-        data = payload[at : at + width]
-        if len(data) < width:
-            raise ValueError(kind)
-        at += width
         if kind in _INTEGERS:
-            values.append(int.from_bytes(data, "big", signed=True))
+            values.append(reader.number(_INTEGERS[kind], signed=True))
         elif kind >= 12:
-            values.append(data.decode() if kind % 2 else data)
+            data = reader.take((kind - 12) // 2)
+            values.append(reader.text(data) if kind % 2 else data)
         else:
+            reader.take(8 if kind == 7 else 0)
             values.append({8: 0, 9: 1}.get(kind))
     return tuple(values)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -34,13 +35,15 @@ from holdfast.backends.sqlite.leaf_pages import PageReader
 from holdfast.backends.sqlite.queries import read_rows
 from holdfast.backends.sqlite.schema import STATEMENTS, WITH_ROWID
 from holdfast.backends.tables import LATER, LINES, REFS, STEPS, TABLES, Key, Table
+from holdfast.byte_reader import ByteReader
 from holdfast.errors import ConflictError, CorruptError, UnavailableError
 
 _HEADER_BYTES = 100
-_PAGE_SIZE = slice(16, 18)
+_PAGE_SIZE = 16
 _PAGES = slice(28, 32)
 _FREE_PAGES = slice(32, 40)
 _INTERIOR = 5
+_TREE_PAGE = struct.Struct(">BHHHBI")
 
 _BATCH = 256
 _PAGE = 1000
@@ -155,7 +158,7 @@ def _copy_with_header(path: Path, new: Path, copy: Path, *, tables: bool) -> boo
     """Copy a file and its log, and replace the header of the copy; with `tables`, its schema too. Returns False if the
     file has no more than one page."""
     template = new.read_bytes()
-    size = int.from_bytes(template[_PAGE_SIZE], "big")
+    size = ByteReader(template, at=_PAGE_SIZE).number(2)
     shutil.copyfile(path, copy)
     log = Path(f"{path}-wal")
     if log.exists():
@@ -178,16 +181,19 @@ def _copy_with_header(path: Path, new: Path, copy: Path, *, tables: bool) -> boo
     return True
 
 
-def _schema_pages(data: bytes, size: int, number: int = 1) -> list[int]:
+def _schema_pages(data: bytes, size: int) -> list[int]:
     """Return the pages of the tree of the schema."""
-    page = data[(number - 1) * size : number * size]
-    start = _HEADER_BYTES if number == 1 else 0
-    found = [number]
-    if page[start] == _INTERIOR:
-        count = int.from_bytes(page[start + 3 : start + 5], "big")
-        cells = [int.from_bytes(page[at : at + 2], "big") for at in range(start + 12, start + 12 + 2 * count, 2)]
-        for at in (start + 8, *cells):
-            found += _schema_pages(data, size, int.from_bytes(page[at : at + 4], "big"))
+    found = [1]
+    for number in found:
+        page = data[(number - 1) * size : number * size]
+        reader = ByteReader(page, "the schema of a file", at=_HEADER_BYTES if number == 1 else 0)
+        kind, _, count, _, _, last = reader.fields(_TREE_PAGE)
+        if kind == _INTERIOR:
+            cells = (reader.number(2) for _ in range(count))
+            below = [last, *(ByteReader(page, reader.what, at=at).number(4) for at in cells)]
+            if 0 in below or not set(below).isdisjoint(found):
+                raise reader.error("is no tree")
+            found += below
     return found
 
 

@@ -51,7 +51,8 @@ from holdfast.backends.urls import compose, parse_duration, parse_int, redacted_
 from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition, require_files
 from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage
 from holdfast.backends.wrappers.private_rows import read_caller_rows, translate_batch
-from holdfast.errors import ConfigError, TransientError, UnavailableError
+from holdfast.byte_reader import ByteReader, packed_form
+from holdfast.errors import ConfigError, CorruptError, TransientError, UnavailableError
 
 MAX_AGE = 5.0
 SIZE = 64 << 20
@@ -63,7 +64,7 @@ _CHECKSUM = 4
 _NAME: Key = ("", "cached", 0)
 
 _Rows = list[tuple[tuple[Any, ...], tuple[Any, ...], bytes]]
-_decoder = msgspec.msgpack.Decoder(list[_Rows])
+_FORM = packed_form(list[_Rows])
 
 
 class CacheBackend(Wrapper):
@@ -309,8 +310,8 @@ def _unpack(stored: bytes | None, marks: bytes, queries: Sequence[Query]) -> lis
     if zlib.crc32(data).to_bytes(_CHECKSUM) != stored[-_CHECKSUM:]:
         return None  # not what was stored there
     try:
-        found = _decoder.decode(data[len(marks) :])
-    except msgspec.DecodeError:
+        found = ByteReader(stored[len(marks) : -_CHECKSUM], "a cached answer").packed(_FORM)
+    except CorruptError:
         return None
     if len(found) != len(queries):
         return None

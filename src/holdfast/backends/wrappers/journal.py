@@ -20,7 +20,8 @@ import msgspec
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row, Scan
 from holdfast.backends.runtime.group_commit import body_bytes
 from holdfast.backends.tables import JOURNAL, TABLES, Key, plain_text
-from holdfast.errors import CorruptError, InvalidError
+from holdfast.byte_reader import ByteReader, packed_form
+from holdfast.errors import InvalidError
 
 _MORE, _END = b"\x00", b"\x01"
 _HEAD = 9
@@ -31,6 +32,7 @@ PIECE = (1 << 20) - _HEAD
 
 _TABLES = {table.name: table for table in TABLES}
 _WRITES: dict[str, type[Create | Ensure | Put]] = {"create": Create, "ensure": Ensure, "put": Put}
+_CHANGES = packed_form(list[list[Any]])
 
 
 class JournalRow(NamedTuple):
@@ -95,19 +97,21 @@ def ends_entry(row: Row) -> bool:
 
 def batch_count(row: Row) -> int:
     """Return the number of batches of the entry that ends in this row."""
-    return int.from_bytes(row.body[5:_HEAD])
+    return ByteReader(row.body, "a row of the journal", row.key, at=5).number(4)
 
 
 def entries(rows: Sequence[Row], where: str) -> Iterator[JournalEntry]:
     """Yield the complete entries of consecutive rows."""
     data = b""
     for row in rows:
-        checksum, piece = row.body[1:5], row.body[_HEAD:]
+        reader = ByteReader(row.body, f"row {parse_row(row).number} of the journal", where, at=1)
+        checksum, _, piece = reader.take(4), reader.take(4), reader.rest()
         if zlib.crc32(piece).to_bytes(4) != checksum:
-            raise CorruptError(f"row {parse_row(row).number} of the journal is not what was written", where=where)
+            raise reader.error("is not what was written")
         data += piece
         if ends_entry(row):
-            yield JournalEntry(parse_row(row), [_decode(*change) for change in msgspec.msgpack.decode(data)])
+            reader = ByteReader(data, "an entry of the journal", where)
+            yield JournalEntry(parse_row(row), [_read_change(change, reader) for change in reader.packed(_CHANGES)])
             data = b""
 
 
@@ -120,13 +124,15 @@ def _encode(change: Change) -> tuple[Any, ...]:
     return (kind, change.space.name, *change.row)
 
 
-def _decode(kind: str, space: str, key: list[Any], columns: Sequence[Any] | None = (), body: bytes = b"") -> Change:
-    table = _TABLES[space]
-    if kind == "delete":
-        return Delete(table, tuple(key))
-    if kind == "expect":
-        return Expect(table, tuple(key), None if columns is None else tuple(columns))
-    return _WRITES[kind](table, Row(tuple(key), tuple(columns or ()), body))
+def _read_change(parts: list[Any], reader: ByteReader) -> Change:
+    match parts:
+        case ["delete", str() as name, [*key]] if name in _TABLES:
+            return Delete(_TABLES[name], tuple(key))
+        case ["expect", str() as name, [*key], None | [*_] as columns] if name in _TABLES:
+            return Expect(_TABLES[name], tuple(key), None if columns is None else tuple(columns))
+        case [str() as kind, str() as name, [*key], [*columns], bytes() as body] if kind in _WRITES and name in _TABLES:
+            return _WRITES[kind](_TABLES[name], Row(tuple(key), tuple(columns), body))
+    raise reader.error("has a change of an unknown kind")
 
 
 def without_conditions(changes: Sequence[Change]) -> list[Change]:

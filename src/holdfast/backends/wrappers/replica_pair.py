@@ -18,7 +18,8 @@ from holdfast.backends.tables import JOURNAL, TABLES, Key
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.journal import JournalRow
 from holdfast.backends.wrappers.private_rows import caller_page, is_blank, is_empty
-from holdfast.errors import ConfigError, CorruptError
+from holdfast.byte_reader import ByteReader, packed_form
+from holdfast.errors import ConfigError
 
 _IDENTITY: Key = ("", "identity", 0)
 _COPY: Key = ("", "copy", 0)
@@ -244,7 +245,4 @@ def _foreign(remote: Backend) -> ReplicaMismatch:
 
 
 def _decode(body: bytes, kind: type, where: str) -> Any:
-    try:
-        return msgspec.msgpack.decode(body, type=kind)
-    except msgspec.DecodeError as error:
-        raise CorruptError(f"the row that describes the copy cannot be read: {error}", where=where) from error
+    return ByteReader(body, "the row that describes the copy", where).packed(packed_form(kind))

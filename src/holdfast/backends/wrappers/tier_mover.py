@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import JOURNAL, LINES, NODES, OBJECTS, STEPS, WRITES, Key, Table
+from holdfast.byte_reader import ByteReader
 
 Line: TypeAlias = tuple[str, str]
 
@@ -243,9 +244,10 @@ def parse_stub(row: Row) -> TierStub | None:
     """Return the stub of a row, if its body was moved."""
     if not row.body.startswith(_STUB):
         return None
-    rest = row.body[len(_STUB) :]
-    length, number = rest[_DIGEST:-_NUMBER], rest[-_NUMBER:]
-    return TierStub(rest[:_DIGEST], int.from_bytes(length), int.from_bytes(number))
+    reader = ByteReader(row.body, "the stub of a row", row.key, at=len(_STUB))
+    stub = TierStub(reader.take(_DIGEST), reader.number(_NUMBER), reader.number(_NUMBER))
+    reader.end()
+    return stub
 
 
 def escape_body(row: Row) -> Row:

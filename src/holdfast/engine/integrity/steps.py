@@ -376,7 +376,7 @@ class StepCheck:
 
 
 def _digest(row: Row) -> int:
-    return int.from_bytes(hashlib.sha256(repr((row.key, row.columns)).encode("utf-8", "surrogatepass")).digest())
+    return int(hashlib.sha256(repr((row.key, row.columns)).encode("utf-8", "surrogatepass")).hexdigest(), 16)
 
 
 def _is_plain(value: object) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 
 from holdfast._named_tuple import NamedTuple
+from holdfast.byte_reader import ByteReader
 from holdfast.engine.model.line_salt import digest
 from holdfast.engine.model.packed_state import POINTER
 from holdfast.errors import CorruptError
@@ -57,12 +58,11 @@ def pointer_to(packed: bytes, salt: bytes) -> LargePointer:
 
 def parse_pointer(data: bytes) -> LargePointer:
     """Parse a pointer."""
-    try:
-        mark, size, salt, value_digest = _POINTER.unpack(data)
-    except struct.error:
-        raise CorruptError(f"{len(data)} bytes are not a pointer") from None
+    reader = ByteReader(data, "a pointer to a large value")
+    mark, size, salt, value_digest = reader.fields(_POINTER)
+    reader.end()
     if mark != POINTER:
-        raise CorruptError("bytes that should be a pointer are something else")
+        raise reader.error("does not start like one")
     return LargePointer(size, salt, value_digest)
 
 

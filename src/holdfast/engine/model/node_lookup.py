@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, MutableMapping
-from typing import Any, TypeAlias
+from typing import Literal, TypeAlias
 
-from msgspec import MsgspecError, Raw
-from msgspec.msgpack import Decoder, decode
+from msgspec import Raw
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.engine.model.nodes import INDEX_MARK, LEAF_MARK, MapRoot, Slot, WrittenBy, parse_slot, sort_key
+from holdfast.byte_reader import ByteReader, packed_form
+from holdfast.engine.model.nodes import SLOT_FORM, MapRoot, Slot, WrittenBy, parse_slot, sort_key
 from holdfast.engine.model.workspace import MissingNode, Rounds
-from holdfast.errors import CorruptError
 
-_decode_leaf = Decoder(tuple[int, list[bytes], list[int], list[Raw], list[int]]).decode
-_decode_index = Decoder(tuple[int, list[tuple[bytes, int, int, bytes, bytes]]]).decode
+_LEAF_FORM = packed_form(tuple[Literal[1], list[bytes], list[int], list[Raw], list[int]])
+_INDEX_FORM = packed_form(tuple[Literal[2], list[tuple[bytes, int, int, bytes, bytes]]])
 
 
 class StoredEntry(NamedTuple):
@@ -94,34 +93,25 @@ def _last(child: tuple[bytes, int, int, bytes, bytes]) -> bytes:
 
 
 def _children(data: bytes | None, id: bytes) -> Children:
-    if data is not None and data.startswith(INDEX_MARK):
-        try:
-            return _decode_index(data)[1]
-        except MsgspecError:
-            pass
-    raise _wrong(data, id)
+    return _reader(data, id).packed(_INDEX_FORM)[1]
 
 
 def _leaf(data: bytes | None, id: bytes) -> tuple[list[bytes], list[int], list[Raw], list[int]]:
-    if data is not None and data.startswith(LEAF_MARK):
-        try:
-            return _decode_leaf(data)[1:]
-        except MsgspecError:
-            pass
-    raise _wrong(data, id)
+    reader = _reader(data, id)
+    _, keys, ranks, slots, origins = reader.packed(_LEAF_FORM)
+    if not 2 * len(keys) == 2 * len(slots) == len(origins):
+        raise reader.error("has entries without all of their parts")
+    return keys, ranks, slots, origins
 
 
-def _wrong(data: bytes | None, id: bytes) -> CorruptError:
+def _reader(data: bytes | None, id: bytes) -> ByteReader:
     if data is None:
-        return MissingNode("a node is missing", where=id.hex(), hint="Repair it from a mirror or a backup")
-    return CorruptError(
-        "a node is not of the kind that its parent says", where=id.hex(), hint="Verify the line, repair it"
-    )
+        raise MissingNode("a node is missing", where=id.hex(), hint="Repair it from a mirror or a backup")
+    return ByteReader(data, "a node", id, "Verify the line, repair it")
 
 
 def _found(keys: list[bytes], slots: list[Raw], origins: list[int], at: int) -> StoredEntry:
-    try:
-        parts: Any = decode(slots[at])
-        return StoredEntry(keys[at], parse_slot(parts), WrittenBy(origins[2 * at], origins[2 * at + 1]))
-    except (MsgspecError, LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"not the stored form of a node: {error}") from None
+    reader = ByteReader(bytes(slots[at]), "a node")
+    return StoredEntry(
+        keys[at], parse_slot(reader.packed(SLOT_FORM), reader), WrittenBy(origins[2 * at], origins[2 * at + 1])
+    )

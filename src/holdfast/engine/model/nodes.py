@@ -15,10 +15,11 @@ import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias
 
-from msgspec import Meta, MsgspecError
-from msgspec.msgpack import Decoder, decode, encode
+from msgspec import Meta
+from msgspec.msgpack import encode
 
 from holdfast._named_tuple import NamedTuple
+from holdfast.byte_reader import ByteReader, packed_form
 from holdfast.codec import msgpack
 from holdfast.engine.model.line_salt import digest
 from holdfast.errors import CorruptError
@@ -127,9 +128,8 @@ Node: TypeAlias = SegmentNode | LeafNode | IndexNode
 
 def sort_key(key: bytes) -> bytes:
     """Return the sort key of a packed key: strings sort by their text, after all other keys."""
-    if 0xA0 <= key[0] <= 0xBF:  # a short string, as most keys are
-        return b"\x01" + key[1:]
-    return b"\x01" + msgpack.content(key) if msgpack.is_str(key) else b"\x00" + key
+    start = msgpack.TEXT_STARTS.get(key[:1])
+    return b"\x00" + key if start is None else b"\x01" + key[start:]
 
 
 # Stored form --------------------------------------------------------------------------------------------------
@@ -145,17 +145,11 @@ _Child: TypeAlias = tuple[bytes, _Number, _Number, bytes, bytes]
 
 # The types of all parts of nodes are fixed, and cannot nest. No bounded number is in a union with a tuple: with such a
 # union, msgspec 0.22 lets the garbage collector crash.
-_decode_segment = Decoder(tuple[int, list[bytes], list[_Number]]).decode
-_decode_leaf = Decoder(
-    tuple[
-        int,
-        list[bytes],
-        list[_Number],
-        list[list[int | bytes | tuple[bytes, int, int, bytes, bytes] | None]],
-        list[_Number],
-    ]
-).decode
-_decode_index = Decoder(tuple[int, list[_Child]]).decode
+_SEGMENT_FORM = packed_form(tuple[int, list[bytes], list[_Number]])
+_StoredSlot: TypeAlias = list[int | bytes | tuple[bytes, int, int, bytes, bytes] | None]
+_LEAF_FORM = packed_form(tuple[int, list[bytes], list[_Number], list[_StoredSlot], list[_Number]])
+SLOT_FORM = packed_form(_StoredSlot)
+_INDEX_FORM = packed_form(tuple[int, list[_Child]])
 
 
 def encode_node(node: Node, salt: bytes) -> tuple[NodeId, bytes]:
@@ -174,23 +168,21 @@ def encode_node(node: Node, salt: bytes) -> tuple[NodeId, bytes]:
 
 def decode_node(id: NodeId, data: bytes) -> Node:
     """Decode a node from its stored form. Whether it is the right one, `check_node` tells."""
-    try:
-        if data.startswith(_SEGMENT_MARK):
-            _, values, numbers = _decode_segment(data)
-            if len(numbers) != 2 * len(values):
-                raise ValueError("not every item has an origin")
-            return SegmentNode(values, numbers)
-        if data.startswith(LEAF_MARK):
-            _, keys, ranks, slots, numbers = _decode_leaf(data)
-            if not 2 * len(keys) == 2 * len(ranks) == 2 * len(slots) == len(numbers):
-                raise ValueError("not every entry has all of its parts")
-            origins = map(WrittenBy, numbers[::2], numbers[1::2])
-            return LeafNode(tuple(map(MapEntry, keys, ranks, map(parse_slot, slots), origins)))
-        if data.startswith(INDEX_MARK):
-            return IndexNode(tuple(ChildRef(*child) for child in _decode_index(data)[1]))
-    except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"not the stored form of a node: {error}", where=id.hex()) from None
-    raise CorruptError("a node of unknown kind", where=id.hex())
+    reader = ByteReader(data, "a node", id)
+    if data.startswith(_SEGMENT_MARK):
+        _, values, numbers = reader.packed(_SEGMENT_FORM)
+        if len(numbers) != 2 * len(values):
+            raise reader.error("has items without an origin")
+        return SegmentNode(values, numbers)
+    if data.startswith(LEAF_MARK):
+        _, keys, ranks, slots, numbers = reader.packed(_LEAF_FORM)
+        if not 2 * len(keys) == 2 * len(ranks) == 2 * len(slots) == len(numbers):
+            raise reader.error("has entries without all of their parts")
+        origins = map(WrittenBy, numbers[::2], numbers[1::2])
+        return LeafNode(tuple(map(MapEntry, keys, ranks, [parse_slot(slot, reader) for slot in slots], origins)))
+    if data.startswith(INDEX_MARK):
+        return IndexNode(tuple(ChildRef(*child) for child in reader.packed(_INDEX_FORM)[1]))
+    raise reader.error("is of an unknown kind")
 
 
 def node_id(data: bytes, salt: bytes) -> NodeId:
@@ -213,13 +205,10 @@ def encode_root(root: MapRoot) -> bytes:
 
 def decode_root(data: bytes) -> MapRoot:
     """Decode a state's root from its stored form."""
-    msgpack.check_depth(data)
-    try:
-        root = parse_slot(decode(data))
-    except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"not the stored form of a state's root: {error}") from None
+    reader = ByteReader(data, "the root of a state")
+    root = parse_slot(reader.packed(SLOT_FORM), reader)
     if not isinstance(root, MapRoot):
-        raise CorruptError("not the stored form of a state's root")
+        raise reader.error("is no dict")
     return root
 
 
@@ -231,37 +220,29 @@ def _slot(slot: Slot) -> list[Any]:
     return [_MAP, slot.child and list(slot.child), slot.ranks]
 
 
-def parse_slot(parts: Any) -> Slot:
-    """Parse the value of an entry from its stored form. `ValueError` and the like if it is not valid."""
-    kind, *rest = parts
-    if kind == _VALUE:
-        return _bytes(*rest)
-    child = None if rest[0] is None else _child(*rest[0])
-    if kind == _LIST:
-        return ListRoot(child)
-    if kind == _MAP:
-        return MapRoot(child, _number(rest[1]))
-    raise ValueError(f"slot {kind!r}")
+def parse_slot(parts: _StoredSlot, reader: ByteReader) -> Slot:
+    """Parse the value of an entry from its stored form. The reader is for the error."""
+    match parts:  # the kinds are those of `_slot`
+        case [0, bytes() as value]:
+            return value
+        case [1, None | tuple() as child]:
+            return ListRoot(_child(child, reader))
+        case [2, None | tuple() as child, int() as ranks] if ranks >= 0:
+            return MapRoot(_child(child, reader), ranks)
+    raise reader.error("has a value of an unknown kind")
 
 
-def _child(id: Any, height: Any, size: Any, digest: Any, last: Any) -> ChildRef:
-    return ChildRef(_bytes(id), _number(height), _number(size), _bytes(digest), _bytes(last))
+def _child(parts: tuple[bytes, int, int, bytes, bytes] | None, reader: ByteReader) -> ChildRef | None:
+    if parts is None:
+        return None
+    child = ChildRef(*parts)
+    if child.height < 0 or child.size < 0:
+        raise reader.error("has a child with a negative size")
+    return child
 
 
 def _origins(rows: Sequence[ListItem] | Sequence[MapEntry]) -> list[int]:
     return [number for row in rows for number in row.origin]
-
-
-def _bytes(value: Any) -> bytes:
-    if type(value) is not bytes:
-        raise ValueError("a packed value is not bytes")
-    return value
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError("a number is not one")
-    return value
 
 
 def digest_items(values: Sequence[bytes]) -> bytes:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from msgspec import MsgspecError, Struct
-from msgspec.msgpack import decode, encode
+from msgspec import Struct
+from msgspec.msgpack import encode
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.codec import msgpack
@@ -211,10 +211,9 @@ def decode_operation(data: bytes) -> Operation:
         value = msgpack.last_bin(data, len(_SET_BYTES))
         if value is not None:
             return Set(value)  # most operations, and all large ones
-    msgpack.check_depth(data)
     try:
-        return _from_parts(decode(data))
-    except (MsgspecError, UnicodeDecodeError, TypeError, ValueError) as error:
+        return _from_parts(msgpack.parse(data))
+    except (TypeError, ValueError) as error:
         raise CorruptError(f"not the stored form of an operation: {error}") from None
 
 

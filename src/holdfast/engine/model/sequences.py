@@ -35,10 +35,13 @@ def common_suffix(old: Sequence[bytes], new: Sequence[bytes], after: int) -> int
     return min(limit, next(compress(count(), map(ne, reversed(old), reversed(new))), limit))
 
 
+_as_number = int.from_bytes  # type: ignore[stored-bytes]  # to compare many bytes at once: there are none to read
+
+
 def common_prefix_bytes(old: bytes, new: bytes) -> int:
     """Return how many bytes both start with."""
     limit = min(len(old), len(new))
-    differing = int.from_bytes(old[:limit], "big") ^ int.from_bytes(new[:limit], "big")
+    differing = _as_number(old[:limit]) ^ _as_number(new[:limit])
     return limit - (differing.bit_length() + 7) // 8
 
 
@@ -47,7 +50,7 @@ def common_suffix_bytes(old: bytes, new: bytes, after: int) -> int:
     limit = min(len(old), len(new)) - after
     if not limit:
         return 0
-    differing = int.from_bytes(old[-limit:], "big") ^ int.from_bytes(new[-limit:], "big")
+    differing = _as_number(old[-limit:]) ^ _as_number(new[-limit:])
     return ((differing & -differing).bit_length() - 1) // 8 if differing else limit
 
 

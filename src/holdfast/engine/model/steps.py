@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from msgspec import MsgspecError, Struct
-from msgspec.msgpack import Decoder, encode
+from msgspec import Struct
+from msgspec.msgpack import encode
 
 from holdfast._named_tuple import NamedTuple
+from holdfast.byte_reader import ByteReader, packed_form
 from holdfast.codec import msgpack
 from holdfast.engine.model.line_salt import digest, digest_parts
 from holdfast.engine.model.operations import EditMap, decode_operation, encode_parts
@@ -275,14 +276,11 @@ class _StoredStep(Struct, array_like=True, forbid_unknown_fields=True):
     key_schemas: list[tuple[bytes, str]] = []
 
 
-_decode = Decoder(_StoredStep).decode
+_FORM = packed_form(_StoredStep)
 
 
 def _parts(data: bytes) -> _StoredStep:
-    try:
-        return _decode(data)
-    except (MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptError(f"not the stored form of a step: {error}") from None
+    return ByteReader(data, "the stored form of a step").packed(_FORM)
 
 
 def _header(found: _StoredStep, id: str, schema: str) -> StepHeader:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from msgspec import MsgspecError
-from msgspec.msgpack import Decoder, Ext
+from msgspec.msgpack import Ext
 
 from holdfast.codec import msgpack
 from holdfast.codec.tags import Tag
@@ -29,7 +28,6 @@ from holdfast.engine.model.operations import (
 )
 from holdfast.engine.model.packed_state import Packed, as_items, as_map, pack_name, unpack_name
 from holdfast.engine.projection.rendering import ROLES, is_hidden
-from holdfast.errors import CorruptError
 
 Path: TypeAlias = tuple[str | int, ...]
 """A channel's name, and the keys and numbers below it."""
@@ -39,8 +37,6 @@ AROUND = 256
 
 _PARTS = (("content",), ("tool_calls",), ("invalid_tool_calls",))
 """The lists in a message whose items have a `type`, such as `tool_call`, which is not text."""
-
-_decode = Decoder().decode
 
 
 class ExtractedText(NamedTuple):
@@ -185,7 +181,7 @@ def _role_in(entries: Mapping[bytes, Packed]) -> str | None:
     for name in ("content", "tool_calls", "role", "type"):
         value = entries.get(pack_name(name))
         if value is not None:
-            fields[name] = _parse(value) if isinstance(value, bytes) and msgpack.is_str(value) else value
+            fields[name] = msgpack.parse(value) if isinstance(value, bytes) and msgpack.is_str(value) else value
     return _message_role(fields)
 
 
@@ -279,16 +275,8 @@ def _packed(place: _Place, packed: bytes, load: LoadLarge) -> Iterator[Extracted
     if is_pointer(packed):
         packed = load(packed)
     shaped = packed.startswith(msgpack.SHAPED_MARK)
-    raw = _parse(packed.removeprefix(msgpack.ESCAPE))
+    raw = msgpack.parse(packed.removeprefix(msgpack.ESCAPE))
     yield from _value(place.path, raw[2] if shaped else raw, place.role, place.said)
-
-
-def _parse(data: bytes) -> Any:
-    msgpack.check_depth(data)
-    try:
-        return _decode(data)
-    except (MsgspecError, UnicodeDecodeError, TypeError) as error:
-        raise CorruptError(f"packed bytes cannot be read: {error}") from None
 
 
 def _value(path: Path, raw: Any, role: str, said: bool) -> Iterator[ExtractedText]:
@@ -329,7 +317,7 @@ def _message_role(fields: Mapping[str, Any]) -> str | None:
 
 
 def _label(key: bytes) -> str:
-    raw = _parse(key)
+    raw = msgpack.parse(key)
     return raw if type(raw) is str else _key_text(raw)
 
 
@@ -341,12 +329,12 @@ _Extractor: TypeAlias = Callable[[Path, bytes, str, bool], Iterator[ExtractedTex
 
 
 def _items(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
-    yield from _value(path, _parse(payload), role, said)
+    yield from _value(path, msgpack.parse(payload), role, said)
 
 
 def _nth(place: int) -> _Extractor:
     def extract(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
-        parts = _parse(payload)
+        parts = msgpack.parse(payload)
         if type(parts) is list and len(parts) > place:
             yield from _value(path, parts[place], role, said)
 
@@ -354,14 +342,14 @@ def _nth(place: int) -> _Extractor:
 
 
 def _pairs(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
-    parts = _parse(payload)
+    parts = msgpack.parse(payload)
     if type(parts) is list:
         yield from _entries(path, zip(parts[::2], parts[1::2], strict=False), role, said)
 
 
 def _model(path: Path, payload: bytes, role: str, said: bool) -> Iterator[ExtractedText]:
     """Yield the text of a pydantic model's fields, and of its extra ones."""
-    parts = _parse(payload)
+    parts = msgpack.parse(payload)
     if type(parts) is list:
         fields = [each for each in (*parts[1:2], *parts[3:4]) if type(each) is dict]
         yield from _entries(path, [entry for each in fields for entry in each.items()], role, said)

@@ -114,8 +114,8 @@ class WorkerProcess:
     def read(self, deadline: float) -> tuple[str, bytes | None]:
         """Wait for a message. One that is too large is skipped: its content is None."""
         with self._in_use:
-            header = self._exactly(5, deadline)
-            size, kind = int.from_bytes(header[:4], "big") - 1, chr(header[4])
+            header = self._exactly(5, deadline)  # not one byte less
+            size, kind = int.from_bytes(header[:4], "big") - 1, chr(header[4])  # type: ignore[stored-bytes]
             if size <= self._limits.message:
                 return kind, self._exactly(size, deadline)
             while size > 0:

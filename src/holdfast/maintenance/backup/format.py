@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from holdfast.backends.tables import Key, Scalar
+from holdfast.byte_reader import ByteReader, packed_form
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, UnsupportedError
 
@@ -328,30 +329,30 @@ def seal_object(kind: bytes, content: bytes) -> bytes:
 
 def open_object(kind: bytes, data: bytes, where: str) -> bytes:
     """Return the content of an object. `CorruptError` if it is not what was written."""
-    if data[:4] != MARK or data[4:5] != kind or len(data) < HEADER:
-        raise CorruptError("an object of the repository is not what it should be", where=where, hint=_HINT)
-    if data[5] != VERSION:
+    reader = ByteReader(data, _OBJECT, where, _HINT)
+    if reader.take(len(MARK)) != MARK or reader.take(1) != kind:
+        raise reader.error("is not what it should be")
+    version, digest = reader.byte(), reader.take(HEADER - len(MARK) - 2)
+    if version != VERSION:
         raise UnsupportedError(
-            f"the repository has format {data[5]}, and this Holdfast knows {VERSION}",
+            f"the repository has format {version}, and this Holdfast knows {VERSION}",
             where=where,
             hint="Use a newer Holdfast. Nothing was changed",
             code="newer-format",
         )
-    content = data[HEADER:]
-    if digest_of(content) != data[6:HEADER]:
-        raise CorruptError("an object of the repository was damaged", where=where, hint=_HINT)
+    content = reader.rest()
+    if digest_of(content) != digest:
+        raise reader.error("was damaged")
     return content
 
 
+_OBJECT = "an object of the repository"
 _HINT = "Run `holdfast backup verify` to see what is affected, and restore from another backup or repository"
 
 
 def decode_value(data: bytes, type: type[T], where: str) -> T:
     """Return a packed value."""
-    try:
-        return msgspec.msgpack.decode(data, type=type)
-    except (msgspec.MsgspecError, ValueError):
-        raise CorruptError("an object of the repository is not what it should be", where=where, hint=_HINT) from None
+    return ByteReader(data, _OBJECT, where, _HINT).packed(packed_form(type))
 
 
 def compress_block(data: bytes) -> bytes:

@@ -12,14 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from msgspec import MsgspecError
-from msgspec.msgpack import decode
-
 from holdfast.agents.steps.timers import row_removals
 from holdfast.backends.interface import Batch, Delete, Expect, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import EVENTS, QUARANTINE, STEPS
-from holdfast.codec.envelope import unwrap
 from holdfast.engine.context import Apply
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN
@@ -27,7 +23,7 @@ from holdfast.engine.guard import current_authority
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.scopes import MARK, parse_place
 from holdfast.engine.namespaces import AUDIT, is_thread, line_kind
-from holdfast.engine.row_format import ERASE, Line, StepRef, open_body
+from holdfast.engine.row_format import ERASE, Line, StepRef, open_body, open_quarantined
 from holdfast.engine.subject_names import subjects_of_step
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.erasure.audit_rows import places_of
@@ -130,11 +126,11 @@ async def erase_quarantine(
     names, rows = set[str](), engine.context.rows
     async for stored in scan_rows(engine.context.stored, QUARANTINE, (tenant,)):  # also those that are damaged again
         name = str(stored.key[1])
-        with suppress(HoldfastError, MsgspecError, ValueError, TypeError, IndexError):
+        with suppress(HoldfastError, ValueError, TypeError, IndexError):
             if rows.salvage(QUARANTINE, stored).columns[0] != STEPS.name:
                 continue
-            key, columns, body = decode(unwrap(rows.decode(QUARANTINE, stored).body).content)
-            row = rows.salvage(STEPS, Row((tenant, name, *key), tuple(columns), body))
+            key, columns, body = open_quarantined(rows.decode(QUARANTINE, stored))
+            row = rows.salvage(STEPS, Row((tenant, name, *key), columns, body))
             named, made = subjects_of_step(StepRef.of(row), metadata_keys)
             if any(map(is_subject, named)) or (made and is_subject(made)):
                 names.add(name)

@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from msgspec import MsgspecError
-from msgspec.msgpack import decode, encode
+from msgspec.msgpack import encode
 
 from holdfast.backends.interface import Backend, Change, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import QUARANTINE, Key, Scalar, Table
-from holdfast.codec.envelope import BodyKind, unwrap, wrap
+from holdfast.codec.envelope import BodyKind, wrap
 from holdfast.engine.engine import Engine
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, open_quarantined
 from holdfast.engine.types import to_datetime
 from holdfast.errors import HoldfastError
 
@@ -74,16 +73,16 @@ async def quarantined(
         async for row in scan_rows(engine.context.stored, QUARANTINE, prefix):  # also those that are damaged again
             space, time, reason = engine.context.rows.salvage(QUARANTINE, row).columns
             try:
-                key, columns, body = decode(unwrap(engine.context.rows.decode(QUARANTINE, row).body).content)
-            except (MsgspecError, ValueError, HoldfastError):
-                key, columns, body = [], [], row.body
+                key, columns, body = open_quarantined(engine.context.rows.decode(QUARANTINE, row))
+            except HoldfastError:
+                key, columns, body = (), (), row.body
             yield QuarantinedRow(
                 str(row.key[1]),
                 int(row.key[2]),
                 str(space),
                 to_datetime(int(time)),
                 str(reason),
-                tuple(key),
-                tuple(columns),
+                key,
+                columns,
                 body,
             )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.backends.interface import Change
+from holdfast.byte_reader import ByteReader
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import ERASE, Line
@@ -78,7 +79,7 @@ class LedgerEntry:
             stored["subject"],
             lines,
             stored["certificate"],
-            _unpack_places(stored.get("places", b"")),
+            _unpack_places(ByteReader(stored.get("places", b""), "an entry of the ledger of erasures")),
             tuple(stored.get("metadata_keys", (METADATA_KEY,))),
         )
 
@@ -106,10 +107,12 @@ def digest_line(key: bytes, salt: bytes) -> bytes:
     return hmac.digest(key, b"holdfast line 1\0" + salt, "sha256")[:_SIZE]
 
 
-def _unpack_places(packed: bytes) -> dict[bytes, int]:
-    size = _SIZE + 8
-    parts = (packed[start : start + size] for start in range(0, len(packed), size))
-    return {part[:_SIZE]: int.from_bytes(part[_SIZE:]) for part in parts}
+def _unpack_places(reader: ByteReader) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    while reader.left:
+        name = reader.take(_SIZE)
+        found[name] = reader.number(8)
+    return found
 
 
 def digest_place(key: bytes, name: str) -> bytes:

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from msgspec import MsgspecError
-from msgspec.msgpack import decode, encode
+from msgspec.msgpack import encode
 
 from holdfast.backends.interface import (
     Backend,
@@ -33,6 +32,7 @@ from holdfast.backends.interface import (
     Scan,
 )
 from holdfast.backends.tables import KEYS, LINES, REFS, SIGNING, Key
+from holdfast.byte_reader import ByteReader, packed_form
 from holdfast.engine.sealed_rows import hidden_name
 from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError
 from holdfast.security.encryption.cipher import KEY_SIZE, Cipher, new_key
@@ -56,6 +56,8 @@ from holdfast.security.encryption.key_rows import (
 from holdfast.security.encryption.metadata_index import MetadataIndex
 from holdfast.security.encryption.provider import KeyProvider, altered_key, call_provider
 from holdfast.security.encryption.subject_keys import SubjectKeys
+
+_INDEXED = packed_form(tuple[str, ...])
 
 _CAPACITY = 20_000
 """How many data keys are in memory, at least; older ones are read again."""
@@ -274,8 +276,8 @@ class StoreKeys:
         declared: tuple[str, ...] = ()
         if row is not None:
             try:
-                declared = decode(digest.unseal(row.wrapped, row.associated()), type=tuple[str, ...])
-            except (CorruptError, MsgspecError):
+                declared = ByteReader(digest.unseal(row.wrapped, row.associated())).packed(_INDEXED)
+            except CorruptError:
                 raise altered_key(row.wrapped_by[:16], self.backend.url) from None
         if self.memory.indexed is not None and declared != self.memory.indexed:
             raise ConfigError(

@@ -8,21 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from msgspec import MsgspecError
-from msgspec.msgpack import Decoder, Ext, encode
+from msgspec.msgpack import Ext, encode
 
 from holdfast.codec import msgpack
 from holdfast.codec.tags import Tag
 from holdfast.engine.model.packed_state import POINTER
-from holdfast.errors import CorruptError
 from holdfast.security.sensitive.formats import CONTAINERS
 
 Path: TypeAlias = tuple[str | int, ...]
 
 ReplaceText: TypeAlias = Callable[[Path, str, str], str]
 """Returns the text to store, given the path, the name of the field, and the text."""
-
-_decode = Decoder().decode
 
 _ITEMS = frozenset({Tag.TUPLE, Tag.SET, Tag.FROZENSET})
 _SETS = frozenset({Tag.SET, Tag.FROZENSET})
@@ -60,7 +56,7 @@ def _parse(packed: bytes) -> tuple[Any, bytes]:
     mark = msgpack.ESCAPE if packed.startswith(msgpack.ESCAPE) else b""
     is_shaped = packed.startswith(msgpack.SHAPED_MARK)
     data = packed[len(mark) :]
-    raw = _load(data)
+    raw = msgpack.parse(data)
     return (_Shaped(raw) if is_shaped else raw), mark
 
 
@@ -76,14 +72,6 @@ class _TextsOnly:
 
 class _Shaped(list[Any]):
     """The parts of a message."""
-
-
-def _load(data: bytes) -> Any:
-    msgpack.check_depth(data)
-    try:
-        return _decode(data)
-    except (MsgspecError, UnicodeDecodeError, TypeError) as error:
-        raise CorruptError(f"packed bytes cannot be read: {error}") from None
 
 
 def _collect(raw: Any, name: str, found: list[tuple[str, str]]) -> None:
@@ -118,11 +106,11 @@ def _inside(typed: Ext) -> Iterator[Any]:
     if code == Tag.STR:
         yield bytes(typed.data).decode("utf-8", "replace")
     elif code in _ITEMS or code in _PARTS:
-        parts = _load(bytes(typed.data))
+        parts = msgpack.parse(bytes(typed.data))
         if type(parts) is list:
             yield from parts if code in _ITEMS else [parts[place] for place in _PARTS[code] if place < len(parts)]
     elif code in _PAIRS:
-        parts = _load(bytes(typed.data))
+        parts = msgpack.parse(bytes(typed.data))
         if type(parts) is list:
             yield {_key(key): item for key, item in zip(parts[::2], parts[1::2], strict=False)}
 
@@ -176,7 +164,7 @@ def _replaced_typed(typed: Ext, path: Path, name: str, replace: ReplaceText) -> 
         except UnicodeEncodeError:
             return Ext(code, new.encode("utf-8", "surrogatepass"))
         return new
-    parts = _load(data) if code in _ITEMS or code in _PARTS or code in _PAIRS else None
+    parts = msgpack.parse(data) if code in _ITEMS or code in _PARTS or code in _PAIRS else None
     if type(parts) is not list:
         return typed
     if code in _ITEMS:
