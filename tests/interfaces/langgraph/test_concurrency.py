@@ -33,7 +33,7 @@ class Log(TypedDict, total=False):
     n: int
 
 
-@pytest.fixture(params=HOLDFAST)
+@pytest.fixture(params=mostly_nightly(HOLDFAST, daily=["sqlite"]))
 def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HoldfastSaver]:
     with holdfast_saver(request.param, tmp_path) as opened:
         yield opened

@@ -17,7 +17,7 @@ from tests.interfaces.langgraph.sessions import Session, on
 from tests.support.nightly import mostly_nightly
 
 
-@pytest.fixture(params=HOLDFAST)
+@pytest.fixture(params=mostly_nightly(HOLDFAST, daily=["sqlite"]))
 def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HoldfastSaver]:
     with holdfast_saver(request.param, tmp_path) as opened:
         yield opened

@@ -27,8 +27,10 @@ from tests.interfaces.langgraph.sessions import on
 from tests.support.counting import CountingBackend
 from tests.support.nightly import mostly_nightly
 
+CALLS = [f"{kind}-{how}" for kind in HOLDFAST for how in ("sync", "async")]
 
-@pytest.fixture(params=[f"{kind}-{how}" for kind in HOLDFAST for how in ("sync", "async")])
+
+@pytest.fixture(params=mostly_nightly(CALLS, daily=["memory-async", "sqlite-sync"]))
 def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Caller]:
     kind, how = request.param.split("-")
     with holdfast_saver(kind, tmp_path) as opened:
