@@ -16,6 +16,7 @@ import holdfast
 from holdfast.errors import VetoError
 from holdfast.hooks import HookContext
 from holdfast.scripts import ScriptHook
+from tests.interfaces.cli import kit
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples" / "agents").glob("*.py"))
@@ -135,9 +136,8 @@ SCRIPTS = ROOT / "examples" / "scripts"
 
 def run_script(name: str, store: str, *arguments: str) -> tuple[int, list[str], str]:
     """Run a script by the command line, as it says to. Returns the exit code, the lines that it printed, and errors."""
-    command = [sys.executable, "-m", "holdfast", "run", str(SCRIPTS / name), *arguments, "--store", store]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
-    return done.returncode, done.stdout.splitlines(), done.stderr
+    done = kit.run("run", SCRIPTS / name, *arguments, store=store)
+    return done.code, done.lines, done.err
 
 
 def test_the_recap_has_new_checkpoints_only(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`import holdfast` is cheap: under 100 ms, and none of the heavy libraries come along. Nor do they for a command."""
 
 import json
+import math
 import os
 import resource
 import subprocess
@@ -35,10 +36,12 @@ def seconds(code: str) -> float:
 def test_import_takes_less_than_100_ms() -> None:
     run("import holdfast")  # compiles the byte code once
     # Turn about, so that a slow moment of the machine hits both; the best of each counts.
-    pairs = [(seconds("pass"), seconds("import holdfast")) for _ in range(ROUNDS)]
-    bare = min(pair[0] for pair in pairs)
-    with_holdfast = min(pair[1] for pair in pairs)
-    assert with_holdfast - bare < LIMIT_SECONDS
+    bare = with_holdfast = math.inf
+    for _ in range(ROUNDS):
+        bare, with_holdfast = min(bare, seconds("pass")), min(with_holdfast, seconds("import holdfast"))
+        if with_holdfast - bare < LIMIT_SECONDS:
+            return
+    pytest.fail(f"it took {with_holdfast - bare:.3f} s")
 
 
 @pytest.mark.parametrize("module", ["holdfast", "holdfast.codec", "holdfast.engine.model"])

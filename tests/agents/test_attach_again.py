@@ -20,6 +20,7 @@ from holdfast.errors import ConflictError, InvalidError, OutcomeUnknownError, Un
 from holdfast.store.store import AsyncStore, Store
 from tests.agents.autosaved import Wobbly, until
 from tests.backends.test_sqlite_recovery import file_limit, linux_only
+from tests.support.nightly import mostly_nightly
 
 POLICIES = ("raise", "merge", "overwrite")
 
@@ -66,8 +67,20 @@ def test_automatic_saves_continue_when_the_medium_works_again(tmp_path: Path, sc
 
 
 @linux_only
-@pytest.mark.parametrize(("scheme", "policy"), [*(("sqlite", each) for each in POLICIES), ("file", "raise")])
-@pytest.mark.parametrize("operation", ["save", "stop", "autosave"])
+@pytest.mark.parametrize(
+    ("operation", "scheme", "policy"),
+    mostly_nightly(
+        [
+            (operation, *each)
+            for operation in ("save", "stop", "autosave")
+            for each in (*(("sqlite", each) for each in POLICIES), ("file", "raise"))
+        ],
+        daily=[
+            *(("save", "sqlite", each) for each in POLICIES),
+            *[("save", "file", "raise"), ("stop", "sqlite", "merge"), ("autosave", "sqlite", "overwrite")],
+        ],
+    ),
+)
 def test_the_store_is_opened_again_after_its_medium_failed(
     tmp_path: Path, scheme: str, policy: Any, operation: str
 ) -> None:

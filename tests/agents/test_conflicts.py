@@ -24,7 +24,7 @@ from holdfast.errors import ConflictError, InvalidError, NotFoundError, OutcomeU
 from holdfast.store.store import Store
 from tests.agents.counting import added
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
-from tests.support.nightly import examples
+from tests.support.nightly import examples, mostly_nightly
 
 
 def two(store: Store, **policies: Any) -> tuple[Greeter, Greeter]:
@@ -339,7 +339,7 @@ def test_merging_loses_no_change(changes: list[tuple[bool, str, int]]) -> None:
     assert said == wanted
 
 
-@pytest.mark.parametrize(("processes", "count"), [(3, 10), pytest.param(16, 3, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("processes", "count"), mostly_nightly([(2, 10), (16, 3)], daily=[(2, 10)]))
 def test_processes_lose_nothing(tmp_path: Path, processes: int, count: int) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     with holdfast.open(url) as store:

@@ -245,7 +245,7 @@ def test_gone_again_at_some_places_of_the_next_start(subtests: pytest.Subtests) 
     for number, scene in enumerate(RESOLVED):
         how = HOW[number % len(HOW)]
         with subtests.test(scene=scene.name, how=how):
-            gone_again(scene, how, number, 3 * len(RESOLVED))
+            gone_again(scene, how, number, 6 * len(RESOLVED))
 
 
 @pytest.mark.nightly

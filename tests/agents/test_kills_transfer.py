@@ -274,7 +274,7 @@ def check_third(after: After, batches: int, how: OnIncomplete, order: str) -> No
 def test_gone_again_at_some_places_of_the_next_start(subtests: pytest.Subtests) -> None:
     for number, (batches, how, order) in enumerate(AGAIN):
         with subtests.test(batches=batches, how=how, order=order):
-            gone_again(batches, how, order, number, 23)
+            gone_again(batches, how, order, number, 47)
 
 
 @pytest.mark.nightly

@@ -89,7 +89,7 @@ def test_what_cannot_be_asked_for() -> None:
 
 def test_a_page_reads_no_more_than_a_page() -> None:
     store, faults = failing()
-    busy_worker(store, 300)
+    busy_worker(store, 120)
     line = line_of(store)
     run(read_transitions(line, limit=1))
     reads = faults.reads

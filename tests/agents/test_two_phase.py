@@ -494,7 +494,7 @@ def test_the_last_transition_costs_what_the_first_did() -> None:
     weighed = Weighed()
     counter = Counter().attach(store_on(weighed), "w")
     costs = []
-    for _ in range(300):
+    for _ in range(100):
         before = (weighed.reads, weighed.rows, weighed.weight)
         counter.transition("go")
         counter.transition("back")

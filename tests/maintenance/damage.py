@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from holdfast.backends.interface import Backend, Put, Row, Scan
@@ -23,7 +24,8 @@ Rows = Mapping[tuple[Table, Key], Row]
 Damage = tuple[str, Table, Key, str]
 
 
-def small(*, pruned: bool) -> dict[tuple[Table, Key], Row]:
+@cache
+def small(*, pruned: bool) -> Rows:
     """The rows of a thread with a branch, a revision, names, tags, writes, folds and a large value."""
     backend = memory()
     store = filled(backend)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
+from typing import Any
 
-from holdfast.backends.interface import Backend
+from holdfast.backends.interface import Backend, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import TABLES, Table
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.jobs import JobContext
@@ -18,6 +21,7 @@ from holdfast.maintenance.jobs.job import Job
 from holdfast.maintenance.jobs.jobs import JobTable
 from holdfast.maintenance.jobs.types import JobType
 from holdfast.store.store import AsyncStore, Store
+from tests.engine.lines import store_on
 
 SECOND = 10**9
 HOUR = 3600 * SECOND
@@ -48,6 +52,19 @@ class RunningClock(Clock):
 def timed(clock: Callable[[], int], backend: Backend | None = None) -> Store:
     """A store that goes by a clock."""
     return Store(Engine(EngineContext(backend or MemoryBackend(), clock=clock)), "")
+
+
+def copied(on: Backend, fill: Callable[[Backend], object], **settings: Any) -> Store:
+    """A store with what `fill` saves, whose rows are copied: a sweep that sets up hundreds of stores fills one."""
+    run(on.apply([Put(table, row) for table, row in _rows_of(fill)]))
+    return store_on(on, **settings)
+
+
+@cache
+def _rows_of(fill: Callable[[Backend], object]) -> list[tuple[Table, Row]]:
+    backend = MemoryBackend()
+    fill(backend)
+    return [(table, row) for table in TABLES for row in run(backend.read([Scan(table, ())]))[0]]
 
 
 def awaited(store: Store) -> AsyncStore:

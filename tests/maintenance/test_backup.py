@@ -410,7 +410,8 @@ def test_several_stores_share_a_repository(store: Store, repository: Path, tmp_p
         third.backups(repository).restore()
 
 
-def test_every_flipped_byte_is_found(store: Store, repository: Path) -> None:
+@pytest.mark.parametrize("sample", mostly_nightly([5, 12], daily=[5]))
+def test_every_flipped_byte_is_found(store: Store, repository: Path, sample: int) -> None:
     store.put("chat", {"n": 1})
     store.put("other", {"n": 2})
     backups = store.backups(repository)
@@ -421,7 +422,7 @@ def test_every_flipped_byte_is_found(store: Store, repository: Path) -> None:
     found = 0
     random = Random(1)
     for path, data in files(repository).items():
-        for at in sorted(random.sample(range(len(data)), min(12, len(data)))):
+        for at in sorted(random.sample(range(len(data)), min(sample, len(data)))):
             path.write_bytes(data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :])
             try:
                 report = backups.verify()
@@ -432,7 +433,7 @@ def test_every_flipped_byte_is_found(store: Store, repository: Path) -> None:
                     assert not report.ok, f"{path.name} at {at}"
                 found += not report.ok
         path.write_bytes(data)
-    assert found > 50
+    assert found > 4 * sample
     assert backups.verify().ok
 
 

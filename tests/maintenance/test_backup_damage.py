@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -39,6 +40,7 @@ from holdfast.maintenance.doctor.store_checks import checks
 from holdfast.store import Store
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import files
+from tests.support.nightly import mostly_nightly
 
 
 @pytest.fixture
@@ -66,8 +68,7 @@ def flip(path: Path, at: int = -1) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("damaged", [0, 2])
-@pytest.mark.parametrize("at", [-1, 5])
+@pytest.mark.parametrize(("damaged", "at"), mostly_nightly([*product([0, 2], [-1, 5])], daily=[(0, 5), (2, -1)]))
 def test_a_damaged_manifest_costs_one_backup(store: Store, repository: Path, damaged: int, at: int) -> None:
     backups = store.backups(repository)
     made = []

@@ -16,6 +16,7 @@ from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.langgraph import HoldfastSaver
 from tests.engine.lines import KINDS, Backends, backend, store_on
 from tests.engine.pruned import dropping_ids, filled, prune, rows_of
+from tests.maintenance.kit import copied
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
 
@@ -165,7 +166,7 @@ def test_a_hold_set_meanwhile_counts(fresh: Backends, action: str) -> None:
 
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
-        store = filled(backend)
+        store = copied(backend, filled, fold_every=3)
         other = store_on(backend.inner)
 
         def act() -> None:

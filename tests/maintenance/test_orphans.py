@@ -18,6 +18,7 @@ from holdfast.engine.row_format import Line
 from holdfast.store.store import Store
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.pruned import LARGE, LINE, filled, rows_of
+from tests.maintenance.kit import copied
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
 DAY = 24 * 3600 * 10**9
@@ -219,7 +220,7 @@ def test_a_thread_whose_own_row_is_damaged_is_no_stray_and_does_not_hide_others(
 def test_others_save_meanwhile(fresh: Backends) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
-        store = filled(backend)
+        store = copied(backend, filled, fold_every=3)
         litter(backend, store)
         other = store_on(backend.inner, fold_every=3)
         expected = states(other)
@@ -252,7 +253,7 @@ def test_it_gives_up_where_others_never_stop(shared: Backend) -> None:
 def test_a_thread_that_is_deleted_meanwhile(fresh: Backends) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
-        store, other = filled(backend), store_on(backend.inner)
+        store, other = copied(backend, filled, fold_every=3), store_on(backend.inner)
         litter(backend, store)
         with moment.interfere(backend, lambda: other.delete("t")):
             report = store.maintenance.sweep_orphans(grace="0s")

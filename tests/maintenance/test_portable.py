@@ -12,6 +12,7 @@ import random
 import re
 import stat
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,13 @@ def is_sound(store: Store, thread: str) -> bool:
 # There and back -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["threads.jsonl", "threads.jsonl.gz"])
-@pytest.mark.parametrize("to", mostly_nightly(DURABLE, daily=["sqlite", "postgres"]))
+@pytest.mark.parametrize(
+    ("to", "name"),
+    mostly_nightly(
+        [*product(DURABLE, ["threads.jsonl", "threads.jsonl.gz"])],
+        daily=[("sqlite", "threads.jsonl.gz"), ("postgres", "threads.jsonl")],
+    ),
+)
 def test_threads_come_back_as_they_were(to: str, name: str, source: Store, tmp_path: Path) -> None:
     file = tmp_path / name
     rows = log_of(backend_of(source))

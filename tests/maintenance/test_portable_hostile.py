@@ -26,6 +26,7 @@ from holdfast.store.store import Store
 from tests.engine.lines import store_on
 from tests.maintenance.test_portable import filled, is_empty
 from tests.store.test_copy_to import backend_of
+from tests.support.nightly import mostly_nightly
 
 
 @pytest.fixture
@@ -33,19 +34,20 @@ def source() -> Store:
     return filled()
 
 
-def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", mostly_nightly([1, 4], daily=[4]))
+def test_every_flipped_byte_is_found(tmp_path: Path, stride: int) -> None:
     source = store_on(MemoryBackend(), fold_every=2)
     for n in range(3):
         source.put("t", {"n": n})
     source.export(tmp_path / "f")
     data = (tmp_path / "f").read_bytes()
     target = store_on(MemoryBackend())
-    for at in range(0, len(data), 41):
+    for at in range(0, len(data), 41 * stride):
         flipped = bytearray(data)
         flipped[at] ^= 1 << (at % 7)
         with pytest.raises((CorruptError, InvalidError, UnsupportedError)):
             target.import_(io.BytesIO(bytes(flipped)))
-    for end in range(0, len(data), 211):
+    for end in range(0, len(data), 211 * stride):
         with pytest.raises((CorruptError, InvalidError)):
             target.import_(io.BytesIO(data[:end]))
     with pytest.raises(CorruptError, match="after its end"):
@@ -56,7 +58,7 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
             target.import_(io.BytesIO(strange))
     zipped = gzip.compress(data)
     broken = [zipped[:end] for end in (20, 40, len(zipped) - 20, len(zipped) - 8, len(zipped) - 1)]
-    broken += [zipped[:at] + bytes([zipped[at] ^ 0x55]) + zipped[at + 1 :] for at in range(10, len(zipped), 7)]
+    broken += [zipped[:at] + bytes([zipped[at] ^ 0x55]) + zipped[at + 1 :] for at in range(10, len(zipped), 7 * stride)]
     for one in (*broken, zipped[:-3] + b"\0\0\0", zipped + b"more", b"\x1f\x8bnot at all"):
         with pytest.raises((CorruptError, InvalidError, UnsupportedError)):
             target.import_(io.BytesIO(one))
@@ -194,7 +196,7 @@ def test_what_is_newer_or_something_else(source: Store, tmp_path: Path) -> None:
 
 def test_a_line_without_end_is_refused() -> None:
     """Also one that is small as long as it is compressed."""
-    limit = 2_000_000
+    limit = 1_000_000
     codec = Codec(limits=Limits(max_bytes=limit))
     endless = b"x" * (50 * limit)
     for data in (endless, gzip.compress(endless)):

@@ -31,6 +31,7 @@ from tests.codec.values import identical
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.pruned import LARGE, LINE, Picture, check_pruned, decorate, filled, go_on, rows_of
 from tests.engine.test_histories import Thread, scripts
+from tests.maintenance.kit import copied
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 from tests.support.nightly import examples, mostly_nightly
 
@@ -433,7 +434,7 @@ def test_what_is_protected_meanwhile_stays(fresh: Backends, what: str, dry_run: 
 
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
-        store = filled(backend)
+        store = copied(backend, filled, fold_every=3)
         other = store_on(backend.inner, fold_every=3)
 
         def act() -> None:
@@ -460,7 +461,7 @@ def test_what_is_protected_meanwhile_stays(fresh: Backends, what: str, dry_run: 
 def test_others_save_while_it_is_tried_out(fresh: Backends) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
-        store = filled(backend, cache_bytes=0)
+        store = copied(backend, filled, fold_every=3, cache_bytes=0)
         other = store_on(backend.inner, fold_every=3)
 
         def act() -> None:

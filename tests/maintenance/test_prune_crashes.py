@@ -18,6 +18,7 @@ from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import UnavailableError
 from tests.engine.lines import Backends, Clock, store_on
 from tests.engine.pruned import Mortal, filled
+from tests.maintenance.kit import copied
 from tests.maintenance.test_prune import states_of
 from tests.support.kills import count_kill
 from tests.support.nightly import mostly_nightly
@@ -27,7 +28,7 @@ from tests.support.sqlite.recording import Recorder
 LATER = Clock().now + 3600 * 10**9
 
 
-@pytest.mark.parametrize("cuts", mostly_nightly([60, 200], daily=[60]))
+@pytest.mark.parametrize("cuts", mostly_nightly([25, 200], daily=[25]))
 def test_power_cuts(cuts: int) -> None:
     whole: dict[str, Any] = {}
 
@@ -73,7 +74,7 @@ def test_killed_at_any_point(fresh: Backends) -> None:
     left = Counter[int]()
     for lives in range(0, 1000, 2):
         on = fresh()
-        store = filled(on)
+        store = copied(on, filled, fold_every=3)
         whole = states_of(store, "t")
         try:
             store_on(Mortal(on, lives), fold_every=3).maintenance.prune(keep_last=3)
@@ -138,7 +139,7 @@ def test_a_process_that_is_ended_in_the_middle(tmp_path: Path, how: signal.Signa
 def test_writers_go_on_without_errors(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/store.db") as store:
         for number in range(5):
-            for n in range(80):
+            for n in range(30):
                 store.put(f"t{number}", {"n": n, "list": [f"item {i}" for i in range(n)]})
         errors: list[BaseException] = []
         saved: dict[str, Any] = {}

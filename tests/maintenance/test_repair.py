@@ -82,12 +82,13 @@ def test_without_one_all_that_reads_is_kept(pruned: bool) -> None:
     check_salvage(small(pruned=pruned), 12, 2)
 
 
-def test_a_column_that_no_hash_covers_is_as_in_the_copy() -> None:
+@pytest.mark.parametrize("stride", mostly_nightly([1, 3], daily=[3]))
+def test_a_column_that_no_hash_covers_is_as_in_the_copy(stride: int) -> None:
     rows = small(pruned=False)
     truth = picture(loaded(rows))
     altered = [damaged for what, damaged in damage.altered(rows) if what[-1] == "beside"]
     assert len(altered) > 3
-    for damaged in altered:
+    for damaged in altered[::stride]:
         engine = loaded(damaged)
         assert run(repair_line(engine, LINE, [RepairSource(loaded(rows))]))
         assert picture(engine) == truth
@@ -250,15 +251,15 @@ def test_a_store_is_not_repaired_from_itself() -> None:
         run(repair(engine, "", [engine]))
 
 
-@pytest.mark.parametrize("copy", mostly_nightly([False, True], daily=[True]))
-def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_again(copy: bool) -> None:
+@pytest.mark.parametrize(("copy", "stride"), mostly_nightly([(False, 17), (True, 17), (True, 29)], daily=[(True, 29)]))
+def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_again(copy: bool, stride: int) -> None:
     rows = small(pruned=True)
     spoilt = broken(rows)
     at = next(at for at in rows if at[0] is NODES)
     spoilt = {each: row for each, row in spoilt.items() if each != at}
     truth = picture(loaded(rows))
     readable = readable_in(spoilt)
-    for lives in range(0, 400, 17):
+    for lives in range(0, 400, stride):
         engine = loaded(spoilt)
         mortal = Mortal(engine.context.stored, lives)
         sources = [RepairSource(loaded(rows))] if copy else []

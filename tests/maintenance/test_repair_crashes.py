@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.engine.pruned import filled
 from tests.maintenance.damage import damage_in, memory
 from tests.maintenance.test_prune import states_of
 from tests.support.kills import count_kill
+from tests.support.nightly import mostly_nightly
 from tests.support.sqlite.powercut import Labels, check_cuts, record
 from tests.support.sqlite.recording import Recorder
 
@@ -51,8 +53,10 @@ def spoil(store: Store, thread: str, *seqs: int) -> None:
             run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body, -17)))]))
 
 
-@pytest.mark.parametrize("copy", [True, False])
-def test_power_cuts(copy: bool) -> None:
+@pytest.mark.parametrize(
+    ("copy", "cuts"), mostly_nightly([*product([True, False], [25, 120])], daily=[(True, 25), (False, 25)])
+)
+def test_power_cuts(copy: bool, cuts: int) -> None:
     whole: dict[str, Any] = {}
     readable: dict[str, Any] = {}
     intact = store_on(memory(), fold_every=3)
@@ -84,7 +88,7 @@ def test_power_cuts(copy: bool) -> None:
         finally:
             run(opened.close())
 
-    check_cuts(record(workload), verify, cuts=60)
+    check_cuts(record(workload), verify, cuts=cuts)
     assert 0 < len(readable) < len(whole)
 
 
@@ -162,11 +166,11 @@ def killed_while_it_repairs(tmp_path: Path, delay: float) -> bool:
 def test_writers_go_on_while_rows_are_mended(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     with holdfast.open(url) as store, holdfast.open(url) as other:
-        for n in range(200):
+        for n in range(80):
             store.put("t", {"n": n, "list": list(range(n % 50))}, id=f"{n:03}")
         store.copy_to(f"sqlite:///{tmp_path}/copy.db")
         truth = states_of(store, "t")
-        spoil(store, "t", 50, 120)
+        spoil(store, "t", 20, 50)
         errors: list[BaseException] = []
         saved: dict[str, Any] = {}
         over = threading.Event()

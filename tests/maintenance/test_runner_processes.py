@@ -77,7 +77,7 @@ def test_of_several_runners_one_runs_each_time_that_a_job_is_due(url: str, tmp_p
         jobs = Jobs(store, known())
         workers.start(3)
         try:
-            for number in range(8):
+            for number in range(4):
                 jobs.add(f"job-{number}", "slow", schedule="every 1s", settings={"seconds": 0.05})
             workers.wait(lambda: all(len(job.runs) >= 3 for job in jobs.list()))
             for job in jobs.list():

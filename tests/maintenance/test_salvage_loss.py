@@ -17,8 +17,8 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, DeniedError, HoldfastError
 from tests.support.nightly import mostly_nightly
 
-THREADS = [f"thread {number:02}" for number in range(24)]
-STEPS = 10
+THREADS = [f"thread {number:02}" for number in range(12)]
+STEPS = 6
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +114,10 @@ def test_a_loss_is_not_forgotten_while_a_thread_cannot_be_compared(good: Path, t
             store.delete(THREADS[7])
 
 
-@pytest.mark.parametrize(
-    "damage", ["time = time + 1", "name = 'another case'", "kind = 'hole'", "body = zeroblob(length(body))"]
-)
+DAMAGES = ["time = time + 1", "name = 'another case'", "kind = 'hole'", "body = zeroblob(length(body))"]
+
+
+@pytest.mark.parametrize("damage", mostly_nightly(DAMAGES, daily=DAMAGES[2:]))
 def test_a_damaged_hold_that_no_copy_has_is_not_forgotten(good: Path, tmp_path: Path, damage: str) -> None:
     path, copy = tmp_path / "agents.db", f"sqlite:///{good.parent}/copy.db"
     shutil.copy(good, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -32,17 +33,20 @@ def test_nothing_is_found_in_a_sound_thread(pruned: bool, level: VerifyLevel) ->
     assert found_in(loaded(small(pruned=pruned)), level) == []
 
 
-@pytest.mark.parametrize("pruned", mostly_nightly([False, True], daily=[True]))
+@pytest.mark.nightly  # by day, the test of what no hash covers tries the same of the pruned thread
+@pytest.mark.parametrize("pruned", [False, True])
 def test_every_missing_and_every_altered_row_is_found(pruned: bool) -> None:
     rows = small(pruned=pruned)
     for what, damaged in (*damage.missing(rows), *damage.altered(rows)):
         assert found_in(loaded(damaged)) or damage.named(what, rows) in damage.UNCOVERED, what
 
 
-@pytest.mark.parametrize("pruned", [False, True])
-def test_every_exchange_and_every_copy_of_rows_is_found(pruned: bool) -> None:
+@pytest.mark.parametrize(
+    ("pruned", "sample"), mostly_nightly([*product([False, True], [50, 400])], daily=[(False, 50), (True, 50)])
+)
+def test_every_exchange_and_every_copy_of_rows_is_found(pruned: bool, sample: int) -> None:
     rows = small(pruned=pruned)
-    for what, damaged in Random(1).sample(list(damage.exchanged(rows)), 120):
+    for what, damaged in Random(1).sample(list(damage.exchanged(rows)), sample):
         assert found_in(loaded(damaged)) or damage.named(what, rows) in damage.UNCOVERED, what
 
 
@@ -63,7 +67,7 @@ def test_every_one_of_them(pruned: bool) -> None:
         assert found_in(loaded(damaged)) or damage.named(what, rows) in damage.UNCOVERED, what
 
 
-@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("pruned", mostly_nightly([False, True], daily=[True]))
 def test_against_heads_everything_is_found(pruned: bool) -> None:
     rows = small(pruned=pruned)
     heads = run(export_heads(loaded(rows), ""))

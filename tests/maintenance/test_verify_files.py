@@ -142,7 +142,7 @@ def test_every_missing_file_is_found_against_heads(tmp_path: Path) -> None:
         away.rename(path)
 
 
-@pytest.mark.parametrize("every", mostly_nightly([1, 5], daily=[5]))
+@pytest.mark.parametrize("every", mostly_nightly([1, 12], daily=[12]))
 def test_what_holds_nothing_any_more_is_not_looked_at(tmp_path: Path, every: int) -> None:
     """Objects of a store of files whose rows were written together elsewhere: without them it is the same store."""
     folder = tmp_path / "store"
@@ -176,12 +176,13 @@ def test_a_version_that_is_not_known_is_a_finding(tmp_path: Path) -> None:
         assert "version" in store.maintenance.verify().damage[0].message
 
 
-def test_a_cut_off_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lengths", mostly_nightly([[0, 5000], [1, 100]], daily=[[0, 5000]]))
+def test_a_cut_off_file(tmp_path: Path, lengths: list[int]) -> None:
     for kind in ("sqlite", "file"):
         folder = tmp_path / kind
         made(kind, folder)
         path = max(files_in(folder), key=lambda path: path.stat().st_size)
-        for length in (0, 1, 100, 5000):
+        for length in lengths:
             shutil.copytree(folder, tmp_path / "cut")
             cut = tmp_path / "cut" / path.relative_to(folder)
             cut.write_bytes(path.read_bytes()[:length])

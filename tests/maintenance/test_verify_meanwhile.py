@@ -73,7 +73,7 @@ class Others:
 
 
 @pytest.mark.parametrize("often", mostly_nightly([0.1, 0.4], daily=[0.1]))
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", mostly_nightly(["memory", "sqlite"], daily=["sqlite"]))
 def test_nothing_is_found_that_is_not_so(kind: str, often: float, tmp_path: Path) -> None:
     for seed in range(3 if kind == "memory" else 2):
         (tmp_path / str(seed)).mkdir()
@@ -116,7 +116,7 @@ def filled(inner_kind: str, folder: Path) -> tuple[InterferingBackend, Store, St
     return busy, store_on(busy, fold_every=4, clock=clock), there
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", mostly_nightly(["memory", "sqlite"], daily=["sqlite"]))
 def test_long_threads_are_the_same_by_id_and_by_place(kind: str, tmp_path: Path) -> None:
     _, store, there = filled(kind, tmp_path)
     assert store.maintenance.verify().findings == []

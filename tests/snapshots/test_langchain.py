@@ -308,6 +308,7 @@ def test_what_only_looks_like_a_secret_is_let_through_if_somebody_says_so(path: 
 # Elsewhere, and otherwise ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly  # by day, an agent with such a model goes on in another process
 def test_another_process_answers_the_same(path: Path) -> None:
     chain = PROMPT | MODEL | StrOutputParser()
     snapshots.snapshot(chain, path)

@@ -13,13 +13,14 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
+from unittest.mock import patch
 
+from holdfast.interfaces.cli import completion_types
 from holdfast.interfaces.cli.main import main
 
 SECONDS = 120.0
@@ -80,12 +81,11 @@ def run(*arguments: str | Path, store: str | None = None, typed: str = "") -> Re
     return Result(code, out.getvalue(), err.getvalue())
 
 
-_compiled = tempfile.TemporaryDirectory(prefix="holdfast-cli-")
-"""Where commands that run in processes of their own keep what Python compiles, so that each starts quickly."""
-
-
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a command: without what the user of this machine has set, and without coverage's own."""
+    """The environment of a command: without what the user of this machine has set, and without coverage's own.
+
+    Python keeps what it compiles where it does for everyone, so that each process starts quickly.
+    """
     dropped = (
         "HOLDFAST_",
         "PYTHONDONTWRITEBYTECODE",
@@ -98,7 +98,7 @@ def environment(**more: str) -> dict[str, str]:
         "LINES",
     )
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return {**kept, "TERM": "xterm", "PYTHONPYCACHEPREFIX": _compiled.name, **more}
+    return {**kept, "TERM": "xterm", **more}
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -116,8 +116,23 @@ COMPLETING = [
 
 
 def completed(**env: str) -> Result:
-    """What a shell is told that asks, as its environment says, for what may follow."""
-    return _spawned(COMPLETING, env, "")
+    """What a shell is told that asks, as its environment says, for what may follow: in this process."""
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True), io.StringIO()
+    alarm = signal.getsignal(signal.SIGALRM)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        with (
+            patch.dict(os.environ, env),
+            patch.object(completion_types, "_SECONDS", 100.0),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = main()
+    finally:  # completion sets a timer of its own, and the test has one
+        signal.signal(signal.SIGALRM, alarm)
+        signal.setitimer(signal.ITIMER_REAL, left)
+    out.seek(0)
+    return Result(code, out.read(), err.getvalue())
 
 
 def spawn(*arguments: str | Path, env: Mapping[str, str] | None = None, typed: str = "") -> Result:
@@ -149,7 +164,7 @@ class Terminal:
         self._master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _IN_TERMINAL, *map(str, words)],
+            [sys.executable, "-I", "-S", "-c", _IN_TERMINAL, *map(str, words)],
             stdin=slave,
             stdout=slave,
             stderr=slave,

@@ -59,19 +59,26 @@ def complete(url: str, programs: Path, tmp_path: Path) -> Complete:
 def test_bash_completes_commands_and_options(complete: Complete) -> None:
     assert complete("holdfast thr") == ["threads"]
     assert "--oneline" in complete("holdfast log --on")
-    assert complete("holdfast --color al") == ["always"]
-    assert complete("holdfast completion ") == ["bash", "zsh", "fish"]
 
 
 def test_bash_completes_what_is_in_the_store(complete: Complete) -> None:
     assert complete("holdfast log ") == ["chat/anna", "t1", "t2"]
-    assert complete("holdfast log t") == ["t1", "t2"]
     assert complete("holdfast show t1 ") == [
         *("HEAD", "main", "other", "good", "c5", "c4", "c3", "c2", "c1", "c0", "b4", "b3")
     ]
-    assert complete("holdfast show t1 go") == ["good"]
-    assert complete("holdfast log t1 --branch o") == ["other"]
-    assert complete("holdfast show nope ") == []
+
+
+def test_what_is_begun_narrows_what_bash_is_told(url: str) -> None:
+    def told(line: str) -> list[str]:
+        asked = kit.completed(_HOLDFAST_COMPLETE="bash_complete", HOLDFAST_STORE=url, HOLDFAST_LINE=line)
+        return [each.removeprefix("plain,") for each in asked.out.split()]
+
+    assert told("holdfast log t") == ["t1", "t2"]
+    assert told("holdfast show t1 go") == ["good"]
+    assert told("holdfast log t1 --branch o") == ["other"]
+    assert told("holdfast show nope ") == []
+    assert told("holdfast --color al") == ["always"]
+    assert told("holdfast completion ") == ["bash", "zsh", "fish"]
 
 
 def test_bash_completes_names_that_it_cuts_or_that_need_quotes(url: str, complete: Complete) -> None:

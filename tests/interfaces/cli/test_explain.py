@@ -44,5 +44,6 @@ def test_the_code_of_every_error_that_is_told_can_be_looked_up(tmp_path: Path) -
 
 
 def test_codes_are_completed() -> None:
-    env = {"_HOLDFAST_COMPLETE": "bash_complete", "HOLDFAST_LINE": "holdfast explain jobs-f"}
-    assert "jobs-failing" in kit.spawn(env=env).out
+    assert (
+        "jobs-failing" in kit.completed(_HOLDFAST_COMPLETE="bash_complete", HOLDFAST_LINE="holdfast explain jobs-f").out
+    )

@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from tests.interfaces.cli import kit
+from tests.support.nightly import mostly_nightly
 
 RED = "\x1b[1;31m"
 LESS = pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
@@ -90,7 +91,7 @@ def test_a_pager_that_reads_nothing(long: str) -> None:
     assert terminal.text == ""
 
 
-@pytest.mark.parametrize("columns", [20, 40, 60, 200])
+@pytest.mark.parametrize("columns", mostly_nightly([20, 40, 60, 200], daily=[20, 60]))
 def test_tables_fit_the_terminal(url: str, columns: int) -> None:
     with holdfast.open(url) as store:
         store.put("a-very-long-name/" + "x" * 100, {})

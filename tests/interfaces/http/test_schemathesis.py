@@ -60,8 +60,7 @@ _USUAL = settings(max_examples=examples(2), deadline=None, suppress_health_check
 
 
 DAILY = [
-    *("list_threads", "get_log", "get_value"),
-    *("save_update", "set_item", "call_read", "call_change"),
+    *("list_threads", "get_value", "save_update", "call_read", "call_change"),
 ]
 """Some of each kind. All of them take longer than the ordinary run can."""
 

@@ -20,9 +20,9 @@ from tests.interfaces.langgraph.savers import HOLDFAST, OTHERS, holdfast_saver
 from tests.interfaces.langgraph.sessions import Session, on
 from tests.support.nightly import mostly_nightly
 
-THREADS = 16
-LOOPS = 4
-TURNS = 3
+THREADS = 8
+LOOPS = 3
+TURNS = 2
 
 building = threading.Lock()
 """Python 3.11 cannot parse in several threads: "AST constructor recursion depth mismatch", now and then."""
@@ -33,7 +33,7 @@ class Log(TypedDict, total=False):
     n: int
 
 
-@pytest.fixture(params=HOLDFAST)
+@pytest.fixture(params=mostly_nightly(HOLDFAST, daily=["sqlite"]))
 def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HoldfastSaver]:
     with holdfast_saver(request.param, tmp_path) as opened:
         yield opened
@@ -92,7 +92,7 @@ def copies_of(saver: HoldfastSaver) -> list[HoldfastSaver]:
 def test_threads_and_event_loops(saver: HoldfastSaver) -> None:
     savers = copies_of(saver)
     alone = [f"alone {number}" for number in range(THREADS)]
-    together = [[f"loop {loop} thread {number}" for number in range(4)] for loop in range(LOOPS)]
+    together = [[f"loop {loop} thread {number}" for number in range(3)] for loop in range(LOOPS)]
     with ThreadPoolExecutor(THREADS + LOOPS) as pool:
         looping = [
             pool.submit(asyncio.run, take_turns_together(savers[number % 4], names))

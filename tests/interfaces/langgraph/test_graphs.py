@@ -80,7 +80,7 @@ def compared(name: str, kind: str, folder: Path, *, asynchronous: bool) -> None:
 
 @BY_MODULE
 def test_as_in_memory(module: ModuleType, tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for number, name in enumerate(names_of(module)[::4]):  # the others, and each in the other way: by night
+    for number, name in enumerate(names_of(module)[::6]):  # the others, and each in the other way: by night
         asynchronous = number % 2 == 1
         with subtests.test(name, asynchronous=asynchronous):
             compared(name, "sqlite", tmp_path / name, asynchronous=asynchronous)

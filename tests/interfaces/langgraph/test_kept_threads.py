@@ -17,7 +17,7 @@ from tests.interfaces.langgraph.sessions import Session, on
 from tests.support.nightly import mostly_nightly
 
 
-@pytest.fixture(params=HOLDFAST)
+@pytest.fixture(params=mostly_nightly(HOLDFAST, daily=["sqlite"]))
 def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HoldfastSaver]:
     with holdfast_saver(request.param, tmp_path) as opened:
         yield opened
@@ -42,7 +42,7 @@ def state_of(graph: Any, thread: str) -> tuple[Any, Any]:
     return graph.get_state(on(thread)).values, inside.values
 
 
-@pytest.mark.parametrize("turns", mostly_nightly([1, 2, 3, 4], daily=(4,)))
+@pytest.mark.parametrize("turns", mostly_nightly([1, 2, 3, 4], daily=(2,)))
 def test_pruned(saver: HoldfastSaver, turns: int) -> None:
     graph = deltas_on(saver)
     for thread in ("pruned", "whole"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +168,9 @@ def play(kind: str, folder: Path, seed: int, calls: int) -> None:
         twins.check()
 
 
-@pytest.mark.parametrize("seed", mostly_nightly(range(10), daily=(0, 1)))
-@pytest.mark.parametrize("kind", HOLDFAST)
+@pytest.mark.parametrize(
+    ("kind", "seed"), mostly_nightly([*product(HOLDFAST, range(10))], daily=[("sqlite", 0), ("memory", 1)])
+)
 def test_random_calls(kind: str, seed: int, tmp_path: Path) -> None:
     play(kind, tmp_path, seed, 150)
 

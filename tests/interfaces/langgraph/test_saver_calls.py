@@ -25,9 +25,12 @@ from tests.interfaces.langgraph.calls import Caller, made, parent_of, write
 from tests.interfaces.langgraph.savers import HOLDFAST, holdfast_saver
 from tests.interfaces.langgraph.sessions import on
 from tests.support.counting import CountingBackend
+from tests.support.nightly import mostly_nightly
+
+CALLS = [f"{kind}-{how}" for kind in HOLDFAST for how in ("sync", "async")]
 
 
-@pytest.fixture(params=[f"{kind}-{how}" for kind in HOLDFAST for how in ("sync", "async")])
+@pytest.fixture(params=mostly_nightly(CALLS, daily=["memory-async", "sqlite-sync"]))
 def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Caller]:
     kind, how = request.param.split("-")
     with holdfast_saver(kind, tmp_path) as opened:
@@ -384,7 +387,7 @@ def test_list(saver: Caller) -> None:
     assert saver.ids(on("t", checkpoint_id="6"), limit=0) == []
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("asynchronous", mostly_nightly([False, True], daily=[False]), ids=["sync", "async"])
 def test_many_threads_take_few_reads(asynchronous: bool) -> None:
     counting = CountingBackend(run(MemoryBackend.open("memory://")))
     saver = Caller(HoldfastSaver(store_on(counting)), asynchronous)

@@ -7,6 +7,7 @@ notice: its states and its history stay those that LangGraph's own saver has.
 from __future__ import annotations
 
 import random
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,9 @@ class Forker:
             self.graph.invoke({"log": [name]}, on("t", checkpoint_id=fork.id))
 
 
-@pytest.mark.parametrize("seed", mostly_nightly(range(60), daily=range(2)))
-@pytest.mark.parametrize("forks", [False, True], ids=["alone", "with forks"])
+@pytest.mark.parametrize(
+    ("seed", "forks"), mostly_nightly([*product(range(60), [False, True])], daily=[(0, True), (1, False)])
+)
 def test_a_graph_that_returns_to_its_checkpoints(tmp_path: Path, seed: int, forks: bool) -> None:
     chance = random.Random(seed)
     url = "memory://" if seed % 2 else f"sqlite:///{tmp_path}/store.db"

@@ -48,26 +48,6 @@ def page(browser: Any, knowing: ServedStore) -> Iterator[Any]:
     context.close()
 
 
-def test_a_failed_call_is_found_by_keys_and_replayed_beside_the_original(page: Any, knowing: ServedStore) -> None:
-    page.goto(f"{knowing.url}/hooks")
-    page.locator("input[name=failed]").check()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    page.wait_for_url("**failed=true**")
-    assert page.locator("tbody tr").count() == 1
-    page.locator("tbody th a").press("Enter")
-    page.wait_for_url("**/hooks/calls/**")
-    assert "TypeError" in page.locator("main").inner_text()
-    page.locator("textarea").fill("70")
-    page.locator("button.primary").click()
-    page.wait_for_selector("#replay")
-    shown = page.locator("#replay").inner_text()
-    assert "it ended otherwise" in shown
-    assert "TypeError" in " ".join(page.locator("#replay del").all_inner_texts())
-    rows = page.locator("#replay tbody tr").all_inner_texts()
-    assert [row.split()[:2] for row in rows] == [["Recorded", "error"], ["Replayed", "ok"]]
-
-
 def test_a_server_without_the_code_shows_the_recording_and_the_command(served: ServedStore) -> None:
     answer = get(served, f"{RECORDING}?change=1%3Alook%230&value=%22rain%22")
     assert answer.status == 200

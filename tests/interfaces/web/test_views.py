@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import ServedStore
+from tests.interfaces.http.test_recordings import HOOKS
 from tests.interfaces.web.conftest import copy_filled
 from tests.interfaces.web.kit import ACTION_VIEWS, HOSTILE, ODD_VIEWS
 from tests.interfaces.web.test_browser import check_accessible, check_layout
@@ -18,9 +19,9 @@ from tests.interfaces.web.test_browser import check_accessible, check_layout
 
 @pytest.fixture(scope="module")
 def writable(tmp_path_factory: pytest.TempPathFactory, filled_folder: Path) -> Iterator[ServedStore]:
-    """A store with something for every view, that may be changed."""
+    """A store with something for every view, that may be changed, served by what knows the code of its hooks."""
     file = copy_filled(tmp_path_factory, filled_folder)
-    with holdfast.open(file) as store, ServedStore(store, page_routes, write=True) as served:
+    with holdfast.open(file) as store, ServedStore(store, page_routes, write=True, hooks=HOOKS) as served:
         yield served
 
 
@@ -203,6 +204,26 @@ def test_a_step_without_an_outcome_is_resolved(page: Any, writable: ServedStore)
     page.wait_for_url("**/agents/baker-3")
     assert page.locator(".attention-card").count() == 0
     assert (steps.get("charge-43").state, steps.get("charge-43").resolved) == ("done", "by hand")
+
+
+def test_a_failed_call_is_found_by_keys_and_replayed_beside_the_original(page: Any, writable: ServedStore) -> None:
+    page.goto(f"{writable.url}/hooks")
+    page.locator("input[name=failed]").check()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**failed=true**")
+    assert page.locator("tbody tr").count() == 1
+    page.locator("tbody th a").press("Enter")
+    page.wait_for_url("**/hooks/calls/**")
+    assert "TypeError" in page.locator("main").inner_text()
+    page.locator("textarea").fill("70")
+    page.locator("button.primary").click()
+    page.wait_for_selector("#replay")
+    shown = page.locator("#replay").inner_text()
+    assert "it ended otherwise" in shown
+    assert "TypeError" in " ".join(page.locator("#replay del").all_inner_texts())
+    rows = page.locator("#replay tbody tr").all_inner_texts()
+    assert [row.split()[:2] for row in rows] == [["Recorded", "error"], ["Replayed", "ok"]]
 
 
 @pytest.mark.nightly
