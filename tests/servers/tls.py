@@ -98,8 +98,14 @@ def tls_port(behind: int, identity: Path) -> Iterator[int]:
         writer.transport.abort()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(HOST, behind)
-        await asyncio.gather(copy(reader, back), copy(there, writer))
+        writers = [writer]
+        try:
+            there, back = await asyncio.open_connection(HOST, behind)
+            writers.append(back)
+            await asyncio.gather(copy(reader, back), copy(there, writer))
+        finally:  # also when it is cancelled, at the end
+            for each in writers:
+                each.transport.abort()
 
     async def main() -> None:
         server = await asyncio.start_server(serve, HOST, 0, ssl=context)
