@@ -73,12 +73,14 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, int, str
     return found
 
 
+@pytest.mark.nightly
 def test_bytes_that_are_taken_apart_are_reported(reports: set[tuple[str, int, str]]) -> None:
     lines = enumerate(PLANTED.splitlines(), 1)
     expected = {(number, line.partition("  # ")[2]) for number, line in lines if "  # " in line}
     assert {(line, kind) for module, line, kind in reports if module == REFUSED} == expected
 
 
+@pytest.mark.nightly
 def test_the_readers_and_other_packages_may(reports: set[tuple[str, int, str]]) -> None:
     assert {module for module, _, _ in reports} == {REFUSED}
 
