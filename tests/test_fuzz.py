@@ -30,6 +30,7 @@ from holdfast.backends.tables import decode_key, encode_key
 from holdfast.codec import Codec, Limits, OpaqueValue, json_codec, msgpack, plain_json
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import RecordContext, expose, protect, unwrap, wrap
+from holdfast.codec.tags import Tag
 from holdfast.engine.model import node_lookup
 from holdfast.engine.model.large_pointers import LargePointer, parse_pointer
 from holdfast.engine.model.line_salt import NO_SALT
@@ -435,3 +436,8 @@ def test_packed_bytes_that_are_cut_off_are_corrupt() -> None:
     )
     assert msgpack.last_bin(b"\xc6\0", 0) is None
     assert msgpack.top(b"") == b""
+
+
+def test_a_text_that_is_none_is_corrupt() -> None:
+    with pytest.raises(CorruptError, match="a packed text has bytes that are no text"):
+        replace_texts(msgpack.ext(Tag.STR, b"\x80"), (), "", lambda _path, _name, text: text)

@@ -67,10 +67,10 @@ class ByteReader(msgspec.Struct):
         """Return the number in the next bytes, the highest first."""
         return int.from_bytes(self.take(size), "big", signed=signed)
 
-    def text(self, data: bytes) -> str:
+    def text(self, data: bytes, errors: str = "strict") -> str:
         """Return the text in bytes that were read."""
         try:
-            return data.decode()
+            return data.decode("utf-8", errors)
         except UnicodeDecodeError:
             raise self.error("has bytes that are no text") from None
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from msgspec.msgpack import Ext, encode
 
+from holdfast.byte_reader import ByteReader
 from holdfast.codec import msgpack
 from holdfast.codec.tags import Tag
 from holdfast.engine.model.packed_state import POINTER
@@ -157,7 +158,7 @@ def _replaced(raw: Any, path: Path, name: str, replace: ReplaceText) -> Any:
 def _replaced_typed(typed: Ext, path: Path, name: str, replace: ReplaceText) -> Any:
     code, data = typed.code, bytes(typed.data)
     if code == Tag.STR:
-        text = data.decode("utf-8", "surrogatepass")
+        text = ByteReader(data, "a packed text").text(data, "surrogatepass")
         new = replace(path, name, text)
         try:
             new.encode()
