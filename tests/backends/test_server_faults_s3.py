@@ -43,7 +43,7 @@ def proxy() -> Iterator[tuple[HttpProxy, str]]:
         yield made, with_options(url, {**options, "endpoint": made.endpoint})
 
 
-USUAL = ("refused, and yet done", "cut off, and yet done")
+USUAL = ("cut off, and yet done",)
 """The faults that are tried in every run; the others are tried nightly."""
 check_daily(FAULTS, USUAL)
 
