@@ -33,7 +33,7 @@ LIMIT = 7 * 60
 MOST_SKIPS = 20
 """How many tests may be skipped where every server and the browser are there: those for another platform."""
 
-WORKERS = str((os.cpu_count() or 1) * 2)
+WORKERS = str((os.cpu_count() or 1) * 3 // 2)
 """More than processors: tests wait for servers, timers and other processes."""
 
 REPORT = ROOT / "build" / "tests.xml"

@@ -22,7 +22,6 @@ from tests import servers
 from tests.docs.markdown import ROOT, Block, documents, name_of, split
 from tests.interfaces.cli import kit
 from tests.servers.places import with_options
-from tests.support.nightly import mostly_nightly
 
 PYTHON = "python"
 # Other ways to write the same; they would slip past this test.
@@ -117,15 +116,7 @@ def unknown_commands(block: Block, targets: set[str], scripts: set[str]) -> list
     return unknown
 
 
-SLOW = {ROOT / "docs/guides/replay.md"}
-"""Documents for the night: each replay starts a process that loads LangGraph. The tests of replays run every day."""
-
-
-@pytest.mark.parametrize(
-    "path",
-    mostly_nightly(runnable_blocks(), daily=[path for path in runnable_blocks() if path not in SLOW]),
-    ids=name_of,
-)
+@pytest.mark.parametrize("path", runnable_blocks(), ids=name_of)
 def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = runnable_blocks()[path]
     # A real module, so that classes defined in a block can be found where they say they are.
