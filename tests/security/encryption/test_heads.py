@@ -68,8 +68,9 @@ def test_files_of_heads_are_encrypted_and_authentic(tmp_path: Path, encryption: 
     file = tmp_path / "heads.json"
     with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
         store.put("plantedthread", {"n": 0})
-        store.maintenance.heads().save(file)
-        assert store.maintenance.load_heads(file) == store.maintenance.heads()
+        heads = store.maintenance.heads()  # they have a time
+        heads.save(file)
+        assert store.maintenance.load_heads(file) == heads
         assert find_planted(NAMES, [file.read_bytes()]) == set()
         with pytest.raises(DeniedError) as missing:
             StoreHeads.load(file)
@@ -82,9 +83,10 @@ def test_files_of_heads_are_encrypted_and_authentic(tmp_path: Path, encryption: 
         file.write_text(json.dumps(altered))
         with holdfast.open(tmp_path / "plain.db") as plain:
             plain.put("plantedthread", {"n": 0})
-            plain.maintenance.heads().save(tmp_path / "clear.json")
+            heads = plain.maintenance.heads()
+            heads.save(tmp_path / "clear.json")
             assert find_planted(NAMES, [(tmp_path / "clear.json").read_bytes()])  # the control
-            assert plain.maintenance.load_heads(tmp_path / "clear.json") == plain.maintenance.heads()
+            assert plain.maintenance.load_heads(tmp_path / "clear.json") == heads
         with holdfast.open(tmp_path / "b.db", encryption=Encryption(LocalKeys(generate_key()))) as other:
             other.maintenance.heads().save(tmp_path / "other.json")
         for bad in (file, tmp_path / "clear.json", tmp_path / "other.json"):
