@@ -7,10 +7,10 @@ from pathlib import Path
 from tools.run_report import grown_files, read_report
 
 REPORT = """<testsuites><testsuite>
-<testcase classname="tests.test_a" name="test_one" time="1.5"><properties><property name="kills" value="3"/></properties>
-</testcase>
-<testcase classname="tests.test_a" name="test_two" time="0.5"><properties><property name="kills" value="5"/></properties>
-<failure message="x"/></testcase>
+<testcase classname="tests.test_a" name="test_one" time="1.5"><properties><property name="kills" value="3"/>
+</properties></testcase>
+<testcase classname="tests.test_a" name="test_two" time="0.5"><properties><property name="kills" value="5"/>
+</properties><failure message="x"/></testcase>
 <testcase classname="tests.test_b.TestB" name="test_three" time="0.25"><skipped message="no Windows here"/></testcase>
 <testcase classname="tests.test_b.TestB" name="test_four" time="0.25"><error message="x"/></testcase>
 </testsuite></testsuites>"""
