@@ -31,7 +31,7 @@ demo: ## Show what Holdfast does, within a minute
 	$(call setup,demo)
 	@$(PY) examples/demo.py
 
-test: ## Lint, types, layers and the everyday tests, within seven minutes
+test: ## Lint, types, layers and the everyday tests, within ten minutes
 	$(call setup,servers)
 	@$(PY) -m tools.suite test
 

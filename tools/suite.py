@@ -28,7 +28,7 @@ FOLDERS = ("src", "tests", "tools", "examples", "benchmarks")
 OTHER_PYTHONS = ("3.12", "3.13", "3.14")
 
 LIMIT = 7 * 60
-"""How many seconds the linters and the everyday tests may take on two cores that do nothing else."""
+"""How many seconds the linters and the everyday tests should take on two cores that do nothing else."""
 
 MOST_SKIPS = 20
 """How many tests may be skipped where every server and the browser are there: those for another platform."""
@@ -98,7 +98,7 @@ def check(*, record: bool) -> list[Result]:
     if record and all(each.passed for each in results):
         record_times(run_report.seconds)
     report(f"{'passed' if tests.passed else 'FAILED'}: tests; {'passed' if passed else 'FAILED'}: linters")
-    report(f"{minutes(seconds)} of the {minutes(LIMIT)} minutes that they may take together on two cores")
+    report(f"{minutes(seconds)} of the {minutes(LIMIT)} minutes that they should take together on two cores")
     if seconds > LIMIT:
         for line in grown_files(run_report.seconds, recorded_times()):
             report(line)
