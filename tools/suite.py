@@ -184,7 +184,8 @@ def keep_examples() -> None:
     Hypothesis keeps the examples in .hypothesis, and writes a patch where a test runs in the process of pytest itself.
     """
     before = set(PATCHES.glob("*"))
-    again = (sys.executable, "-m", "pytest", "--last-failed", "--last-failed-no-failures=none", *EVERY_TEST)
+    # The plugin of Schemathesis has Hypothesis leave out the values of an example.
+    again = (*PYTEST[:3], "-p", "no:schemathesis", "--last-failed", "--last-failed-no-failures=none", *EVERY_TEST)
     report(f"the tests that failed, once more: {' '.join(again)}")
     run(again)
     for patch in sorted(set(PATCHES.glob("*")) - before):
