@@ -3,7 +3,7 @@
 Stored bytes may be damaged, cut off or forged. Whoever takes them apart takes or makes a `ByteReader`, which checks
 every bound: what does not fit is a `CorruptError` that names what was read, and where. The mypy plugin in
 `tools/stored_bytes.py` refuses to index, unpack or decode bytes anywhere but here and in `holdfast.codec.msgpack`, the
-functions on packed values; `tests/test_fuzz.py` finds the users of the reader, and feeds them forged bytes.
+functions on packed values; `tests/test_fuzz_formats.py` finds the users of the reader, and feeds them forged bytes.
 """
 
 from __future__ import annotations
