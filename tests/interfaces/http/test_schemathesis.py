@@ -23,7 +23,7 @@ from schemathesis.checks import (
 
 import holdfast
 from tests.interfaces.http.kit import DOCUMENT, SECONDS, ServedStore
-from tests.support.nightly import examples
+from tests.support.nightly import by_day, by_night
 
 SCHEMA = schemathesis.openapi.from_dict(
     {**DOCUMENT, "paths": {path: each for path, each in DOCUMENT["paths"].items() if not path.endswith("/events")}}
@@ -56,17 +56,14 @@ def send(case: Any, served: ServedStore) -> None:
     case.validate_response(response, checks=CHECKS)
 
 
-_USUAL = settings(max_examples=examples(2), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-
-
 DAILY = [
     *("list_threads", "get_value", "save_update", "call_read", "call_change"),
 ]
-"""Some of each kind. All of them take longer than the ordinary run can."""
+"""Some of each kind. All of them take longer than the ordinary run can, and longer to collect."""
 
 
-@SCHEMA.include(operation_id=DAILY).parametrize()
-@_USUAL
+@(SCHEMA if by_night() else SCHEMA.include(operation_id=DAILY)).parametrize()
+@settings(max_examples=by_day(100, 2), suppress_health_check=list(HealthCheck))
 def test_answers_are_as_the_document_says(case: Any, changing: ServedStore) -> None:
     send(case, changing)
 
@@ -74,10 +71,3 @@ def test_answers_are_as_the_document_says(case: Any, changing: ServedStore) -> N
 def test_the_daily_operations_are_there() -> None:
     names = {each["operationId"] for path in DOCUMENT["paths"].values() for each in path.values()}
     assert names > set(DAILY)
-
-
-@pytest.mark.nightly
-@SCHEMA.parametrize()
-@settings(_USUAL, max_examples=100, derandomize=False)
-def test_many_answers_are_as_the_document_says(case: Any, changing: ServedStore) -> None:
-    send(case, changing)
