@@ -33,7 +33,7 @@ def main(folder: Path, names: list[str]) -> None:
                     size = {"width": width, "height": 900}
                     context = browser.new_context(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
                     page = context.new_page()
-                    page.goto(f"{served.url}/login?token={served.token}")
+                    served.sign_in(page.context)
                     for name, path in views.items():
                         page.goto(served.url + path)
                         page.screenshot(path=str(folder / f"{name}-{width}-{theme}.png"))

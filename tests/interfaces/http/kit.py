@@ -93,6 +93,12 @@ class ServedStore:
         self._thread.join(SECONDS)
         assert not self._thread.is_alive()
 
+    def sign_in(self, context: Any) -> None:
+        """Sign a context of a browser in as the owner, without a page."""
+        value = self.authenticator.sign_in(self.authenticator.issue_code())
+        cookie = {"name": f"holdfast_{self.port}", "value": value, "url": self.url, "sameSite": "Strict"}
+        context.add_cookies([{**cookie, "httpOnly": True}])
+
     def request(
         self,
         method: str,

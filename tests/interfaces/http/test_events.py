@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import re
 import shutil
 import statistics
@@ -185,12 +186,12 @@ def test_a_server_stops_quietly_while_streams_are_open(
 def running_server(file: Path) -> Iterator[tuple[int, str, str]]:
     """Serve a store by the command, and yield its process, its address and its token."""
     command = [sys.executable, "-m", "holdfast", "serve", str(file), "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "XDG_STATE_HOME": str(file.parent / "state")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
-            found = re.search(r'"url":"(http://[^/]+/)login\?token=([^"]+)"', process.stdout.readline())
-            assert found is not None
-            yield process.pid, found[1], found[2]
+            started = json.loads(process.stdout.readline())
+            yield process.pid, started["url"], Path(started["token_file"]).read_text()
         finally:
             process.terminate()
             assert process.wait(SECONDS) == 0

@@ -66,9 +66,7 @@ def served(filled: holdfast.Store) -> Iterator[ServedStore]:
 def context(browser: Any, served: ServedStore) -> Iterator[Any]:
     """A signed-in context of the browser."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
-    page = context.new_page()
-    page.goto(f"{served.url}/login?token={served.token}")
-    page.close()
+    served.sign_in(context)
     yield context
     context.close()
 

@@ -112,7 +112,7 @@ def test_a_new_step_appears_by_itself_and_not_while_paused(tmp_path: Path, brows
         with ServedStore(store, page_routes) as served:
             own = browser.new_context()
             page, other = own.new_page(), own.new_page()
-            page.goto(f"{served.url}/login?token={served.token}")
+            served.sign_in(page.context)
             page.goto(f"{served.url}/threads/live")
             other.goto(f"{served.url}/threads")
             page.wait_for_function("() => navigator.locks.query().then(found => found.held.length > 0)")
@@ -140,7 +140,8 @@ def test_a_server_that_is_gone_is_offline_and_moves_nothing(tmp_path: Path, brow
         own = browser.new_context()
         page = own.new_page()
         with ServedStore(store, page_routes) as served:
-            page.goto(f"{served.url}/login?token={served.token}")
+            served.sign_in(page.context)
+            page.goto(served.url)
             page.wait_for_function("() => navigator.locks.query().then(found => found.held.length > 0)")
             assert text_of(page, "[data-live]").strip() == "Live"
             top = page.locator("main h1").bounding_box()
@@ -156,8 +157,8 @@ def test_a_link_of_another_site_leads_to_its_page(tmp_path: Path, browser: Any) 
         with ServedStore(store, page_routes) as served:
             own = browser.new_context()
             page = own.new_page()
-            page.goto(f"{served.url}/login?token={served.token}")
-            page.goto(f"http://localhost:{served.port}/login")  # another site, for a browser
+            served.sign_in(page.context)
+            page.goto(f"http://localhost:{served.port}/")  # another site, for a browser
             page.evaluate("address => { location.href = address; }", f"{served.url}/threads/chat?tab=state")
             page.wait_for_url(f"{served.url}/threads/chat?tab=state")
             page.wait_for_selector("h1 >> text=chat")
@@ -237,7 +238,7 @@ def test_every_view_in_both_themes_and_widths(
 ) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True)
     page = context.new_page()
-    page.goto(f"{served.url}/login?token={served.token}")
+    served.sign_in(page.context)
     for name, path in {**VIEWS, "hook-call": find_call(served.store)}.items():
         page.goto(served.url + path)
         page.screenshot(path=str(screenshots / f"{name}-{width}-{theme}.png"))
@@ -259,7 +260,7 @@ def long_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStor
 def test_a_thread_of_5000_steps_is_quick(browser: Any, long_thread: ServedStore) -> None:
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     page = context.new_page()
-    page.goto(f"{long_thread.url}/login?token={long_thread.token}")
+    long_thread.sign_in(page.context)
     first = []
     for _ in range(5):
         start = time.perf_counter()
@@ -316,7 +317,7 @@ def test_100_000_steps_and_50_mb_do_not_freeze_a_page(tmp_path: Path, browser: A
             page = context.new_page()
             page.set_default_timeout(300_000)  # how long the server takes is not what is asked here
             page.add_init_script(_OBSERVE)
-            page.goto(f"{served.url}/login?token={served.token}")
+            served.sign_in(page.context)
 
             def check() -> None:
                 assert page.evaluate("window.longest") < 200

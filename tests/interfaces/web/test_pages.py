@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import html
+import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
@@ -18,6 +22,7 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast.interfaces.cli.main import cli
+from holdfast.interfaces.http import authentication
 from holdfast.interfaces.http.client import HttpClient
 from holdfast.interfaces.web.lanes import Lanes
 from holdfast.interfaces.web.page_renderer import rich_text, static_version
@@ -231,23 +236,73 @@ def test_nothing_is_shown_without_a_session(served: ServedStore) -> None:
     assert served.request("GET", "/", token=None, headers={"Cookie": f"holdfast_{served.port}=x"}).status == 401
 
 
-def test_the_token_becomes_a_cookie_and_leaves_the_address(served: ServedStore) -> None:
-    answer = served.request("GET", f"/login?token={served.token}", token=None)
-    assert (answer.status, answer.headers["location"]) == (303, "/")
+FORM = "application/x-www-form-urlencoded"
+
+
+def send_code(served: ServedStore, code: str, wanted: str = "", origin: str = "") -> Answer:
+    """Send the form to sign in: from the page for it, or from elsewhere."""
+    body = urlencode({"code": code, "next": wanted}).encode()
+    headers = {"Origin": origin or served.url, "Content-Type": FORM}
+    return served.request("POST", "/login", body, token=None, headers=headers)
+
+
+def next_page(answer: Answer) -> str:
+    """The address that a page leads to by itself."""
+    (address,) = re.findall(r'http-equiv="refresh" content="0; url=([^"]*)"', answer.text)
+    return html.unescape(address)
+
+
+def test_a_code_becomes_a_cookie_once(served: ServedStore) -> None:
+    code = served.authenticator.issue_code()
+    answer = send_code(served, f" {code.lower()} ")
+    assert (answer.status, next_page(answer)) == (200, "/")  # a page, and no redirect
     cookie = answer.headers["set-cookie"]
     assert cookie.startswith(f"holdfast_{served.port}=")
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
-    assert served.token not in cookie
+    assert code not in cookie
     assert answer.headers["referrer-policy"] == "no-referrer"
     value = cookie.partition(";")[0]
     assert served.request("GET", "/", token=None, headers={"Cookie": value}).status == 200
-    assert served.request("GET", "/login?token=hf_start_wrong", token=None).status == 401
-    form = b"token=" + served.token.encode()
-    own = {"Origin": served.url, "Content-Type": "application/x-www-form-urlencoded"}
-    assert served.request("POST", "/login", form, token=None, headers=own).status == 303
-    foreign = {**own, "Origin": "https://evil.example"}
-    assert served.request("POST", "/login", form, token=None, headers=foreign).status == 403
+    again = send_code(served, code)
+    assert again.status == 401
+    assert "set-cookie" not in again.headers
+
+
+def test_a_code_works_for_a_minute(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = [served.authenticator.issue_code() for _ in range(2)]
+    now = time.monotonic()
+    monkeypatch.setattr(authentication, "time", SimpleNamespace(monotonic=lambda: now + 55))
+    assert send_code(served, codes[0]).status == 200
+    monkeypatch.setattr(authentication, "time", SimpleNamespace(monotonic=lambda: now + 65))
+    assert send_code(served, codes[1]).status == 401
+
+
+def test_a_form_of_another_site_signs_nobody_in(served: ServedStore) -> None:
+    code, token = served.authenticator.issue_code(), served.token
+    for origin in ("https://evil.example", "http://127.0.0.1:1", "http://localhost"):
+        for secret in (code, token):
+            assert send_code(served, secret, origin=origin).status == 403
+    # The Origin of a file is also that of a page that hides its own: only a code comes from there.
+    refused = send_code(served, token, origin="null")
+    assert refused.status == 401
+    assert "set-cookie" not in refused.headers
+    assert send_code(served, code, origin="null").status == 200
+    assert send_code(served, token).status == 200
+    for path in ("/logout", "/api/v1/prunes"):
+        assert served.request("POST", path, b"", token=None, headers={"Origin": "null"}).status == 403
+
+
+def test_no_secret_is_taken_from_an_address(served: ServedStore) -> None:
+    code = served.authenticator.issue_code()
+    for query in ({"token": served.token}, {"code": served.token}, {"code": code}):
+        for path in ("/login", "/", "/threads"):
+            answer = served.request("GET", f"{path}?{urlencode(query)}", token=None)
+            assert answer.status == 401
+            assert "set-cookie" not in answer.headers
+    empty = {"Origin": served.url, "Content-Type": FORM}
+    assert served.request("POST", f"/login?code={code}", b"", token=None, headers=empty).status == 401
+    assert send_code(served, code).status == 200
 
 
 def test_a_shared_link_leads_to_its_page(served: ServedStore) -> None:
@@ -255,24 +310,18 @@ def test_a_shared_link_leads_to_its_page(served: ServedStore) -> None:
     page = served.request("GET", link, token=None).text
     (wanted,) = re.findall(r'name="next" value="([^"]*)"', page)
     assert html.unescape(wanted) == link
-    own = {"Origin": served.url, "Content-Type": "application/x-www-form-urlencoded"}
-    right, wrong = (
-        served.request("POST", "/login", urlencode({"token": sent, "next": link}).encode(), token=None, headers=own)
-        for sent in (served.token, "hf_start_wrong")
-    )
-    assert (right.status, right.headers["location"]) == (303, link)
+    assert next_page(send_code(served, served.token, link)) == link
+    wrong = send_code(served, "wrong", link)
     assert wrong.status == 401
     assert link in html.unescape(wrong.text)  # and the next try leads there
 
     # Another site has the link: its click sends no cookie, and the page that it gets leads to it again.
     clicked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-    page = served.request("GET", link, token=None, headers=clicked).text
-    (address,) = re.findall(r'http-equiv="refresh" content="0; url=([^"]*)"', page)
-    assert "Sign in" not in page
+    page = served.request("GET", link, token=None, headers=clicked)
+    assert "Sign in" not in page.text
+    assert next_page(page) == link
     own = {**signed_in(served), "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}
-    answer = served.request("GET", html.unescape(address), token=None, headers=own)
-    assert (answer.status, answer.headers["location"]) == (303, link)
-    assert "Sign in" in served.request("GET", html.unescape(address), token=None, headers=clicked).text  # and once only
+    assert served.request("GET", link, token=None, headers=own).status == 200
 
 
 @pytest.mark.parametrize(
@@ -288,16 +337,12 @@ def test_a_shared_link_leads_to_its_page(served: ServedStore) -> None:
     ],
 )
 def test_signing_in_leads_to_no_other_site(served: ServedStore, elsewhere: str) -> None:
-    query = urlencode({"token": served.token, "next": elsewhere})
-    answer = served.request("GET", f"/login?{query}", token=None)
-    assert (answer.status, answer.headers["location"]) == (303, "/")
+    assert next_page(send_code(served, served.token, elsewhere)) == "/"
 
 
 def test_a_large_form_of_anybody_is_not_received(served: ServedStore) -> None:
-    headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": served.url}
-    answer = served.request("POST", "/login", b"token=" + b"x" * (2 << 20), token=None, headers=headers)
-    assert answer.status == 413
-    assert served.request("POST", "/login", b"token=x", token=None, headers=headers).status == 401
+    assert send_code(served, "x" * (2 << 20)).status == 413
+    assert send_code(served, "x").status == 401
 
 
 def test_signing_out_ends_the_session_and_needs_its_page(served: ServedStore) -> None:
@@ -405,7 +450,7 @@ def load_page(url: str, token: str) -> None:
         assert answer.status == 200, url
 
 
-def test_opening_a_store_changes_no_byte(tmp_path: Path) -> None:
+def test_opening_a_store_changes_no_byte(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path / "agents.db"
     with holdfast.open(file) as store:
         store.put("chat", {"messages": [{"role": "user", "content": "hello"}]})
@@ -416,12 +461,12 @@ def test_opening_a_store_changes_no_byte(tmp_path: Path) -> None:
 
     before = contents()
     command = [sys.executable, "-m", "holdfast", "ui", str(file), "--port", "0", "--no-browser", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path_factory.mktemp("state"))}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
-            line = process.stdout.readline()
-            url = re.findall(r'"url":"([^"]+)"', line)[0]
-            base, _, token = url.partition("login?token=")
+            started = json.loads(process.stdout.readline())
+            base, token = started["url"], Path(started["token_file"]).read_text()
             with HttpClient(base, token) as client:
                 assert [each.thread for each in client.list_threads().items] == ["chat"]
                 assert not client.get_service().writable

@@ -42,7 +42,7 @@ def page(browser: Any, knowing: ServedStore) -> Iterator[Any]:
     page.set_default_timeout(120_000)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.goto(f"{knowing.url}/login?token={knowing.token}")
+    knowing.sign_in(page.context)
     yield page
     assert problems == []
     context.close()
@@ -112,7 +112,7 @@ def test_replays_in_both_themes_and_widths(
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True)
     page = context.new_page()
     page.set_default_timeout(120_000)
-    page.goto(f"{knowing.url}/login?token={knowing.token}")
+    knowing.sign_in(page.context)
     for name, path, edit in (
         ("replay", RECORDING, ""),
         ("tried", f"{RECORDING}?change=1%3Alook%230", '"Whitby: rain"'),

@@ -33,13 +33,13 @@ def page(browser: Any, writable: ServedStore) -> Iterator[Any]:
     page.set_default_timeout(60_000)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.goto(f"{writable.url}/login")
-    page.locator("#token").fill(writable.token)
+    page.goto(writable.url)
+    page.locator("#code").fill(writable.authenticator.issue_code())
     page.locator("button.primary").click()
     page.wait_for_selector(".rail")
     yield page
     page.locator(".top form.out button").click()  # sign out
-    page.wait_for_selector("#token")
+    page.wait_for_selector("#code")
     assert [each for each in problems if "412" not in each and "401" not in each] == []
     context.close()
 
@@ -245,7 +245,7 @@ def test_markup_in_any_name_does_not_run(page: Any, writable: ServedStore) -> No
 def test_actions_in_both_themes_and_widths(browser: Any, writable: ServedStore, theme: str, width: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True)
     page = context.new_page()
-    page.goto(f"{writable.url}/login?token={writable.token}")
+    writable.sign_in(page.context)
     for name, path in ACTION_VIEWS.items():
         page.goto(writable.url + path)
         assert check_layout(page) <= 0, name

@@ -1,7 +1,8 @@
-"""Who makes a request: tokens in headers, and sessions of browsers, which a token starts.
+"""Who makes a request: tokens in headers, and sessions of browsers, which a code or a token starts.
 
 The token of the start is for the store's owner, and ends with the server. Others are stored, by their digests: see
-`store.access.issue_token`. A browser exchanges a token for a cookie, so that no page and no address has it.
+`store.access.issue_token`. A code is for the owner, too, works once and for a minute, and is shown in the terminal: a
+browser exchanges it for a cookie, so that no page and no address has a secret.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ from holdfast.interfaces.http.service import Caller
 from holdfast.store import Store
 
 CSRF_HEADER = "x-csrf-token"
+CONFIRMATION_HEADER = "x-confirmation"
+CODE_SECONDS = 60.0
+"""How long a code works."""
+
+_SYMBOLS = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"
+_CODE_LENGTH = 10
 _LIFETIME = 12 * 3600.0
 _MAX_SESSIONS = 1000
 
@@ -35,7 +42,7 @@ def unauthenticated(what: str = "this needs a token") -> DeniedError:
     """Return the error for a request of nobody that is known."""
     return DeniedError(
         what,
-        hint="Open the address that the server printed, or send Authorization: Bearer with a token",
+        hint="Sign in with a code of the terminal, or send Authorization: Bearer with a token",
         code="unauthenticated",
     )
 
@@ -48,12 +55,28 @@ class Authenticator:
         self.start_token = f"hf_start_{secrets.token_urlsafe(32)}" if start_token else ""
         self._start_digest = _digest(self.start_token)
         self._sessions: dict[str, BrowserSession] = {}
+        self._codes: dict[str, float] = {}
         self._csrf_key = secrets.token_bytes(32)
         self._lock = threading.Lock()
 
     def forget_start_token(self) -> None:
-        """Drop the text of the start's token, once it was printed. Its digest stays."""
+        """Drop the text of the start's token, once it was written. Its digest stays."""
         self.start_token = ""
+
+    def issue_code(self) -> str:
+        """Return a new code of the store's owner, in two groups: `7KQ2M-94XTR`. It works once, and for a minute."""
+        code = "".join(secrets.choice(_SYMBOLS) for _ in range(_CODE_LENGTH))
+        with self._lock:
+            now = time.monotonic()
+            self._codes = {each: ends for each, ends in self._codes.items() if ends > now}
+            self._codes[_digest(code)] = now + CODE_SECONDS
+        return f"{code[:5]}-{code[5:]}"
+
+    def _take_code(self, text: str) -> bool:
+        """Whether a text is a code that works. It works no longer."""
+        key = _digest(text.upper().replace("-", "").replace(" ", ""))
+        with self._lock:
+            return self._codes.pop(key, 0.0) > time.monotonic()
 
     def by_token(self, text: str) -> Caller:
         """Return who a token is for. Raises `DeniedError`."""
@@ -69,9 +92,15 @@ class Authenticator:
             raise unauthenticated("the token is not valid, was revoked, or has expired")
         return Caller(token.identity, token.read_only, token.id)
 
-    def sign_in(self, text: str) -> str:
-        """Start a session of a browser with a token. Returns the value of its cookie."""
-        caller = self.by_token(text)
+    def sign_in(self, text: str, *, token: bool = True) -> str:
+        """Start a session of a browser with a code, or with a `token` where that may be one. Returns the value of its
+        cookie."""
+        if self._take_code(text):
+            caller = Caller()
+        elif token:
+            caller = self.by_token(text)
+        else:
+            raise unauthenticated("the code is not valid, was used, or has expired")
         value = secrets.token_urlsafe(32)
         key = _digest(value)
         with self._lock:

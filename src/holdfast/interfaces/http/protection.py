@@ -53,6 +53,15 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
 )
+SIGN_IN = "/login"
+"""The address that starts the session of a browser."""
+
+FILE_ORIGIN = "null"
+"""The Origin of a file, and of a page that hides its own."""
+
+OWN_SITES = ("same-origin", "none")
+"""Where a browser says that a request of ours comes from: a page of ours, or its user, by a bookmark."""
+
 _SAFE = frozenset({"GET", "HEAD"})
 _MAX_BUCKETS = 10_000
 _PIECE = 64 << 10
@@ -148,9 +157,10 @@ class ProtectedApp:
             raise InvalidError("the query is not percent-encoded")
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
         foreign = origin is not None and origin.partition("://")[2] != host
-        # A link from elsewhere may lead to a page; nothing else of another site gets here.
+        # A link from elsewhere may lead to a page; nothing else of another site gets here, but the code of a file.
         navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] in _SAFE
-        if foreign or (site not in ("same-origin", "none") and not navigates):
+        by_file = origin == FILE_ORIGIN and scope["method"] == "POST" and scope["path"] == SIGN_IN
+        if not by_file and (foreign or (site not in OWN_SITES and not navigates)):
             raise DeniedError("the request comes from another site", where=(origin or "")[:80], code="cross-site")
         if scope["method"] not in _SAFE and "cookie" in headers and "authorization" not in headers and origin is None:
             raise DeniedError("a change by a browser must say which site it comes from", code="cross-site")

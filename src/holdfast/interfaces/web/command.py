@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +17,7 @@ from holdfast.interfaces.cli.prune import SizeType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from holdfast.store import Store
 
@@ -60,8 +64,8 @@ def ui(
 ) -> None:
     """Look at a store in the browser.
 
-    Opening it changes no byte of the store, unless --write allows changes. The address that is printed has a token,
-    which is valid until the command ends. With --write, recorded runs and calls of hooks can be replayed with the code
+    Opening it changes no byte of the store, unless --write allows changes. The browser signs in with a code that works
+    once, and for a minute; the terminal shows it, too, and a new one whenever you press Enter. With --write, recorded runs and calls of hooks can be replayed with the code
     that --graph and --hooks name: each in a process of its own, without network and access to the store.
 
     \b
@@ -71,12 +75,9 @@ def ui(
     """
     opened = _open(session, location, write=write, record=False)
 
-    def report(url: str) -> None:
-        if not no_browser and not session.json:
-            click.launch(url)
-
     options = {"graph": graph, "hooks": hooks, "max_body": max_body}
-    _serve(session, opened, host, port, write, names, options, start_token=True, started=report)
+    browser = not no_browser and not session.json
+    _serve(session, opened, host, port, write, names, options, start_token=True, browser=browser)
 
 
 @command("serve")
@@ -96,8 +97,8 @@ def serve(
 ) -> None:
     """Serve a store over HTTP, to programs and to browsers.
 
-    Whoever uses it needs a token: that of the start, which is printed, or one of `holdfast token issue`. Reads of
-    identities are recorded in the audit. For another address than this machine's, put a proxy with TLS before it.
+    Whoever uses it needs a token: that of the start, in a file that only you can read, or one of `holdfast token
+    issue`. Reads of identities are recorded in the audit. For another address than this machine's, put a proxy with TLS before it.
 
     \b
     holdfast serve agents.db
@@ -128,7 +129,7 @@ def _serve(
     further: Mapping[str, Any],
     *,
     start_token: bool,
-    started: Callable[[str], None] | None = None,
+    browser: bool = False,
 ) -> None:
     try:
         from holdfast.interfaces.http.app import build_app
@@ -136,6 +137,8 @@ def _serve(
         from holdfast.interfaces.http.server import HttpServer, address_of, bind, is_loopback
         from holdfast.interfaces.http.service import Service, ServiceOptions
         from holdfast.interfaces.web.pages import page_routes
+        from holdfast.interfaces.web.sign_in_files import token_file
+        from holdfast.interfaces.web.terminal_keys import TerminalKeys
     except ImportError as error:
         raise missing_extra("ui", error) from error
     if not is_loopback(host) and not names:
@@ -152,17 +155,47 @@ def _serve(
     address = address_of(bound)
     if names and not is_loopback(host):  # 0.0.0.0 is no name that a browser can use
         address = f"{own[0]}:{bound.getsockname()[1]}"
-    url = f"http://{address}/" + (f"login?token={authenticator.start_token}" if start_token else "")
-    authenticator.forget_start_token()
+    url = f"http://{address}/"
+    with ExitStack() as stack:
+        file: Path | None = None
+        if start_token:
+            file = stack.enter_context(token_file(bound.getsockname()[1], authenticator.start_token))
+        authenticator.forget_start_token()
+        terminal = start_token and sys.stdin.isatty() and sys.stdout.isatty()
 
-    def report() -> None:
-        if session.json:
-            session.emit({"url": url, "writable": write})
-        else:
-            session.out.line(safe(url))
-            session.note("Press Ctrl-C to stop." if write else "The store is only read. Press Ctrl-C to stop.")
-        session.out.flush()
-        if started is not None:
-            started(url)
+        def report() -> None:
+            if session.json:
+                session.emit({"url": url, "token_file": None if file is None else str(file), "writable": write})
+            else:
+                session.out.line(safe(url))
+                if file is not None:
+                    session.note(f"Programs send the token that is in {file}.")
+                session.note("Press Ctrl-C to stop." if write else "The store is only read. Press Ctrl-C to stop.")
+            if terminal:
+                _show_code(session, authenticator.issue_code())
+                TerminalKeys(lambda: _show_code(session, authenticator.issue_code())).follow()
+            session.out.flush()
+            if browser:
+                _open_browser(session, url, authenticator.issue_code(), stack)
 
-    HttpServer(app, options.max_streams + 500, report).run_bound(bound)
+        HttpServer(app, options.max_streams + 500, report).run_bound(bound)
+
+
+def _show_code(session: CliContext, code: str) -> None:
+    session.out.line(f"Code: {code}  (works once, for a minute; press Enter for another)")
+    session.out.flush()
+
+
+def _open_browser(session: CliContext, url: str, code: str, stack: ExitStack) -> None:
+    """Open the browser on a file that signs it in, and remove the file when its code works no longer."""
+    from holdfast.interfaces.http.authentication import CODE_SECONDS
+    from holdfast.interfaces.web.sign_in_files import SignInFile
+
+    try:
+        file = SignInFile(url, code)
+    except OSError as error:
+        session.warn(f"the browser is not opened: {error}")
+        return
+    stack.callback(file.remove)
+    asyncio.get_running_loop().call_later(CODE_SECONDS, file.remove)
+    click.launch(str(file.path))

@@ -21,6 +21,7 @@ from holdfast.interfaces.http.app import Server, reporting
 from holdfast.interfaces.http.authentication import cookie_name, cookie_value
 from holdfast.interfaces.http.models import Problem
 from holdfast.interfaces.http.problems import internal_problem, to_problem
+from holdfast.interfaces.http.protection import FILE_ORIGIN, SIGN_IN
 from holdfast.interfaces.http.service import Call, Caller
 from holdfast.interfaces.http.thread_reads import search as search_threads
 from holdfast.interfaces.web import (
@@ -167,33 +168,23 @@ class Pages:
         return _html(render(template, **values), problem.status)
 
     async def sign_in(self, request: Request) -> Response:
-        """Exchange a token, in the address or in a form, for a cookie."""
-        if request.method == "POST":
-            fields = await _form_fields(request)
-            token, wanted = (fields.get(name, [""])[0] for name in ("token", "next"))
-        else:
-            token, wanted = (request.query_params.get(name, "") for name in ("token", "next"))
+        """Exchange a code, or a token, for a cookie. A file, or a page of another site, can only send a code."""
+        fields = await _form_fields(request)
+        code, wanted = (fields.get(name, [""])[0] for name in ("code", "next"))
         wanted = local_address(wanted)
-        if not token:
-            return await self._go_on(request, wanted) if wanted else _html(_sign_in_page(request, wanted))
+        token = request.headers.get("origin") != FILE_ORIGIN
+        sign_in = partial(self._server.authenticator.sign_in, code.strip(), token=token)
         try:
-            value = await self._server.checked(request, partial(self._server.authenticator.sign_in, token.strip()))
+            value = await self._server.checked(request, sign_in)
         except HoldfastError as error:
             problem = to_problem(error)
             return _html(_sign_in_page(request, wanted, problem=problem), problem.status)
-        response = RedirectResponse(wanted or "/", 303, {"cache-control": "no-store"})
+        # No redirect: the cookie would not be sent along on what another site, or a file, has started.
+        response = _html(_sign_in_page(request, wanted, template="return.html"))
         secure = request.url.scheme == "https"
         name = cookie_name(request.headers.get("host", ""))
         response.set_cookie(name, value, httponly=True, samesite="strict", path="/", secure=secure)
         return response
-
-    async def _go_on(self, request: Request, wanted: str) -> Response:
-        """Go to the page that was asked for, if somebody is signed in."""
-        try:
-            await self._server.authenticate(request)
-        except DeniedError:
-            return _html(_sign_in_page(request, wanted))
-        return RedirectResponse(wanted, 303, {"cache-control": "no-store"})
 
     async def sign_out(self, request: Request) -> Response:
         """End the session."""
@@ -213,7 +204,7 @@ class Pages:
 def local_address(text: str) -> str:
     """Return the address of a page of this server; empty if a text is another, or could be read as another."""
     plain = text.isascii() and text.isprintable() and "\\" not in text and len(text) <= _MAX_ADDRESS
-    if not plain or not text.startswith("/") or text.startswith(("//", "/login", "/logout")):
+    if not plain or not text.startswith("/") or text.startswith(("//", SIGN_IN, "/logout")):
         return ""
     return text
 
@@ -481,7 +472,7 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         return await pages.page(view)(request)
 
     return [
-        Route("/login", reporting(pages.sign_in), methods=["GET", "POST"]),
+        Route(SIGN_IN, reporting(pages.sign_in), methods=["POST"]),
         Route("/logout", reporting(pages.sign_out), methods=["POST"]),
         Route("/static/{version}/{name}", _static),
         Route("/", pages.page(_overview)),

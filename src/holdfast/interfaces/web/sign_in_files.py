@@ -1,0 +1,83 @@
+"""The files of a user by which browsers and programs sign in. No argument, address, log or environment has a secret:
+other users of the machine could read it there."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.backends.fsutil import open_private
+from holdfast.errors import ConfigError
+from holdfast.interfaces.http.protection import SIGN_IN
+
+_DOWNLOADS = re.compile(r'^XDG_DOWNLOAD_DIR="(.+)"$', re.MULTILINE)
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Holdfast</title>
+<form method="post" action="{address}"><input type="hidden" name="code" value="{code}"><button>Open Holdfast</button></form>
+<script>document.forms[0].submit();</script>
+</html>
+"""
+
+
+def state_folder() -> Path:
+    """Return the folder in which Holdfast keeps what is this user's, and create it for this user alone."""
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "holdfast")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def token_file(port: int, token: str) -> Iterator[Path]:
+    """Write the token of a server to a file, for programs of this user, as long as the server runs."""
+    try:
+        path = state_folder() / f"{port}.token"
+        path.unlink(missing_ok=True)  # of a server that was killed
+        with open_private(path, "xb") as file:
+            file.write(token.encode())
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(
+            f"the token of the start cannot be written: {error}",
+            hint="Let XDG_STATE_HOME name a folder of this user, or accept only issued tokens: --no-start-token",
+        ) from error
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+class SignInFile:
+    """A page in a file that sends a code to the server: a browser is told to open the file, and not the code."""
+
+    def __init__(self, url: str, code: str) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-sign-in-", dir=visible_folder()))
+        self.path = self._folder / "open.html"
+        with open_private(self.path, "xb") as file:
+            file.write(_PAGE.format(address=html.escape(f"{url.rstrip('/')}{SIGN_IN}"), code=code).encode())
+
+    def remove(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def visible_folder() -> Path:
+    """Return the folder for files that a browser opens. On Linux a browser may be confined: one of snap sees neither
+    /tmp nor hidden folders, and one of flatpak only the downloads."""
+    if sys.platform != "linux":
+        return Path(tempfile.gettempdir())
+    home = Path.home()
+    try:
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config", "user-dirs.dirs").read_text()
+    except (OSError, UnicodeDecodeError):
+        config = ""
+    found = _DOWNLOADS.search(config)
+    downloads = Path(found[1].replace("$HOME", str(home))) if found else home / "Downloads"
+    return downloads if downloads.is_dir() and os.access(downloads, os.W_OK) else home
