@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import secrets
 import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
@@ -16,7 +17,7 @@ import holdfast
 from holdfast.interfaces.http.app import ROUTES, Server, build_app
 from holdfast.interfaces.http.authentication import Authenticator
 from holdfast.interfaces.http.openapi import openapi_document
-from holdfast.interfaces.http.server import HttpServer, bind
+from holdfast.interfaces.http.server import HttpServer, bind_loopback
 from holdfast.interfaces.http.service import Service, ServiceOptions
 
 SECONDS = 60.0
@@ -66,12 +67,14 @@ class ServedStore:
 
     def __init__(self, store: holdfast.Store, further: Any = None, **options: Any) -> None:
         self.store = store
-        self.service = Service(store, ServiceOptions(**{"rate": 10_000.0, "burst": 10_000, "poll": 0.05, **options}))
+        name = "127.0.0.1" if further is None else f"{secrets.token_hex(12)}.localhost"
+        options = {"rate": 10_000.0, "burst": 10_000, "poll": 0.05, "cookie_hosts": (name,), **options}
+        self.service = Service(store, ServiceOptions(**options))
         self.authenticator = Authenticator(store)
         self.token = self.authenticator.start_token
-        self._bound = bind("127.0.0.1", 0)
-        self.port = self._bound.getsockname()[1]
-        self.host = f"127.0.0.1:{self.port}"
+        self._bound = bind_loopback(0)
+        self.port = self._bound[0].getsockname()[1]
+        self.host = f"{name}:{self.port}"
         self.url = f"http://{self.host}"
         started = threading.Event()
 
@@ -81,7 +84,7 @@ class ServedStore:
 
         app = build_app(self.service, self.authenticator, routes)
         self._server = HttpServer(app, 4000, started.set)
-        self._thread = threading.Thread(target=self._server.run_bound, args=(self._bound,), daemon=True)
+        self._thread = threading.Thread(target=self._server.run_bound, args=self._bound, daemon=True)
         self._thread.start()
         assert started.wait(SECONDS)
 
@@ -110,6 +113,8 @@ class ServedStore:
     ) -> Answer:
         """Send a request; with the token of the start, another, or none. Responses of the API are checked."""
         sent = {"Host": self.host, **(headers or {})}
+        if "Cookie" in sent:
+            sent = {"Sec-Fetch-Site": "same-origin", **sent}
         if token is not None:
             sent["Authorization"] = f"Bearer {token or self.token}"
         content = body

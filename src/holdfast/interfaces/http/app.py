@@ -33,7 +33,7 @@ from holdfast.interfaces.http.events import EventHub
 from holdfast.interfaces.http.models import HealthModel, Problem
 from holdfast.interfaces.http.openapi import openapi_document
 from holdfast.interfaces.http.problems import MEDIA_TYPE, internal_problem, to_problem
-from holdfast.interfaces.http.protection import ProtectedApp, RateLimit
+from holdfast.interfaces.http.protection import OWN_SITES, ProtectedApp, RateLimit, is_loopback, name_of
 from holdfast.interfaces.http.recording_routes import RECORDINGS
 from holdfast.interfaces.http.repeated_changes import RepeatedChanges, change_digest
 from holdfast.interfaces.http.routes import API, Route, decode_body, decode_params
@@ -105,12 +105,25 @@ class Server:
                 raise unauthenticated()
             caller: Caller = await self.checked(request, partial(self.authenticator.by_token, text.strip()))
         else:
-            value = cookie_value(request.headers.get("cookie", ""), request.headers.get("host", ""))
+            value = self.session_value(request)
             if not value:
                 raise unauthenticated()
             caller = await self.checked(request, partial(self.authenticator.by_cookie, value))
         self._rate.take(caller.key)
         return caller
+
+    def takes_cookies(self, request: Request) -> bool:
+        """Whether browsers sign in under the name that a request has."""
+        return name_of(request.headers.get("host", "")) in self.service.options.cookie_hosts
+
+    def session_value(self, request: Request) -> str:
+        """Return the session in the cookie of a request, if it counts; otherwise an empty text."""
+        host = request.headers.get("host", "")
+        # Without TLS, a browser says where a request comes from only to servers on its own machine.
+        site = request.headers.get("sec-fetch-site", "" if is_loopback(name_of(host)) else "none")
+        if not self.takes_cookies(request) or site not in OWN_SITES:
+            return ""
+        return cookie_value(request.headers.get("cookie", ""), host)
 
     async def checked(self, request: Request, check: Callable[[], Any]) -> Any:
         """Check a token. An address that sends many wrong ones is told to wait; right ones always work."""

@@ -7,6 +7,7 @@ here. Cookies are not sent along (`SameSite=Strict`); the checks of `Host` and `
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import threading
 import time
@@ -145,7 +146,8 @@ class ProtectedApp:
     def _check(self, scope: Scope) -> None:
         headers = _headers(scope)
         host, options = headers.get("host", ""), self._options
-        if len([name for name, _ in scope["headers"] if name == b"host"]) != 1 or not _is_named(host, options.hosts):
+        names = (*options.hosts, *options.cookie_hosts)
+        if len([name for name, _ in scope["headers"] if name == b"host"]) != 1 or name_of(host) not in names:
             raise DeniedError(
                 "this server does not have that name",
                 where=host[:80],
@@ -194,11 +196,18 @@ class _BodyBudget:
         self._left += count
 
 
-def _is_named(host: str, names: tuple[str, ...]) -> bool:
+def name_of(host: str) -> str:
+    """Return the name in a Host header, without the port."""
     name, colon, port = host.lower().rpartition(":")
-    if not colon or not port.isdecimal():
-        name = host.lower()
-    return name in names
+    return name if colon and port.isdecimal() else host.lower()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address can be reached from this machine only."""
+    try:
+        return host == "localhost" or host.endswith(".localhost") or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _client(scope: Scope) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import errno
 import resource
 import socket
 from collections.abc import Callable
@@ -19,6 +19,8 @@ _HEADER_SECONDS = 10.0
 
 _UNTAKEN_SECONDS = 30
 """How long a client may leave what was sent to it."""
+
+_PORT_ATTEMPTS = 20
 
 _STOP_SECONDS = 2
 """How long open connections may take to end when the server stops."""
@@ -61,12 +63,14 @@ class TimedProtocol(H11Protocol):
 def bind(host: str, port: int) -> socket.socket:
     """Bind an address. Port 0 is any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family)
+    bound = None
     try:
+        bound = socket.socket(family)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
     except OSError as error:
-        bound.close()
+        if bound is not None:
+            bound.close()
         raise ConfigError(
             f"the server cannot use port {port}: {error.strerror or error}",
             where=f"{host}:{port}",
@@ -75,12 +79,21 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def bind_loopback(port: int) -> list[socket.socket]:
+    """Bind a port of both addresses of this machine, IPv4 first: for a name of it browsers try both, and would send to
+    whoever has the other one what is meant for this server."""
+    for _ in range(_PORT_ATTEMPTS):
+        first = bind("127.0.0.1", port)
+        try:
+            return [first, bind("::1", first.getsockname()[1])]
+        except ConfigError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
+                return [first]  # this machine has no IPv6
+            first.close()
+            if port:
+                raise
+    raise ConfigError("no port is free on both 127.0.0.1 and ::1", hint="Choose one with --port")
 
 
 def address_of(bound: socket.socket) -> str:
@@ -90,7 +103,7 @@ def address_of(bound: socket.socket) -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """Serves an application on a bound socket. `run_bound` returns when it was stopped: by a signal, or by `stop`."""
+    """Serves an application on bound sockets. `run_bound` returns when it was stopped: by a signal, or by `stop`."""
 
     def __init__(self, app: ProtectedApp, max_connections: int, started: Callable[[], None] | None = None) -> None:
         super().__init__(
@@ -123,10 +136,10 @@ class HttpServer(uvicorn.Server):
         await super().shutdown(sockets=sockets)
         self._captured_signals.clear()
 
-    def run_bound(self, bound: socket.socket) -> None:
+    def run_bound(self, *bound: socket.socket) -> None:
         """Serve until the server is stopped."""
         raise_file_limit()
-        self.run(sockets=[bound])
+        self.run(sockets=list(bound))
 
     def stop(self) -> None:
         """Stop, from another thread."""

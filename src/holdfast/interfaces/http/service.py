@@ -24,6 +24,9 @@ class ServiceOptions(NamedTuple):
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
     """The names by which the server is reached, without ports. Requests to others are refused: a page elsewhere may
     have its own name point here."""
+    cookie_hosts: tuple[str, ...] = ()
+    """The names by which browsers reach it, and sign in. Cookies count under no other name: a browser sends those of
+    127.0.0.1 to every port, and so to programs of others."""
     max_body: int = 16 << 20
     """The largest body of a request, in bytes. All bodies that are being received or worked on have at most four times
     as many."""

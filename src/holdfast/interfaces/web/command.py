@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 _LOOPBACK = "127.0.0.1"
+_LOOPBACKS = (_LOOPBACK, "::1", "localhost")
+"""The addresses to which names below `localhost` lead."""
+
 _PORT = 8765
+_WEAKER = (
+    f"browsers use {_LOOPBACK}: they send the cookie of their session to every program that serves a port of this"
+    " machine, and whoever runs one can read the store with it, as long as the session lasts"
+)
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
@@ -38,6 +45,12 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--graph", default="", metavar="MODULE:NAME", help="Replay recorded threads with this graph."),
         click.option("--hooks", default="", metavar="MODULE:FUNCTION", help="Replay calls of hooks with these."),
         click.option("--allowed-host", "names", multiple=True, metavar="NAME", help="A further name of the server."),
+        click.option(
+            "--plain-loopback",
+            "plain",
+            is_flag=True,
+            help="Let browsers use 127.0.0.1, where names below localhost do not lead to this machine. This is weaker.",
+        ),
         click.option("--write", is_flag=True, help="Allow changes; otherwise the store is only read."),
         click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="0 for any."),
         click.option("--host", default=_LOOPBACK, show_default=True, help="The address to listen on."),
@@ -57,6 +70,7 @@ def ui(
     port: int,
     write: bool,
     names: tuple[str, ...],
+    plain: bool,
     max_body: int,
     graph: str,
     hooks: str,
@@ -65,8 +79,9 @@ def ui(
     """Look at a store in the browser.
 
     Opening it changes no byte of the store, unless --write allows changes. The browser signs in with a code that works
-    once, and for a minute; the terminal shows it, too, and a new one whenever you press Enter. With --write, recorded runs and calls of hooks can be replayed with the code
-    that --graph and --hooks name: each in a process of its own, without network and access to the store.
+    once, and for a minute; the terminal shows it, too, and a new one whenever you press Enter. With --write, recorded
+    runs and calls of hooks can be replayed with the code that --graph and --hooks name: each in a process of its own,
+    without network and access to the store.
 
     \b
     holdfast ui agents.db
@@ -77,7 +92,7 @@ def ui(
 
     options = {"graph": graph, "hooks": hooks, "max_body": max_body}
     browser = not no_browser and not session.json
-    _serve(session, opened, host, port, write, names, options, start_token=True, browser=browser)
+    _serve(session, opened, host, port, write, names, plain, options, start_token=True, browser=browser)
 
 
 @command("serve")
@@ -90,6 +105,7 @@ def serve(
     port: int,
     write: bool,
     names: tuple[str, ...],
+    plain: bool,
     max_body: int,
     graph: str,
     hooks: str,
@@ -98,7 +114,8 @@ def serve(
     """Serve a store over HTTP, to programs and to browsers.
 
     Whoever uses it needs a token: that of the start, in a file that only you can read, or one of `holdfast token
-    issue`. Reads of identities are recorded in the audit. For another address than this machine's, put a proxy with TLS before it.
+    issue`. Reads of identities are recorded in the audit. For another address than this machine's, put a proxy with TLS
+    before it.
 
     \b
     holdfast serve agents.db
@@ -106,7 +123,7 @@ def serve(
     """
     opened = _open(session, location, write=write, record=True)
     options = {"graph": graph, "hooks": hooks, "max_body": max_body}
-    _serve(session, opened, host, port, write, names, options, start_token=not no_start_token)
+    _serve(session, opened, host, port, write, names, plain, options, start_token=not no_start_token)
 
 
 def _open(session: CliContext, location: str | None, *, write: bool, record: bool) -> Store:
@@ -126,6 +143,7 @@ def _serve(
     port: int,
     write: bool,
     names: tuple[str, ...],
+    plain: bool,
     further: Mapping[str, Any],
     *,
     start_token: bool,
@@ -134,10 +152,11 @@ def _serve(
     try:
         from holdfast.interfaces.http.app import build_app
         from holdfast.interfaces.http.authentication import Authenticator
-        from holdfast.interfaces.http.server import HttpServer, address_of, bind, is_loopback
+        from holdfast.interfaces.http.protection import is_loopback
+        from holdfast.interfaces.http.server import HttpServer, address_of, bind, bind_loopback
         from holdfast.interfaces.http.service import Service, ServiceOptions
         from holdfast.interfaces.web.pages import page_routes
-        from holdfast.interfaces.web.sign_in_files import token_file
+        from holdfast.interfaces.web.sign_in_files import loopback_name, token_file
         from holdfast.interfaces.web.terminal_keys import TerminalKeys
     except ImportError as error:
         raise missing_extra("ui", error) from error
@@ -148,37 +167,49 @@ def _serve(
             hint="Give --allowed-host NAME, as browsers and programs write it",
         )
     own = tuple(name.lower() for name in names)
-    options = ServiceOptions(write=write, hosts=(*ServiceOptions().hosts, *own), **further)
+    local = is_loopback(host) and not plain
+    if local and host not in _LOOPBACKS:
+        raise ConfigError(
+            "names below localhost do not lead to this address",
+            where=f"--host {host}",
+            hint=f"Use {_LOOPBACK}, or --plain-loopback",
+        )
+    bound = bind_loopback(port) if local else [bind(host, port)]
+    address, number = address_of(bound[0]), bound[0].getsockname()[1]
+    shown = own[0] if own and not is_loopback(host) else address.rpartition(":")[0]  # 0.0.0.0 is no name for a browser
+    if local:
+        shown = loopback_name(store)
+    url = f"http://{address if is_loopback(host) else f'{shown}:{number}'}/"
+    pages = f"http://{shown}:{number}/"
+    cookie_hosts = (shown, *(name for name in own if not is_loopback(name)))
+    options = ServiceOptions(write=write, hosts=(*ServiceOptions().hosts, *own), cookie_hosts=cookie_hosts, **further)
     authenticator = Authenticator(store, start_token=start_token)
     app = build_app(Service(store, options), authenticator, page_routes)
-    bound = bind(host, port)
-    address = address_of(bound)
-    if names and not is_loopback(host):  # 0.0.0.0 is no name that a browser can use
-        address = f"{own[0]}:{bound.getsockname()[1]}"
-    url = f"http://{address}/"
     with ExitStack() as stack:
         file: Path | None = None
         if start_token:
-            file = stack.enter_context(token_file(bound.getsockname()[1], authenticator.start_token))
+            file = stack.enter_context(token_file(number, authenticator.start_token))
         authenticator.forget_start_token()
         terminal = start_token and sys.stdin.isatty() and sys.stdout.isatty()
 
         def report() -> None:
             if session.json:
-                session.emit({"url": url, "token_file": None if file is None else str(file), "writable": write})
+                where = None if file is None else str(file)
+                session.emit({"url": url, "pages": pages, "token_file": where, "writable": write})
             else:
-                session.out.line(safe(url))
-                if file is not None:
-                    session.note(f"Programs send the token that is in {file}.")
+                session.out.line(safe(pages))
+                session.note(f"Programs use {url}" + (f" with the token in {file}." if file is not None else "."))
                 session.note("Press Ctrl-C to stop." if write else "The store is only read. Press Ctrl-C to stop.")
+            if plain and is_loopback(host):
+                session.warn(_WEAKER)
             if terminal:
                 _show_code(session, authenticator.issue_code())
                 TerminalKeys(lambda: _show_code(session, authenticator.issue_code())).follow()
             session.out.flush()
             if browser:
-                _open_browser(session, url, authenticator.issue_code(), stack)
+                _open_browser(session, pages, authenticator.issue_code(), stack)
 
-        HttpServer(app, options.max_streams + 500, report).run_bound(bound)
+        HttpServer(app, options.max_streams + 500, report).run_bound(*bound)
 
 
 def _show_code(session: CliContext, code: str) -> None:

@@ -44,6 +44,7 @@ from holdfast.interfaces.web.page_renderer import query_text, render, render_mai
 
 THEMES = ("auto", "light", "dark")
 _MAX_FORM = 1 << 20
+_HINT = "Open the address that the server printed"
 _MAX_ADDRESS = 8000
 _PARTS = {
     "step": "parts/step.html",
@@ -158,7 +159,7 @@ class Pages:
             wanted = _wanted_page(request)
             # A click on a link of another site does not send the cookie; a click on one of ours does.
             clicked = request.headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
-            return _html(_sign_in_page(request, wanted, template="return.html" if clicked else "login.html"), 401)
+            return _html(self._sign_in_page(request, wanted, template="return.html" if clicked else "login.html"), 401)
         values: dict[str, Any] = {"theme": _theme(request), "problem": problem, "address": request.url.path}
         signed_in = problem.status != 401 and bool(caller.session)
         info = Call(self._server.service, caller).info() if signed_in else None
@@ -167,8 +168,19 @@ class Pages:
         values |= {"signed_in": signed_in, "info": info, "csrf": csrf, "rail": rail(caller)}
         return _html(render(template, **values), problem.status)
 
+    def _sign_in_page(
+        self, request: Request, wanted: str, *, problem: Problem | None = None, template: str = "login.html"
+    ) -> str:
+        """Return the page to sign in, which leads to the page that was asked for."""
+        values: dict[str, Any] = {"theme": _theme(request), "problem": problem, "wanted": wanted}
+        values["possible"] = self._server.takes_cookies(request)
+        return render(template, **values, signed_in=False, address="", info=None)
+
     async def sign_in(self, request: Request) -> Response:
         """Exchange a code, or a token, for a cookie. A file, or a page of another site, can only send a code."""
+        if not self._server.takes_cookies(request):
+            host = request.headers.get("host", "")
+            raise DeniedError("browsers do not sign in under this name", where=host[:80], hint=_HINT, code="wrong-host")
         fields = await _form_fields(request)
         code, wanted = (fields.get(name, [""])[0] for name in ("code", "next"))
         wanted = local_address(wanted)
@@ -178,9 +190,9 @@ class Pages:
             value = await self._server.checked(request, sign_in)
         except HoldfastError as error:
             problem = to_problem(error)
-            return _html(_sign_in_page(request, wanted, problem=problem), problem.status)
+            return _html(self._sign_in_page(request, wanted, problem=problem), problem.status)
         # No redirect: the cookie would not be sent along on what another site, or a file, has started.
-        response = _html(_sign_in_page(request, wanted, template="return.html"))
+        response = _html(self._sign_in_page(request, wanted, template="return.html"))
         secure = request.url.scheme == "https"
         name = cookie_name(request.headers.get("host", ""))
         response.set_cookie(name, value, httponly=True, samesite="strict", path="/", secure=secure)
@@ -214,14 +226,6 @@ def _wanted_page(request: Request) -> str:
         return ""
     query = f"?{request.url.query}" if request.url.query else ""
     return local_address(request.url.path + query)
-
-
-def _sign_in_page(
-    request: Request, wanted: str, *, problem: Problem | None = None, template: str = "login.html"
-) -> str:
-    """Return the page to sign in, which leads to the page that was asked for."""
-    values: dict[str, Any] = {"theme": _theme(request), "problem": problem, "wanted": wanted}
-    return render(template, **values, signed_in=False, address="", info=None)
 
 
 class Redirection(Exception):

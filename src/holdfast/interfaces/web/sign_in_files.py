@@ -3,9 +3,11 @@ other users of the machine could read it there."""
 
 from __future__ import annotations
 
+import hashlib
 import html
 import os
 import re
+import secrets
 import shutil
 import sys
 import tempfile
@@ -18,11 +20,15 @@ from holdfast.errors import ConfigError
 from holdfast.interfaces.http.protection import SIGN_IN
 
 _DOWNLOADS = re.compile(r'^XDG_DOWNLOAD_DIR="(.+)"$', re.MULTILINE)
+_RELATIVE = re.compile(r":///(?!/)")
+_NAME = re.compile(r"[0-9a-f]{24}\.localhost")
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>Holdfast</title>
-<form method="post" action="{address}"><input type="hidden" name="code" value="{code}"><button>Open Holdfast</button></form>
+<form method="post" action="{address}">
+<input type="hidden" name="code" value="{code}"><button>Open Holdfast</button>
+</form>
 <script>document.forms[0].submit();</script>
 </html>
 """
@@ -52,6 +58,30 @@ def token_file(port: int, token: str) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def loopback_name(store: object) -> str:
+    """Return the name under which this user's browsers reach a store, the same every time, so that bookmarks last.
+
+    Nobody else knows it, so no other program of this machine gets its cookies.
+    """
+    fresh = f"{secrets.token_hex(12)}.localhost"
+    place = repr(store)
+    if _RELATIVE.search(place):
+        place = f"{place} in {Path.cwd()}"
+    try:
+        folder = state_folder() / "names"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder / hashlib.sha256(place.encode()).hexdigest()[:32]
+        found = path.read_text() if path.exists() else ""
+        if _NAME.fullmatch(found) and path.stat().st_mode & 0o077 == 0:
+            return found
+        path.unlink(missing_ok=True)
+        with open_private(path, "xb") as file:
+            file.write(fresh.encode())
+    except (OSError, RuntimeError, UnicodeDecodeError):
+        return fresh  # for this time
+    return fresh
 
 
 class SignInFile:
