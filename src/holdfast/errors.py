@@ -308,6 +308,7 @@ FINER_CODES = {
     "unauthenticated": DeniedError,
     "cross-site": DeniedError,
     "wrong-host": DeniedError,
+    "unconfirmed": DeniedError,
     "rate-limited": TransientError,
     "hook-failed": VetoError,
     "sensitive-data": DeniedError,

@@ -65,9 +65,9 @@ def fill(store: holdfast.Store) -> None:
 class ServedStore:
     """A store behind a server of its own, on a free port of this machine."""
 
-    def __init__(self, store: holdfast.Store, further: Any = None, **options: Any) -> None:
+    def __init__(self, store: holdfast.Store, further: Any = None, *, name: str = "", **options: Any) -> None:
         self.store = store
-        name = "127.0.0.1" if further is None else f"{secrets.token_hex(12)}.localhost"
+        name = name or ("127.0.0.1" if further is None else f"{secrets.token_hex(12)}.localhost")
         options = {"rate": 10_000.0, "burst": 10_000, "poll": 0.05, "cookie_hosts": (name,), **options}
         self.service = Service(store, ServiceOptions(**options))
         self.authenticator = Authenticator(store)

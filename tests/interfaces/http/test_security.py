@@ -197,6 +197,55 @@ def test_a_session_needs_the_token_of_its_page_to_change(writable: ServedStore) 
     assert refused(tag({**right, "Cookie": other}), 403, "cross-site")
 
 
+CONFIRMED = (
+    ("POST", "/changes/access/issue_token", {"names": [], "arguments": [None], "options": {}}),
+    ("POST", "/changes/access/grant", {"names": [], "arguments": ["user:eve", "read"], "options": {"thread": "chat"}}),
+    ("POST", "/changes/store/grant", {"names": [], "arguments": ["user:eve", "read"], "options": {"thread": "chat"}}),
+    ("POST", "/changes/keys/rotate", {"names": [], "arguments": [], "options": {}}),
+    ("POST", "/changes/erasure/erase", {"names": [], "arguments": ["alice"], "options": {}}),
+    ("POST", "/keys/rotations", None),
+    ("POST", "/erasures", {"subject": "alice", "confirm": "alice", "dry_run": False}),
+)
+
+
+@pytest.mark.parametrize(("method", "path", "body"), CONFIRMED)
+def test_a_session_confirms_what_gives_access_or_erases(
+    writable: ServedStore, method: str, path: str, body: Any
+) -> None:
+    store, authenticator = writable.store, writable.authenticator
+    value = authenticator.sign_in(authenticator.issue_code())
+    caller = authenticator.by_cookie(value)
+    own = {"Cookie": f"holdfast_{writable.port}={value}", "Origin": writable.url}
+    own["X-CSRF-Token"] = authenticator.csrf_token(caller)
+
+    def send(confirmation: str) -> Answer:
+        headers = {**own, "X-Confirmation": confirmation} if confirmation else own
+        return writable.change(method, path, body, token=None, headers=headers)
+
+    reader, other = store.access.issue_token(None, read_only=True), store.access.issue_token("user:eve")
+    before = (store.access.tokens(), store.access.grants(), len(store.erasure.certificates()))
+    for wrong in ("", "AAAAA-AAAAA", "hf_start_x", reader.secret, other.secret):
+        assert refused(send(wrong), 403, "unconfirmed")
+    assert (store.access.tokens(), store.access.grants(), len(store.erasure.certificates())) == before
+    code = authenticator.issue_code()
+    for right in (code, writable.token):
+        assert send(right).json.get("code") != "unconfirmed"
+    assert refused(send(code), 403, "unconfirmed")  # it works once
+    # A token in the header is confirmation enough.
+    assert writable.change(method, path, body).json.get("code") != "unconfirmed"
+
+
+def test_a_session_need_not_confirm_a_dry_run(writable: ServedStore) -> None:
+    authenticator = writable.authenticator
+    value = authenticator.sign_in(authenticator.issue_code())
+    own = {"Cookie": f"holdfast_{writable.port}={value}", "Origin": writable.url}
+    own["X-CSRF-Token"] = authenticator.csrf_token(authenticator.by_cookie(value))
+    body = {"subject": "alice", "dry_run": True}
+    assert writable.change("POST", "/erasures", body, token=None, headers=own).status == 200
+    called = {"names": [], "arguments": ["alice"], "options": {"dry_run": True}}
+    assert writable.change("POST", "/reads/erasure/erase", called, token=None, headers=own).status == 200
+
+
 def test_a_session_ends_with_its_token(writable: ServedStore) -> None:
     store, name = writable.store, f"holdfast_{writable.port}"
     token = store.access.issue_token(None)

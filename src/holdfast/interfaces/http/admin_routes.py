@@ -78,6 +78,7 @@ def list_keys(call: Call, params: inputs.NoParams) -> admin_models.KeyListModel:
 @ADMIN.post("/keys/rotations")
 def rotate_keys(call: Call, params: inputs.NoParams) -> admin_models.KeyModel:  # noqa: ARG001
     """Start to use a new key; what is stored is encrypted with it by the job `reencrypt`."""
+    call.require_confirmation()
     return _key(call.owned.keys.rotate())
 
 
@@ -96,6 +97,8 @@ def erase(call: Call, params: inputs.NoParams, body: inputs.ErasureRequest) -> a
     """Erase everything of one person, or, with `dry_run`, say what would be erased."""
     if not body.dry_run and body.confirm != body.subject:
         raise InvalidError("a person's data is erased only if confirm repeats the name")
+    if not body.dry_run:
+        call.require_confirmation()
     done = call.owned.erasure.erase(body.subject, dry_run=body.dry_run)
     certificate = None if done.certificate is None else _certificate(done.certificate)
     lists = {"names": list(done.names), "held": list(done.held)}

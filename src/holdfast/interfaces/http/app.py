@@ -27,7 +27,13 @@ from holdfast.history import parse_path
 from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.admin_routes import ADMIN
 from holdfast.interfaces.http.agent_step_routes import AGENT_STEPS
-from holdfast.interfaces.http.authentication import CSRF_HEADER, Authenticator, cookie_value, unauthenticated
+from holdfast.interfaces.http.authentication import (
+    CONFIRMATION_HEADER,
+    CSRF_HEADER,
+    Authenticator,
+    cookie_value,
+    unauthenticated,
+)
 from holdfast.interfaces.http.calls import CALLING
 from holdfast.interfaces.http.events import EventHub
 from holdfast.interfaces.http.models import HealthModel, Problem
@@ -143,7 +149,8 @@ class Server:
                 raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
             self.authenticator.check_csrf(caller, request.headers.get(CSRF_HEADER, ""))
         params = decode_params(route.params, request.path_params, _query(request))
-        arguments: list[Any] = [Call(self.service, caller, _if_match(request)), params]
+        confirm = partial(self.authenticator.confirm, caller, request.headers.get(CONFIRMATION_HEADER, ""))
+        arguments: list[Any] = [Call(self.service, caller, _if_match(request), confirm), params]
         body = b""
         if route.body is not None:
             kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()

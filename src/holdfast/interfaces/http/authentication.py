@@ -17,7 +17,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import NamedTuple
 
 from holdfast.errors import DeniedError, HoldfastError
-from holdfast.interfaces.http.service import Caller
+from holdfast.interfaces.http.service import Caller, unconfirmed
 from holdfast.store import Store
 
 CSRF_HEADER = "x-csrf-token"
@@ -153,6 +153,17 @@ class Authenticator:
                 hint="Load the page again",
                 code="cross-site",
             )
+
+    def confirm(self, caller: Caller, text: str) -> None:
+        """Raise `DeniedError` if a text is neither a code that works nor a token that may do what the caller may."""
+        if self._take_code(text):
+            return
+        try:
+            found = self.by_token(text)
+        except DeniedError:
+            raise unconfirmed() from None
+        if found.read_only or found.identity not in ("", caller.identity):
+            raise unconfirmed()
 
 
 def cookie_name(host: str) -> str:

@@ -85,6 +85,13 @@ CALLS: Mapping[str, PartCalls] = {
 _OWNED = frozenset({"hooks", "access", "audit", "keys", "maintenance", "jobs", "alerts"})
 """Parts that only the store's owner has."""
 
+_CONFIRMED = (
+    *((part, operation) for part in ("access", "keys", "erasure") for operation in CALLS[part].changes),
+    ("store", "grant"),
+    ("store", "revoke"),
+)
+"""Changes that a browser must confirm."""
+
 _DRY_RUNS = frozenset(
     {
         ("thread", "delete_branch"),
@@ -167,6 +174,8 @@ def _call(
         raise InvalidError("options are an object")
     if dry and not is_dry_run(params.part, params.operation, options):
         raise _not_callable(params)
+    if (params.part, params.operation) in _CONFIRMED and not is_dry_run(params.part, params.operation, options):
+        call.require_confirmation()
     receiver = _receiver(call, params.part, names)
     arguments = [_received(call, each) for each in arguments]
     options = {name: _received(call, value) for name, value in options.items()}

@@ -107,12 +107,32 @@ class Service:
         return self.options.write and not caller.read_only
 
 
+def unconfirmed() -> DeniedError:
+    """Return the error for a change that a browser must confirm."""
+    return DeniedError(
+        "a browser must confirm this change with a new code",
+        hint="Send X-Confirmation with a code: press Enter in the terminal of the server; or with the owner's token",
+        code="unconfirmed",
+    )
+
+
+def _confirm_nothing() -> None:
+    raise unconfirmed()
+
+
 class Call:
     """A request to an operation of the API: who makes it, and the preconditions in its header."""
 
-    def __init__(self, service: Service, caller: Caller, if_match: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        service: Service,
+        caller: Caller,
+        if_match: tuple[str, ...] = (),
+        confirm: Callable[[], None] = _confirm_nothing,
+    ) -> None:
         self.service = service
         self.caller = caller
+        self._confirm = confirm
         self.if_match = if_match
         """The entity tags of which one must be the current one; none if there is no such condition."""
         self.checkpoints: dict[tuple[str, str], Checkpoint[Any]] = {}
@@ -134,6 +154,12 @@ class Call:
         if not self.service.may_write(self.caller):
             raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
 
+    def require_confirmation(self) -> None:
+        """Refuse a change by a session of a browser that its user did not confirm: a cookie alone is not enough for
+        what gives others access, or cannot be undone."""
+        if self.caller.session:
+            self._confirm()
+
     def acting_as(self, identity: str) -> Call:
         """Return the call as one of an identity; empty for who makes it. Only the store's owner can act as another."""
         if identity in ("", self.caller.identity):
@@ -142,7 +168,7 @@ class Call:
             raise DeniedError(
                 f"{self.caller.identity} may not act as another", hint="Use a token of the identity to act as"
             )
-        return Call(self.service, self.caller._replace(identity=identity), self.if_match)
+        return Call(self.service, self.caller._replace(identity=identity), self.if_match, self._confirm)
 
     @property
     def owned(self) -> Store:
