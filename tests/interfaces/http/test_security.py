@@ -197,7 +197,7 @@ def test_a_session_needs_the_token_of_its_page_to_change(writable: ServedStore) 
     assert refused(tag({**right, "Cookie": other}), 403, "cross-site")
 
 
-CONFIRMED = (
+CONFIRMED: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/changes/access/issue_token", {"names": [], "arguments": [None], "options": {}}),
     ("POST", "/changes/access/grant", {"names": [], "arguments": ["user:eve", "read"], "options": {"thread": "chat"}}),
     ("POST", "/changes/store/grant", {"names": [], "arguments": ["user:eve", "read"], "options": {"thread": "chat"}}),

@@ -317,9 +317,9 @@ def test_a_shared_link_leads_to_its_page(served: ServedStore) -> None:
 
     # Another site has the link: its click sends no cookie, and the page that it gets leads to it again.
     clicked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-    page = served.request("GET", link, token=None, headers=clicked)
-    assert "Sign in" not in page.text
-    assert next_page(page) == link
+    answer = served.request("GET", link, token=None, headers=clicked)
+    assert "Sign in" not in answer.text
+    assert next_page(answer) == link
     own = {**signed_in(served), "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}
     assert served.request("GET", link, token=None, headers=own).status == 200
 
