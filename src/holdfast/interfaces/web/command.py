@@ -174,18 +174,21 @@ def _serve(
             where=f"--host {host}",
             hint=f"Use {_LOOPBACK}, or --plain-loopback",
         )
-    bound = bind_loopback(port) if local else [bind(host, port)]
-    address, number = address_of(bound[0]), bound[0].getsockname()[1]
-    shown = own[0] if own and not is_loopback(host) else address.rpartition(":")[0]  # 0.0.0.0 is no name for a browser
     if local:
-        shown = loopback_name(store)
-    url = f"http://{address if is_loopback(host) else f'{shown}:{number}'}/"
-    pages = f"http://{shown}:{number}/"
-    cookie_hosts = (shown, *(name for name in own if not is_loopback(name)))
+        name = loopback_name(store)
+    elif is_loopback(host):
+        name = f"[{host}]" if ":" in host else host
+    else:
+        name = own[0]  # 0.0.0.0 is no name that a browser can use
+    cookie_hosts = (name, *(each for each in own if not is_loopback(each)))
     options = ServiceOptions(write=write, hosts=(*ServiceOptions().hosts, *own), cookie_hosts=cookie_hosts, **further)
     authenticator = Authenticator(store, start_token=start_token)
     app = build_app(Service(store, options), authenticator, page_routes)
     with ExitStack() as stack:
+        bound = [stack.enter_context(each) for each in (bind_loopback(port) if local else [bind(host, port)])]
+        number = bound[0].getsockname()[1]
+        pages = f"http://{name}:{number}/"
+        url = f"http://{address_of(bound[0])}/" if is_loopback(host) else pages
         file: Path | None = None
         if start_token:
             file = stack.enter_context(token_file(number, authenticator.start_token))
