@@ -108,10 +108,12 @@ def check_pages(command: str) -> None:
     """It can be looked at in the browser."""
     assert command == "ui"
     arguments = [sys.executable, "-m", "holdfast", command, "--no-browser", "--port", "0"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "XDG_STATE_HOME": str(Path.cwd() / "state")}
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        line = process.stdout.readline()
         process.terminate()
+    assert re.fullmatch(r"http://\w+\.localhost:\d+/\n", line)
 
 
 def check_form(printed: str) -> None:
