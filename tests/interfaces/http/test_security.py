@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import http.client
 import os
 import select
 import socket
@@ -336,6 +337,87 @@ def test_clients_that_are_slow_to_send_are_dropped(filled: holdfast.Store, monke
             head += f"Authorization: Bearer {served.token}\r\nContent-Length: 100\r\n\r\n{{"
             connection.sendall(head.encode())
             assert b" 504 " in connection.recv(4096).split(b"\r\n")[0]
+
+
+def test_a_body_that_trickles_is_ended(filled: holdfast.Store) -> None:
+    with (
+        ServedStore(filled, write=True, timeout=0.5) as served,
+        socket.create_connection(("127.0.0.1", served.port), SECONDS) as connection,
+    ):
+        head = f"POST /api/v1/threads/chat/forks HTTP/1.1\r\nHost: {served.host}\r\nContent-Length: 100000\r\n"
+        connection.sendall(f"{head}Authorization: Bearer {served.token}\r\n\r\n".encode())
+        sent, until = 0, time.monotonic() + SECONDS
+        while time.monotonic() < until:  # each piece comes in time
+            if select.select([connection], [], [], 0.02)[0]:
+                break
+            connection.sendall(b"x")
+            sent += 1
+        assert b" 504 " in connection.recv(4096).split(b"\r\n")[0]
+        assert sent > 5
+
+
+def test_connections_of_strangers_make_room(filled: holdfast.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_STRANGERS_EACH", 5)
+    with ServedStore(filled) as served:
+        known = http.client.HTTPConnection("127.0.0.1", served.port, timeout=SECONDS)
+        headers = {"Authorization": f"Bearer {served.token}"}
+
+        def read() -> int:
+            known.request("GET", "/api/v1/threads", headers=headers)
+            response = known.getresponse()
+            response.read()
+            return response.status
+
+        assert read() == 200
+        connection = known.sock
+        strangers = [socket.create_connection(("127.0.0.1", served.port), SECONDS) for _ in range(9)]
+        closed = set[socket.socket]()
+        until = time.monotonic() + SECONDS
+        while len(closed) < 4:
+            assert time.monotonic() < until
+            closed |= {each for each in select.select(strangers, [], [], 1)[0] if _is_closed(each)}
+        assert closed == set(strangers[:4])  # the oldest
+        assert served.get(READ).status == 200
+        assert read() == 200
+        assert known.sock is connection  # whoever is known stays
+        for each in (*strangers, known):
+            each.close()
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_a_request_with_two_lengths_is_refused_and_the_connection_closed(writable: ServedStore) -> None:
+    head = f"POST /api/v1/threads/chat/forks HTTP/1.1\r\nHost: {writable.host}\r\n"
+    head += f"Authorization: Bearer {writable.token}\r\nContent-Type: application/json\r\n"
+    body = b'13\r\n{"branch": "twice"}\r\n0\r\n\r\n'
+    for lengths, status in (("Content-Length: 4\r\n", b" 400 "), ("", b" 201 ")):
+        with socket.create_connection(("127.0.0.1", writable.port), SECONDS) as connection:
+            connection.sendall(f"{head}{lengths}Transfer-Encoding: chunked\r\n\r\n".encode() + body)
+            answer = connection.recv(65536)
+            assert status in answer.split(b"\r\n")[0]
+            assert (b"and not both" in answer) == bool(lengths)
+            if lengths:
+                while connection.recv(65536):
+                    pass  # until the server closes it
+
+
+def test_a_request_that_is_given_up_is_one_line_in_the_log(
+    writable: ServedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = f"POST /api/v1/threads/chat/forks HTTP/1.1\r\nHost: {writable.host}\r\nContent-Length: 100\r\n"
+    with caplog.at_level("INFO"):
+        with socket.create_connection(("127.0.0.1", writable.port), SECONDS) as connection:
+            connection.sendall(f"{head}Authorization: Bearer {writable.token}\r\n\r\n{{".encode())
+        until = time.monotonic() + SECONDS
+        while "ended its request" not in caplog.text:
+            assert time.monotonic() < until
+    found = [each for each in caplog.records if each.name.startswith(("holdfast", "uvicorn"))]
+    assert [each.exc_info for each in found] == [None]
 
 
 def test_clients_that_are_slow_to_receive_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 from starlette.routing import Route as StarletteRoute
@@ -39,7 +39,7 @@ from holdfast.interfaces.http.events import EventHub
 from holdfast.interfaces.http.models import HealthModel, Problem
 from holdfast.interfaces.http.openapi import openapi_document
 from holdfast.interfaces.http.problems import MEDIA_TYPE, internal_problem, to_problem
-from holdfast.interfaces.http.protection import OWN_SITES, ProtectedApp, RateLimit, is_loopback, name_of
+from holdfast.interfaces.http.protection import CONNECTION, OWN_SITES, ProtectedApp, RateLimit, is_loopback, name_of
 from holdfast.interfaces.http.recording_routes import RECORDINGS
 from holdfast.interfaces.http.repeated_changes import RepeatedChanges, change_digest
 from holdfast.interfaces.http.routes import API, Route, decode_body, decode_params
@@ -116,6 +116,9 @@ class Server:
                 raise unauthenticated()
             caller = await self.checked(request, partial(self.authenticator.by_cookie, value))
         self._rate.take(caller.key)
+        connection = request.scope.get("state", {}).get(CONNECTION)
+        if connection is not None:
+            connection.keep()
         return caller
 
     def takes_cookies(self, request: Request) -> bool:
@@ -363,6 +366,9 @@ def reporting(endpoint: Endpoint) -> Endpoint:
             return await endpoint(request)
         except HoldfastError as error:
             return problem_response(to_problem(error))
+        except ClientDisconnect:
+            _log.info("a client ended its request before it was complete: %s %s", request.method, request.url.path)
+            return Response(status_code=400)  # which nobody gets
         except Exception:  # noqa: BLE001 - reported, not swallowed
             _log.exception("a request failed: %s %s", request.method, request.url.path)
             return problem_response(internal_problem())

@@ -63,9 +63,15 @@ FILE_ORIGIN = "null"
 OWN_SITES = ("same-origin", "none")
 """Where a browser says that a request of ours comes from: a page of ours, or its user, by a bookmark."""
 
+CONNECTION = "connection"
+"""Where the state of a request has its connection, if the server limits connections of strangers."""
+
 _SAFE = frozenset({"GET", "HEAD"})
 _MAX_BUCKETS = 10_000
 _PIECE = 64 << 10
+_SLOWEST = 10 << 10
+"""How many bytes of a body a client must send in a second, after the first seconds."""
+
 _BODIES = 4
 """So many of the largest bodies are received or worked on at a time."""
 
@@ -133,7 +139,7 @@ class ProtectedApp:
             await self._app(scope, limits.receive, limits.send)
         except HoldfastError as error:
             if not limits.started:
-                await send_problem(limits.send, error)
+                await send_problem(limits.send, error, close=isinstance(error, _FramingError))
         except asyncio.CancelledError:
             if not self._stops:
                 raise
@@ -166,9 +172,15 @@ class ProtectedApp:
             raise DeniedError("the request comes from another site", where=(origin or "")[:80], code="cross-site")
         if scope["method"] not in _SAFE and "cookie" in headers and "authorization" not in headers and origin is None:
             raise DeniedError("a change by a browser must say which site it comes from", code="cross-site")
+        if "content-length" in headers and "transfer-encoding" in headers:
+            raise _FramingError("a request has a Content-Length or a Transfer-Encoding, and not both")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > _MAX_DIGITS or int(length) > options.max_body:
             raise _body_too_large(options.max_body)
+
+
+class _FramingError(InvalidError):
+    """A proxy may see another end of the request than this server: nothing more is read from the connection."""
 
 
 def _body_too_large(limit: int) -> TooLargeError:
@@ -228,6 +240,7 @@ class _Transfer:
         self._receive = receive
         self._send = send
         self._size = 0
+        self._began = 0.0
         self._ended = False
         self.started = False
         """Whether the response has begun."""
@@ -235,8 +248,11 @@ class _Transfer:
     async def receive(self) -> MutableMapping[str, Any]:
         if self._ended:  # what follows is the end of the connection, for which one waits as long as it takes
             return await self._receive()
+        now = time.monotonic()
+        self._began = self._began or now
+        allowed = self._began + self._options.timeout + self._size / _SLOWEST - now
         try:
-            message = await asyncio.wait_for(self._receive(), self._options.timeout)
+            message = await asyncio.wait_for(self._receive(), min(self._options.timeout, allowed))
         except TimeoutError:
             raise RequestTimeoutError("the body of the request did not arrive in time") from None
         count = len(message.get("body", b""))
@@ -274,14 +290,15 @@ class _Transfer:
         await asyncio.wait_for(self._send(message), self._options.timeout)
 
 
-async def send_problem(send: Send, error: HoldfastError) -> None:
-    """Respond to a request with an error."""
+async def send_problem(send: Send, error: HoldfastError, *, close: bool = False) -> None:
+    """Respond to a request with an error, and `close` the connection."""
     problem = to_problem(error)
     body = msgspec.json.encode(problem)
     headers = [
         (b"content-type", MEDIA_TYPE.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
+        *([(b"connection", b"close")] if close else []),
         *([(b"retry-after", b"1")] if problem.status in (429, 503) else []),
         *([(b"www-authenticate", b"Bearer")] if problem.status == 401 else []),
     ]

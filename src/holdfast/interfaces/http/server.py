@@ -6,13 +6,14 @@ import asyncio
 import errno
 import resource
 import socket
+from collections import Counter
 from collections.abc import Callable
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast.errors import ConfigError
-from holdfast.interfaces.http.protection import ProtectedApp
+from holdfast.interfaces.http.protection import CONNECTION, ProtectedApp
 
 _HEADER_SECONDS = 10.0
 """How long a client may take to send the head of a request."""
@@ -20,19 +21,57 @@ _HEADER_SECONDS = 10.0
 _UNTAKEN_SECONDS = 30
 """How long a client may leave what was sent to it."""
 
+_STRANGERS_EACH = 256
+"""How many connections of one address may be open over which no token was shown."""
+
 _PORT_ATTEMPTS = 20
 
 _STOP_SECONDS = 2
 """How long open connections may take to end when the server stops."""
 
 
-class TimedProtocol(H11Protocol):
-    """HTTP/1.1 with a limit on how long the head of a request may take: uvicorn itself waits as long as it takes."""
+class Strangers:
+    """The connections over which nobody has shown a token yet: so many of an address, and so many in all. The oldest
+    one makes room, so that whoever has a token gets in while others hold connections open."""
 
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._all: dict[TimedProtocol, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    def add(self, connection: TimedProtocol, address: str) -> None:
+        """Count a new connection."""
+        if self._counts[address] >= _STRANGERS_EACH:
+            self._close(next(each for each, known in self._all.items() if known == address))
+        elif len(self._all) >= self._limit:
+            self._close(next(iter(self._all)))
+        self._all[connection] = address
+        self._counts[address] += 1
+
+    def remove(self, connection: TimedProtocol) -> None:
+        """Count a connection no longer: it has ended, or somebody is known."""
+        address = self._all.pop(connection, None)
+        if address is not None:
+            self._counts[address] -= 1
+            if not self._counts[address]:
+                del self._counts[address]
+
+    def _close(self, connection: TimedProtocol) -> None:
+        self.remove(connection)
+        connection.transport.abort()
+
+
+class TimedProtocol(H11Protocol):
+    """HTTP/1.1 with a limit on how long the head of a request may take, for which uvicorn itself waits as long as it
+    takes, and on how many connections strangers have."""
+
+    strangers: Strangers
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = {**self.app_state, CONNECTION: self}
+        self.strangers.add(self, str((transport.get_extra_info("peername") or ("",))[0]))
         connection = transport.get_extra_info("socket")
         if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             # What a client never takes would be held for it when the connection is closed.
@@ -46,7 +85,12 @@ class TimedProtocol(H11Protocol):
         else:
             self._stop_waiting()
 
+    def keep(self) -> None:
+        """Let the connection stay: a token was shown."""
+        self.strangers.remove(self)
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.strangers.remove(self)
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -106,10 +150,11 @@ class HttpServer(uvicorn.Server):
     """Serves an application on bound sockets. `run_bound` returns when it was stopped: by a signal, or by `stop`."""
 
     def __init__(self, app: ProtectedApp, max_connections: int, started: Callable[[], None] | None = None) -> None:
+        protocol = type("ServedProtocol", (TimedProtocol,), {"strangers": Strangers(max_connections // 2)})
         super().__init__(
             uvicorn.Config(
                 app,
-                http=TimedProtocol,
+                http=protocol,
                 ws="none",
                 lifespan="on",
                 log_level="warning",
