@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import TypeAlias, TypeVar
 
@@ -82,6 +83,10 @@ class LineTip(NamedTuple):
     """Whether nobody may append just now. Such a tip is not cached."""
     generation: int = 0
     """The generation of the store in which the line was last restored in place."""
+
+
+def _damaged_summary(line: Line, created: int) -> LineSummary:
+    return LineSummary(line, created, created, 0, 1, 0, None, damaged=True)
 
 
 class LineIndex:
@@ -214,15 +219,32 @@ class LineIndex:
         from holdfast.engine.hold_check import require_no_hold
 
         deletions = [Delete(space, tuple(line)) for line in lines for space in TABLES]
+        rebuilt = False
         while True:
-            conditions = await require_no_hold(self._backend, lines)
-            existed = any(each.columns is not None for each in conditions[: len(set(lines))])
+            try:
+                conditions = await require_no_hold(self._backend, lines)
+            except CorruptError:
+                if rebuilt or not await self._rebuild(lines):
+                    raise
+                rebuilt = True
+                continue
+            existed = rebuilt or any(each.columns is not None for each in conditions[: len(set(lines))])
             # Of lines that do not exist, something may be left all the same; nobody needs to know.
             commit = apply if apply is not None and existed else self._backend.apply
             if await commit([*conditions, *deletions]) is None:
                 break
         self._context.cache.drop_all(*lines)
         return existed
+
+    async def _rebuild(self, lines: Iterable[Line]) -> bool:
+        """Have the store rebuild those of some lines that are damaged. False if one stays as it is."""
+        for line in dict.fromkeys(lines):
+            try:
+                await self._backend.read([Get(LINES, [tuple(line)])])
+            except CorruptError:
+                if not await self._backend.rebuild_line(*line):
+                    return False
+        return True
 
     async def names(self, tenant: str, prefix: str = "", after: str = "") -> list[Line]:
         """Return all lines whose names start with a prefix and come after another name."""
@@ -246,7 +268,8 @@ class LineIndex:
         exist."""
         lines: list[Line] = []
         for line in (Line(tenant, name) for name in dict.fromkeys(threads)):
-            await self.info(line)  # raises if there is none
+            with suppress(CorruptError):  # which is reported when the line is read
+                await self.info(line)  # raises if there is none
             lines += await self.family(line)
         return list(dict.fromkeys(lines))
 
@@ -286,7 +309,14 @@ class LineIndex:
         except CorruptError:
             if len(lines) > 1:
                 return [summary for one in lines for summary in await self._listed([one])]
-            return [LineSummary(line, info.created, info.created, 0, 1, 0, None) for line, info in lines]
+            return [_damaged_summary(line, info.created) for line, info in lines]
+
+    async def describe(self, line: Line) -> LineSummary:
+        """Return the size and times of a line, which may be damaged."""
+        try:
+            return await self.summary(line)
+        except CorruptError:
+            return _damaged_summary(line, 0)
 
     async def summary(self, line: Line) -> LineSummary:
         """Return the size and times of a line."""

@@ -184,6 +184,7 @@ class LineSummary(NamedTuple):
     branches: int
     size: int
     latest: StepRef | None
+    damaged: bool = False
 
 
 class Branch(NamedTuple):

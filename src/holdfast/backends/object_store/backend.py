@@ -10,13 +10,14 @@ from typing import TypeVar
 from holdfast.backends.async_backend import PACE, LoopBackend, LoopTask, ServerInterrupted
 from holdfast.backends.distribution import Distribution
 from holdfast.backends.interface import Batch, Capabilities, Changes, Query, Row
+from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.change_finder import ChangeFinder, parse_since
 from holdfast.backends.object_store.formats import check_values
 from holdfast.backends.object_store.garbage_collection import GarbageCollector
 from holdfast.backends.object_store.object_storage import ObjectStorage, RetryingStorage, deadline_in
 from holdfast.backends.object_store.query import QueryRunner
 from holdfast.backends.object_store.rebuild import RebuiltShard, ShardRebuild
-from holdfast.backends.object_store.salvage import SalvagedShard
+from holdfast.backends.object_store.salvage import FIRST_ENTRY, SalvagedShard
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.transactions import ShardTransactions, find_shards
 from holdfast.backends.object_store.writer import ShardQueues
@@ -107,6 +108,14 @@ class ObjectStoreBackend(LoopBackend):
     async def rebuild(self, shard: str, stamp: str) -> RebuiltShard:
         """Rebuild a damaged shard from what is intact. Its objects are copied first."""
         return await self._run_once(lambda: self._opened().rebuild.rebuild(shard, stamp))
+
+    async def rebuild_line(self, tenant: str, line: str) -> bool:
+        shard = object_names.folder((tenant, line))
+        lost = (await self.salvage(shard)).lost
+        if set(lost) - {FIRST_ENTRY}:
+            return False  # it may have been a hold: that is never in the entry that creates a line
+        await self.rebuild(shard, "")
+        return True
 
     async def status(self) -> dict[str, int | float | str]:
         counts = await self._run_in_loop(self._request_counts)

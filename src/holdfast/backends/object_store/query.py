@@ -158,7 +158,13 @@ class QueryRunner:
         names = object_names.decode_name(tenant), object_names.decode_name(line)
         if names[0] is not None and names[1] is not None:
             return names[0], names[1]
-        view = await self._log.read_shard(f"{tenant}/{line}")
+        try:
+            view = await self._log.read_shard(f"{tenant}/{line}")
+        except CorruptError:
+            salvaged = await self._salvager.salvage(f"{tenant}/{line}")
+            if salvaged.names is None:
+                raise
+            return salvaged.names
         return view.names if view.token else None
 
     async def _run(self, shard_queries: Sequence[_ShardQuery]) -> list[list[Row]]:

@@ -234,7 +234,8 @@ class BackupCreator:
         writer = self._repository.pack_writer()
         base, known = (None, list[LineEntry]()) if chain.newest is None else await self._find_base(store)
         before = {entry.line: entry for entry in known}
-        moment, entries = await self._capture(writer, before, "" if base is None else base.token)
+        damaged = {Line(each.tenant, each.name) for each in (() if base is None else base.damaged)}
+        moment, entries = await self._capture(writer, before, "" if base is None else base.token, damaged)
         old = () if base is None else base.layers
         layers, found = await write_layers(self._repository, writer, old, before, entries)
         rings = await self._write_keys(store, () if base is None else base.keyrings, found)
@@ -274,14 +275,15 @@ class BackupCreator:
     # Lines ----------------------------------------------------------------------------------------------------
 
     async def _capture(
-        self, writer: PackWriter, before: Mapping[Line, LineEntry], token: str
+        self, writer: PackWriter, before: Mapping[Line, LineEntry], token: str, damaged: set[Line]
     ) -> tuple[Moment, dict[Line, _PendingEntry]]:
-        """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment."""
+        """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment. Also
+        what was damaged the last time: it still is, or a repair has changed no row."""
         entries = {line: _PendingEntry(entry, entry.chunks) for line, entry in before.items()}
         is_first = not token
         token, changed = await self._moments.start(token)
         self.had_gap = changed is None and not is_first
-        pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else changed
+        pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else changed | damaged
         settings = {Line(line.tenant, "") for line in (*before, *pending)} if self._reader.has_keys else set[Line]()
         """The lines with the keys of tenants, which the feed does not name."""
         for _ in range(_ROUNDS):
