@@ -288,7 +288,7 @@ class _Source:
             raise CorruptError(f"a text is not UTF-8: {error}", where=self.connection.filename) from error
         finally:
             if self.connection.in_transaction:
-                cursor.execute("ROLLBACK")
+                self.connection.execute("ROLLBACK")  # the cursor of a statement that failed fails again
 
     def rows_by_rowid(self, space: Table) -> Iterator[Row]:
         """Yield the readable rows of a table by row id, without an index; none of a table without row ids."""
