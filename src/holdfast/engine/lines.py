@@ -83,6 +83,8 @@ class LineTip(NamedTuple):
     """Whether nobody may append just now. Such a tip is not cached."""
     generation: int = 0
     """The generation of the store in which the line was last restored in place."""
+    has_branches: bool = False
+    """Whether there are branches besides the first one, as far as is known."""
 
 
 def _damaged_summary(line: Line, created: int) -> LineSummary:
@@ -143,7 +145,8 @@ class LineIndex:
             return None
         latest = StepRef.of(await find_head(self._context.unchecked, line, newest[0])) if newest else None
         sole = not branches and [row.key for row in newest] == [row.key for row in head]
-        tip = LineTip(info_of(lines[0]), latest, sole, is_paused(refs, self._context.clock), generation_of(line, refs))
+        info, paused = info_of(lines[0]), is_paused(refs, self._context.clock)
+        tip = LineTip(info, latest, sole, paused, generation_of(line, refs), bool(branches))
         if tip.is_paused:
             self._context.cache.drop(("line", line))
         else:
@@ -187,6 +190,7 @@ class LineIndex:
         cached = self.cached_tip(line)
         if cached is None:
             sole = parent is None and not point.branch
+            has_branches = not sole
         else:
             last = cached.point
             sole = (
@@ -195,7 +199,8 @@ class LineIndex:
                 and last == parent
                 and (last is None or last.id < point.id)
             )
-        self.remember(line, LineTip(info, point, sole))
+            has_branches = cached.has_branches or bool(point.branch)
+        self.remember(line, LineTip(info, point, sole, has_branches=has_branches))
 
     def new_info(self) -> LineInfo:
         """Return the row of a new line. Its version distinguishes it from earlier lines of the same name."""
