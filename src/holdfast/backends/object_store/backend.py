@@ -22,6 +22,7 @@ from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.transactions import ShardTransactions, find_shards
 from holdfast.backends.object_store.writer import ShardQueues
 from holdfast.backends.runtime.group_queue import batch_weight
+from holdfast.backends.runtime.loop_thread import notice_error
 from holdfast.errors import InvalidError, UnavailableError
 
 T = TypeVar("T")
@@ -165,13 +166,9 @@ class ObjectStoreBackend(LoopBackend):
         task = asyncio.ensure_future(self._apply_to_shards(opened, batch))
         opened.pending.add(task)
         task.add_done_callback(opened.pending.discard)
-        try:
-            # It may wait for other batches, each of which has as much time.
-            done, _ = await asyncio.wait([task], timeout=self._timeout + batch_weight(batch) / PACE)
-        finally:
-            if not task.done():
-                # Nobody waits for its result any more; asyncio would log an error as one that got lost.
-                task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        task.add_done_callback(notice_error)
+        # It may wait for other batches, each of which has as much time.
+        done, _ = await asyncio.wait([task], timeout=self._timeout + batch_weight(batch) / PACE)
         if not done:
             raise self._give_up_error("no answer came", sent=True)
         return task.result()

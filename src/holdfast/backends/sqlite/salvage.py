@@ -279,7 +279,9 @@ class _Source:
             found = [str(text) for (text,) in self.connection.execute("PRAGMA integrity_check")]
         except (apsw.Error, UnicodeDecodeError):
             return True
-        return any(not text.startswith(("ok", "row ", "wrong # of entries", "non-unique", *_OF_WORDS)) for text in found)
+        return any(
+            not text.startswith(("ok", "row ", "wrong # of entries", "non-unique", *_OF_WORDS)) for text in found
+        )
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         cursor = self.connection.cursor()
