@@ -22,7 +22,7 @@ from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
 from holdfast.interfaces.cli.prune import SizeType
 
 if TYPE_CHECKING:
-    from holdfast.maintenance import FollowStatus, OpenLock
+    from holdfast.maintenance import BackupPruneReport, FollowStatus, OpenLock
     from holdfast.store import BackupInfo, Backups, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -237,6 +237,8 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
     holdfast backup verify -r backups
     holdfast backup verify latest --level decode -r backups
     """
+    from holdfast.maintenance.backup.checker import NO_BACKUP
+
     backups = _open_any(session, repository)
     with session.progress("Verifying") as progress:
         report = backups.verify(backup, store=of, level=level, progress=progress)
@@ -251,11 +253,14 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
         for lock in report.locks:
             session.note(_describe_lock(lock))
         result = plural(len(report.findings), "finding") if report.findings else "OK"
+        result += f", {len(report.locks)} not finished" if report.locks else ""
         session.out.line(
             f"{plural(report.backups, 'backup')}, {plural(report.packs, 'pack')}, {size(report.bytes)}: {result}"
         )
-    if not report.ok:
+    if any(each.code != NO_BACKUP for each in report.findings):
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
+    if report.findings or report.locks:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
 
 
 @command("restore")
@@ -376,6 +381,9 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
 @click.option("--keep-weekly", type=_COUNT, metavar="N", help="Keep the last of each of the last N weeks.")
 @click.option("--keep-monthly", type=_COUNT, metavar="N", help="Keep the last of each of the last N months.")
 @click.option("--keep-yearly", type=_COUNT, metavar="N", help="Keep the last of each of the last N years.")
+@click.option(
+    "--keep-label", "keep_labels", multiple=True, metavar="PATTERN", help="Keep those with a matching reason."
+)
 @click.option("--max-size", "max_bytes", type=SizeType(), metavar="SIZE", help="Drop the oldest until the rest fits.")
 @click.option("--grace", default="1d", show_default=True, metavar="AGE", help="How long unused packs stay.")
 @click.option(
@@ -410,7 +418,7 @@ def prune(
     holdfast backup prune --keep-last 24 --keep-daily 30 --keep-monthly 12 --dry-run -r backups
     """
     backups = _open_any(session, repository) if dry_run else _open_to_record(session, repository)
-    given = {name: value for name, value in rules.items() if value is not None}
+    given = {name: value for name, value in rules.items() if value not in (None, ())}
     planned = backups.prune(store=of, grace=grace, max_unused=max_unused, dry_run=True, **given)
     if not dry_run:
         session.confirm(f"Remove {plural(planned.removed, 'backup')} permanently?", yes=yes)
@@ -422,7 +430,13 @@ def prune(
         locks = {name: [each.name for each in getattr(report, name)] for name in ("locks", "broken")}
         unreadable = [each._asdict() for each in report.unreadable]
         session.emit({**report._asdict(), "verdicts": verdicts, **locks, "unreadable": unreadable})
-        return
+    else:
+        _show_prune(session, report, dry_run=dry_run, grace=grace)
+    if report.excess:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+def _show_prune(session: CliContext, report: BackupPruneReport, *, dry_run: bool, grace: str) -> None:
     for each in report.verdicts:
         word = "keep" if each.kept else "would remove" if dry_run else "removed"
         session.out.line(f"{word} {each.id}: {', '.join(each.reasons)}")
@@ -434,6 +448,9 @@ def prune(
         session.warn(f"Backup {lost.id} cannot be read, so no pack was deleted: {lost.what}")
     for lock in report.locks:
         session.note(_describe_lock(lock))
+    if report.excess:
+        stay = "; ".join(f"{each.id} ({', '.join(each.reasons)})" for each in report.verdicts if each.kept)
+        session.warn(f"What has to stay is {size(report.excess)} over --max-size: {stay}")
 
 
 @command("freeze")

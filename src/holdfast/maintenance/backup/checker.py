@@ -35,6 +35,9 @@ from holdfast.maintenance.backup.repacker import pack_map
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.backup.store_record import find_loss, own_chains
 
+NO_BACKUP = "no-backup"
+"""The code of the finding that a repository has no backup, which is no damage."""
+
 _DAMAGE = (CorruptError, UnsupportedError, NotFoundError)
 _AFFECTED = 20
 """How many steps of a damaged line are named."""
@@ -99,6 +102,8 @@ class RepositoryChecker:
             await self._backup(backup, level)
             if self._progress is not None:
                 self._progress(number, len(backups), backup.id)
+        if not backups:
+            self._add(NO_BACKUP, "there is no backup that could be restored", self._repository.where)
         if store is None and only is None:
             await self._objects()
             await self._records(backups)
