@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import CorruptError
 from holdfast.interfaces.cli.exit_codes import FINDINGS, OK
 from holdfast.maintenance.backup.repository import Repository
@@ -89,7 +90,7 @@ def test_a_limit_that_cannot_be_met_says_what_keeps_it(store: Store, url: str, r
 
 def test_other_reasons_keep_nothing(store: Store, repository: Path) -> None:
     backups = store.backups(repository)
-    for reason in ("release-1", "daily", ""):
+    for reason in ("release-1", "daily", "migration of nothing"):
         store.put("t", {"reason": reason})
         backups.create(reason=reason)
     store.put("t", {"reason": "last"})
@@ -128,3 +129,37 @@ def test_a_repository_without_a_backup_is_not_ok(
     told = kit.run("backup", "verify", "-r", repository, store=url)
     assert told.code == FINDINGS
     assert told.out.strip().endswith("OK, 1 not finished")
+
+
+@pytest.mark.parametrize("hide_names", [False, True])
+def test_reasons_of_an_encrypted_store_are_sealed(repository: Path, tmp_path: Path, hide_names: bool) -> None:
+    encryption = Encryption(LocalKeys(generate_key()), hide_names=hide_names)
+    with holdfast.open(tmp_path / "secret.db", encryption=encryption) as store:
+        backups = store.backups(repository)
+        for number, reason in enumerate(("before the merger", "", "daily", "")):
+            store.put("chat", {"n": number})
+            backups.create(reason=reason)
+        backups.pin("3", reason="for the merger")
+        assert [each.reason for each in backups.list()] == ["before the merger", "", "daily", ""]
+        with holdfast.open("memory://") as stranger:
+            found = stranger.backups(repository)
+            assert [each.reason for each in found.list()] == ["(sealed)", "", "(sealed)", ""]
+            kept = found.prune(keep_labels=["before *"], dry_run=True).verdicts
+            assert [each.kept for each in kept] == [True, False, True, True], "nobody knows what they say"
+        decided = backups.prune(keep_labels=["before *"]).verdicts
+        assert [each.reasons for each in decided if each.kept] == [
+            ("label before the merger",),
+            ("pinned: for the merger",),
+            ("latest",),
+        ]
+    with holdfast.open(tmp_path / "restored.db", encryption=encryption) as other:
+        other.backups(repository).restore("latest")
+        assert other.get("chat").state == {"n": 3}
+        assert other.maintenance.verify().ok
+
+
+def test_reasons_of_a_plain_store_are_readable(store: Store, repository: Path) -> None:
+    store.put("t", {})
+    store.backups(repository).create(reason="before the merger")
+    with holdfast.open("memory://") as stranger:
+        assert [each.reason for each in stranger.backups(repository).list()] == ["before the merger"]

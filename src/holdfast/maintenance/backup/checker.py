@@ -102,7 +102,7 @@ class RepositoryChecker:
             await self._backup(backup, level)
             if self._progress is not None:
                 self._progress(number, len(backups), backup.id)
-        if not backups:
+        if not backups and not self._found:
             self._add(NO_BACKUP, "there is no backup that could be restored", self._repository.where)
         if store is None and only is None:
             await self._objects()

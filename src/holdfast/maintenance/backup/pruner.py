@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -23,6 +23,7 @@ from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.backup.format import KINDS, SWEEPS, Repack, Sweep, pack_name
 from holdfast.maintenance.backup.holds import HeldData, Holds, holds_of_backup
 from holdfast.maintenance.backup.keyring import shred_keys, sweep_rings
+from holdfast.maintenance.backup.reasons import UNKNOWN
 from holdfast.maintenance.backup.records import check_frozen, pins_of, record_action
 from holdfast.maintenance.backup.repacker import Repacker, pack_map
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, OpenLock, Repository, UnreadableBackup
@@ -109,11 +110,13 @@ class RepositoryPruner:
         now: int,
         holds: Mapping[str, Holds] = MappingProxyType({}),
         max_unused: float = MAX_UNUSED,
+        open_reason: Callable[[str], Awaitable[str]],
     ) -> None:
         """`grace` is how many nanoseconds a pack stays after nothing needs it. `holds` has the legal holds of stores
         that are open, by id; those of others are as in their newest backups. Packs of which a part greater than
-        `max_unused` is not needed are repacked."""
+        `max_unused` is not needed are repacked. `open_reason` opens the reasons of backups and pins."""
         self._repository = repository
+        self._open_reason = open_reason
         self._max_unused = check_max_unused(max_unused)
         self._holds = holds
         self._storage = repository.storage
@@ -194,18 +197,23 @@ class RepositoryPruner:
         return (await pack_map(self._repository)).size(packs) + sum(each.size for each in backups)
 
     async def _decide(self, policy: Retention, store: str, backups: Sequence[Backup]) -> list[BackupVerdict]:
-        pins = await pins_of(self._repository, store)
+        pinned = await pins_of(self._repository, store)
+        pins = {number: await self._open_reason(reason) for number, reason in pinned.items()}
+        reasons = {each.manifest.number: await self._open_reason(each.manifest.reason) for each in backups}
         migrations = [each.manifest.number for each in backups if each.manifest.reason == MIGRATION][-1:]
 
-        def is_kept(reason: str) -> bool:
-            return any(fnmatchcase(reason, pattern) for pattern in policy.keep_labels)
-
+        # Those of checkpoints are kept anyway, but most reasons of backups are no reason to keep them. One that nobody
+        # can read may be.
+        labels = {
+            number: reason
+            for number, reason in reasons.items()
+            if any(reason == UNKNOWN or fnmatchcase(reason, pattern) for pattern in policy.keep_labels)
+        }
         candidates = [
             RetentionCandidate(
                 each.manifest.time,
                 f"{each.manifest.number:010d}",
-                # Those of checkpoints are kept anyway, but most reasons of backups are no reason to keep them.
-                labels=tuple({each.manifest.reason} if is_kept(each.manifest.reason) else ()),
+                labels=(labels[each.manifest.number],) if each.manifest.number in labels else (),
                 pins=(
                     *((pins[each.manifest.number],) if each.manifest.number in pins else ()),
                     *(("last before a migration",) if each.manifest.number in migrations else ()),
