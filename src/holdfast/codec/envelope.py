@@ -319,7 +319,7 @@ def _check(body: bytes, context: RecordContext) -> bytes:
 
 def _has_checksum(body: bytes) -> bool:
     """Return whether a body is a record of this release with a checksum."""
-    return len(body) >= _EMPTY_SIZE and body.startswith(_PREFIX) and body[_PROTECTION] == Protection.CHECKSUM
+    return len(body) >= _EMPTY_SIZE and body.startswith(_PREFIX) and body[_PROTECTION : _PROTECTION + 1] == b"\0"
 
 
 def _checksum(record: bytes, context: bytes) -> bytes:
