@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -160,7 +161,7 @@ def test_a_flipped_bit_in_the_index_or_in_a_view_is_found_and_repaired(path: Pat
         assert opened.maintenance.verify().ok
     connection = apsw.Connection(str(path))
     connection.pragma("wal_checkpoint", "truncate")
-    blocks = connection.execute("SELECT id, block FROM words_index_data").fetchall()
+    blocks: list[Any] = connection.execute("SELECT id, block FROM words_index_data").fetchall()
     connection.close()
     data = path.read_bytes()
     places = [

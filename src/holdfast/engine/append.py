@@ -403,21 +403,14 @@ class Appender:
             if request.new_branch:
                 await self._lines.check_free(line, request.new_branch)
             position, branches = Position(max(await self._lines.free_branch(line), batch.free_branch(line)), 0), True
-            if line not in batch.new_versions:
-                info = info._replace(version=info.version + 1)
-                conditions.append(Put(LINES, info_row(line, info)))
-                batch.new_versions.add(line)
         elif number is not None and parent is not None and parent.branch != number:
             position = Position(number, 0)  # the branch's first own step
-        if request.id and tip.has_branches and line not in batch.new_versions:
-            # Else another writer could give the same id to a step on another branch.
-            info = info._replace(version=info.version + 1)
-            conditions.append(Put(LINES, info_row(line, info)))
-            batch.new_versions.add(line)
         head = batch.head(line) if batch.results else None
         move = await self._head_moves.place(request, tip, head, parent, number, opens=branches)
         left = move.switched_from
-        if move.to_other_branch and line not in batch.new_versions:
+        # Without a new version, another writer could give the same id to a step on another branch.
+        renewed = branches or move.to_other_branch or (request.id and tip.has_branches)
+        if renewed and line not in batch.new_versions:
             switched_from = info.switched_from if left is None else left.id
             info = info._replace(version=info.version + 1, switched_from=switched_from)
             conditions.append(Put(LINES, info_row(line, info)))

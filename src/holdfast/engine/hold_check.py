@@ -38,6 +38,26 @@ async def require_no_hold(backend: Backend, lines: Iterable[Line]) -> list[Expec
     return [_unchanged(line, rows) for line, rows in zip(every, found[: len(every)], strict=True)]
 
 
+async def deletion_conditions(backend: Backend, lines: Sequence[Line]) -> tuple[list[Expect], bool]:
+    """Return the conditions as `require_no_hold` does, of lines that are to be deleted, and whether the store had to
+    rebuild one first, since it is damaged."""
+    try:
+        return await require_no_hold(backend, lines), False
+    except CorruptError:
+        for line in dict.fromkeys(lines):
+            if await _is_unreadable(backend, line) and not await backend.rebuild_line(*line):
+                raise
+        return await require_no_hold(backend, lines), True
+
+
+async def _is_unreadable(backend: Backend, line: Line) -> bool:
+    try:
+        await backend.read([Get(LINES, [tuple(line)])])
+    except CorruptError:
+        return True
+    return False
+
+
 def _unchanged(line: Line, rows: Sequence[Row]) -> Expect:
     """Return the condition that a line is as it was read."""
     if not rows:

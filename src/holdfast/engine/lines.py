@@ -83,12 +83,7 @@ class LineTip(NamedTuple):
     """Whether nobody may append just now. Such a tip is not cached."""
     generation: int = 0
     """The generation of the store in which the line was last restored in place."""
-    has_branches: bool = False
-    """Whether there are branches besides the first one, as far as is known."""
-
-
-def _damaged_summary(line: Line, created: int) -> LineSummary:
-    return LineSummary(line, created, created, 0, 1, 0, None, damaged=True)
+    has_branches: bool = False  # besides the first one, as far as is known
 
 
 class LineIndex:
@@ -190,7 +185,6 @@ class LineIndex:
         cached = self.cached_tip(line)
         if cached is None:
             sole = parent is None and not point.branch
-            has_branches = not sole
         else:
             last = cached.point
             sole = (
@@ -199,8 +193,8 @@ class LineIndex:
                 and last == parent
                 and (last is None or last.id < point.id)
             )
-            has_branches = cached.has_branches or bool(point.branch)
-        self.remember(line, LineTip(info, point, sole, has_branches=has_branches))
+        branches = not sole if cached is None else cached.has_branches or point.branch > 0
+        self.remember(line, LineTip(info, point, sole, has_branches=branches))
 
     def new_info(self) -> LineInfo:
         """Return the row of a new line. Its version distinguishes it from earlier lines of the same name."""
@@ -216,23 +210,17 @@ class LineIndex:
 
     def new_version(self, line: Line, info: LineInfo) -> list[Change]:
         """Return the condition that a line is unchanged, and a change of its version, which invalidates cached tips."""
-        renewed_info = info._replace(version=info.version + 1)
-        return [self.line_unchanged(line, info), Put(LINES, info_row(line, renewed_info))]
+        return [self.line_unchanged(line, info), Put(LINES, info_row(line, info._replace(version=info.version + 1)))]
 
     async def delete(self, *lines: Line, apply: Apply | None = None) -> bool:
         """Delete lines and all that belongs to them. False if there were none. `DeniedError` if one is on hold."""
-        from holdfast.engine.hold_check import require_no_hold
+        from holdfast.engine.hold_check import deletion_conditions
 
         deletions = [Delete(space, tuple(line)) for line in lines for space in TABLES]
-        rebuilt = False
+        rebuilt = False  # a line that was damaged has no row any more, and was there
         while True:
-            try:
-                conditions = await require_no_hold(self._backend, lines)
-            except CorruptError:
-                if rebuilt or not await self._rebuild(lines):
-                    raise
-                rebuilt = True
-                continue
+            conditions, was_damaged = await deletion_conditions(self._backend, lines)
+            rebuilt |= was_damaged
             existed = rebuilt or any(each.columns is not None for each in conditions[: len(set(lines))])
             # Of lines that do not exist, something may be left all the same; nobody needs to know.
             commit = apply if apply is not None and existed else self._backend.apply
@@ -240,16 +228,6 @@ class LineIndex:
                 break
         self._context.cache.drop_all(*lines)
         return existed
-
-    async def _rebuild(self, lines: Iterable[Line]) -> bool:
-        """Have the store rebuild those of some lines that are damaged. False if one stays as it is."""
-        for line in dict.fromkeys(lines):
-            try:
-                await self._backend.read([Get(LINES, [tuple(line)])])
-            except CorruptError:
-                if not await self._backend.rebuild_line(*line):
-                    return False
-        return True
 
     async def names(self, tenant: str, prefix: str = "", after: str = "") -> list[Line]:
         """Return all lines whose names start with a prefix and come after another name."""
@@ -273,7 +251,7 @@ class LineIndex:
         exist."""
         lines: list[Line] = []
         for line in (Line(tenant, name) for name in dict.fromkeys(threads)):
-            with suppress(CorruptError):  # which is reported when the line is read
+            with suppress(CorruptError):  # it is reported when the line is read
                 await self.info(line)  # raises if there is none
             lines += await self.family(line)
         return list(dict.fromkeys(lines))
@@ -314,14 +292,7 @@ class LineIndex:
         except CorruptError:
             if len(lines) > 1:
                 return [summary for one in lines for summary in await self._listed([one])]
-            return [_damaged_summary(line, info.created) for line, info in lines]
-
-    async def describe(self, line: Line) -> LineSummary:
-        """Return the size and times of a line, which may be damaged."""
-        try:
-            return await self.summary(line)
-        except CorruptError:
-            return _damaged_summary(line, 0)
+            return [LineSummary.of_damaged(line, info.created) for line, info in lines]
 
     async def summary(self, line: Line) -> LineSummary:
         """Return the size and times of a line."""

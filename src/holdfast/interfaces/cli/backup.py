@@ -237,8 +237,6 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
     holdfast backup verify -r backups
     holdfast backup verify latest --level decode -r backups
     """
-    from holdfast.maintenance.backup.checker import NO_BACKUP
-
     backups = _open_any(session, repository)
     with session.progress("Verifying") as progress:
         report = backups.verify(backup, store=of, level=level, progress=progress)
@@ -257,7 +255,7 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
         session.out.line(
             f"{plural(report.backups, 'backup')}, {plural(report.packs, 'pack')}, {size(report.bytes)}: {result}"
         )
-    if any(each.code != NO_BACKUP for each in report.findings):
+    if report.is_damaged:
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
     if report.findings or report.locks:
         raise click.exceptions.Exit(exit_codes.FINDINGS)

@@ -35,8 +35,7 @@ from holdfast.maintenance.backup.repacker import pack_map
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.backup.store_record import find_loss, own_chains
 
-NO_BACKUP = "no-backup"
-"""The code of the finding that a repository has no backup, which is no damage."""
+_NO_BACKUP = "no-backup"
 
 _DAMAGE = (CorruptError, UnsupportedError, NotFoundError)
 _AFFECTED = 20
@@ -72,6 +71,11 @@ class RepositoryReport(NamedTuple):
         """Whether there are no findings."""
         return not self.findings
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something is not as it was written. A repository without a backup is not damaged."""
+        return any(each.code != _NO_BACKUP for each in self.findings)
+
 
 class RepositoryChecker:
     """Verifies backups of a repository. Needs no store, except to know how its rows are stored."""
@@ -103,7 +107,7 @@ class RepositoryChecker:
             if self._progress is not None:
                 self._progress(number, len(backups), backup.id)
         if not backups and not self._found:
-            self._add(NO_BACKUP, "there is no backup that could be restored", self._repository.where)
+            self._add(_NO_BACKUP, "there is no backup that could be restored", self._repository.where)
         if store is None and only is None:
             await self._objects()
             await self._records(backups)
