@@ -487,7 +487,7 @@ def test_sqlite_answers_questions_about_them(tmp_path: Path) -> None:
 # On every store, and under LangGraph ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", mostly_nightly(DURABLE, daily=["sqlite", "file", "postgres", "mongodb"]))
+@pytest.mark.parametrize("kind", mostly_nightly(DURABLE, daily=["sqlite", "postgres", "mongodb"]))
 def test_rows_are_right_in_every_store(kind: str, tmp_path: Path) -> None:
     on = backend_at(place(kind, tmp_path))
     store = showing(on, fold_every=4)

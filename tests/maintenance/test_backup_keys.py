@@ -25,6 +25,7 @@ from tests.interfaces.cli import kit
 from tests.maintenance.test_backup import LARGE, contents, files, fill
 from tests.security.encryption.planted import contents_of, find_planted
 from tests.security.encryption.test_rotation import a_week_later
+from tests.support.nightly import mostly_nightly
 
 SECRET = "the code of the vault is swordfish"
 MASTER, BACKUP = LocalKeys(generate_key()), LocalKeys(generate_key())
@@ -109,7 +110,7 @@ def test_an_object_under_another_name_is_tampered(repository: Path) -> None:
         assert error.value.code == "tampered"
 
 
-@pytest.mark.parametrize("keys", [BACKUP, None], ids=["encrypted", "plain"])
+@pytest.mark.parametrize("keys", mostly_nightly([BACKUP, None], daily=[BACKUP]), ids=["encrypted", "plain"])
 def test_a_sealed_store_stays_sealed_and_comes_back(
     store: Store, keys: LocalKeys | None, repository: Path, tmp_path: Path
 ) -> None:

@@ -338,8 +338,12 @@ def killed() -> HoldfastError:
     raise _Killed
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("way_back", [False, True])
+@pytest.mark.parametrize(
+    ("when", "way_back"),
+    mostly_nightly(
+        [*itertools.product(["before", "after"], [False, True])], daily=[("before", True), ("after", False)]
+    ),
+)
 def test_a_run_that_is_killed_at_any_write_is_resumed_or_rolled_back(when: Any, way_back: bool) -> None:
     """At every write to the store, until there is none left to strike."""
     struck, stride = 0, by_day(1, 2)

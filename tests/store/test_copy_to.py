@@ -103,7 +103,7 @@ def check_same(source: Store, target: Store) -> None:
 # All of it --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("to", mostly_nightly(DURABLE, daily=[kind for kind in DURABLE if kind != "pgbouncer"]))
+@pytest.mark.parametrize("to", mostly_nightly(DURABLE, daily=["sqlite", "file", "postgres", "redis"]))
 def test_a_store_is_copied_to_another_of_any_kind_and_back(to: str, tmp_path: Path) -> None:
     source, back = store_on(MemoryBackend(), fold_every=4), store_on(MemoryBackend())
     fill(source)
