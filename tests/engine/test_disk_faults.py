@@ -41,8 +41,8 @@ def save_until_it_fails(store: Store) -> tuple[list[str], HoldfastError | None]:
     return saved, None
 
 
-_STRIDES = {kind: 24 if kind in ("disk full", "write error") else 6 for kind in FAULTS}
-"""Of the points at which a fault can strike, the ordinary run tries every sixth or twenty-fourth."""
+_STRIDES = {kind: 12 if kind in ("disk full", "write error") else 3 for kind in FAULTS}
+"""Of the points at which a fault can strike, the ordinary run tries every third or twelfth."""
 
 
 @pytest.mark.parametrize(

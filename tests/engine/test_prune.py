@@ -345,7 +345,7 @@ def test_a_writer_that_is_always_ahead(shared: Backend) -> None:
 
 
 def test_killed_at_any_point(fresh: Backends) -> None:
-    shared, left, stride = fresh(), Counter[int](), by_day(1, 3)
+    shared, left, stride = fresh(), Counter[int](), by_day(1, 2)
     for lives in range(0, 1000, stride):
         store = filled(shared)
         before = Picture(store)
@@ -371,7 +371,7 @@ def test_killed_at_any_point(fresh: Backends) -> None:
     assert left[6] >= 2 // stride, "killed after it"
 
 
-@pytest.mark.parametrize("cuts", mostly_nightly([20, 300], daily=[20]))
+@pytest.mark.parametrize("cuts", mostly_nightly([40, 300], daily=[40]))
 def test_power_cuts(cuts: int) -> None:
     states: dict[str, Any] = {}
     dropped = ("0", "2", "5", "7", "80")
