@@ -52,7 +52,10 @@ if TYPE_CHECKING:
 _ROUNDS = 5
 """How often it is searched again for what others stored meanwhile."""
 
-_RETAINED = "records of the audit: who did what to which name, and when, without content"
+_RETAINED = (
+    "records of the audit: who did what to which name, and when, without content",
+    "names in lines that others share: of branches, tags, labels, durable steps, timers, signals and versions",
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class ErasureReport:
     rewritten: Mapping[str, int]
     """From how many lines that others share, by kind, the person's data was removed."""
     names: tuple[str, ...] = ()
-    """Of a dry run, what would be deleted or rewritten: `thread chat-1`."""
+    """Of a dry run, what would be deleted or rewritten: `delete thread chat-1`, `rewrite thread group`."""
     held: tuple[str, ...] = ()
     """Of a dry run, what a legal hold protects: as long as there is one, nothing is erased."""
     certificate: Certificate | None = None
@@ -132,8 +135,9 @@ class Eraser:
         erased["artifacts"] += len(found.artifacts)
         erased["session records"] += len(found.sessions)
         rewritten = Counter(_COUNTED[line_kind(line.name)] for line in found.steps)
-        names = [*map(_describe, found.every_line), *(f"artifact {id}" for id in found.artifacts)]
-        names += [f"session {id}" for id in found.sessions]
+        whole = [*map(_describe, found.lines), *(f"artifact {id}" for id in found.artifacts)]
+        whole += [f"session {id}" for id in found.sessions]
+        names = [*(f"delete {each}" for each in whole), *(f"rewrite {_describe(line)}" for line in found.steps)]
         return ErasureReport(self._subject, True, _sorted(erased), _sorted(rewritten), tuple(names), tuple(held))
 
     # Erasing ------------------------------------------------------------------------------------------------------
@@ -274,7 +278,7 @@ class Eraser:
             _sorted(erased),
             _sorted(rewritten),
             keys,
-            retained=(_RETAINED, *await self._rights()),
+            retained=(*_RETAINED, *await self._rights()),
             unreachable=tuple(remains),
         ).sign(signer)
         if owns_tenant:  # it has the name of the person
