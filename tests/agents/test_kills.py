@@ -35,7 +35,7 @@ from tests.agents.kills import (
     vanish,
 )
 from tests.agents.workers import path
-from tests.support.nightly import by_day, mostly_nightly
+from tests.support.nightly import mostly_nightly
 
 HALF = [scene for scene in SCENES if scene.batches == 2]
 """Those that may be left half-done."""
@@ -242,7 +242,7 @@ def gone_again(scene: Scene, how: OnIncomplete, first: int, step: int) -> None:
 
 
 def test_gone_again_at_some_places_of_the_next_start(subtests: pytest.Subtests) -> None:
-    for number, scene in list(enumerate(RESOLVED))[:: by_day(1, 3)]:
+    for number, scene in enumerate(RESOLVED):
         how = HOW[number % len(HOW)]
         with subtests.test(scene=scene.name, how=how):
             gone_again(scene, how, number, 6 * len(RESOLVED))

@@ -36,7 +36,6 @@ from tests.agents.kills import (
     vanish,
 )
 from tests.agents.workers import path
-from tests.support.nightly import by_day
 
 each_scene = pytest.mark.parametrize("scene", TRANSFERS, ids=[scene.name.replace(" ", "-") for scene in TRANSFERS])
 ORDERS = ("ab", "ba")
@@ -273,7 +272,7 @@ def check_third(after: After, batches: int, how: OnIncomplete, order: str) -> No
 
 
 def test_gone_again_at_some_places_of_the_next_start(subtests: pytest.Subtests) -> None:
-    for number, (batches, how, order) in list(enumerate(AGAIN))[:: by_day(1, 3)]:
+    for number, (batches, how, order) in enumerate(AGAIN):
         with subtests.test(batches=batches, how=how, order=order):
             gone_again(batches, how, order, number, 47)
 
