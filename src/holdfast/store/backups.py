@@ -194,13 +194,17 @@ class BackupOperations(Generic[Opened]):
         With a `level`, as that of `maintenance.verify`, every line is verified, too, as if it were restored.
         """
         from holdfast.maintenance.backup.checker import RepositoryChecker
+        from holdfast.maintenance.backup.records import record_damage
         from holdfast.maintenance.verify.verifier import level_of
 
         async with self._open() as repository:
             only = None if backup is None else await self._find(repository, backup, store)
             checker = RepositoryChecker(repository, self._handle.engine, progress)
             chosen = None if store is None else await repository.pick_store(store)
-            return await checker.check(chosen, only, None if level is None else level_of(level), self._handle.tenant)
+            report = await checker.check(chosen, only, None if level is None else level_of(level), self._handle.tenant)
+            if not report.ok:
+                await record_damage(repository, report.findings[0].what, self._handle.now())
+            return report
 
     @sync_and_async
     async def restore(

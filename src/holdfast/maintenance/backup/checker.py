@@ -7,6 +7,7 @@ from collections.abc import Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
 
+from holdfast.backends.runtime.drivers import Pause
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.integrity.verify import verify as verify_line
@@ -16,19 +17,20 @@ from holdfast.engine.types import Progress
 from holdfast.errors import CorruptError, DeniedError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import (
     BACKUPS,
-    HEADER,
+    COPIES,
     KEYS,
     KINDS,
     NOTICES,
     PACKS,
     REPOSITORY,
     WITHDRAWALS,
+    Kind,
     LineEntry,
-    open_object,
+    copy_name,
     pack_name,
 )
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
-from holdfast.maintenance.backup.packs import PACK
+from holdfast.maintenance.backup.packs import check_pack
 from holdfast.maintenance.backup.reader import backup_engine, loader_of
 from holdfast.maintenance.backup.records import list_records, noticed_names
 from holdfast.maintenance.backup.repacker import pack_map
@@ -36,6 +38,7 @@ from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.backup.store_record import find_loss, own_chains
 
 _DAMAGE = (CorruptError, UnsupportedError, NotFoundError)
+_PAUSE = 0.3
 _AFFECTED = 20
 """How many steps of a damaged line are named."""
 
@@ -70,6 +73,29 @@ class RepositoryReport(NamedTuple):
         return not self.findings
 
 
+async def find_problems(repository: Repository, kind: Kind, name: str) -> dict[str, str]:
+    """Read a small object, and its copy, if it is stored twice. Returns what is wrong with each, or nothing, by name;
+    an empty result if neither exists."""
+    for is_last in (False, True):
+        found: dict[str, str] = {}
+        missing: list[str] = []
+        for place in (name, copy_name(name)) if kind.is_copied else (name,):
+            data = await repository.storage.get(place)
+            if data is None:
+                missing.append(place)
+                continue
+            try:
+                repository.decode_object(kind.mark, name, data, kind.type, place)
+                found[place] = ""
+            except _DAMAGE as error:
+                found[place] = error.what
+        if not missing or not found:
+            break  # both may have been deleted meanwhile
+        if not is_last:
+            await Pause(_PAUSE)  # whoever created the one may be about to create the other
+    return found | dict.fromkeys(missing if found else (), "one of the two copies of an object is missing")
+
+
 class RepositoryChecker:
     """Verifies backups of a repository. Needs no store, except to know how its rows are stored."""
 
@@ -100,6 +126,7 @@ class RepositoryChecker:
             if self._progress is not None:
                 self._progress(number, len(backups), backup.id)
         if store is None and only is None:
+            await self._page_copies(backups)
             await self._objects()
             await self._records(backups)
         locks, _ = await self._repository.locks()
@@ -129,22 +156,30 @@ class RepositoryChecker:
                 self._add(problem.code, problem.what, problem.where)
 
     async def _objects(self) -> None:
-        """Read all small objects that nothing else reads."""
+        """Read all small objects, and the copies of those that are stored twice."""
         for folder, kind in KINDS.items():
-            if folder in (REPOSITORY, BACKUPS, KEYS):
-                continue
-            for info in await self._repository.storage.list_objects(folder):
-                try:
-                    await self._repository.read_object(kind.mark, info.name, kind.type)
-                except NotFoundError:
-                    continue  # deleted meanwhile
-                except _DAMAGE as error:
-                    self._add("damaged-object", error.what, error.where)
+            listed = await self._repository.storage.list_objects(folder)
+            for name in [REPOSITORY] if folder == REPOSITORY else [info.name for info in listed]:
+                problems = await find_problems(self._repository, kind, name)
+                if all(problems.values()) and folder in (BACKUPS, KEYS):
+                    continue  # it is found elsewhere
+                code = "damaged-object" if all(problems.values()) else "damaged-copy"
+                for place, what in problems.items():
+                    if what:
+                        self._add(code, what, f"{self._repository.where}/{place}")
         if self._repository.key is not None:
             from holdfast.maintenance.backup.repository_key import damaged_keys
 
             for each in await damaged_keys(self._repository.storage, self._repository.info):
                 self._add("damaged-key", f"a master key of the repository cannot be read: {each.what}", each.where)
+
+    async def _page_copies(self, backups: Sequence[Backup]) -> None:
+        """Look for the copies of the lists of lines."""
+        places = await pack_map(self._repository)
+        packs = {places.locate(part).pack for each in backups for part in each.manifest.pages}
+        found = {info.name for info in await self._repository.storage.list_objects(f"{COPIES}/{PACKS}")}
+        for name in sorted({copy_name(pack_name(pack)) for pack in packs} - found):
+            self._add("damaged-copy", "the copy of a list of threads is missing", f"{self._repository.where}/{name}")
 
     async def _records(self, backups: Sequence[Backup]) -> None:
         """Compare the records and keys with what notices and the newest backups name."""
@@ -209,12 +244,8 @@ class RepositoryChecker:
         for number, name in enumerate(names, 1):
             data = await self._repository.storage.get(name)
             try:
-                if data is None:
-                    raise CorruptError("a pack of the repository is missing")
-                self._bytes += len(data)
-                open_object(PACK, data, name)
-                if not name.endswith(data[6:HEADER].hex()):
-                    raise CorruptError("a pack is under the name of another")
+                self._bytes += len(data or b"")
+                check_pack(name, data)
             except _DAMAGE as error:
                 self._add("damaged-pack", error.what, f"{self._repository.where}/{name}")
             if self._progress is not None:

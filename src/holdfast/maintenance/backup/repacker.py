@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from holdfast.errors import CorruptError
 from holdfast.maintenance.backup.format import HEADER, NONCE, Repack, Slice, pack_name
-from holdfast.maintenance.backup.packs import PACK_BYTES, PendingSlice
+from holdfast.maintenance.backup.packs import PACK_BYTES, PAGES, PendingSlice
 from holdfast.maintenance.backup.repository import Backup, Repository
 
 _Moves: TypeAlias = dict[tuple[int, int, int], Slice]
@@ -171,7 +171,7 @@ class Repacker:
             for part in backup.manifest.pages:
                 if part not in seen:
                     seen.add(part)
-                    use(part, "pages")
+                    use(part, PAGES)
             for entry in await self._repository.entries(backup.manifest):
                 for chunk in entry.chunks:
                     if chunk.keys not in seen:
@@ -202,7 +202,7 @@ class Repacker:
         if moved:
             slices = [(part.pack, part.offset, part.start, new.resolve()) for part, new in moved]
             await self._repository.add_repack(Repack(self._now, slices))
-        for name, data in buffer.packs:
+        for name, data in sorted(buffer.packs):  # copies first: the record counts as soon as all packs exist
             await self._repository.storage.create(name, data)
         return count
 

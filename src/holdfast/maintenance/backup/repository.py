@@ -149,13 +149,15 @@ class Repository:
     async def load(self, store: str, number: int) -> Backup:
         """Return a manifest."""
         name = manifest_name(store, number)
-        data = await self.storage.get(name)
-        if data is None:
+
+        def decode(data: bytes) -> Backup:
+            manifest = self._codec.decode(_MANIFEST, name, data, Manifest, f"{self.where}/{name}")
+            return Backup(manifest, digest_of(data), len(data))
+
+        found = await self.storage.read(name, decode)
+        if found is None:
             raise _no_backup(f"{self.where}/{name}")
-        manifest = self._codec.decode(_MANIFEST, name, data, Manifest, f"{self.where}/{name}")
-        if (manifest.store, manifest.number) != (store, number):
-            raise CorruptError("a manifest is under the name of another", where=f"{self.where}/{name}")
-        return Backup(manifest, digest_of(data), len(data))
+        return found
 
     async def survey(self, store: str | None = None) -> tuple[list[Backup], list[UnreadableBackup]]:
         """Return all backups, or those of a store, in order, and those whose manifests cannot be read."""
@@ -485,10 +487,14 @@ class Repository:
 
     async def read_object(self, kind: bytes, name: str, type: type[T]) -> T:
         """Read a small object."""
-        data = await self.storage.get(name)
-        if data is None:
+        found = await self.storage.read(name, lambda data: self.decode_object(kind, name, data, type))
+        if found is None:
             raise NotFoundError("an object of the repository is gone", where=f"{self.where}/{name}", code="no-backup")
-        return self._codec.decode(kind, name, data, type, f"{self.where}/{name}")
+        return found
+
+    def decode_object(self, kind: bytes, name: str, data: bytes, type: type[T], place: str = "") -> T:
+        """Return the value in a small object, which may be read from another place than its name."""
+        return self._codec.decode(kind, name, data, type, f"{self.where}/{place or name}")
 
     async def create_object(self, kind: bytes, name: str, value: Any) -> bool:
         """Store a small object; False if the name is in use."""
@@ -557,27 +563,30 @@ KEYS_VARIABLE = "HOLDFAST_BACKUP_KEYS"
 
 
 async def _open_info(storage: RepositoryStorage, keys: KeyProvider | None, *, create: bool) -> RepositoryInfo:
-    data = await storage.get(REPOSITORY)
-    if data is None and create and not await storage.is_empty():
-        data = await storage.get(REPOSITORY)  # another process may have created it since
-        if data is None:
+    def decode(data: bytes) -> RepositoryInfo:
+        return ObjectCodec("").decode(_INFO, REPOSITORY, data, RepositoryInfo, f"{storage.where}/{REPOSITORY}")
+
+    found = await storage.read(REPOSITORY, decode)
+    if found is None and create and not await storage.is_empty():
+        found = await storage.read(REPOSITORY, decode)  # another process may have created it since
+        if found is None:
             raise foreign_place(storage.where)
-    if data is None and create:
+    if found is None and create:
         info = RepositoryInfo(secrets.token_hex(16), time.time_ns())
         if keys is not None:
             from holdfast.maintenance.backup.repository_key import create_key
 
             info = await create_key(storage, info, keys)
         await storage.create(REPOSITORY, ObjectCodec("").encode(_INFO, REPOSITORY, info))
-        data = await storage.get(REPOSITORY)  # that of another process, if it was faster
-    if data is None:
+        found = await storage.read(REPOSITORY, decode)  # that of another process, if it was faster
+    if found is None:
         raise NotFoundError(
             "there is no repository of backups",
             where=storage.where,
             hint="Check the path; it is created by the first `holdfast backup create`",
             code="no-repository",
         )
-    return ObjectCodec("").decode(_INFO, REPOSITORY, data, RepositoryInfo, f"{storage.where}/{REPOSITORY}")
+    return found
 
 
 def _number_of(name: str) -> int:
