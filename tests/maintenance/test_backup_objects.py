@@ -15,12 +15,16 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Put, Scan
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import REFS
 from holdfast.encryption import Encryption, LocalKeys
+from holdfast.engine.namespaces import short_name
 from holdfast.maintenance.backup import pruner
 from holdfast.maintenance.backup.format import pack_name
 from holdfast.maintenance.backup.repacker import pack_map
 from holdfast.maintenance.backup.repository import open_repository
+from holdfast.maintenance.backup.status import RECORD, SETTING
 from holdfast.store import Store
 from holdfast.store.backups import Backups
 from tests.maintenance.test_backup import files
@@ -41,6 +45,25 @@ class Subject(NamedTuple):
     keys: LocalKeys | None
     states: Mapping[str, States]
     packs: Mapping[str, Mapping[str, set[str]]]
+    encryption: Any
+
+    def new_store(self) -> Store:
+        return holdfast.open("memory://", encryption=self.encryption)
+
+    @contextmanager
+    def unchanged_record(self) -> Iterator[None]:
+        """Put back what the store remembers of its last backup, after a backup into a copy of the repository."""
+        backend = self.store._engine.context.backend
+        (rows,) = run(backend.read([Scan(REFS, ("", "", SETTING))]))
+        try:
+            yield
+        finally:
+            run(backend.apply([Put(REFS, row) for row in rows if str(row.key[3]).startswith(RECORD)]))
+
+    def is_needed(self, name: str) -> bool:
+        """Return whether somebody would miss an object."""
+        needed = {each for threads in self.packs.values() for packs in threads.values() for each in packs}
+        return name.removeprefix("copies/") in needed if "packs/" in name else not name.startswith(UNNOTICED)
 
     def backups(self, repository: Path | None = None, store: Store | None = None) -> Backups[Store]:
         return (store or self.store).backups(repository or self.repository, keys=self.keys)
@@ -98,7 +121,7 @@ def subject_of(kind: str, folder: Path) -> Iterator[Subject]:
         states = {id: states_of(store) for id in FILL[kind](store, backups)}
         assert backups.verify().ok
         packs = run(needed_packs(folder / "repository", keys))
-        yield Subject(folder / "repository", store, keys, states, packs)
+        yield Subject(folder / "repository", store, keys, states, packs, encryption)
 
 
 async def needed_packs(folder: Path, keys: LocalKeys | None) -> dict[str, dict[str, set[str]]]:
@@ -111,6 +134,8 @@ async def needed_packs(folder: Path, keys: LocalKeys | None) -> dict[str, dict[s
                 entry.name: {pack_name(places.locate(part).pack) for chunk in entry.chunks for part in chunk[:2]}
                 for entry in await repository.entries(backup.manifest)
             }
+            pages = {pack_name(places.locate(part).pack) for part in backup.manifest.pages}
+            found[f"lists of {backup.id}"] = {"": pages}
     return found
 
 
@@ -141,7 +166,7 @@ def swapped(path: Path, other: Path, random: Random) -> None:
 
 DAMAGE = (flipped, truncated, emptied, deleted, swapped)
 
-UNNOTICED = ("locks", "sweeps", "records/notices", "records/withdrawals", "records/damage")
+UNNOTICED = ("locks", "sweeps", "records/notices", "records/withdrawals", "records/damage", "removed")
 """Folders of objects that nothing needs once they are done with, or that others say again: that one is deleted is not
 noticed."""
 
@@ -156,7 +181,7 @@ def damaged_copies(subject: Subject, folder: Path, random: Random, sample: int) 
     for siblings in by_folder.values():
         for name in random.sample(siblings, min(sample, len(siblings))):
             others = [each for each in siblings if each != name]
-            for damage in DAMAGE:
+            for damage in DAMAGE if sample > 1 else random.sample(DAMAGE, 2):
                 if damage is swapped and not others:
                     continue
                 copy = folder / "damaged"
@@ -179,8 +204,12 @@ def test_every_object_in_turn(kind: str, sample: int, tmp_path: Path, subtests: 
             with case(subtests, damage, *sorted(names)):
                 check_others(subject, repository, names)
                 check_verify(subject, repository, damage, names)
+                shutil.copytree(repository, tmp_path / "repaired", dirs_exist_ok=True)
+                check_create(subject, repository)
+                check_repair(subject, tmp_path / "repaired", names)
+                shutil.rmtree(tmp_path / "repaired")
                 count += 1
-    assert count > 20
+    assert count > 10
 
 
 def check_others(subject: Subject, repository: Path, names: set[str]) -> None:
@@ -190,19 +219,63 @@ def check_others(subject: Subject, repository: Path, names: set[str]) -> None:
         chosen = sorted(expected.keys() - needing) if needing else None
         if chosen == []:
             continue
-        with holdfast.open("memory://") as new:
+        with subject.new_store() as new:
             subject.backups(repository, new).restore(backup, threads=chosen)
             assert states_of(new) == {thread: expected[thread] for thread in chosen or expected}
 
 
 def check_verify(subject: Subject, repository: Path, damage: str, names: set[str]) -> None:
     """Require that `verify` names the damaged object, and says nothing of others."""
-    with holdfast.open("memory://") as other:
+    with subject.new_store() as other:
         report = subject.backups(repository, other).verify()
-    if damage == "deleted" and next(iter(names)).startswith(UNNOTICED):
-        return
+    if damage == "deleted":
+        names = {name for name in names if subject.is_needed(name)}
+        if not names:
+            return
     assert not report.ok
     where = " ".join(f"{finding.what} {finding.where}" for finding in report.findings)
     for name in names:
         number = name.rpartition("/")[2].lstrip("0")
         assert name in where or (name.startswith("removed") and f".{number} is missing" in where), report.findings
+
+
+def check_create(subject: Subject, repository: Path) -> None:
+    """Require that the next backup has everything, whatever is damaged in those before it."""
+    with subject.unchanged_record():
+        made = subject.backups(repository).create()
+        assert not made.damaged
+    with subject.new_store() as new:
+        subject.backups(repository, new).restore()
+        assert states_of(new) == states_of(subject.store)
+
+
+def check_repair(subject: Subject, repository: Path, names: set[str]) -> None:
+    """Require that a repair leaves nothing that `verify` finds, that what it lists as lost needs a damaged pack, that
+    all the rest is as it was, and that the newest backup has everything."""
+    needing = {
+        (backup, short_name(thread))
+        for backup, threads in subject.packs.items()
+        for thread, packs in threads.items()
+        if packs & names
+    }
+    backups = subject.backups(repository)
+    with subject.unchanged_record():
+        before = files(repository)
+        planned = backups.repair(dry_run=True)
+        assert files(repository) == before
+        report = backups.repair()
+        assert (report.rebuilt, report.lost) == (planned.rebuilt, planned.lost)
+        lost = {(each.backup, each.thread) for each in report.lost if each.thread or each.backup}
+        assert lost <= needing
+        verified = backups.verify()
+        assert verified.ok, verified.findings
+        assert not backups.repair().is_changed
+    for backup, expected in subject.states.items():
+        chosen = sorted(thread for thread in expected if (backup, thread) not in lost)
+        if chosen:
+            with subject.new_store() as new:
+                subject.backups(repository, new).restore(backup, threads=chosen)
+                assert states_of(new) == {thread: expected[thread] for thread in chosen}
+    with subject.new_store() as new:
+        subject.backups(repository, new).restore()
+        assert states_of(new) == states_of(subject.store)

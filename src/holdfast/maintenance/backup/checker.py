@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.packs import check_pack
 from holdfast.maintenance.backup.reader import backup_engine, loader_of
 from holdfast.maintenance.backup.records import list_records, noticed_names
-from holdfast.maintenance.backup.repacker import pack_map
+from holdfast.maintenance.backup.repacker import PackMap, pack_map
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.backup.store_record import find_loss, own_chains
 
@@ -56,7 +56,8 @@ class BackupFinding(NamedTuple):
 
 class RepositoryReport(NamedTuple):
     """The result of verifying a repository: what was checked, the findings, locks that are open, and the names of lines
-    that nobody can read any more because their key was destroyed, which is no damage."""
+    that nobody can read any more because their key was destroyed, which is no damage, or because they were lost, which
+    a repair has said already."""
 
     backups: int
     packs: int
@@ -66,6 +67,7 @@ class RepositoryReport(NamedTuple):
     locks: tuple[OpenLock, ...]
     seconds: float
     erased: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -76,24 +78,32 @@ class RepositoryReport(NamedTuple):
 async def find_problems(repository: Repository, kind: Kind, name: str) -> dict[str, str]:
     """Read a small object, and its copy, if it is stored twice. Returns what is wrong with each, or nothing, by name;
     an empty result if neither exists."""
-    for is_last in (False, True):
-        found: dict[str, str] = {}
-        missing: list[str] = []
-        for place in (name, copy_name(name)) if kind.is_copied else (name,):
-            data = await repository.storage.get(place)
+    places = (name, copy_name(name)) if kind.is_copied else (name,)
+    stored = {place: await repository.storage.get(place) for place in places}
+    if None in stored.values() and any(stored.values()):
+        await Pause(_PAUSE)  # whoever created the one may be about to create the other, or to delete it
+        stored = {place: await repository.storage.get(place) for place in places}
+    found: dict[str, str] = {}
+    for place, data in stored.items():
+        try:
             if data is None:
-                missing.append(place)
-                continue
-            try:
+                found[place] = "one of the two copies of an object is missing"
+            else:
                 repository.decode_object(kind.mark, name, data, kind.type, place)
                 found[place] = ""
-            except _DAMAGE as error:
-                found[place] = error.what
-        if not missing or not found:
-            break  # both may have been deleted meanwhile
-        if not is_last:
-            await Pause(_PAUSE)  # whoever created the one may be about to create the other
-    return found | dict.fromkeys(missing if found else (), "one of the two copies of an object is missing")
+        except _DAMAGE as error:
+            found[place] = error.what
+    return {} if all(data is None for data in stored.values()) else found
+
+
+async def missing_records(repository: Repository, backups: Sequence[Backup]) -> dict[str, str]:
+    """Return the names of records and keys that notices and the newest backups name, and that are not there, and the
+    backup that names each, if any."""
+    newest = {each.manifest.store: each for each in backups}
+    expected = {name: each.id for each in newest.values() for name in each.manifest.records}
+    expected |= dict.fromkeys(await noticed_names(repository, NOTICES), "")
+    known = {*await list_records(repository), *await noticed_names(repository, WITHDRAWALS)}
+    return {name: backup for name, backup in expected.items() if name not in known}
 
 
 class RepositoryChecker:
@@ -106,6 +116,9 @@ class RepositoryChecker:
         self._found: list[BackupFinding] = []
         self._lines: set[LineEntry] = set()
         self._erased: set[str] = set()
+        self._lost: set[str] = set()
+        self._lost_blocks: set[tuple[bytes, int]] = set()
+        self._places = PackMap((), {})
         self._bytes = 0
 
     async def check(
@@ -114,10 +127,13 @@ class RepositoryChecker:
         """Verify all backups, those of a store, or one. With a level, every line is verified as in a store. If the
         store that is open, for the tenant `home`, has backups here, they are compared with its own record."""
         start = time.monotonic()
+        self._places = await pack_map(self._repository)
+        self._lost_blocks = {block for loss in await self._repository.losses() for block in loss.blocks}
         await self._own_record(home)
         stores = await self._repository.stores() if store is None else [store]
         backups = [only] if only is not None else [each for name in stores for each in await self._chain(name)]
-        packs = await self._pack_names({pack for each in backups for pack in await self._packs_of(each)})
+        packs = self._places.names({pack for each in backups for pack in await self._packs_of(each)})
+        packs -= {pack_name(pack) for pack, _ in self._lost_blocks}
         if store is None and only is None:
             packs.update(info.name for info in await self._repository.storage.list_objects(PACKS))
         await self._packs(sorted(packs))
@@ -139,6 +155,7 @@ class RepositoryChecker:
             tuple(locks),
             time.monotonic() - start,
             tuple(sorted(self._erased)),
+            tuple(sorted(self._lost)),
         )
 
     def _add(
@@ -175,28 +192,23 @@ class RepositoryChecker:
 
     async def _page_copies(self, backups: Sequence[Backup]) -> None:
         """Look for the copies of the lists of lines."""
-        places = await pack_map(self._repository)
-        packs = {places.locate(part).pack for each in backups for part in each.manifest.pages}
+        packs = {self._places.locate(part).pack for each in backups for part in each.manifest.pages}
         found = {info.name for info in await self._repository.storage.list_objects(f"{COPIES}/{PACKS}")}
         for name in sorted({copy_name(pack_name(pack)) for pack in packs} - found):
             self._add("damaged-copy", "the copy of a list of threads is missing", f"{self._repository.where}/{name}")
 
     async def _records(self, backups: Sequence[Backup]) -> None:
         """Compare the records and keys with what notices and the newest backups name."""
-        newest = {each.manifest.store: each for each in backups}
-        expected = {name: each.id for each in newest.values() for name in each.manifest.records}
-        expected |= dict.fromkeys(await noticed_names(self._repository, NOTICES), "")
-        known = {*await list_records(self._repository), *await noticed_names(self._repository, WITHDRAWALS)}
-        for name in sorted(expected.keys() - known):
+        for name, backup in sorted((await missing_records(self._repository, backups)).items()):
             what = "a freeze, a pin or a master key is missing, and nobody removed it with Holdfast"
-            self._add("missing-record", what, f"{self._repository.where}/{name}", expected[name])
+            self._add("missing-record", what, f"{self._repository.where}/{name}", backup)
 
     async def _removed(self, store: str) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
         for number in await self._repository.removed_numbers(store):
             with suppress(*_DAMAGE):  # what is damaged is found below
                 removed = await self._repository.find_removed(store, number)
-                found |= {} if removed is None else {number: removed.digest}
+                found |= {} if removed is None or not removed.digest else {number: removed.digest}
         return found
 
     async def _chain(self, store: str) -> list[Backup]:
@@ -230,14 +242,6 @@ class RepositoryChecker:
             return await self._repository.packs_of(backup.manifest)
         except _DAMAGE:
             return {part.pack for part in backup.manifest.pages}
-
-    async def _pack_names(self, packs: Set[bytes]) -> set[str]:
-        """Return the names of the packs that have the content of some packs, which may have been repacked."""
-        try:
-            return (await pack_map(self._repository)).names(packs)
-        except _DAMAGE as error:
-            self._add("damaged-object", error.what, error.where)
-            return {pack_name(each) for each in packs}
 
     async def _packs(self, names: Sequence[str]) -> None:
         """Read packs, and compare each with its name."""
@@ -276,6 +280,10 @@ class RepositoryChecker:
             elif keys is not None and keys.is_missing(entry):
                 what = "the key of the thread is not in the repository, and was not destroyed"
                 self._add("missing-key", what, self._repository.where, backup.id, short_name(entry.name))
+                continue
+            parts = [self._places.locate(part) for chunk in entry.chunks for part in chunk[:2]]
+            if not self._lost_blocks.isdisjoint((part.pack, part.offset) for part in parts):
+                self._lost.add(short_name(entry.name))
                 continue
             try:
                 await loader_of(self._repository).rows(entry.stored_line, entry.chunks)

@@ -171,9 +171,13 @@ def check_pack(name: str, data: bytes | None) -> None:
     """Raise `CorruptError` if a pack is not what was written under its name, or is missing."""
     if data is None:
         raise CorruptError("a pack of the repository is missing", where=name)
-    open_object(PACK, data, name)
-    if not name.endswith(data[HEADER - 32 : HEADER].hex()):
+    if pack_name(pack_id(data, name)) != name:
         raise CorruptError("a pack is under the name of another", where=name)
+
+
+def pack_id(data: bytes, where: str) -> bytes:
+    """Return the id of a pack. `CorruptError` if it is not what was written."""
+    return digest_of(open_object(PACK, data, where))
 
 
 FindMoved: TypeAlias = Callable[[Slice], Awaitable[Sequence[Slice]]]

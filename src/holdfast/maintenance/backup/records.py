@@ -116,11 +116,15 @@ async def record_damage(repository: Repository, what: str, now: int) -> None:
     reuses. Whoever may only read the repository cannot say so."""
     newest = [(await repository.chain(store)).newest for store in await repository.stores()]
     known = [{*each.manifest.records} for each in newest if each is not None]
-    listed = [info.name for info in await repository.storage.list_objects(DAMAGE)]
-    if all(name in records for name in listed for records in known):
+    if all(name in records for name in await damage_records(repository) for records in known):
         name = f"{DAMAGE}/{now:020d}-{secrets.token_hex(8)}"
         with suppress(DeniedError):
             await repository.create_object(KINDS[DAMAGE].mark, name, Freeze(now, what, os.getpid()))
+
+
+async def damage_records(repository: Repository) -> list[str]:
+    """Return the names of the records that there is damage."""
+    return [info.name for info in await repository.storage.list_objects(DAMAGE)]
 
 
 async def record_action(

@@ -20,6 +20,7 @@ from holdfast.errors import CorruptError
 from holdfast.maintenance.backup.format import HEADER, NONCE, Repack, Slice, pack_name
 from holdfast.maintenance.backup.packs import PACK_BYTES, PAGES, PendingSlice
 from holdfast.maintenance.backup.repository import Backup, Repository
+from holdfast.maintenance.backup.storage import RepositoryStorage
 
 _Moves: TypeAlias = dict[tuple[int, int, int], Slice]
 """Where the slices of a pack are now, by offset, start and size."""
@@ -53,8 +54,8 @@ class PackMap:
     def _rescue(self, left: Sequence[tuple[bytes, _Moves]]) -> bool:
         """Find a pack that is gone, and of which new packs are missing, too: what is in the others counts. Returns
         whether there is one."""
-        for gone, moves in left:
-            if pack_name(gone) not in self.sizes and any(map(self._exists, moves.values())):
+        for gone, _ in left:
+            if pack_name(gone) not in self.sizes:
                 self.is_damaged = True
                 every = [each for pack, other in left if pack == gone for each in other.items()]
                 self._moved[gone] = dict(every) | {key: new for key, new in every if self._exists(new)}
@@ -104,7 +105,7 @@ async def pack_map(repository: Repository) -> PackMap:
     return PackMap(repacks.values(), await repository.pack_sizes())
 
 
-class _Buffer:
+class PackBuffer:
     """Collects packs that are to be stored later."""
 
     def __init__(self, where: str) -> None:
@@ -114,6 +115,11 @@ class _Buffer:
     async def create(self, name: str, data: bytes) -> bool:
         self.packs.append((name, data))
         return True
+
+    async def store(self, storage: RepositoryStorage) -> None:
+        """Store the packs: first the copies, since a record of repacking counts as soon as all packs exist."""
+        for name, data in sorted(self.packs):
+            await storage.create(name, data)
 
 
 class _PackUse:
@@ -187,7 +193,7 @@ class Repacker:
 
     async def _move(self, packs: Sequence[_PackUse]) -> int:
         """Write the slices of some packs into new ones. A pack with damage stays as it is."""
-        buffer = _Buffer(self._repository.where)
+        buffer = PackBuffer(self._repository.where)
         writer = self._repository.pack_writer(buffer)
         moved: list[tuple[Slice, PendingSlice]] = []
         count = 0
@@ -202,8 +208,7 @@ class Repacker:
         if moved:
             slices = [(part.pack, part.offset, part.start, new.resolve()) for part, new in moved]
             await self._repository.add_repack(Repack(self._now, slices))
-        for name, data in sorted(buffer.packs):  # copies first: the record counts as soon as all packs exist
-            await self._repository.storage.create(name, data)
+        await buffer.store(self._repository.storage)
         return count
 
 

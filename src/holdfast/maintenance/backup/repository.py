@@ -29,12 +29,14 @@ from holdfast.maintenance.backup.format import (
     BACKUPS,
     KINDS,
     LOCKS,
+    LOSSES,
     PACKS,
     REMOVED,
     REPACKS,
     REPOSITORY,
     LineEntry,
     LockInfo,
+    Loss,
     Manifest,
     RemovedBackup,
     Repack,
@@ -171,6 +173,15 @@ class Repository:
                     found.append(backup)
         return found, unreadable
 
+    async def every_manifest(self, store: str) -> list[Backup]:
+        """Return all manifests of a store that can be read, those of abandoned backups, too."""
+        loaded = [await self._try_load(store, number) for number in await self.numbers(store)]
+        return [each for each in loaded if isinstance(each, Backup)]
+
+    def forget(self, store: str, number: int) -> None:
+        """Read a manifest again, if it is needed again."""
+        self._manifests.pop((store, number), None)
+
     async def backups(self, store: str | None = None) -> list[Backup]:
         """Return all backups that can be read, or those of a store, in order."""
         return (await self.survey(store))[0]
@@ -299,10 +310,7 @@ class Repository:
         name, removed = manifest_name(store, number), removed_name(store, number)
         if await self.storage.exists(removed) or await self.storage.list_after(f"{BACKUPS}/{store}", name):
             return None
-        data = self._codec.encode(_MANIFEST, name, manifest)
-        self._codec.decode(
-            _MANIFEST, name, data, Manifest, f"{self.where}/{name}"
-        )  # what cannot be read is never there
+        data = self.encode_object(_MANIFEST, name, manifest)
         if not await self.storage.create(name, data) and await self.storage.get(name) != data:
             return None  # and not refused only since the answer to a first attempt was lost
         if await self.storage.exists(removed):
@@ -422,10 +430,19 @@ class Repository:
 
     async def break_lock(self, lock: OpenLock) -> bool:
         """Break a lock, so that the process that has it cannot finish. Returns False if it has just finished."""
-        last = await self.chain(lock.store)
+        return await self._commit_abandoned(lock.store, lock.number, "a lock was broken")
+
+    async def abandon(self, store: str, number: int) -> None:
+        """Replace the last manifest of a store, which is lost, by one that says that there is no such backup."""
+        await self.storage.delete([manifest_name(store, number)])
+        self.forget(store, number)
+        await self._commit_abandoned(store, number, "the backup was lost")
+
+    async def _commit_abandoned(self, store: str, number: int, reason: str) -> bool:
+        last = await self.chain(store)
         manifest = Manifest(
-            store=lock.store,
-            number=lock.number,
+            store=store,
+            number=number,
             parent=last.digest,
             time=max(time.time_ns(), last.time),
             until=max(time.time_ns(), last.until),
@@ -433,7 +450,7 @@ class Repository:
             tenant=None,
             url="",
             holdfast="",
-            reason="a lock was broken",
+            reason=reason,
             seconds=0.0,
             lines=0,
             rows=0,
@@ -473,6 +490,14 @@ class Repository:
         """Record slices that are about to be moved."""
         await self.create_object(_REPACK, f"{REPACKS}/{record.time:020d}-{secrets.token_hex(8)}", record)
 
+    async def losses(self) -> list[Loss]:
+        """Return the records of what repairs could not bring back, without those that cannot be read."""
+        found: list[Loss] = []
+        for name in await self._names(LOSSES):
+            with suppress(*UNREADABLE, NotFoundError):
+                found.append(await self.read_object(KINDS[LOSSES].mark, name, Loss))
+        return found
+
     async def _find_moved(self, part: Slice) -> Sequence[Slice]:
         """Return where a slice may be that was moved."""
         key = part.pack, part.offset, part.start, part.size
@@ -498,9 +523,13 @@ class Repository:
 
     async def create_object(self, kind: bytes, name: str, value: Any) -> bool:
         """Store a small object; False if the name is in use."""
+        return await self.storage.create(name, self.encode_object(kind, name, value))
+
+    def encode_object(self, kind: bytes, name: str, value: Any) -> bytes:
+        """Return a small object."""
         data = self._codec.encode(kind, name, value)
-        self._codec.decode(kind, name, data, type(value), f"{self.where}/{name}")
-        return await self.storage.create(name, data)
+        self._codec.decode(kind, name, data, type(value), f"{self.where}/{name}")  # what cannot be read is never there
+        return data
 
     async def _names(self, folder: str) -> Sequence[str]:
         return [info.name for info in await self.storage.list_objects(folder)]

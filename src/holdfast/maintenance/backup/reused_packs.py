@@ -42,7 +42,7 @@ class ReusedPacks:
         doubtful = {pack for pack in blocks if sizes[pack] < ends[pack]}
         groups: dict[int, list[bytes]] = {}
         for pack in sorted(blocks):
-            groups.setdefault(pack[0], []).append(pack)
+            groups.setdefault(int(pack.hex()[:2], 16), []).append(pack)
         before = base.checked or (base.time,) * GROUPS
         left = float("inf") if is_all else max(_BYTES, sum(sizes.values()) * _PART)
         checked = {group: before[group] or base.time for group in groups}
