@@ -250,12 +250,46 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
             session.out.line(f"{finding.code}: {safe(finding.what)} ({safe(where or finding.where)})")
         for lock in report.locks:
             session.note(_describe_lock(lock))
+        for name in report.lost:
+            session.note(f"{safe(name)} was lost in a backup, as a repair has said.")
         result = plural(len(report.findings), "finding") if report.findings else "OK"
         session.out.line(
             f"{plural(report.backups, 'backup')}, {plural(report.packs, 'pack')}, {size(report.bytes)}: {result}"
         )
     if not report.ok:
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
+
+
+@command("repair")
+@_repository_option
+@dry_run_option
+@yes_option
+def repair(session: CliContext, repository: str, dry_run: bool, yes: bool) -> None:
+    """Repair a repository: rebuild what is damaged, drop what is lost, and list it.
+
+    What the store still has is taken from there, and a new backup is made.
+
+    \b
+    holdfast backup repair --dry-run -r backups
+    """
+    backups = _open_to_record(session, repository)
+    if not dry_run:
+        session.confirm("Repair the repository? What cannot be brought back is dropped", yes=yes)
+    with session.progress("Backing up") as progress:
+        report = backups.repair(dry_run=dry_run, progress=progress)
+    if session.json:
+        session.emit({**report._asdict(), "lost": [each._asdict() for each in report.lost]})
+    else:
+        for name in report.rebuilt:
+            session.out.line(f"{'damaged' if dry_run else 'repaired'}: {safe(name)}")
+        for each in report.lost:
+            what = each.what or "a thread of a backup"
+            session.out.line(f"lost: {safe(', '.join(filter(None, (each.backup, each.thread, what))))}")
+        made = f" Backup {report.backup} has what the store has." if report.backup else ""
+        verb = "Would repair" if dry_run else "Repaired"
+        session.out.line(f"{verb} {plural(len(report.rebuilt), 'object')}, {len(report.lost)} lost.{made}")
+    if report.lost:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
 
 
 @command("restore")
@@ -568,6 +602,7 @@ for _each in (
     restore,
     drill,
     prune,
+    repair,
     freeze,
     unfreeze,
     pin,

@@ -407,6 +407,14 @@ class RecordClient(HttpTransport):
         )
         return found
 
+    def repair_backups(self, name: str, *, if_match: str = "", key: str = "") -> admin_models.BackupRepairModel:
+        """Repair a repository: rebuild what is damaged, drop what is lost, and list it."""
+        params = inputs.NameParams(name=name)
+        found: admin_models.BackupRepairModel = self.send(
+            "POST", "/backups/{name}/repairs", params, None, admin_models.BackupRepairModel, if_match=if_match, key=key
+        )
+        return found
+
     def query_timeline(
         self,
         *,

@@ -34,6 +34,7 @@ from holdfast.maintenance.backup.format import (
     LineEntry,
     Manifest,
     Slice,
+    manifest_name,
 )
 from holdfast.maintenance.backup.layers import needed_bytes, write_layers
 from holdfast.maintenance.backup.line_rows import LineRow
@@ -204,6 +205,8 @@ class BackupCreator:
             problem = None if self._accept_loss else await find_loss(self._engine, self._home, self._repository, store)
             if problem is not None:
                 raise problem
+            if chain.digest:
+                await self._repository.storage.complete(manifest_name(store, chain.number))
             await self._repository.lock(store, chain.number + 1)
             made = await self._make(store, chain, reason)
             if made is not None:

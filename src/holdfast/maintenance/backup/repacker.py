@@ -32,8 +32,8 @@ class PackMap:
     def __init__(self, repacks: Iterable[Repack], sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
         self._moved: dict[bytes, _Moves] = {}
-        self.is_damaged = False
-        """Whether packs are missing that others were moved to."""
+        self._missing: dict[bytes, set[bytes]] = {}
+        """The packs that are missing, and that others, which are gone, were moved to."""
         found: list[tuple[bytes, _Moves]] = []
         for repack in repacks:
             moved: dict[bytes, _Moves] = {}
@@ -56,15 +56,22 @@ class PackMap:
         whether there is one."""
         for gone, _ in left:
             if pack_name(gone) not in self.sizes:
-                self.is_damaged = True
                 every = [each for pack, other in left if pack == gone for each in other.items()]
-                self._moved[gone] = dict(every) | {key: new for key, new in every if self._exists(new)}
+                self._moved[gone] = {key: new for key, new in every if self._exists(new)}
+                self._missing[gone] = {new.pack for _, new in every if not self._exists(new)}
                 return True
         return False
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether packs are missing that others were moved to."""
+        return bool(self._missing)
+
     def names(self, packs: Collection[bytes]) -> set[str]:
-        """Return the names of the packs that have the content of some packs."""
-        return {pack_name(each) for each in self.follow(packs) if each not in self._moved}
+        """Return the names of the packs that have the content of some packs, or should have it."""
+        followed = self.follow(packs)
+        missing = {new for pack in followed for new in self._missing.get(pack, ())}
+        return {pack_name(each) for each in missing | followed if each not in self._moved}
 
     def follow(self, packs: Collection[bytes]) -> set[bytes]:
         """Return some packs, and all that their content was moved to, one after another."""

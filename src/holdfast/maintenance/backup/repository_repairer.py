@@ -238,6 +238,8 @@ class RepositoryRepairer:
             name = f"{LOSSES}/{self._now:020d}-{secrets.token_hex(8)}"
             await self._repository.create_object(KINDS[LOSSES].mark, name, Loss(self._now, lost))
         await self._delete_useless({part.pack for part in (*pages, *users)} | named)
+        if places.is_damaged and not self._dry_run:
+            await self._merge_repacks(named)
 
     async def _needed(self, places: PackMap) -> tuple[list[Slice], dict[Slice, list[_User]], set[bytes]]:
         """Return the slices that backups need, where they are: those with lists of lines, and the others with the
@@ -342,6 +344,14 @@ class RepositoryRepairer:
                     return None
                 bodies.append(body)
         return b"".join(bodies)
+
+    async def _merge_repacks(self, packs: set[bytes]) -> None:
+        """Make one of all records of repacking, without what they say of packs that do not exist."""
+        repacks = await self._repository.repacks()
+        merged = (await pack_map(self._repository)).merge(packs)
+        if merged:
+            await self._repository.add_repack(Repack(self._now, merged))
+        await self._storage.delete([*repacks])
 
     async def _delete_useless(self, needed: set[bytes]) -> None:
         """Delete damaged packs that nothing needs, and copies of lists whose packs are gone."""

@@ -65,6 +65,13 @@ class RepositoryStorage:
         """Read an object, or a range of it; None if it does not exist."""
         return await self._sender.send(lambda: self._storage.get(name, start, length))
 
+    async def complete(self, name: str) -> None:
+        """Store an object twice of which there is only one: whoever stored it was interrupted."""
+        for place, other in ((copy_name(name), name), (name, copy_name(name))):
+            data = None if await self._sender.send(lambda at=place: self._storage.exists(at)) else await self.get(other)
+            if data is not None:
+                await self._sender.send(lambda at=place, data=data: self._storage.create(at, data))
+
     async def replace(self, name: str, data: bytes) -> None:
         """Replace an object that is damaged, or create it. Only repairs do that."""
         await self._sender.send(lambda: self._storage.put(name, data))
