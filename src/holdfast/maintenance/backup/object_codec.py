@@ -53,9 +53,9 @@ class ObjectCodec:
         content = self._unseal(open_object(kind, data, where, name), kind, name, where)
         return decode_value(decompress_block(content, where), type, where)
 
-    def encode_block(self, data: bytes) -> bytes:
+    def encode_block(self, data: bytes, level: int) -> bytes:
         """Return a block as it is stored."""
-        return self._seal(compress_block(data), _BLOCK, "")
+        return self._seal(compress_block(data, level), _BLOCK, "")
 
     def decode_block(self, data: bytes, where: str) -> bytes:
         """Return the unpacked bytes of a block."""

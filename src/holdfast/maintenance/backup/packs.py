@@ -85,9 +85,10 @@ class PackStorage(Protocol):
 class PackWriter:
     """Writes pieces of data into blocks, and blocks into packs."""
 
-    def __init__(self, storage: PackStorage, codec: ObjectCodec) -> None:
+    def __init__(self, storage: PackStorage, codec: ObjectCodec, level: int) -> None:
         self._storage = storage
         self._codec = codec
+        self._level = level
         self._open: dict[str, _Block] = {}
         self._closed: list[_Block] = []
         self._content = bytearray(secrets.token_bytes(NONCE))
@@ -138,7 +139,7 @@ class PackWriter:
 
     async def _close(self, stream: str) -> None:
         block = self._open.pop(stream)
-        stored = self._codec.encode_block(bytes(block.data))
+        stored = self._codec.encode_block(bytes(block.data), self._level)
         block.data.clear()
         block.offset, block.length, block.digest = HEADER + len(self._content), len(stored), digest_of(stored)
         self._content += stored

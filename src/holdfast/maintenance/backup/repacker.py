@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from holdfast.errors import CorruptError
-from holdfast.maintenance.backup.format import HEADER, NONCE, Repack, Slice, pack_name
+from holdfast.maintenance.backup.format import HEADER, NONCE, REPACK_LEVEL, Repack, Slice, pack_name
 from holdfast.maintenance.backup.packs import PACK_BYTES, PAGES, PendingSlice
 from holdfast.maintenance.backup.repository import Backup, Repository
 from holdfast.maintenance.backup.storage import RepositoryStorage
@@ -201,7 +201,7 @@ class Repacker:
     async def _move(self, packs: Sequence[_PackUse]) -> int:
         """Write the slices of some packs into new ones. A pack with damage stays as it is."""
         buffer = PackBuffer(self._repository.where)
-        writer = self._repository.pack_writer(buffer)
+        writer = self._repository.pack_writer(buffer, REPACK_LEVEL)
         moved: list[tuple[Slice, PendingSlice]] = []
         count = 0
         for pack in packs:

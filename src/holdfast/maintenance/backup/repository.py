@@ -27,6 +27,7 @@ from holdfast.engine.types import to_time
 from holdfast.errors import CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import (
     BACKUPS,
+    CREATE_LEVEL,
     KINDS,
     LOCKS,
     LOSSES,
@@ -133,9 +134,9 @@ class Repository:
         """The path or URL, without secrets."""
         return self.storage.where
 
-    def pack_writer(self, storage: PackStorage | None = None) -> PackWriter:
+    def pack_writer(self, storage: PackStorage | None = None, level: int = CREATE_LEVEL) -> PackWriter:
         """Return what writes packs, here or elsewhere."""
-        return PackWriter(storage or self.storage, self._codec)
+        return PackWriter(storage or self.storage, self._codec, level)
 
     # Manifests ------------------------------------------------------------------------------------------------
 

@@ -175,12 +175,12 @@ class RepositoryRepairer:
         """Record which backups are lost."""
         last = await self._repository.last_number(store)
         found = {each.manifest.number: each for each in await self._repository.every_manifest(store)}
-        removed: set[int] = set()
-        for number in await self._repository.removed_numbers(store):
+        listed, removed = await self._repository.removed_numbers(store), set[int]()
+        for number in listed:
             with suppress(*UNREADABLE, NotFoundError):
                 await self._repository.find_removed(store, number)
                 removed.add(number)
-        first = min((*found, *removed), default=last)
+        first = min((*found, *listed), default=last)
         for number in range(first, last + 1):
             if number in removed:
                 continue
@@ -237,7 +237,7 @@ class RepositoryRepairer:
         if lost and not self._dry_run:
             name = f"{LOSSES}/{self._now:020d}-{secrets.token_hex(8)}"
             await self._repository.create_object(KINDS[LOSSES].mark, name, Loss(self._now, lost))
-        await self._delete_useless({part.pack for part in (*pages, *users)} | named)
+        await self._delete_useless({part.pack for part in (*pages, *users)})
         if places.is_damaged and not self._dry_run:
             await self._merge_repacks(named)
 
