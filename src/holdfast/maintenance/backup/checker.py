@@ -117,7 +117,7 @@ class RepositoryChecker:
         self._lines: set[LineEntry] = set()
         self._erased: set[str] = set()
         self._lost: set[str] = set()
-        self._lost_blocks: set[tuple[bytes, int]] = set()
+        self._lost_slices: set[tuple[bytes, int, int]] = set()
         self._places = PackMap((), {})
         self._bytes = 0
 
@@ -128,12 +128,12 @@ class RepositoryChecker:
         store that is open, for the tenant `home`, has backups here, they are compared with its own record."""
         start = time.monotonic()
         self._places = await pack_map(self._repository)
-        self._lost_blocks = {block for loss in await self._repository.losses() for block in loss.blocks}
+        self._lost_slices = {each for loss in await self._repository.losses() for each in loss.slices}
         await self._own_record(home)
         stores = await self._repository.stores() if store is None else [store]
         backups = [only] if only is not None else [each for name in stores for each in await self._chain(name)]
         packs = self._places.names({pack for each in backups for pack in await self._packs_of(each)})
-        packs -= {pack_name(pack) for pack, _ in self._lost_blocks}
+        packs -= {pack_name(pack) for pack, *_ in self._lost_slices}
         if store is None and only is None:
             packs.update(info.name for info in await self._repository.storage.list_objects(PACKS))
         await self._packs(sorted(packs))
@@ -281,8 +281,8 @@ class RepositoryChecker:
                 what = "the key of the thread is not in the repository, and was not destroyed"
                 self._add("missing-key", what, self._repository.where, backup.id, short_name(entry.name))
                 continue
-            parts = [self._places.locate(part) for chunk in entry.chunks for part in chunk[:2]]
-            if not self._lost_blocks.isdisjoint((part.pack, part.offset) for part in parts):
+            parts = [part for chunk in entry.chunks for part in chunk[:2]]
+            if not self._lost_slices.isdisjoint((part.pack, part.offset, part.start) for part in parts):
                 self._lost.add(short_name(entry.name))
                 continue
             try:

@@ -313,10 +313,10 @@ class PageBlocks(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Loss(msgspec.Struct, forbid_unknown_fields=True):
-    """Blocks that a repair could not bring back: the pack and the offset of each."""
+    """Slices that a repair could not bring back, as backups name them: pack, offset and start."""
 
     time: int
-    blocks: list[tuple[bytes, int]]
+    slices: list[tuple[bytes, int, int]]
 
 
 class Kind(NamedTuple):

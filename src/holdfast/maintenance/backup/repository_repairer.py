@@ -86,11 +86,17 @@ class BackupRepairReport(NamedTuple):
 
 
 class _User(NamedTuple):
-    """A chunk of a line in a backup."""
+    """A chunk of a line in a backup, and the slice of it that is meant."""
 
     backup: Backup
     entry: LineEntry
     chunk: Chunk
+    part: Slice
+
+    @property
+    def slice(self) -> tuple[bytes, int, int]:
+        """The slice as a record of losses has it."""
+        return self.part.pack, self.part.offset, self.part.start
 
 
 class RepositoryRepairer:
@@ -225,8 +231,8 @@ class RepositoryRepairer:
         await self._read_packs()
         places = await pack_map(self._repository)
         pages, users, named = await self._needed(places)
-        known = {block for loss in await self._repository.losses() for block in loss.blocks}
-        lost: list[tuple[bytes, int]] = []
+        known = {each for loss in await self._repository.losses() for each in loss.slices}
+        lost: list[tuple[bytes, int, int]] = []
         for pack in sorted({part.pack for part in (*pages, *users)}):
             own_pages = [part for part in pages if part.pack == pack]
             if pack in self._intact:
@@ -238,7 +244,7 @@ class RepositoryRepairer:
             name = f"{LOSSES}/{self._now:020d}-{secrets.token_hex(8)}"
             await self._repository.create_object(KINDS[LOSSES].mark, name, Loss(self._now, lost))
         await self._delete_useless({part.pack for part in (*pages, *users)})
-        if places.is_damaged and not self._dry_run:
+        if not self._dry_run:
             await self._merge_repacks(named)
 
     async def _needed(self, places: PackMap) -> tuple[list[Slice], dict[Slice, list[_User]], set[bytes]]:
@@ -253,7 +259,7 @@ class RepositoryRepairer:
             for entry in await self._repository.entries(backup.manifest):
                 for chunk in entry.chunks:
                     for part in chunk[:2]:
-                        users.setdefault(places.locate(part), []).append(_User(backup, entry, chunk))
+                        users.setdefault(places.locate(part), []).append(_User(backup, entry, chunk, part))
         return [*pages], users, named
 
     async def _read_packs(self) -> None:
@@ -283,21 +289,21 @@ class RepositoryRepairer:
             await self._rebuild(name, self._repository.encode_object(kind.mark, name, copies))
 
     async def _rescue(
-        self, pack: bytes, pages: Iterable[Slice], chunks: dict[Slice, list[_User]], known: set[tuple[bytes, int]]
-    ) -> list[tuple[bytes, int]]:
-        """Move what can be had of a damaged pack to a new one, and delete it. Returns the blocks that are lost."""
+        self, pack: bytes, pages: Iterable[Slice], chunks: dict[Slice, list[_User]], known: set[tuple[bytes, int, int]]
+    ) -> list[tuple[bytes, int, int]]:
+        """Move what can be had of a damaged pack to a new one, and delete it. Returns the slices that are lost."""
         buffer = PackBuffer(self._repository.where)
         writer = self._repository.pack_writer(buffer)
         moved: list[tuple[Slice, PendingSlice]] = []
-        lost: dict[tuple[bytes, int], None] = {}
+        lost: dict[tuple[bytes, int, int], None] = {}
         for part in (*pages, *chunks):
             is_page = part not in chunks
             data = await self._content(part, () if is_page else chunks[part])
             if data is not None:
                 moved.append((part, await writer.add(PAGES if is_page else "rescued", data)))
-            elif (part.pack, part.offset) not in known:
-                lost[part.pack, part.offset] = None
-                for user in chunks.get(part, ()):
+            for user in chunks.get(part, ()) if data is None else ():
+                if user.slice not in known:
+                    lost[user.slice] = None
                     loss = LostData("", user.backup.id, user.entry.tenant, short_name(user.entry.name))
                     self._lost += [] if loss in self._lost else [loss]
         if moved or lost:
@@ -347,8 +353,10 @@ class RepositoryRepairer:
 
     async def _merge_repacks(self, packs: set[bytes]) -> None:
         """Make one of all records of repacking, without what they say of packs that do not exist."""
-        repacks = await self._repository.repacks()
-        merged = (await pack_map(self._repository)).merge(packs)
+        repacks, places = await self._repository.repacks(), await pack_map(self._repository)
+        if not places.is_damaged:
+            return
+        merged = places.merge(packs)
         if merged:
             await self._repository.add_repack(Repack(self._now, merged))
         await self._storage.delete([*repacks])
