@@ -17,7 +17,7 @@ from holdfast.maintenance.backup.repository import Repository
 
 GROUPS = 256
 """The number of groups of packs whose checks are remembered: by the first byte of their ids."""
-_BYTES, _PART = 64 << 20, 0.02
+CHECKED_BYTES, _PART = 64 << 20, 0.02
 """How much is read in each backup: so many bytes, or this part of all, if that is more."""
 
 
@@ -44,7 +44,7 @@ class ReusedPacks:
         for pack in sorted(blocks):
             groups.setdefault(int(pack.hex()[:2], 16), []).append(pack)
         before = base.checked or (base.time,) * GROUPS
-        left = float("inf") if is_all else max(_BYTES, sum(sizes.values()) * _PART)
+        left = float("inf") if is_all else max(CHECKED_BYTES, sum(sizes.values()) * _PART)
         checked = {group: before[group] or base.time for group in groups}
         for group in sorted(groups, key=lambda each: checked[each]):
             if left <= 0:
