@@ -116,7 +116,7 @@ def damage_pack(manifest: Path, copy: Path, pack: Path) -> None:
     pack.write_bytes(data)
 
 
-DAMAGE: tuple[Callable[[Path, Path, Path], None], ...] = (
+DAMAGE: tuple[Callable[[Path, Path, Path], object], ...] = (
     lambda manifest, copy, pack: manifest.write_bytes(b"damaged"),
     lambda manifest, copy, pack: copy.unlink(),
     lose_both,

@@ -208,25 +208,19 @@ class BackupOperations(Generic[Opened]):
             return report
 
     @sync_and_async
-    async def repair(self, *, dry_run: bool = False, progress: Progress | None = None) -> BackupRepairReport:
+    async def repair(self, *, dry_run: bool = False) -> BackupRepairReport:
         """Repair the repository: rebuild what is damaged from its copies, from what is intact of it, and from this
         store; drop what is lost, and list it; and then make a backup, if there are some of this store here.
 
         Threads that are lost in older backups are named in the report, and by `verify` from then on; a `restore` of
         them needs `skip_damaged`. With `dry_run` nothing changes. `DeniedError` if the repository is frozen.
         """
-        from holdfast.maintenance.backup.creator import BackupCreator
         from holdfast.maintenance.backup.repository_repairer import RepositoryRepairer
-        from holdfast.maintenance.backup.store_record import pick_chain
 
-        engine, home, tenant = self._handle.engine, self._handle.tenant, self._tenant(None)
         async with self._open() as repository:
-            own = await pick_chain(engine, home, repository)
-            report = await RepositoryRepairer(repository, engine, self._handle.now(), dry_run=dry_run).repair()
+            repairer = RepositoryRepairer(repository, self._handle.engine, self._handle.now(), dry_run=dry_run)
+            report = await repairer.repair_and_back_up(self._tenant(None), self._handle.tenant)
             if report.is_changed and not dry_run:
-                if own is not None:
-                    creator = BackupCreator(engine, repository, tenant, progress, home, accept_loss=True)
-                    report = report._replace(backup=(await creator.create("repair")).id)
                 await self._record(repository, "repair-backups", {"lost": len(report.lost), "backup": report.backup})
             return report
 

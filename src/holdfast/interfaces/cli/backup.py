@@ -263,32 +263,17 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
 @command("repair")
 @_repository_option
 @dry_run_option
-@yes_option
-def repair(session: CliContext, repository: str, dry_run: bool, yes: bool) -> None:
-    """Repair a repository: rebuild what is damaged, drop what is lost, and list it.
-
-    What the store still has is taken from there, and a new backup is made.
-
-    \b
-    holdfast backup repair --dry-run -r backups
-    """
-    backups = _open_to_record(session, repository)
-    if not dry_run:
-        session.confirm("Repair the repository? What cannot be brought back is dropped", yes=yes)
-    with session.progress("Backing up") as progress:
-        report = backups.repair(dry_run=dry_run, progress=progress)
-    if session.json:
-        session.emit({**report._asdict(), "lost": [each._asdict() for each in report.lost]})
-    else:
-        for name in report.rebuilt:
-            session.out.line(f"{'damaged' if dry_run else 'repaired'}: {safe(name)}")
-        for each in report.lost:
-            what = each.what or "a thread of a backup"
-            session.out.line(f"lost: {safe(', '.join(filter(None, (each.backup, each.thread, what))))}")
-        made = f" Backup {report.backup} has what the store has." if report.backup else ""
-        verb = "Would repair" if dry_run else "Repaired"
-        session.out.line(f"{verb} {plural(len(report.rebuilt), 'object')}, {len(report.lost)} lost.{made}")
-    if report.lost:
+def repair(session: CliContext, repository: str, dry_run: bool) -> None:
+    """Repair a repository: rebuild what is damaged, list what is lost, and make a backup of what the store has."""
+    report = _open_to_record(session, repository).repair(dry_run=dry_run)
+    lost = [", ".join(filter(None, (each.backup, each.thread, each.what))) for each in report.lost]
+    lines = [*(f"damaged: {safe(name)}" for name in report.rebuilt), *(f"lost: {safe(each)}" for each in lost)]
+    count = f"{plural(len(report.rebuilt), 'object')}, {len(lost)} lost"
+    session.tell(
+        "\n".join([*lines, f"{'Would repair' if dry_run else 'Repaired'} {count}."]),
+        {**report._asdict(), "lost": [each._asdict() for each in report.lost]},
+    )
+    if lost:
         raise click.exceptions.Exit(exit_codes.FINDINGS)
 
 

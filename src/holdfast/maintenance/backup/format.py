@@ -377,17 +377,19 @@ def open_object(kind: bytes, data: bytes, where: str, name: str = "") -> bytes:
     if reader.take(len(MARK)) != MARK or reader.take(1) != kind:
         raise reader.error("is not what it should be")
     version, digest = reader.byte(), reader.take(HEADER - len(MARK) - 2)
-    if version != VERSION:
-        hint = (
-            "Name a new repository; to restore from this one, use the Holdfast that made it. Nothing was changed"
-            if version < VERSION
-            else "Use a newer Holdfast. Nothing was changed"
-        )
+    if version < VERSION:
         raise UnsupportedError(
             f"the repository has format {version}, and this Holdfast reads only {VERSION}",
             where=where,
-            hint=hint,
-            code="older-format" if version < VERSION else "newer-format",
+            hint="Name a new repository; to restore from this one, use the Holdfast that made it. Nothing was changed",
+            code="older-format",
+        )
+    if version > VERSION:
+        raise UnsupportedError(
+            f"the repository has format {version}, and this Holdfast reads only {VERSION}",
+            where=where,
+            hint="Use a newer Holdfast. Nothing was changed",
+            code="newer-format",
         )
     content = reader.rest()
     if digest_of(name.encode() + content) != digest:

@@ -34,7 +34,6 @@ from holdfast.maintenance.backup.format import (
     PACKS,
     REMOVED,
     REPACKS,
-    REPOSITORY,
     LineEntry,
     LockInfo,
     Loss,
@@ -51,7 +50,8 @@ from holdfast.maintenance.backup.format import (
 )
 from holdfast.maintenance.backup.object_codec import ObjectCodec
 from holdfast.maintenance.backup.packs import BlockReader, PackStorage, PackWriter
-from holdfast.maintenance.backup.storage import RepositoryStorage, foreign_place, open_storage
+from holdfast.maintenance.backup.repository_marker import open_marker
+from holdfast.maintenance.backup.storage import RepositoryStorage, open_storage
 
 if TYPE_CHECKING:
     from holdfast.maintenance.backup.repository_key import RepositoryKey
@@ -67,9 +67,7 @@ UNREADABLE = (CorruptError, UnsupportedError)
 _CACHED_MANIFESTS = 10_000
 _CACHED_LINES = 50_000
 
-_INFO, _MANIFEST, _LOCK, _REMOVED, _REPACK = (
-    KINDS[folder].mark for folder in (REPOSITORY, BACKUPS, LOCKS, REMOVED, REPACKS)
-)
+_MANIFEST, _LOCK, _REMOVED, _REPACK = (KINDS[folder].mark for folder in (BACKUPS, LOCKS, REMOVED, REPACKS))
 
 
 class Backup(NamedTuple):
@@ -178,10 +176,6 @@ class Repository:
         """Return all manifests of a store that can be read, those of abandoned backups, too."""
         loaded = [await self._try_load(store, number) for number in await self.numbers(store)]
         return [each for each in loaded if isinstance(each, Backup)]
-
-    def forget(self, store: str, number: int) -> None:
-        """Read a manifest again, if it is needed again."""
-        self._manifests.pop((store, number), None)
 
     async def backups(self, store: str | None = None) -> list[Backup]:
         """Return all backups that can be read, or those of a store, in order."""
@@ -436,7 +430,7 @@ class Repository:
     async def abandon(self, store: str, number: int) -> None:
         """Replace the last manifest of a store, which is lost, by one that says that there is no such backup."""
         await self.storage.delete([manifest_name(store, number)])
-        self.forget(store, number)
+        self._manifests.pop((store, number), None)
         await self._commit_abandoned(store, number, "the backup was lost")
 
     async def _commit_abandoned(self, store: str, number: int, reason: str) -> bool:
@@ -577,7 +571,7 @@ async def connect_repository(
         provider = provider_of(keys or os.environ[KEYS_VARIABLE])
     storage = open_storage(target, options, create=create)
     try:
-        info, key = await _open_info(storage, provider, create=create), None
+        info, key = await open_marker(storage, provider, create=create), None
         if info.key or provider is not None:
             from holdfast.maintenance.backup.repository_key import open_key
 
@@ -590,33 +584,6 @@ async def connect_repository(
 
 KEYS_VARIABLE = "HOLDFAST_BACKUP_KEYS"
 """The variable that says where the key of repositories is."""
-
-
-async def _open_info(storage: RepositoryStorage, keys: KeyProvider | None, *, create: bool) -> RepositoryInfo:
-    def decode(data: bytes) -> RepositoryInfo:
-        return ObjectCodec("").decode(_INFO, REPOSITORY, data, RepositoryInfo, f"{storage.where}/{REPOSITORY}")
-
-    found = await storage.read(REPOSITORY, decode)
-    if found is None and create and not await storage.is_empty():
-        found = await storage.read(REPOSITORY, decode)  # another process may have created it since
-        if found is None:
-            raise foreign_place(storage.where)
-    if found is None and create:
-        info = RepositoryInfo(secrets.token_hex(16), time.time_ns())
-        if keys is not None:
-            from holdfast.maintenance.backup.repository_key import create_key
-
-            info = await create_key(storage, info, keys)
-        await storage.create(REPOSITORY, ObjectCodec("").encode(_INFO, REPOSITORY, info))
-        found = await storage.read(REPOSITORY, decode)  # that of another process, if it was faster
-    if found is None:
-        raise NotFoundError(
-            "there is no repository of backups",
-            where=storage.where,
-            hint="Check the path; it is created by the first `holdfast backup create`",
-            code="no-repository",
-        )
-    return found
 
 
 def _number_of(name: str) -> int:

@@ -23,6 +23,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import short_name
 from holdfast.errors import NotFoundError
 from holdfast.maintenance.backup.checker import find_problems, missing_records
+from holdfast.maintenance.backup.creator import BackupCreator
 from holdfast.maintenance.backup.format import (
     BACKUPS,
     COPIES,
@@ -53,6 +54,7 @@ from holdfast.maintenance.backup.reader import loader_of
 from holdfast.maintenance.backup.records import check_frozen, damage_records, notice, withdraw
 from holdfast.maintenance.backup.repacker import PackBuffer, PackMap, pack_map
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
+from holdfast.maintenance.backup.store_record import pick_chain
 
 _EXCHANGED = 16
 """How many packs that are under wrong names are in memory at once."""
@@ -113,8 +115,17 @@ class RepositoryRepairer:
         self._intact: set[bytes] = set()
         """The packs that are as they were written."""
 
-    async def repair(self) -> BackupRepairReport:
-        """Repair everything. `DeniedError` if the repository is frozen."""
+    async def repair_and_back_up(self, tenant: str | None, home: str) -> BackupRepairReport:
+        """Repair everything, and then make a backup of the store, or of a tenant, if it has some here. `DeniedError` if
+        the repository is frozen."""
+        own = await pick_chain(self._engine, home, self._repository)
+        report = await self._repair()
+        if own is None or self._dry_run or not report.is_changed:
+            return report
+        creator = BackupCreator(self._engine, self._repository, tenant, None, home, accept_loss=True)
+        return report._replace(backup=(await creator.create("repair")).id)
+
+    async def _repair(self) -> BackupRepairReport:
         if not self._dry_run:
             await check_frozen(self._repository)
         await self._repair_objects()
@@ -223,7 +234,6 @@ class RepositoryRepairer:
         removed = removed_name(store, number)
         await self._storage.replace(removed, self._repository.encode_object(KINDS[REMOVED].mark, removed, record))
         await self._storage.delete([name])
-        self._repository.forget(store, number)
 
     # Packs ----------------------------------------------------------------------------------------------------
 

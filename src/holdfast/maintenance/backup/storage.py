@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,9 +69,10 @@ class RepositoryStorage:
     async def complete(self, name: str) -> None:
         """Store an object twice of which there is only one: whoever stored it was interrupted."""
         for place, other in ((copy_name(name), name), (name, copy_name(name))):
-            data = None if await self._sender.send(lambda at=place: self._storage.exists(at)) else await self.get(other)
-            if data is not None:
-                await self._sender.send(lambda at=place, data=data: self._storage.create(at, data))
+            if await self.get(place, 0, 1) is None:
+                data = await self.get(other)
+                if data is not None:
+                    await self._sender.send(partial(self._storage.create, place, data))
 
     async def replace(self, name: str, data: bytes) -> None:
         """Replace an object that is damaged, or create it. Only repairs do that."""
