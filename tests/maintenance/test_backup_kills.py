@@ -118,7 +118,7 @@ def damage_pack(manifest: Path, copy: Path, pack: Path) -> None:
 
 DAMAGE: tuple[Callable[[Path, Path, Path], object], ...] = (
     lambda manifest, copy, pack: manifest.write_bytes(b"damaged"),
-    lambda manifest, copy, pack: copy.unlink(),
+    lambda manifest, copy, pack: copy.write_bytes(b"damaged"),
     lose_both,
     damage_pack,
     lambda manifest, copy, pack: pack.unlink(),
@@ -168,7 +168,7 @@ PHASES = {
         *COMMIT,
         "put backups",
         "put copies/backups",
-        "put removed",
+        "create removed",
         "create repacks",
         "create copies/repacks",
         "create losses",
