@@ -76,8 +76,8 @@ class RepositoryStorage:
 
     async def replace(self, name: str, data: bytes) -> None:
         """Replace an object that is damaged, or create it. Only repairs do that."""
-        if not await self._sender.send(lambda: self._storage.create(name, data)):
-            await self._sender.send(lambda: self._storage.put(name, data))  # which creates no folder
+        await self._sender.send(lambda: self._storage.put(name, data))  # which creates no folder
+        await self._sender.send(lambda: self._storage.create(name, data))
 
     async def list_objects(self, folder: str) -> list[ObjectInfo]:
         """List all objects in a folder and its subfolders, by name."""
