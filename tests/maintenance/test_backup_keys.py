@@ -18,6 +18,7 @@ from holdfast.encryption import Encryption, FileKeys, LocalKeys, PassphraseKeys,
 from holdfast.engine.lost_rows import mark_row, marked_tables
 from holdfast.errors import ConfigError, CorruptError, DeniedError, QuotaError, UnsupportedError
 from holdfast.maintenance.backup.format import HEADER, seal_object
+from holdfast.security.encryption import passphrase
 from holdfast.security.encryption.key_rows import destroyed_changes
 from holdfast.store import Store
 from tests.interfaces.cli import kit
@@ -25,9 +26,16 @@ from tests.maintenance.test_backup import LARGE, both_places, contents, files, f
 from tests.maintenance.test_backup_damage import manifests
 from tests.security.encryption.planted import contents_of, find_planted
 from tests.security.encryption.test_rotation import a_week_later
+from tests.support.nightly import by_day, mostly_nightly
 
 SECRET = "the code of the vault is swordfish"
 MASTER, BACKUP = LocalKeys(generate_key()), LocalKeys(generate_key())
+
+
+@pytest.fixture(autouse=True)
+def _cheap_passphrases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By day, a key is derived from a passphrase at a small cost."""
+    monkeypatch.setattr(passphrase, "_COST", by_day(passphrase._COST, 1 << 8))
 
 
 @pytest.fixture
@@ -114,7 +122,7 @@ def test_an_object_under_another_name_is_tampered(repository: Path) -> None:
         assert error.value.code == "tampered"
 
 
-@pytest.mark.parametrize("keys", [BACKUP, None], ids=["encrypted", "plain"])
+@pytest.mark.parametrize("keys", mostly_nightly([BACKUP, None], daily=[BACKUP]), ids=["encrypted", "plain"])
 def test_a_sealed_store_stays_sealed_and_comes_back(
     store: Store, keys: LocalKeys | None, repository: Path, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from holdfast.hooks import Hooks
 from holdfast.interfaces.http.calls import CALLS
 from holdfast.interfaces.http.remote_calls import Caller, Connection
 from holdfast.interfaces.http.remote_watch import RemoteWatch
+from holdfast.interfaces.http.transport import MAX_ANSWER
 from holdfast.jobs import Jobs
 from holdfast.maintenance import StoreHeads
 from holdfast.security import Identity
@@ -490,10 +491,13 @@ def open_remote(url: str, tenant: str, codec: Codec, options: dict[str, Any]) ->
     token = options.pop("token", None) or os.environ.get("HOLDFAST_TOKEN", "")
     timeout = options.pop("timeout", 60.0)
     insecure = options.pop("insecure", False)
+    max_answer = options.pop("max_answer", MAX_ANSWER)
+    if type(max_answer) is not int or max_answer <= 0:
+        raise ConfigError(f"max_answer is a number of bytes, not {max_answer!r}", where=url)
     options.pop("read_only", None)  # the server decides
     if options:
         raise ConfigError(f"a served store has no option {min(options)!r}", where=url)
-    connection = Connection(url, token, codec, timeout, insecure=insecure, session=RemoteSession)
+    connection = Connection(url, token, codec, timeout, insecure=insecure, max_answer=max_answer, session=RemoteSession)
     store = RemoteStore(connection)
     if tenant and tenant != store.tenant:
         store.close()
