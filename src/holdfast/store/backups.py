@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.recovery_point import RecoveryPoint
     from holdfast.maintenance.backup.repository import Backup, Repository
     from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
+    from holdfast.maintenance.backup.repository_repairer import BackupRepairReport
     from holdfast.maintenance.backup.restore_report import RestoreReport, Selection
     from holdfast.maintenance.jobs.job import Job
     from holdfast.maintenance.jobs.types import JobHost
@@ -197,13 +198,34 @@ class BackupOperations(Generic[Opened]):
         With a `level`, as that of `maintenance.verify`, every line is verified, too, as if it were restored.
         """
         from holdfast.maintenance.backup.checker import RepositoryChecker
+        from holdfast.maintenance.backup.records import record_damage
         from holdfast.maintenance.verify.verifier import level_of
 
         async with self._open() as repository:
             only = None if backup is None else await self._find(repository, backup, store)
             checker = RepositoryChecker(repository, self._handle.engine, progress)
             chosen = None if store is None else await repository.pick_store(store)
-            return await checker.check(chosen, only, None if level is None else level_of(level), self._handle.tenant)
+            report = await checker.check(chosen, only, None if level is None else level_of(level), self._handle.tenant)
+            if not report.ok:
+                await record_damage(repository, report.findings[0].what, self._handle.now())
+            return report
+
+    @sync_and_async
+    async def repair(self, *, dry_run: bool = False) -> BackupRepairReport:
+        """Repair the repository: rebuild what is damaged from its copies, from what is intact of it, and from this
+        store; drop what is lost, and list it; and then make a backup, if there are some of this store here.
+
+        Threads that are lost in older backups are named in the report, and by `verify` from then on; a `restore` of
+        them needs `skip_damaged`. With `dry_run` nothing changes. `DeniedError` if the repository is frozen.
+        """
+        from holdfast.maintenance.backup.repository_repairer import RepositoryRepairer
+
+        async with self._open() as repository:
+            repairer = RepositoryRepairer(repository, self._handle.engine, self._handle.now(), dry_run=dry_run)
+            report = await repairer.repair_and_back_up(self._tenant(None), self._handle.tenant)
+            if report.is_changed and not dry_run:
+                await self._record(repository, "repair-backups", {"lost": len(report.lost), "backup": report.backup})
+            return report
 
     @sync_and_async
     async def restore(

@@ -250,6 +250,8 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
             session.out.line(f"{finding.code}: {safe(finding.what)} ({safe(where or finding.where)})")
         for lock in report.locks:
             session.note(_describe_lock(lock))
+        for name in report.lost:
+            session.note(f"{safe(name)} was lost in a backup, as a repair has said.")
         result = plural(len(report.findings), "finding") if report.findings else "OK"
         result += f", {len(report.locks)} not finished" if report.locks else ""
         session.out.line(
@@ -258,6 +260,23 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
     if report.is_damaged:
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
     if report.findings or report.locks:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+@command("repair")
+@_repository_option
+@dry_run_option
+def repair(session: CliContext, repository: str, dry_run: bool) -> None:
+    """Repair a repository: rebuild what is damaged, list what is lost, and make a backup of what the store has."""
+    report = _open_to_record(session, repository).repair(dry_run=dry_run)
+    lost = [", ".join(filter(None, (each.backup, each.thread, each.what))) for each in report.lost]
+    lines = [*(f"damaged: {safe(name)}" for name in report.rebuilt), *(f"lost: {safe(each)}" for each in lost)]
+    count = f"{plural(len(report.rebuilt), 'object')}, {len(lost)} lost"
+    session.tell(
+        "\n".join([*lines, f"{'Would repair' if dry_run else 'Repaired'} {count}."]),
+        {**report._asdict(), "lost": [each._asdict() for each in report.lost]},
+    )
+    if lost:
         raise click.exceptions.Exit(exit_codes.FINDINGS)
 
 
@@ -583,6 +602,7 @@ for _each in (
     restore,
     drill,
     prune,
+    repair,
     freeze,
     unfreeze,
     pin,
