@@ -34,7 +34,7 @@ from holdfast.engine.types import Progress, Revision, to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.history import branches
 from holdfast.history.revisions import resolve
-from holdfast.maintenance.backup.cut import at_step
+from holdfast.maintenance.backup.cut import at_step, whole
 from holdfast.maintenance.backup.erased_data import read_ledgers, remove_erased, says_whose
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.reader import BackupBackend
@@ -176,7 +176,8 @@ class Restorer:
             raise InvalidError("a checkpoint is named where one thread is restored", hint="Name the thread")
         id = (await resolve(source, roots[0], at)).id
         point = point._replace(name=f"{point.name}@{id}")
-        return await point.engine(self._repository, self._engine, {entry.line: at_step(id) for entry in entries})
+        cuts = {entry.line: at_step(id, point.cuts.get(entry.line, whole(entry))) for entry in entries}
+        return await point.engine(self._repository, self._engine, cuts)
 
     async def _records_then(self) -> Engine:
         """Return an engine on the records that are never set back, as they were."""

@@ -22,7 +22,7 @@ from holdfast.engine.row_format import HOLD, OWNER, PIN, Line, StepRef
 REMOVED, ARRIVED = "removed", "arrived"
 """The entries of the details of a record, by the name of a line."""
 
-_KINDS = frozenset((TAG, LABEL, PIN, HOLD, OWNER))
+RECORDED_KINDS = frozenset((TAG, LABEL, PIN, HOLD, OWNER))
 """The kinds of references that are recorded. Whose data a line has is never set back."""
 
 _LAST_TIMES = 64
@@ -103,7 +103,7 @@ def _affected(batch: Batch) -> Iterable[Key]:
     for change in batch:
         if isinstance(change, Delete | Put) and change.space in (LINES, STEPS, REFS, BRANCHES):
             is_ref = change.space is REFS and len(_key(change)) > 2
-            if not (is_ref and _key(change)[2] not in _KINDS) and not (
+            if not (is_ref and _key(change)[2] not in RECORDED_KINDS) and not (
                 isinstance(change, Put) and change.space is LINES
             ):
                 yield _key(change)
@@ -144,6 +144,9 @@ async def _add_steps(backend: Backend, line: Line, deleted: set[Key], stubs: set
     ends = dict[int, BranchEnd]()
     async for row in rows_below(backend, STEPS, tuple(line), bodies=False):
         step = StepRef.of(row)
+        if row.key in deleted:
+            end = ends.setdefault(step.branch, BranchEnd(step.branch, 0, []))
+            end.length, end.times = step.seq + 1, [*end.times, step.time][-_LAST_TIMES:]
         if step.pruned or row.key not in deleted | stubs:
             continue
         last = record.steps[-1] if record.steps else None
@@ -151,9 +154,6 @@ async def _add_steps(backend: Backend, line: Line, deleted: set[Key], stubs: set
             record.steps[-1] = (last[0], last[1], step.seq)
         else:
             record.steps.append((step.branch, step.seq, step.seq))
-        if row.key in deleted:
-            end = ends.setdefault(step.branch, BranchEnd(step.branch, 0, []))
-            end.length, end.times = step.seq + 1, [*end.times, step.time][-_LAST_TIMES:]
     record.ends = list(ends.values())
 
 
