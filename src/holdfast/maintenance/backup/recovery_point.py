@@ -100,7 +100,7 @@ async def point_at_time(
     """Return the selected lines of a store at a time. `NotFoundError` if there are none, or if the last backup was made
     before. Those that are damaged are left out with `skip_damaged`; otherwise it raises `CorruptError`."""
     before = await repository.find_last(store, lambda each: each.until <= time)
-    after = await repository.find_first(store, lambda each: each.until >= time)
+    after = await repository.find_first(store, lambda each: to_datetime(each.until) >= to_datetime(time))
     if after is None:
         raise _not_covered(repository, time, before)
     if before is not None and before.digest == after.digest:
@@ -108,7 +108,8 @@ async def point_at_time(
     finder = _MomentFinder(repository, time, before, after, like)
     await finder.open()
     point = await finder.find(selects, skip_damaged=skip_damaged)
-    if not point.damaged and not point.inexact and not any(entry.columns for entry in point.entries):
+    is_empty = not any(entry.columns and entry.name not in NEVER_SET_BACK for entry in point.entries)
+    if is_empty and not point.damaged and not point.inexact:
         raise NotFoundError(
             f"there is nothing of {to_datetime(time).isoformat(timespec='seconds')} or before it",
             where=repository.where,
@@ -193,9 +194,14 @@ class _MomentFinder:
         for line in sorted(self._first.keys() | self._last.keys() | self._events.keys()):
             first, last = self._first.get(line), self._last.get(line)
             entry = first or last
-            is_same = first == last and line not in self._events
-            if entry is None or is_same or not entry.columns or line.name in NEVER_SET_BACK or not selects(entry):
-                self.entries |= {} if entry is None else {line: entry}
+            if entry is None:
+                continue
+            if line.name in NEVER_SET_BACK:
+                self.entries[line] = last or entry
+            elif not entry.columns or (first == last and line not in self._events):
+                self.entries[line] = entry
+            elif not selects(entry):
+                self.entries |= {} if first is None else {line: first}
             elif self._keys is not None and self._keys.is_erased(last or entry):
                 self.entries[line] = entry
             else:
@@ -208,7 +214,8 @@ class _MomentFinder:
         sources = [each for each in (self._before, self._after) if each is not None]
         name = f"{self._after.id}-{to_datetime(self._time):%Y%m%dT%H%M%S.%f}"
         point = await _point(self._repository, name, self._time, sources, self.entries, self.cuts, self._like)
-        return point._replace(damaged=damaged, inexact=self.inexact)
+        then = {line: self._first.get(line, entry) for line, entry in point.then.items()}
+        return point._replace(then=then, damaged=damaged, inexact=self.inexact)
 
     async def _find_line(self, line: Line, first: LineEntry | None, last: LineEntry | None) -> None:
         """Find what a line was, which may be another line of its name in each of the backups."""

@@ -64,7 +64,7 @@ def recorded(
                 conditions += await authority.preconditions(again)
             found = detail() if callable(detail) else detail
             about = {**(found or {}), **({REMOVED: plain_records(removed)} if removed else {})}
-            request = _request(engine, every, action, about, authority)
+            request = record_request(engine, every, action, about, authority)
             request.other_changes, request.is_limited = [*conditions, *batch], is_limited
             try:
                 await engine.writer.save(request)
@@ -83,14 +83,21 @@ async def record(
 ) -> None:
     """Record something that changes nothing in the store."""
     for start in range(0, len(lines), _AT_ONCE):
-        request = _request(engine, lines[start : start + _AT_ONCE], action, detail, current_authority(), outcome)
+        request = record_request(engine, lines[start : start + _AT_ONCE], action, detail, current_authority(), outcome)
         request.is_limited = False
         await engine.writer.save(request)
 
 
-def _request(
-    engine: Engine, lines: Sequence[Line], action: str, detail: Detail, authority: Authority, outcome: str = "ok"
+def record_request(
+    engine: Engine,
+    lines: Sequence[Line],
+    action: str,
+    detail: Detail,
+    authority: Authority | None = None,
+    outcome: str = "ok",
 ) -> AppendRequest:
+    """Return the request for a step of the audit with records, one for each line, to be saved with others."""
+    authority = authority or current_authority()
     audit = SystemLine(engine, Line(lines[0].tenant, AUDIT), authority.actor)
     found = detail() if callable(detail) else detail
     packed = engine.context.codec.pack(dict(found)) if found else b""
