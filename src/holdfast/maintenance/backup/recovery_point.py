@@ -8,7 +8,7 @@ this is the order of commits. Of what was committed between them, the times of s
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
@@ -195,8 +195,8 @@ class _MomentFinder:
             first, last = self._first.get(line), self._last.get(line)
             entry = first or last
             if entry is None:
-                continue
-            if line.name in NEVER_SET_BACK:
+                self._find_unknown(line, ())
+            elif line.name in NEVER_SET_BACK:
                 self.entries[line] = last or entry
             elif not entry.columns or (first == last and line not in self._events):
                 self.entries[line] = entry
@@ -227,7 +227,12 @@ class _MomentFinder:
         for entry, own in reversed(list(zip(entries, rows, strict=True))):
             if await self._find_origin(line, [entry], [own], has_first=entry is first):
                 return
-        known = {_origin(each)[0] for each in rows}
+        self._find_unknown(line, {_origin(each)[0] for each in rows})
+
+    def _find_unknown(self, line: Line, known: Collection[int]) -> None:
+        """Find out whether there was a line of a name that no backup has, given when those were created that one has."""
+        if line_kind(line.name) not in _SET_BACK:
+            return
         for event in self._events.get(line, ()):
             created = event.record.created
             if (
@@ -236,7 +241,7 @@ class _MomentFinder:
                 and created not in known
                 and created <= self._time < event.time
             ):
-                self.inexact[line] = created - 1  # another line of this name, which no backup has
+                self.inexact[line] = created - 1
 
     async def _find_origin(
         self, line: Line, entries: list[LineEntry], rows: list[LineRows], *, has_first: bool
