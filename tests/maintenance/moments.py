@@ -58,6 +58,8 @@ class Model:
         self.times: dict[int, int] = {}
         self.parents: dict[int, int | None] = {}
         self.erased: set[int] = set()
+        self.erasures: dict[str, int] = {}
+        """When a line of a name was last erased, and with it the audit of all before it."""
         self.lives = 0
 
     # What happens ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ elsewhere. Pruned steps return if a backup has them. Where a line had a step tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -41,24 +41,16 @@ from holdfast.security.audit.removals import RECORDED_KINDS, ArrivalRecord, Remo
 from holdfast.security.audit.retain import REMOVE
 from holdfast.security.audit.thread_audit import REPLACING
 
-Change: TypeAlias = Literal["arrive", "prune", "delete", "erase"]
-CHANGES: Mapping[str, Change] = {"prune": "prune", ERASE: "erase"}
-"""What actions in the audit do to lines. Others delete something."""
-ACTIONS = frozenset(
-    (
-        *CHANGES,
-        *REPLACING,
-        "delete",
-        REMOVE,
-        "delete-branch",
-        "unpin",
-        "release",
-        "set-owner",
-        "hold",
-        "import",
-        "restore",
-    )
-)
+Change: TypeAlias = Literal["arrive", "prune", "delete", "replace", "erase"]
+CHANGES: Mapping[str, Change] = {
+    "prune": "prune",
+    "delete": "delete",
+    REMOVE: "delete",
+    "delete-branch": "delete",
+    ERASE: "erase",
+}
+"""What actions in the audit do to lines. Others replace names, or remove them."""
+ACTIONS = frozenset((*CHANGES, *REPLACING, "unpin", "release", "set-owner", "hold", "import", "restore"))
 """The actions in the audit whose records say what a line had before."""
 Place: TypeAlias = tuple[int, int]
 
@@ -101,6 +93,7 @@ class LineHistory:
         self._line = line
         self._sources = sources
         self._first = sources[0] if has_first else LineRows()
+        self._later = sources[1:] if has_first else sources
         created = _info(sources[0].row).created
         self._events = sorted((each for each in events if each.record.created == created), key=lambda each: each.time)
         self._created = created
@@ -201,7 +194,8 @@ class LineHistory:
         found = LineRows()
         found.row = self._line_row(chosen, ids)
         numbers = {place[0] for place in chosen} - {0}
-        kept = {each.branch: each for each in self._rows_of_branches() if each.branch in numbers}
+        every = self._branch_rows(self._sources).values()
+        kept = {each.branch: each for each in every if each.branch in numbers}
         kept |= {each.branch: each for each in branches if self._starts(each, chosen)}
         self._set(found, BRANCHES, ((each[:1], each[1:], b"") for each in kept.values()))
         found.tables[STEPS.name] = {place: each.row for place, each in chosen.items()}
@@ -226,7 +220,7 @@ class LineHistory:
         last = next((each for each in (*reversed(infos[1:]), infos[0]) if each.switched_from in ids), None)
         stubs = sum(each.step.pruned for each in chosen.values())
         switched_from = "" if last is None else last.switched_from
-        form = max(each.form for each in infos)
+        form = max(each.form for each in infos) + 2  # a rewrite removes the forms next to it
         return _line_row(self._line, infos[-1]._replace(form=form, pruned=stubs, switched_from=switched_from))
 
     def _only_source(self, chosen: Mapping[Place, _Chosen]) -> LineRows | None:
@@ -238,40 +232,33 @@ class LineHistory:
 
     # Branches -------------------------------------------------------------------------------------------------------
 
-    def _rows_of_branches(self) -> Iterator[Branch]:
-        for source in self._sources:
-            yield from (
-                Branch.of(Row((*self._line, *key), row.columns)) for key, row in _table(source, BRANCHES).items()
-            )
+    def _branch_rows(self, sources: Iterable[LineRows]) -> dict[tuple[int, int], Branch]:
+        """Return branches by number and time of creation."""
+        rows = [row for source in sources for row in _table(source, BRANCHES).items()]
+        branches = [Branch.of(Row((*self._line, *key), row.columns)) for key, row in rows]
+        return {(each.branch, each.created): each for each in branches}
 
     def _branches(self, time: int) -> list[Branch]:
         """Return the branches that the line had at a time, by the names that they had then."""
-        found = dict[int, Branch]()
-        first = {
-            Branch.of(Row((*self._line, *key), row.columns))[:4] for key, row in _table(self._first, BRANCHES).items()
-        }
-        for branch in self._rows_of_branches():
-            found[branch.branch] = branch
-        # The first record after the time has what it was then.
+        first, later = self._branch_rows([self._first]), self._branch_rows(self._later)
+        known = first | later
         for event in reversed(self._events):
-            for removed in map(Branch._make, getattr(event.record, "branches", ())):
-                known = found.get(removed.branch)
+            removed = [Branch(*each) for each in getattr(event.record, "branches", ())]
+            for branch in removed:
+                key = (branch.branch, branch.created)
                 if event.time > time:
-                    found[removed.branch] = removed
-                elif event.change == "delete" and known is not None and known.created <= removed.created:
-                    if not any(removed.branch == each.branch for each in self._last_branches()):
-                        del found[removed.branch]
-        arrived = [each for each in self._events if isinstance(each.record, ArrivalRecord) and each.time > time]
-        return [
-            each
-            for each in found.values()
-            if each[:4] in first
-            or (each.created <= time and not any(one.concerns((each.branch, 0), each.created) for one in arrived))
+                    known[key] = branch  # the first record after the time has what it was then
+                elif event.change == "delete" and key not in later:
+                    first.pop(key, None)
+                    known.pop(key, None)
+        arrived = [each for each in self._events if each.change == "arrive" and each.time > time]
+        found = [
+            branch
+            for key, branch in sorted(known.items())
+            if key in first
+            or (branch.created <= time and not any(one.concerns((key[0], 0), branch.created) for one in arrived))
         ]
-
-    def _last_branches(self) -> Iterator[Branch]:
-        for key, row in _table(self._sources[-1], BRANCHES).items():
-            yield Branch.of(Row((*self._line, *key), row.columns))
+        return list({each.branch: each for each in found}.values())
 
     def _starts(self, branch: Branch, chosen: Mapping[Place, _Chosen]) -> bool:
         """Return whether a branch has steps, or can be continued."""
@@ -286,7 +273,8 @@ class LineHistory:
 
     def _refs(self, time: int, ids: set[str]) -> tuple[dict[Key, tuple[Scalar, ...]], bool]:
         """Return the references that the line had at a time, and whether they are known."""
-        last, first, is_exact = _table(self._sources[-1], REFS), _table(self._first, REFS), True
+        first, is_exact = _table(self._first, REFS), True
+        last = _table(self._later[-1], REFS) if self._later else {}
         records: dict[Key, list[tuple[HistoryEvent, tuple[Scalar, ...]]]] = {}
         for event in self._events:
             for kind, name, step, *columns in getattr(event.record, "refs", ()):
@@ -297,7 +285,7 @@ class LineHistory:
             own = None if key not in last else last[key].columns
             before = None if key not in first else first[key].columns
             if key[0] not in RECORDED_KINDS:
-                columns = own
+                columns = own if self._later else before
             elif later := [columns for event, columns in records.get(key, ()) if event.time > time]:
                 columns = later[0] if later[0] == before or int(later[0][1]) <= time else None
             elif own is not None and (own == before or int(own[1]) <= time):

@@ -171,7 +171,7 @@ class _MomentFinder:
                 continue
             stored = row.stored(EVENTS.name, (*audit.line, *key))
             detail = unpack_detail(codec, BACKUP_ROWS.decode(EVENTS, stored), limit)
-            change = CHANGES.get(str(action), "delete")
+            change = CHANGES.get(str(action), "replace")
             removed = msgspec.convert(detail.get(REMOVED, {}), dict[str, RemovalRecord])
             arrived = msgspec.convert(detail.get(ARRIVED, {}), dict[str, ArrivalRecord])
             for name, record in removed.items():
@@ -230,7 +230,7 @@ class _MomentFinder:
         self._find_unknown(line, {_origin(each)[0] for each in rows})
 
     def _find_unknown(self, line: Line, known: Collection[int]) -> None:
-        """Find out whether there was a line of a name that no backup has, given when those were created that one has."""
+        """Find out whether there was another line of a name, given when those were created that a backup has."""
         if line_kind(line.name) not in _SET_BACK:
             return
         for event in self._events.get(line, ()):

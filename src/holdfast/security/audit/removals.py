@@ -75,8 +75,8 @@ async def find_removed(
             record.is_whole = True
             record.ends = await _ends(backend, line)
             unchanged += (Expect(STEPS, (*line, each.branch, each.length), None) for each in record.ends)
-        else:
-            unchanged += await _add_removed(backend, line, own, record)
+            own = [Delete(table, tuple(line)) for table in (REFS, BRANCHES)]
+        unchanged += await _add_removed(backend, line, own, record)
         if not names:
             record.refs, record.branches = [], []
         if record != RemovalRecord(record.created):
@@ -121,14 +121,18 @@ async def _add_removed(
     scans = [
         Scan(each.space, _key(each))
         for each in changes
-        if isinstance(each, Delete | Put) and each.space in (REFS, BRANCHES) and len(_key(each)) > 2
+        if isinstance(each, Delete | Put) and each.space in (REFS, BRANCHES)
     ]
     rows = {
         row.key: (scan.space, row)
         for scan, found in zip(scans, await backend.read(scans), strict=True)
         for row in found
     }
-    gone = {key: each for key, each in rows.items() if put.get(key) != each[1].columns}
+    gone = {
+        key: (space, row)
+        for key, (space, row) in rows.items()
+        if put.get(key) != row.columns and (space is BRANCHES or key[2] in RECORDED_KINDS)
+    }
     record.refs = [(*map(str, row.key[2:]), *row.columns) for space, row in gone.values() if space is REFS]  # type: ignore[misc]
     record.branches = [(row.key[2], *row.columns) for space, row in gone.values() if space is BRANCHES]  # type: ignore[misc]
     deleted = {_key(each) for each in changes if isinstance(each, Delete) and each.space is STEPS}
