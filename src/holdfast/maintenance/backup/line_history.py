@@ -71,10 +71,13 @@ class HistoryEvent(NamedTuple):
 
     def concerns(self, place: Place, time: int) -> bool:
         """Return whether a step of this time was among it. Later steps may have the same place."""
-        if time > self.time or self.is_whole:
-            return time <= self.time
+        if time > self.time:
+            return False
         if isinstance(self.record, ArrivalRecord):
-            return place[1] >= dict(self.record.had).get(place[0], 0)
+            had, has = (dict(each).get(place[0], 0) for each in (self.record.had, self.record.has))
+            return had <= place[1] < has
+        if self.is_whole:
+            return True
         return any(branch == place[0] and first <= place[1] <= last for branch, first, last in self.record.steps)
 
 
@@ -241,24 +244,24 @@ class LineHistory:
     def _branches(self, time: int) -> list[Branch]:
         """Return the branches that the line had at a time, by the names that they had then."""
         first, later = self._branch_rows([self._first]), self._branch_rows(self._later)
-        known = first | later
+        known = {} if self._is_deleted_after(time) else first | later
         for event in reversed(self._events):
-            removed = [Branch(*each) for each in getattr(event.record, "branches", ())]
-            for branch in removed:
+            for branch in [Branch(*each) for each in getattr(event.record, "branches", ())]:
                 key = (branch.branch, branch.created)
                 if event.time > time:
                     known[key] = branch  # the first record after the time has what it was then
                 elif event.change == "delete" and key not in later:
-                    first.pop(key, None)
                     known.pop(key, None)
-        arrived = [each for each in self._events if each.change == "arrive" and each.time > time]
-        found = [
-            branch
-            for key, branch in sorted(known.items())
-            if key in first
-            or (branch.created <= time and not any(one.concerns((key[0], 0), branch.created) for one in arrived))
-        ]
+        found = [branch for key, branch in sorted(known.items()) if key in first or branch.created <= time]
+        arrived = [each.record for each in self._events if each.change == "arrive" and each.time > time]
+        if arrived and not self._is_deleted_after(time):  # to the line as it was
+            had = dict(arrived[0].had) if isinstance(arrived[0], ArrivalRecord) else {}
+            found = [branch for branch in found if branch.branch in had]
         return list({each.branch: each for each in found}.values())
+
+    def _is_deleted_after(self, time: int) -> bool:
+        """Return whether the line was deleted after a time. What it had until then is all on record."""
+        return any(each.is_whole and each.change == "delete" and each.time > time for each in self._events)
 
     def _starts(self, branch: Branch, chosen: Mapping[Place, _Chosen]) -> bool:
         """Return whether a branch has steps, or can be continued."""
@@ -288,6 +291,8 @@ class LineHistory:
                 columns = own if self._later else before
             elif later := [columns for event, columns in records.get(key, ()) if event.time > time]:
                 columns = later[0] if later[0] == before or int(later[0][1]) <= time else None
+            elif self._is_deleted_after(time):
+                columns = None
             elif own is not None and (own == before or int(own[1]) <= time):
                 columns = own
             else:

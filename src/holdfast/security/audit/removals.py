@@ -51,11 +51,12 @@ class RemovalRecord(msgspec.Struct, omit_defaults=True):
 
 
 class ArrivalRecord(msgspec.Struct):
-    """What was added to a line from elsewhere: all after so many steps of each branch, none of which are listed where
-    the line is new."""
+    """What was added to a line from elsewhere: how many steps each branch had before, with none where the line is new,
+    and has since."""
 
     created: int
     had: list[tuple[int, int]]
+    has: list[tuple[int, int]]
 
 
 async def find_removed(
@@ -84,13 +85,13 @@ async def find_removed(
     return found, unchanged
 
 
-async def arrival_of(source: Engine, target: Engine, line: Line, name: Line | None = None) -> ArrivalRecord:
-    """Return the record of what is about to be copied to a line, which may not exist yet, or have another name."""
-    info = await source.lines.info(line)
-    backend = target.context.backend
-    (rows,) = await backend.read([Get(LINES, [tuple(name or line)])])
-    ends = await _ends(backend, name or line) if rows else []
-    return ArrivalRecord(info.created, [(each.branch, each.length) for each in ends])
+async def arrival_of(source: Engine, target: Engine, line: Line) -> ArrivalRecord:
+    """Return the record of what is about to be copied to a line, which may not exist yet."""
+    had = [] if await target.lines.load_tip(line) is None else await _ends(target.context.backend, line)
+    lengths = [
+        [(each.branch, each.length) for each in ends] for ends in (had, await _ends(source.context.backend, line))
+    ]
+    return ArrivalRecord((await source.lines.info(line)).created, *lengths)
 
 
 def plain_records(records: Mapping[str, RemovalRecord | ArrivalRecord]) -> dict[str, Any]:
