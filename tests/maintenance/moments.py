@@ -141,7 +141,7 @@ class Model:
     def _known(self, number: int, name: str, time: int, most: int | None = None) -> set[int]:
         """The checkpoints of a life that the last backup before a time has, or some after it, up to so many."""
         before = [world for when, _, world in self.backups if when <= time][-1:]
-        after = [world for when, _, world in self.backups if when > time][:most]
+        after = [world for when, _, world in self.backups if when >= time][:most]
         lives = [world.lines.get(name) for world in (*before, *after)]
         return {each for life in lives if life is not None and life.number == number for each in life.content}
 

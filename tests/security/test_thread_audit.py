@@ -219,7 +219,7 @@ def test_without_a_correlation_only_what_removes_protects_or_lets_out_does(store
     done = operations(store, tmp_path)
     for operate in done.values():
         operate()
-    replacing = REPLACING - {"tag"}  # it moves none here
+    replacing = REPLACING - {"tag", "label", "pin"}  # they replace none here
     assert actions(store, thread="chat") == [each for each in done if each in ALWAYS or each in replacing]
     assert {"delete", "prune", "export", "import", "hold", "release"} <= ALWAYS
 

@@ -107,8 +107,7 @@ class LineHistory:
 
     def exists(self, time: int) -> bool:
         """Return whether the store had the line at a time."""
-        events = (each for each in self._events if each.is_whole)
-        return _is_there(events, time, bool(self._first.tables), self._created) == "there"
+        return existed(self._events, self._created, time, is_first=bool(self._first.tables))
 
     def was_deleted(self) -> bool:
         """Return whether there is a record of its deletion."""
@@ -188,9 +187,10 @@ class LineHistory:
         }
         branches = self._branches(time)
         starts = {(each.base_branch, each.base_length - 1) for each in branches}
+        stored = {place[0] for place, each in chosen.items() if not each.step.pruned}
         for place, each in sorted(chosen.items(), reverse=True):
-            # Of a branch that was pruned to its end, nothing is left.
-            is_last = (place[0], place[1] + 1) not in chosen
+            # What a branch has after its last step is not needed any more.
+            is_last = place[0] in stored and (place[0], place[1] + 1) not in chosen
             if is_last and each.step.pruned and place not in self._in_first and place not in starts:
                 del chosen[place]
         ids = {each.step.id for place, each in chosen.items() if place not in dropped} - {""}
@@ -266,7 +266,7 @@ class LineHistory:
     def _starts(self, branch: Branch, chosen: Mapping[Place, _Chosen]) -> bool:
         """Return whether a branch has steps, or can be continued."""
         base = chosen.get((branch.base_branch, branch.base_length - 1))
-        return (branch.branch, 0) in chosen or (base is not None and not base.step.pruned)
+        return (branch.branch, 0) in chosen or bool(branch.name and base is not None and not base.step.pruned)
 
     # References and the rest ----------------------------------------------------------------------------------------
 
@@ -338,6 +338,12 @@ class LineHistory:
     def _set(self, found: LineRows, table: Table, rows: Iterable[tuple[Key, tuple[Scalar, ...], bytes]]) -> None:
         stored = [CHECKSUMS.encode(table, Row((*self._line, *key), columns, body)) for key, columns, body in rows]
         found.tables[table.name] = {row.key[2:]: LineRow(row.columns, row.body) for row in stored}
+
+
+def existed(events: Iterable[HistoryEvent], created: int, time: int, *, is_first: bool = False) -> bool:
+    """Return whether a line that was created at a time existed at another."""
+    own = [each for each in events if each.is_whole and each.record.created == created]
+    return _is_there(sorted(own, key=lambda each: each.time), time, is_first, created) == "there"
 
 
 def _is_there(events: Iterable[HistoryEvent], time: int, is_first: bool, since: int) -> str:

@@ -26,7 +26,7 @@ from holdfast.errors import CorruptError, NotFoundError
 from holdfast.maintenance.backup.cut import Cut
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
-from holdfast.maintenance.backup.line_history import ACTIONS, CHANGES, HistoryEvent, LineHistory
+from holdfast.maintenance.backup.line_history import ACTIONS, CHANGES, HistoryEvent, LineHistory, existed
 from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, LineRows
 from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of, loader_of, named_entries
 from holdfast.maintenance.backup.repository import Backup, Repository
@@ -233,14 +233,10 @@ class _MomentFinder:
         """Find out whether there was another line of a name, given when those were created that a backup has."""
         if line_kind(line.name) not in _SET_BACK:
             return
-        for event in self._events.get(line, ()):
-            created = event.record.created
-            if (
-                event.is_whole
-                and event.change == "delete"
-                and created not in known
-                and created <= self._time < event.time
-            ):
+        events = self._events.get(line, ())
+        for created in {each.record.created for each in events if each.is_whole}.difference(known):
+            is_erased = any(each.change == "erase" for each in events if each.record.created == created)
+            if existed(events, created, self._time) and not is_erased:
                 self.inexact[line] = created - 1
 
     async def _find_origin(

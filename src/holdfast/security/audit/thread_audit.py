@@ -32,7 +32,7 @@ _OF_THREADS = {"delete", "delete-branch", "prune", "export", "import", "hold", "
 ALWAYS = _OF_KEYS | _OF_SUBJECTS | _OF_THREADS
 """The actions that are always recorded."""
 
-REPLACING = {"tag", "untag", "unlabel", "rename-branch"}
+REPLACING = {"tag", "untag", "label", "unlabel", "pin", "rename-branch"}
 """The actions that are always recorded where something was there before."""
 
 _AT_ONCE = 500
