@@ -186,6 +186,10 @@ class LineHistory:
             if not each.step.pruned and self._status(each.step, time) == "deleted"
         }
         branches = self._branches(time)
+        created = {each.branch: each.created for each in branches}
+        for place in [each for each in dropped if chosen[each].step.time < created.get(each[0], 0)]:
+            del chosen[place]  # of a branch before it that had the same number
+            dropped.discard(place)
         starts = {(each.base_branch, each.base_length - 1) for each in branches}
         stored = {place[0] for place, each in chosen.items() if not each.step.pruned}
         for place, each in sorted(chosen.items(), reverse=True):

@@ -50,8 +50,8 @@ _SET_BACK = ("thread", "agent", "scope")
 class RecoveryPoint(NamedTuple):
     """Lines to restore: a name for the point, its time, the entries of the lines, where they are cut off, the keys of
     an encrypted store, and the id of the store; the entries that lines had then that are never set back; damaged lines,
-    which are left out, with what is damaged; and those that are not as they were, since no backup knows that, with the
-    moment that they are of."""
+    which are left out, with what is damaged; those that are not as they were, since no backup knows that, with the
+    moment that they are of; and those to which something came from elsewhere."""
 
     name: str
     time: int
@@ -62,6 +62,7 @@ class RecoveryPoint(NamedTuple):
     then: Mapping[Line, LineEntry] = MappingProxyType({})
     damaged: Mapping[Line, str] = MappingProxyType({})
     inexact: Mapping[Line, int] = MappingProxyType({})
+    arrivals: frozenset[Line] = frozenset()
 
     async def engine(self, repository: Repository, like: Engine, cuts: Mapping[Line, Cut] | None = None) -> Engine:
         """Return an engine on the lines."""
@@ -215,7 +216,8 @@ class _MomentFinder:
         name = f"{self._after.id}-{to_datetime(self._time):%Y%m%dT%H%M%S.%f}"
         point = await _point(self._repository, name, self._time, sources, self.entries, self.cuts, self._like)
         then = {line: self._first.get(line, entry) for line, entry in point.then.items()}
-        return point._replace(then=then, damaged=damaged, inexact=self.inexact)
+        arrivals = [line for line, events in self._events.items() if any(each.change == "arrive" for each in events)]
+        return point._replace(then=then, damaged=damaged, inexact=self.inexact, arrivals=frozenset(arrivals))
 
     async def _find_line(self, line: Line, first: LineEntry | None, last: LineEntry | None) -> None:
         """Find what a line was, which may be another line of its name in each of the backups."""

@@ -32,7 +32,6 @@ from holdfast.engine.namespaces import (
     BACKUPS_PLACE,
     agent_of,
     is_thread,
-    line_kind,
     rename_line,
     root_of,
     short_name,
@@ -143,8 +142,8 @@ class Restorer:
                 if row.key == quota_key(tenant := str(row.key[0])):
                     self._engine.context.quotas.note(tenant, row)
             await self._apply_erasures({line.tenant for line in lines})
-        moments = {(line.tenant, line_kind(line.name), short_name(line.name)): time for line, time in inexact.items()}
-        known = [moments.get(each[:3]) for each in report]
+        moments = {describe(line, "same")[:3]: time for line, time in inexact.items()}
+        known = [moments.get((each.tenant, each.kind, each.name)) for each in report]
         return RestoreReport(
             self._point.name,
             to_datetime(self._point.time),
