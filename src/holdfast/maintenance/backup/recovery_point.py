@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.backends.tables import EVENTS, LINES
+from holdfast.backends.tables import EVENTS, LINES, Key
 from holdfast.codec import Codec
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.engine import Engine
@@ -154,22 +154,24 @@ class _MomentFinder:
         self._first = {} if self._before is None else await self._entries_of(self._before)
         self._last = await self._entries_of(self._after)
         newest = await anext(self._repository.newest_first(self._after.manifest.store))
-        audits = [entry for each in (self._last, await self._entries_of(newest)) for entry in each.values()]
-        for entry in {entry.line: entry for entry in audits if entry.name == AUDIT}.values():
-            known = self._first.get(entry.line)
-            await self._read_events(entry, "" if known is None else known.last_event)
+        seen = set[tuple[Line, Key]]()
+        for entries in (self._last, await self._entries_of(newest)):  # some may be archived meanwhile
+            for entry in [each for each in entries.values() if each.name == AUDIT]:
+                known = self._first.get(entry.line)
+                await self._read_events(entry, "" if known is None else known.last_event, seen)
 
     async def _entries_of(self, backup: Backup) -> dict[Line, LineEntry]:
         keys = await backup_keys(self._repository, [backup.manifest], self._like)
         return {entry.line: entry for entry in await named_entries(self._repository, backup, keys, self._like)}
 
-    async def _read_events(self, audit: LineEntry, since: str) -> None:
+    async def _read_events(self, audit: LineEntry, since: str, seen: set[tuple[Line, Key]]) -> None:
         rows = await self._load(audit)
         codec, limit = self._like.context.codec, self._like.context.max_bytes
         for key, row in sorted(rows.tables.get(EVENTS.name, {}).items()):
             time, _, _, action, *_ = row.columns
-            if str(key[0]) <= since or not row.body or action not in ACTIONS:
+            if str(key[0]) <= since or not row.body or action not in ACTIONS or (audit.line, key) in seen:
                 continue
+            seen.add((audit.line, key))
             stored = row.stored(EVENTS.name, (*audit.line, *key))
             detail = unpack_detail(codec, BACKUP_ROWS.decode(EVENTS, stored), limit)
             change = CHANGES.get(str(action), "replace")
