@@ -22,6 +22,8 @@ class Life:
     current: str = "main"
     tags: dict[str, int] = field(default_factory=dict)
     pins: dict[str, int] = field(default_factory=dict)
+    own: dict[str, list[int]] = field(default_factory=dict)
+    """The checkpoints that were saved to each branch, also those that were pruned."""
     content: set[int] = field(default_factory=set)
     """The checkpoints that the store has."""
     rewrites: int = 0
@@ -82,6 +84,7 @@ class Model:
         self.values[number], self.ids[number], self.times[number] = value, id, time
         self.parents[number] = life.heads.get(branch)
         life.heads[branch] = number
+        life.own.setdefault(branch, []).append(number)
         life.content.add(number)
         return number
 
@@ -101,7 +104,7 @@ class Model:
         life.rewrites += 1
         del life.heads[branch]
         life.tags = {tag: each for tag, each in life.tags.items() if each not in removed}
-        self.world.gone.setdefault(life.number, set()).update(removed)
+        self.world.gone.setdefault(life.number, set()).update(removed, life.own.pop(branch, ()))
 
     def prune(self, name: str, left: Iterable[str]) -> None:
         """All is pruned but what is left."""

@@ -51,8 +51,8 @@ class History:
         self._numbers = count(1)
         self._exports: list[tuple[str, Path, Life]] = []
         operations = {
-            "put": 8, "branch_put": 4, "fork": 3, "tag": 3, "move_tag": 2, "untag": 2, "pin": 1, "unpin": 1, "merge": 2,
-            "rename_branch": 1, "delete_branch": 3, "prune": 4, "delete": 2, "export": 1, "import_": 2, "erase": 1,
+            "put": 8, "branch_put": 5, "fork": 4, "tag": 3, "move_tag": 3, "untag": 2, "pin": 1, "unpin": 1, "merge": 3,
+            "rename_branch": 2, "delete_branch": 3, "prune": 4, "delete": 2, "export": 2, "import_": 4, "erase": 1,
             "scope": 5, "agent": 4, "delete_agent": 1, "prune_others": 2, "register": 3, "unregister": 2, "backup": 5,
             "follow": 1, "retain": 1, "restore": 2,
         }  # fmt: skip
@@ -171,6 +171,7 @@ class History:
             return False
         self.store.thread(name).rename_branch(branch, new)
         life.heads[new] = life.heads.pop(branch)
+        life.own[new] = life.own.pop(branch, [])
         return None
 
     def delete_branch(self) -> bool | None:

@@ -76,7 +76,7 @@ class HistoryEvent(NamedTuple):
         if isinstance(self.record, ArrivalRecord):
             had, has = (dict(each).get(place[0], 0) for each in (self.record.had, self.record.has))
             return had <= place[1] < has
-        if self.is_whole:
+        if self.is_whole or (self.change == "delete" and place[0] in {each[0] for each in self.record.branches}):
             return True
         return any(branch == place[0] and first <= place[1] <= last for branch, first, last in self.record.steps)
 
