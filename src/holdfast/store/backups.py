@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.recovery_point import RecoveryPoint
     from holdfast.maintenance.backup.repository import Backup, Repository
     from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
-    from holdfast.maintenance.backup.restore_report import RestoreReport, Selection
+    from holdfast.maintenance.backup.restore_report import CoveredSpan, RestoreReport, Selection
     from holdfast.maintenance.jobs.job import Job
     from holdfast.maintenance.jobs.types import JobHost
     from holdfast.maintenance.retention import Retention, RetentionRules
@@ -56,13 +56,6 @@ class BackupInfo(NamedTuple):
     reason: str
     url: str
     damaged: tuple[str, ...]
-
-
-class CoveredSpan(NamedTuple):
-    """The first and the last moment to which a store can be restored from its backups."""
-
-    first: datetime
-    last: datetime
 
 
 class BackupLine(NamedTuple):
@@ -156,8 +149,7 @@ class BackupOperations(Generic[Opened]):
             if not await repository.stores():
                 return None
             chosen = await repository.pick_store(await self._own_store(repository, store))
-            span = await covered_span(repository, chosen)
-            return None if span is None else CoveredSpan(*map(to_datetime, span))
+            return await covered_span(repository, chosen)
 
     @sync_and_async
     async def show(

@@ -30,7 +30,6 @@ from holdfast.backends.runtime.drivers import Pause, run
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine import validation
 from holdfast.engine.events import Event
-from holdfast.engine.generations import restored_error
 from holdfast.engine.guard import Permit
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.diff import diff
@@ -443,10 +442,7 @@ class AgentPersister:
         """Merge another's save with what was to be saved, by the agent's policy; otherwise raise the conflict."""
         how, base, line = self.options.on_conflict, self.point, self.line
         newest = await line.latest_step()
-        if conflict.code == "store-restored":
-            raise conflict
-        if base is not None and await line.handle.engine.lines.generations.is_restored_after(line.line, base.time):
-            raise restored_error(self.where) from conflict
+        await line.check_restored(base, conflict)
         if how == "raise" or base is None or newest is None or newest.id == base.id:
             raise conflict
         await line.allow("read")

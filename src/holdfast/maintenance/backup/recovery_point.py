@@ -30,6 +30,7 @@ from holdfast.maintenance.backup.line_history import ACTIONS, CHANGES, HistoryEv
 from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, LineRows
 from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of, loader_of, named_entries
 from holdfast.maintenance.backup.repository import Backup, Repository
+from holdfast.maintenance.backup.restore_report import CoveredSpan
 from holdfast.security.audit.archive_records import LINE as ARCHIVES
 from holdfast.security.audit.erasure_ledger import LINE as ERASURES
 from holdfast.security.audit.removals import ARRIVED, REMOVED, ArrivalRecord, RemovalRecord
@@ -82,11 +83,13 @@ async def point_of_backup(repository: Repository, backup: Backup, like: Engine) 
     return await _point(repository, backup.id, backup.manifest.time, [backup], entries, {}, like)
 
 
-async def covered_span(repository: Repository, store: str) -> tuple[int, int] | None:
+async def covered_span(repository: Repository, store: str) -> CoveredSpan | None:
     """Return the first and the last moment to which a store can be restored; None if there are no backups of it."""
     first = await repository.find_first(store, lambda _: True)
     last = await anext(repository.newest_first(store), None)
-    return None if first is None or last is None else (first.manifest.time, last.manifest.until)
+    if first is None or last is None:
+        return None
+    return CoveredSpan(to_datetime(first.manifest.time), to_datetime(last.manifest.until))
 
 
 async def point_at_time(

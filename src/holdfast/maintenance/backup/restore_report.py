@@ -68,6 +68,13 @@ class RestoreReport(NamedTuple):
         return all(each.known_at is None for each in self.lines)
 
 
+class CoveredSpan(NamedTuple):
+    """The first and the last moment to which a store can be restored from its backups."""
+
+    first: datetime
+    last: datetime
+
+
 class Selection(NamedTuple):
     """The lines to restore: of a tenant or of all; those of some kinds; and some by name."""
 
