@@ -16,6 +16,7 @@ from tests.support.time_limit import (  # noqa: F401 - hooks of pytest
     pytest_addoption,
     pytest_configure,
     pytest_runtest_call,
+    pytest_runtest_protocol,
     pytest_runtest_setup,
     pytest_runtest_teardown,
 )

@@ -266,6 +266,7 @@ FINER_CODES = {
     "backups-removed": CorruptError,
     "restore-conflict": ConflictError,
     "frozen-repository": DeniedError,
+    "owner-only": DeniedError,
     "store-restored": ConflictError,
     "no-store": NotFoundError,
     "busy": TransientError,

@@ -322,3 +322,16 @@ def test_forked_child_has_hooks_of_its_own(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert held.state()["k"] == 11
     held.close()
+
+
+def test_the_text_of_an_error_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with holdfast.open("memory://") as store, caplog.at_level(logging.DEBUG, "holdfast"):
+
+        @store.hooks.before("state.set")
+        def refuse_words(call: Any) -> None:
+            raise ValueError(f"cannot read {call.value}")
+
+        store.state(agent="a")["k"] = "the secret words"
+    assert "refuse_words" in caplog.text
+    assert "ValueError" in caplog.text
+    assert "secret words" not in caplog.text

@@ -402,6 +402,12 @@ def test_a_file_that_was_altered_is_found_out(store: Store, clock: Clock, tmp_pa
         path.write_text(broken)
         with pytest.raises(CorruptError):
             list(export._documents(path))
+    path.write_text(whole)
+    assert holdfast.access.check_audit(path).ok
+    for added in ("\n", whole.splitlines()[1], '{"line": "x"}\n'):
+        path.write_text(whole + added)
+        with pytest.raises(CorruptError, match="follows the end"):
+            holdfast.access.check_audit(path)
     path.write_text('{"kind": "else"}\n')
     with pytest.raises(InvalidError):
         holdfast.access.check_audit(path)

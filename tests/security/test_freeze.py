@@ -55,6 +55,7 @@ def test_it_takes_effect_at_once_and_ends(store: Store) -> None:
     policy = store.as_identity(agent="a", mode="custom", policy=holdfast.access.Policy().allow(["read", "write"]))
     assert (own["k"], granted["k"], policy.state(agent="a")["k"]) == (1, 2, 1)
     watch = own.watch(cursor="")
+    assert a.changes().complete
     store.access.freeze("agent:a", reason="case 17")
     assert store.access.frozen() == {"agent:a": "case 17"}
     for use in (
@@ -70,6 +71,7 @@ def test_it_takes_effect_at_once_and_ends(store: Store) -> None:
         lambda: a.grant("agent:c"),
         a.grants,
         a.granted,
+        a.changes,
     ):
         with pytest.raises(DeniedError, match="it is frozen: case 17") as caught:
             use()
@@ -78,7 +80,7 @@ def test_it_takes_effect_at_once_and_ends(store: Store) -> None:
     assert not store.access.may("agent:a", "read", "agent:a")
     assert b.state(agent="b")["k"] == 2, "others are not concerned"
     assert [each.action for each in store.audit.query(kind="access", limit=1)] == ["freeze"]
-    assert len(store.audit.query(actor="agent:a", kind="denied")) == 12
+    assert len(store.audit.query(actor="agent:a", kind="denied")) == 13
     store.access.unfreeze("agent:a")
     assert (own["k"], granted["k"], store.access.frozen()) == (1, 2, {})
     assert [change.key for change in watch.poll()] == ["k"]

@@ -351,7 +351,8 @@ def test_an_ended_grant_tells_nothing_of_threads(store: Store, alice: IdentityVi
     for operate in (lambda name: bob.thread(name).get(), lambda name: bob.thread(name).delete()):
         assert len({told(partial(operate, name)) for name in names}) == 1
     checkpointer = Checkpointer(bob)
-    assert [checkpointer.get_tuple(name) for name in names] == [None] * 5
+    assert len({told(partial(checkpointer.get_tuple, name)) for name in names[:-1]}) == 1
+    assert checkpointer.get_tuple("none") is None
     taken = {told(lambda name=name: bob.thread(name).put({"n": 2})) for name in names[:-1]}  # type: ignore[misc]
     assert len(taken) == 1
     checkpointer.put("none", {"n": 1})
@@ -608,7 +609,8 @@ def test_a_saver_of_an_identity(store: Store, alice: IdentityView, bob: Identity
         invoke(bob)
     assert [[each.id for each in store.log(name)] for name in names] == before
     saver, own = HoldfastSaver(bob), HoldfastSaver(alice)
-    assert saver.get_tuple(config) is None
+    with pytest.raises(DeniedError):
+        saver.get_tuple(config)
     assert list(saver.list(config)) == list(saver.list(None)) == []
     assert len(list(own.list(None))) == len(list(own.list(config))) == sum(map(len, before))
     with pytest.raises(DeniedError):
@@ -634,6 +636,36 @@ def test_a_saver_of_an_identity(store: Store, alice: IdentityView, bob: Identity
     assert not list(store.threads(prefix="chat"))
 
 
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_no_node_runs_for_who_may_not_use_the_thread(
+    alice: IdentityView, bob: IdentityView, durability: Any, is_async: bool
+) -> None:
+    runs = list[str]()
+
+    def add(state: Count) -> Count:
+        runs.append("add")
+        return {"n": state["n"] + 1}
+
+    def build(view: IdentityView) -> Any:
+        builder = StateGraph(Count).add_node("add", add).add_edge(START, "add")
+        return builder.compile(checkpointer=HoldfastSaver(view))
+
+    def invoke(view: IdentityView) -> Any:
+        config: Any = {"configurable": {"thread_id": "chat"}}
+        if is_async:
+            return asyncio.run(build(view).ainvoke({"n": 1}, config, durability=durability))
+        return build(view).invoke({"n": 1}, config, durability=durability)
+
+    assert invoke(alice) == {"n": 2}
+    assert len(runs) == 1
+    with pytest.raises(DeniedError):
+        invoke(bob)
+    with pytest.raises(DeniedError):
+        build(bob).get_state({"configurable": {"thread_id": "chat"}})
+    assert len(runs) == 1
+
+
 def test_a_checkpointer_of_an_identity(store: Store, alice: IdentityView, bob: IdentityView) -> None:
     mine, theirs = Checkpointer(alice), Checkpointer(bob)
     id = mine.put("chat", {"n": 1})
@@ -641,7 +673,9 @@ def test_a_checkpointer_of_an_identity(store: Store, alice: IdentityView, bob: I
     found = mine.get_tuple("chat")
     assert found is not None
     assert found.state == {"n": 1}
-    assert theirs.get_tuple("chat") is None
+    assert theirs.get_tuple("absent") is None
+    with pytest.raises(DeniedError):
+        theirs.get_tuple("chat")
     assert [each.id for each in mine.list("chat")] == [id]
     assert not theirs.list("chat")
     assert not theirs.list("absent")

@@ -21,7 +21,8 @@ DAY = 60.0
 NIGHT = 900.0
 
 GRACE = 30.0
-"""How many seconds later the whole process is ended, where the test does not react: it waits in native code."""
+"""How many seconds after the limits of all its phases the process is ended, where a test does not react: it waits in
+native code."""
 
 
 _terminal = 2
@@ -44,6 +45,13 @@ def pytest_configure() -> None:
     _terminal = os.dup(2)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """End the process if a test does not react to its limit. Once for all phases: it takes longer than most of them."""
+    with ended(3 * limit_of(item) + GRACE):
+        return (yield)
+
+
 def _limit_phase(item: pytest.Item) -> Iterator[None]:
     with limited(item.nodeid, limit_of(item)):
         return (yield)
@@ -64,25 +72,33 @@ def limit_of(item: pytest.Item) -> float:
 
 
 @contextmanager
-def limited(name: str, seconds: float, grace: float = GRACE) -> Iterator[None]:
+def limited(name: str, seconds: float) -> Iterator[None]:
     """Stop what runs inside after a number of seconds."""
 
     def stop(*_: object) -> None:
         raise OverTime(f"{name} took longer than {seconds:g} s. Its threads:\n{stacks()}")
 
-    # Where there are no timers that signal, and outside the main thread, the process is ended.
+    # Where there are no timers that signal, and outside the main thread, the process is ended later.
     signals = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
     previous = signal.signal(signal.SIGALRM, stop) if signals else None
     if signals:
         signal.setitimer(signal.ITIMER_REAL, seconds)
-    faulthandler.dump_traceback_later(seconds + grace, exit=True, file=_terminal)
+    try:
+        yield
+    finally:
+        if signals:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+
+
+@contextmanager
+def ended(seconds: float) -> Iterator[None]:
+    """End the process after a number of seconds, with the stacks of its threads."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=_terminal)
     try:
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
-        if signals:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous)
 
 
 def stacks() -> str:

@@ -89,6 +89,9 @@ class Guard:
         """Permit a change that needs no right to write, such as that of a cursor of one's own. `DeniedError` if the
         handle only reads; the attempt is recorded."""
 
+    async def require_active(self, action: str) -> None:
+        """Raise `DeniedError` if the identity is frozen; the attempt is recorded."""
+
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
         """Return those of some scopes that may be read as a whole. Nothing is recorded."""
         return list(scopes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -89,7 +90,8 @@ class Hook:
             self.failures += 1
             self.last_error = f"{type(result.error).__name__}: {result.error}"
             log.warning("the hook %s failed: %s", self.name, type(result.error).__name__)
-            log.debug("this is how", exc_info=result.error)  # the text may quote the value
+            if result.error is not None and log.isEnabledFor(logging.DEBUG):  # not its text, which may quote the value
+                log.debug("it failed here:\n%s", "".join(traceback.format_tb(result.error.__traceback__)))
             if self.breaker.failed():
                 log.error("the hook %s failed again and again: it is off for now", self.name)
             return

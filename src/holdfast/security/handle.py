@@ -13,7 +13,7 @@ from holdfast.engine.guard import Guard
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import line_name
 from holdfast.engine.row_format import Line
-from holdfast.errors import InvalidError
+from holdfast.errors import DeniedError, InvalidError
 
 
 class StoreHandle(Struct, frozen=True):
@@ -47,6 +47,19 @@ class HasHandle(Protocol):
     """A store, or a view of one."""
 
     _handle: StoreHandle
+
+
+def owner_handle(store: HasHandle | StoreHandle) -> StoreHandle:
+    """Return the handle of a store, for what only its owner may do. `DeniedError` if it is an identity's view."""
+    handle = store if isinstance(store, StoreHandle) else store._handle
+    if handle.guard.actor:
+        raise DeniedError(
+            "this is for the owner of the store, and not for an identity's view of it",
+            where=handle.guard.actor,
+            hint="Use the store itself, or what the view offers: `store.as_identity(…)`",
+            code="owner-only",
+        )
+    return handle
 
 
 class ScopeParts(TypedDict, total=False):

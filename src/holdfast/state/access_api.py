@@ -20,7 +20,7 @@ from holdfast.security.access.thread_guard import read_ownership, set_owner_chan
 from holdfast.security.access.token import TokenRecord, TokenRegistry
 from holdfast.security.audit.recorder import AuditRecorder
 from holdfast.security.audit.thread_audit import recorded
-from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
+from holdfast.security.handle import ScopeParts, StoreHandle, owner_handle, parse_scope
 from holdfast.time_parser import Duration, parse_deadline
 
 Until: TypeAlias = "datetime | Duration | None"
@@ -146,7 +146,7 @@ class AccessOperations:
     """Operations of `store.access`, for the store's owner."""
 
     def __init__(self, handle: StoreHandle, notes: AuditRecorder) -> None:
-        self._handle = handle
+        self._handle = owner_handle(handle)
         self._recorder = notes
         self._access = AccessRegistry(handle.engine, handle.tenant)
         self._tokens = TokenRegistry(handle.engine, handle.tenant)

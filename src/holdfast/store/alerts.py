@@ -10,7 +10,7 @@ from holdfast.maintenance.jobs.job_metrics import read_job_metrics
 from holdfast.maintenance.monitoring.alerts import Alert, AlertTable, Evaluation
 from holdfast.maintenance.monitoring.rules import AlertSettings
 from holdfast.maintenance.monitoring.sinks import SinkTarget, make_sink
-from holdfast.security.handle import StoreHandle
+from holdfast.security.handle import StoreHandle, owner_handle
 from holdfast.time_parser import Duration, parse_seconds
 
 
@@ -21,7 +21,7 @@ class AlertsOperations:
     """
 
     def __init__(self, handle: StoreHandle) -> None:
-        self._handle = handle
+        self._handle = owner_handle(handle)
 
     @sync_and_async
     async def list(self) -> Sequence[Alert]:

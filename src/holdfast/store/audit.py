@@ -15,7 +15,7 @@ from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
 from holdfast.security.access.identity import parse_identity
-from holdfast.security.handle import StoreHandle
+from holdfast.security.handle import StoreHandle, owner_handle
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_time
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class AuditOperations:
     """Operations on the audit. `Audit` and `AsyncAudit` have these as methods."""
 
     def __init__(self, handle: StoreHandle, recorder: AuditRecorder) -> None:
-        self._handle = handle
+        self._handle = owner_handle(handle)
         self._recorder = recorder
 
     @sync_and_async

@@ -109,6 +109,11 @@ class _AutoSaver:
         *policies: SavePolicy,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if not isinstance(store, StoreOperations):
+            raise InvalidError(
+                f"states are saved automatically to a store, not to {type(store).__name__}",
+                hint="Give it the store itself; an identity saves by its own view: view.thread(name).put(state)",
+            )
         if _is_sync(store) != _is_sync(self):
             raise ConfigError(f"{type(self).__name__} saves to {'a Store' if _is_sync(self) else 'an AsyncStore'}")
         if not callable(state):

@@ -14,7 +14,7 @@ from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, line_nam
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import ConfigError, DeniedError, InvalidError
-from holdfast.security.handle import StoreHandle
+from holdfast.security.handle import StoreHandle, owner_handle
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds, parse_time
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class BackupOperations(Generic[Opened]):
     ) -> None:
         """`open_store` returns the store on an engine, for a tenant. `keys` is where the key of the repository is, and
         `host` the store that has the jobs."""
-        self._handle = handle
+        self._handle = owner_handle(handle)
         self._host = host
         self._keys = keys
         self._open_store = open_store

@@ -247,9 +247,10 @@ class CheckpointStore:
 
     # Reading --------------------------------------------------------------------------------------------------
 
-    @on_thread("read", missing=lambda: None)
+    @on_thread("read", creates=True, missing=lambda: None)
     async def get(self, thread: str, id: str | None = None, *, resume: bool = False) -> SavedCheckpoint | None:
-        """Return the latest checkpoint of a thread, or the one with this id; None if there is none.
+        """Return the latest checkpoint of a thread, or the one with this id; None if there is none. `DeniedError` if
+        the thread is somebody else's: whoever reads it is about to save, and must not do any work before.
 
         With `resume`, the values of the state are remembered, so that saving the next one compares less.
         """

@@ -19,7 +19,7 @@ from holdfast.errors import DeniedError, NotFoundError
 from holdfast.maintenance.jobs.types import JobHost
 from holdfast.security.access.identity import Identity
 from holdfast.security.access.identity_guard import DenialReason, IdentityGuard
-from holdfast.security.handle import StoreHandle
+from holdfast.security.handle import StoreHandle, owner_handle
 
 if TYPE_CHECKING:
     from holdfast.engine.types import Progress
@@ -47,7 +47,7 @@ class ErasureOperations:
 
     def __init__(self, store: JobHost) -> None:
         self._store = store
-        self._handle = store._handle
+        self._handle = owner_handle(store)
 
     # Whose data it is -----------------------------------------------------------------------------------------
 

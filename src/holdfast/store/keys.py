@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.security.handle import StoreHandle, owner_handle
 
 if TYPE_CHECKING:
     from holdfast.engine.types import Progress
     from holdfast.maintenance.keys.reencryption import ReencryptReport
     from holdfast.maintenance.keys.rotation import KeyCheck, KeyInfo, TenantKeyring
-    from holdfast.security.handle import StoreHandle
     from holdfast.time_parser import Duration
 
 
@@ -21,7 +21,7 @@ class KeysOperations:
     """
 
     def __init__(self, handle: StoreHandle) -> None:
-        self._handle = handle
+        self._handle = owner_handle(handle)
 
     @sync_and_async
     async def list(self) -> list[KeyInfo]:

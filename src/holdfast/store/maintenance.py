@@ -16,7 +16,7 @@ from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import ThreadInfo
 from holdfast.errors import NotFoundError
 from holdfast.security.audit.thread_audit import recorded
-from holdfast.security.handle import HasHandle, StoreHandle
+from holdfast.security.handle import HasHandle, StoreHandle, owner_handle
 from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class MaintenanceOperations:
     """Operations on a whole store. `Maintenance` and `AsyncMaintenance` have these as methods."""
 
     def __init__(self, handle: StoreHandle) -> None:
-        self._handle = handle
+        self._handle = owner_handle(handle)
 
     @sync_and_async
     async def prune(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.backends.runtime.metrics import MetricsRegistry
+from holdfast.security.handle import owner_handle
 from holdfast.store.store import StoreOperations
 
 
@@ -17,5 +18,5 @@ class MetricsSource(NamedTuple):
 
 def metrics_source(store: StoreOperations) -> MetricsSource:
     """Return the source of the metrics of an open store."""
-    context = store._handle.engine.context
+    context = owner_handle(store).engine.context
     return MetricsSource(context.backend.url, context.metrics)

@@ -10,6 +10,7 @@ from holdfast.schemas.schema import Schema
 from holdfast.schemas.schema_declaration import Declaration, ValidationMode, require_set
 from holdfast.schemas.schema_set import SchemaSet
 from holdfast.schemas.version import Version
+from holdfast.security.handle import StoreHandle, owner_handle
 from holdfast.store.schema_places import SchemaPlace
 
 if TYPE_CHECKING:
@@ -17,14 +18,13 @@ if TYPE_CHECKING:
     from holdfast.maintenance.migration.bulk import MigrationReport, OnError
     from holdfast.maintenance.migration.heads import BranchPolicy
     from holdfast.maintenance.migration.plan import MigrationPlan, SchemaStatus
-    from holdfast.security.handle import StoreHandle
 
 
 class SchemasOperations:
     """Operations on the schemas of a store. `Schemas` and `AsyncSchemas` have these as methods."""
 
     def __init__(self, handle: StoreHandle) -> None:
-        self._handle = handle
+        self._handle = owner_handle(handle)
 
     @sync_and_async
     async def attach(

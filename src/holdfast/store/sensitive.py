@@ -16,7 +16,7 @@ from holdfast.engine.types import Progress
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.access.identity_guard import DenialReason, IdentityGuard
 from holdfast.security.audit.thread_audit import record
-from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
+from holdfast.security.handle import ScopeParts, StoreHandle, owner_handle, parse_scope
 from holdfast.security.sensitive.detector import Detector, Formats, Recognizer, parse_formats
 from holdfast.security.sensitive.keys import VARIABLE, KeySource
 from holdfast.security.sensitive.log_filter import LogFilter, add_filter
@@ -94,6 +94,9 @@ _OWNER_ONLY = DenialReason("tokens of scopes are revealed by the store's owner",
 
 class SensitiveOperations(RevealOperations):
     """Operations on sensitive data. `Sensitive` and `AsyncSensitive` have these as methods."""
+
+    def __init__(self, handle: StoreHandle) -> None:
+        super().__init__(owner_handle(handle))
 
     def protect(
         self,

@@ -218,8 +218,10 @@ class ThreadListing:
         A change is anything: a save, in any process, a tag, a deletion. None is missing, but a name may come again, and
         also without a change. If the answer is not `complete`, anything may have changed: list and read all again. An
         identity gets the threads and scopes that it may read, and no agents; a deleted thread only by a role or grant.
+        `DeniedError` if the identity is frozen.
         """
         handle = self._handle
+        await handle.guard.require_active("read")
         found = await handle.engine.context.backend.changes(since)
         lines = [Line(*each) for each in found.lines if each[0] == handle.tenant and each[1]]
         threads = [line for line in lines if is_thread(line.name)]

@@ -74,9 +74,11 @@ def test_an_older_copy_loses_it_too(recorded: bool, tmp_path: Path) -> None:
         if recorded:
             store.export(tmp_path / "old.jsonl")
         store.copy_to(copy)
+        assert b"planted-u-1" in stored_bytes(copy)  # the control
         store.erasure.erase("u-1")
         for _ in range(2):
             store.copy_to(copy)
+            assert b"planted-u-1" not in stored_bytes(copy)
             with holdfast.open(copy) as other:
                 assert found_in(opened_rows(other))["u-1"] == set()
                 assert few_of(other) == before
@@ -117,6 +119,11 @@ def test_a_thread_whose_audit_was_erased_can_be_copied_elsewhere(tmp_path: Path)
         for each in (store, other):
             report = each.audit.verify()
             assert report.findings == []
+
+
+def stored_bytes(file: Path) -> bytes:
+    """Return all bytes of a store in a file, free space and the log included."""
+    return b"".join(each.read_bytes() for each in sorted(file.parent.glob(f"{file.name}*")))
 
 
 def few_of(store: Store) -> object:

@@ -28,6 +28,7 @@ def _words(store: Store) -> set[str]:
 def _hooked(store: Store) -> None:
     store.hooks.after("*", record=True, name="after")(lambda _: None)
     store.hooks.before("*", record=True, inline=True, name="before")(lambda _: None)
+    store.hooks.before("*", inline=True, name="note")(lambda call: call.note(value=repr(call.value)))
 
 
 def _save(store: Store, key: str) -> None:
@@ -57,6 +58,8 @@ def _save(store: Store, key: str) -> None:
     for user, word in (("u-1", "planted-theirs-topic"), ("u-2", "planted-ours-topic")):
         store.access.grant(f"user:{user}", ["read", "write"], custom="topic/news")
         store.as_identity(user=user).sharing.topic("news").publish(word)
+        page = store.as_identity(user=user).state(custom="topic/news")
+        page["page"] = f"{page.get('page', '')} {word.replace('topic', 'page')}"
     assert store.hooks.drain(30)
 
 
@@ -67,11 +70,14 @@ def test_hook_values_of_one_person_are_gone(tmp_path: Path) -> None:
         recorded = {
             word.decode() for each in store.hooks.history().all() for word in _WORD.findall(repr(each).encode())
         }
-        assert len([word for word in recorded if "theirs" in word]) == 9  # the control
+        assert len([word for word in recorded if "theirs" in word]) == 10  # the control
         theirs = {word for word in _words(store) if "theirs" in word}
         ours = _words(store) - theirs
         store.erasure.erase("u-1")
         assert _words(store) == ours
+        told = repr([*store.audit.query().all(), *store.timeline.query().all()])
+        assert "theirs" not in told
+        assert "planted-ours-artifact" in told
         kept = {word.decode() for each in store.hooks.history().all() for word in _WORD.findall(repr(each).encode())}
         assert kept >= {"planted-ours-first", "planted-ours-thread", "planted-ours-topic", "planted-ours-artifact"}
         assert store.audit.verify().findings == []

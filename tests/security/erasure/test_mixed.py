@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import holdfast
@@ -26,10 +26,13 @@ from tests.security.erasure.people import opened_rows
 
 _WORD = re.compile(r"<(u-[12])-word-(\d+)>")
 
+MOVES = ["move", "copy", "rename"]
+"""Edits that put what somebody wrote elsewhere."""
+
 _EDITS = st.lists(
     st.tuples(
         st.sampled_from(["u-1", "u-2", "u-2"]),
-        st.sampled_from(["list", "text", "dict", "nested", "large", "drop", "key", "branch", "restore", "move"]),
+        st.sampled_from(["list", "text", "dict", "nested", "large", "drop", "key", "branch", "restore", *MOVES]),
         st.integers(0, 99),
     ),
     min_size=1,
@@ -56,12 +59,20 @@ def _edit(state: dict[str, Any], how: str, word: str, number: int) -> dict[str, 
             del items[number % len(items)]
         case "move" if items:
             items.append(items.pop(number % len(items)))
+        case "copy" if f"key {number % 4}" in state:
+            items.append({"quoted": state[f"key {number % 4}"]})
+        case "rename" if f"k{number % 3}" in entries:
+            entries[f"r{number % 3}"] = entries.pop(f"k{number % 3}")
         case "key":
             return {**state, f"key {number % 4}": word}
     return {**state, "list": items, "text": text, "dict": entries}
 
 
 @given(_EDITS)
+@example([("u-1", "list", 0), ("u-1", "list", 0), ("u-2", "move", 0)])
+@example([("u-1", "dict", 0), ("u-1", "dict", 0), ("u-2", "dict", 0)])
+@example([("u-1", "key", 0), ("u-2", "copy", 0)])
+@example([("u-1", "nested", 0), ("u-2", "rename", 0)])
 def test_only_what_the_other_wrote_is_left(edits: list[tuple[str, str, int]]) -> None:
     with holdfast.open("memory://") as store:
         thread = store.thread("group")

@@ -87,7 +87,7 @@ def mark_after(
     values that it replaces are compared with nothing: they are its own, as a message of a topic is. With `whole_texts`,
     so are texts.
     """
-    return _Attribution(mine, large, whole, whole_texts).after_map(mark, edit, before)
+    return _Attribution(mine, large, whole, whole_texts, mark, before).after_map(mark, edit, before)
 
 
 def marked_keys(mark: Mark) -> frozenset[bytes]:
@@ -116,11 +116,28 @@ def _as_map_mark(mark: Mark) -> MapMark:
 class _Attribution:
     """Computes the marks of values after an operation of one step."""
 
-    def __init__(self, mine: bool, large: Mapping[bytes, bytes], whole: bool, whole_texts: bool) -> None:
+    def __init__(
+        self,
+        mine: bool,
+        large: Mapping[bytes, bytes],
+        whole: bool,
+        whole_texts: bool,
+        mark: Mark,
+        before: Packed | None,
+    ) -> None:
+        """`mark` and `before` are of the whole state, from which the step may move or copy values."""
         self._mine = mine
         self._large = large
         self._whole = whole
         self._whole_texts = whole_texts
+        self._mark = mark
+        self._before = before
+
+    def _is_taken(self, value: Packed) -> bool:
+        """Return whether a value was in the state before, and is not the step's own, nor there by coincidence."""
+        if self._before is None or not evidence(value):
+            return False
+        return _has(self._before, self._mark, flatten(value), not self._mine)
 
     def _after(self, mark: Mark, operation: Operation, before: Packed | None) -> Mark:
         if self._whole:
@@ -179,14 +196,25 @@ class _Attribution:
 
     # Values that were written as a whole ------------------------------------------------------------------------
 
+    def _new(self, value: Packed) -> Mark:
+        """Return the mark of a value that was not there, or not in this place."""
+        if self._is_taken(value):
+            return not self._mine
+        if (entries := as_map(value)) is not None:
+            return _joined(MapMark({key: self._new(each) for key, each in entries.items()}, False))
+        if (items := as_items(value)) is not None:
+            return _simple(ListMark(tuple(map(self._new, items))))
+        return self._mine
+
     def _replaced(self, mark: Mark, before: Packed | None, after: Packed) -> Mark:
         """Return the mark of a value that replaced another one: small ones are written as a whole, also if only a part
         of them changed."""
-        mine = self._mine
-        if before is None or mine is mark:
-            return mine
+        if before is None or self._mine is mark:
+            return self._new(after)
         if flatten(before) == flatten(after):
             return mark
+        if self._is_taken(after):
+            return not self._mine
         old_map, new_map = as_map(before), as_map(after)
         if old_map is not None and new_map is not None:
             return self._replaced_map(mark, old_map, new_map)
@@ -194,7 +222,7 @@ class _Attribution:
         if old_items is not None and new_items is not None:
             return _simple(ListMark(tuple(self._replaced_items(mark, old_items, new_items))))
         texts = texts_of(before, after)
-        return mine if texts is None or self._whole_texts else self._replaced_text(mark, *texts)
+        return self._new(after) if texts is None or self._whole_texts else self._replaced_text(mark, *texts)
 
     def _replaced_items(self, mark: Mark, old: list[bytes], new: list[bytes]) -> Iterator[Mark]:
         marks, edited = tuple(_items(mark, 0, len(old))), is_edited(old, new)
@@ -208,7 +236,7 @@ class _Attribution:
                 pairs = zip(marks[start:stop], old[start:stop], new[at:end], strict=True)
                 yield from (self._replaced(each, before, after) for each, before, after in pairs)
             else:
-                yield from (self._mine,) * (end - at)
+                yield from map(self._new, new[at:end])
 
     def _replaced_text(self, mark: Mark, old: bytes, new: bytes) -> Mark:
         """Return the mark of a text that replaced another one. If it was edited, the words that both have in common
@@ -236,7 +264,7 @@ class _Attribution:
                 (item,) = _items(mark, part.place, 1) or (False,)
                 yield self._after(item, part.operation, old[part.place] if part.place < len(old) else None)
             else:
-                yield from (self._mine,) * len(part)
+                yield from map(self._new, part)
 
     def _after_operator(self, mark: Mark, operator: Combine, before: Packed | None) -> Mark:
         mine = self._mine
@@ -245,12 +273,26 @@ class _Attribution:
             new = operator.items or []
             if old is None:
                 return mine if before is None and not is_marked(mark) else mine or is_marked(mark)
-            return _simple(ListMark((*_items(mark, 0, len(old)), *(mine,) * len(new))))
+            return _simple(ListMark((*_items(mark, 0, len(old)), *map(self._new, new))))
         if operator.rule is Rule.ADD_TO_SET:
             added, existing = _set_items(operator.operand), _set_items(before)
             marked = mark.items if isinstance(mark, SetMark) else existing if is_marked(mark) else frozenset[bytes]()
             return _simple(SetMark(marked | (added - existing) if mine else marked - added))
         return mark  # a sum or a maximum says nothing of who contributed to it
+
+
+def _has(packed: Packed, mark: Mark, value: bytes, marked: bool) -> bool:
+    """Return whether a state has a value that is marked, or one that is not."""
+    if packed == value:
+        return mark is marked
+    if (entries := as_map(packed)) is not None:
+        marks = _as_map_mark(mark)
+        return any(_has(each, marks.keys.get(key, marks.rest), value, marked) for key, each in entries.items())
+    items = as_items(packed) or []
+    if value not in b"".join(items):  # much faster than to look into each of many
+        return False
+    pairs = zip(items, _items(mark, 0, len(items)), strict=True)
+    return any(_has(item, each, value, marked) for item, each in pairs if value in item)
 
 
 def _joined(mark: MapMark) -> Mark:
@@ -294,7 +336,7 @@ def without_marked(packed: Packed, mark: Mark) -> Packed | None:
     match mark:
         case MapMark():
             entries = as_map(packed)
-            return None if entries is None or mark.rest else _without_entries(entries, mark)
+            return None if entries is None else _without_entries(entries, mark)
         case ListMark():
             items = as_items(packed)
             if items is None or len(items) != len(mark.items):
@@ -313,9 +355,10 @@ def without_marked(packed: Packed, mark: Mark) -> Packed | None:
     return None
 
 
-def _without_entries(entries: PackedMap, mark: MapMark) -> PackedMap:
-    left = {key: without_marked(value, mark.keys.get(key, False)) for key, value in entries.items()}
-    return {key: value for key, value in left.items() if value is not None}
+def _without_entries(entries: PackedMap, mark: MapMark) -> PackedMap | None:
+    marked = {key: without_marked(value, mark.keys.get(key, mark.rest)) for key, value in entries.items()}
+    left = {key: value for key, value in marked.items() if value is not None}
+    return None if mark.rest and not left else left
 
 
 def _without_runs(packed: Packed, mark: TextMark) -> bytes | None:

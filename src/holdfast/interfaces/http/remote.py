@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 from holdfast import __version__
 from holdfast.agents import Agents, Steps, Timers
 from holdfast.codec import Codec, default_codec
+from holdfast.engine import validation
 from holdfast.errors import ConfigError, NotFoundError, UnsupportedError
 from holdfast.history import parse_path, path_text
 from holdfast.hooks import Hooks
 from holdfast.interfaces.http.calls import CALLS
 from holdfast.interfaces.http.remote_calls import Caller, Connection
 from holdfast.interfaces.http.remote_watch import RemoteWatch
+from holdfast.interfaces.http.transport import MAX_ANSWER
 from holdfast.jobs import Jobs
 from holdfast.maintenance import StoreHeads
 from holdfast.security import Identity
@@ -490,10 +492,11 @@ def open_remote(url: str, tenant: str, codec: Codec, options: dict[str, Any]) ->
     token = options.pop("token", None) or os.environ.get("HOLDFAST_TOKEN", "")
     timeout = options.pop("timeout", 60.0)
     insecure = options.pop("insecure", False)
+    max_answer = validation.require_count(options.pop("max_answer", MAX_ANSWER), "max_answer")
     options.pop("read_only", None)  # the server decides
     if options:
         raise ConfigError(f"a served store has no option {min(options)!r}", where=url)
-    connection = Connection(url, token, codec, timeout, insecure=insecure, session=RemoteSession)
+    connection = Connection(url, token, codec, timeout, insecure=insecure, max_answer=max_answer, session=RemoteSession)
     store = RemoteStore(connection)
     if tenant and tenant != store.tenant:
         store.close()

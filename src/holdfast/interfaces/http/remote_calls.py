@@ -14,6 +14,7 @@ from holdfast.errors import ConfigError, UnsupportedError
 from holdfast.interfaces.http import inputs, models
 from holdfast.interfaces.http.calls import CALLS, is_dry_run, sent_state, sent_value
 from holdfast.interfaces.http.client import HttpClient
+from holdfast.interfaces.http.transport import MAX_ANSWER, no_answer
 from holdfast.state import Session, State
 from holdfast.store import CallCodec, Page
 
@@ -29,6 +30,7 @@ class Connection:
         timeout: float,
         *,
         insecure: bool = False,
+        max_answer: int = MAX_ANSWER,
         session: Callable[..., Session],
     ) -> None:
         parts = urlsplit(url)
@@ -51,7 +53,7 @@ class Connection:
                 where=self.address,
                 hint="Use https://, or the option insecure=True on a network that you trust",
             )
-        self.client = HttpClient(url, token, timeout=timeout)
+        self.client = HttpClient(url, token, timeout=timeout, max_answer=max_answer)
         self.identity = ""
         """The identity to act as, if the token is the owner's; empty for who the token is for."""
         self._codec, self._session = codec, session
@@ -82,7 +84,10 @@ class Connection:
         else:
             path, key = "/changes/{part}/{operation}", secrets.token_hex(16)
         found = self.client.send("POST", path, params, request, models.CallResultModel, key=key, repeat=True)
-        return self.codec.from_json(found.result)
+        try:
+            return self.codec.from_json(found.result)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise no_answer(error, self.address) from None
 
 
 class Caller:

@@ -7,19 +7,33 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Self, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, ConfigError, HoldfastError, UnavailableError
+from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, ConfigError, HoldfastError, TooLargeError, UnavailableError
 from holdfast.interfaces.http.inputs import Input
+from holdfast.interfaces.http.limited_response import LimitedResponse
 from holdfast.interfaces.http.models import Problem, StoreChangesModel
 from holdfast.interfaces.http.problems import StaleError
 from holdfast.interfaces.http.routes import API
 
 _TIMEOUT = 60.0
+
+_LONGEST = 10
+"""How many times the timeout, which is that of waiting for the next bytes, the whole answer may take."""
+
+MAX_ANSWER = 256 << 20
+"""The most bytes that an answer has, unless more are allowed."""
+
+_MAX_EVENT = 1 << 20
+"""The most bytes of an event, which has names."""
+
+_MAX_TEXT = 10_000
+"""The most characters of a server's text that an error has."""
 
 _ATTEMPTS = 4
 """How often a request is sent that may be repeated."""
@@ -37,7 +51,7 @@ EXPECTED_SERVER_HEADER = "Holdfast-Expected-Server"
 class HttpTransport:
     """Sends requests to a server. Each thread of the program has a connection of its own."""
 
-    def __init__(self, url: str, token: str, *, timeout: float = _TIMEOUT) -> None:
+    def __init__(self, url: str, token: str, *, timeout: float = _TIMEOUT, max_answer: int = MAX_ANSWER) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError("the address of a server is http:// or https://", where=url[:80])
@@ -46,6 +60,7 @@ class HttpTransport:
         self._base = parts.path.rstrip("/")
         self._token = token
         self._timeout = timeout
+        self._max_answer = max_answer
         self._local = threading.local()
         self._opened: list[HTTPConnection] = []
         self._server = ""
@@ -96,7 +111,11 @@ class HttpTransport:
         status, data = self._exchange(method, address, content, headers, _ATTEMPTS if repeat else 1)
         if status >= 400:
             raise _error(data, status)
-        return msgspec.json.decode(data, type=result)
+        return decode_answer(data, result, self._where)
+
+    @property
+    def _where(self) -> str:
+        return f"{self._host}:{self._port or ''}"
 
     def _exchange(
         self, method: str, address: str, body: bytes | None, headers: dict[str, str], attempts: int
@@ -110,13 +129,16 @@ class HttpTransport:
                 connection.request(method, address, body, headers)
                 response: HTTPResponse = connection.getresponse()
                 data = response.read()
-            except (OSError, HTTPException) as error:
+            except TooLargeError:
+                self._drop()
+                raise
+            except (OSError, HTTPException, ValueError) as error:  # a wrong length of a part is a ValueError
                 self._drop()
                 # A server that was never reached is not waited for.
                 if last or not self._server:
                     raise UnavailableError(
-                        f"the server does not answer: {error}",
-                        where=f"{self._host}:{self._port or ''}",
+                        f"the server does not answer: {_visible(error)}",
+                        where=self._where,
                         code="unreachable",
                     ) from error
             else:
@@ -140,22 +162,28 @@ class HttpTransport:
             own = cast(socket.socket, connection.sock)
             response = connection.getresponse()
             if response.status >= 400:
-                raise _error(response.read(), response.status)
+                raise _error(response.read(_MAX_EVENT), response.status)
         except BaseException:
             connection.close()
             raise
         return EventConnection(connection, response, own)
 
-    def _new_connection(self) -> HTTPConnection:
+    def _new_connection(self, *, limited: bool = False) -> HTTPConnection:
+        """Return a new connection, of which each response is `limited`, or is an endless stream of events."""
         if self._secure:
             context = ssl.create_default_context()
-            return HTTPSConnection(self._host, self._port, timeout=self._timeout, context=context)
-        return HTTPConnection(self._host, self._port, timeout=self._timeout)
+            connection: HTTPConnection = HTTPSConnection(self._host, self._port, timeout=self._timeout, context=context)
+        else:
+            connection = HTTPConnection(self._host, self._port, timeout=self._timeout)
+        if limited:
+            kind = partial(LimitedResponse, max_bytes=self._max_answer, seconds=self._timeout * _LONGEST)
+            connection.response_class = kind  # type: ignore[assignment]
+        return connection
 
     def _connect(self) -> HTTPConnection:
         connection: HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._local.connection = self._new_connection()
+            connection = self._local.connection = self._new_connection(limited=True)
             self._opened.append(connection)
         return connection
 
@@ -187,12 +215,17 @@ class EventConnection:
     def events(self) -> Iterator[tuple[str, StoreChangesModel]]:
         """Yield events with their ids."""
         id = ""
-        for line in self._response:
+        while line := self._response.readline(_MAX_EVENT):
             name, _, value = line.strip().partition(b": ")
             if name == b"id":
-                id = value.decode()
+                id = value.decode(errors="replace")
             elif name == b"data":
-                yield id, msgspec.json.decode(value, type=StoreChangesModel)
+                yield id, decode_answer(value, StoreChangesModel, "the stream of events")
+
+
+def _visible(text: object) -> str:
+    """Return a text of a server with its control characters visible: it goes to terminals and logs."""
+    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in str(text)[:_MAX_TEXT])
 
 
 def _is_under_way(status: int, data: bytes) -> bool:
@@ -204,13 +237,32 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def decode_answer(data: bytes, kind: Any, where: str) -> Any:
+    """Return what a server answered. `UnavailableError` if it makes no sense."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise no_answer(error, where) from None
+
+
+def no_answer(error: Exception, where: str) -> UnavailableError:
+    """Return the error to raise where an answer makes no sense."""
+    return UnavailableError(
+        f"the server does not answer as Holdfast does: {_visible(error)}",
+        where=where,
+        hint="Is this the address of a server of Holdfast, and of this version?",
+        code="unreachable",
+    )
+
+
 def _error(data: bytes, status: int) -> HoldfastError:
     """Return the error that a response reports."""
     try:
         problem = msgspec.json.decode(data, type=Problem)
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         return UnavailableError(f"the server answered with status {status}, and no reason", code="unreachable")
     if problem.current is not None:
         return StaleError(problem.current, problem.diff)
     kind = FINER_CODES.get(problem.code) or ERRORS_BY_CODE.get(problem.code, HoldfastError)
-    return kind(problem.detail, where=problem.where, hint=problem.hint, code=problem.code)
+    detail, where, hint = (_visible(each) for each in (problem.detail, problem.where, problem.hint))
+    return kind(detail, where=where, hint=hint, code=problem.code)

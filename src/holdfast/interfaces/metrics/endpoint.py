@@ -10,7 +10,7 @@ from typing import Self
 
 from holdfast.errors import ConfigError
 from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
-from holdfast.store import Store
+from holdfast.store import Store, metrics_source
 
 _log = logging.getLogger("holdfast.metrics")
 _SECONDS = 10.0
@@ -31,6 +31,8 @@ class MetricsEndpoint:
     """
 
     def __init__(self, *stores: Store, host: str = "127.0.0.1", port: int = 0) -> None:
+        for store in stores:
+            metrics_source(store)  # refuses an identity's view
         local = _is_local(f"[{host}]" if ":" in host else host)
 
         class Handler(BaseHTTPRequestHandler):

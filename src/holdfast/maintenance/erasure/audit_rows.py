@@ -33,7 +33,8 @@ _AT_ONCE = 50
 _KEPT = frozenset({REMOVE, ERASE, "erased"})
 """Actions whose details have no content: how many steps a line had, and its last hash."""
 
-_HOOK = "hook"
+_WITH_VALUES = frozenset({"agent", "artifact", "change", "hook", "recovery", "session", "transition"})
+"""The kinds of rows with values: hooks record them, and note fields in the rows of changes."""
 
 _RECORDS = {ARTIFACTS: "artifact", SESSIONS: "session"}
 
@@ -80,9 +81,9 @@ class SubjectRows:
         since = min((found for name in _places(place) if (found := self._since(name)) is not None), default=None)
         if not since:
             return since is not None
-        # Of a line that others share, hooks recorded states with something of the person. Other records have none.
+        # Of a line that others share, rows may have values with something of the person.
         pruned = bool(between) or remaining is None or str(row.key[2]) not in remaining
-        return row.columns[KIND] == _HOOK and time >= since and pruned
+        return row.columns[KIND] in _WITH_VALUES and time >= since and pruned
 
 
 def _places(place: str) -> set[str]:
@@ -120,8 +121,10 @@ class AuditEraser:
         self._lines = lines
         self._remaining: tuple[str, frozenset[str]] = ("", frozenset())
 
-    async def erase(self, name: str) -> None:
-        """Remove the content of all rows, under the name of the erasure, by which the ledger counts them."""
+    async def erase(self, name: str) -> bool:
+        """Remove the content of all rows, under the name of the erasure, by which the ledger counts them. Returns
+        whether there was any."""
+        erased = False
         waiting: list[tuple[Line, str, list[Row]]] = []
         rows: list[Row] = []
         async for row in scan_rows(self._engine.context.backend, EVENTS, (self._tenant,)):
@@ -132,10 +135,10 @@ class AuditEraser:
                 rows = []
             rows.append(row)
             if len(waiting) >= _AT_ONCE:
-                await self._replace(name, waiting)
+                erased |= await self._replace(name, waiting)
                 waiting = []
         waiting += await self._step(rows)
-        await self._replace(name, waiting)
+        return await self._replace(name, waiting) or erased
 
     async def _step(self, rows: Sequence[Row]) -> list[tuple[Line, str, list[Row]]]:
         """Return the rows of a step, if content is to be removed from one."""
@@ -173,7 +176,7 @@ class AuditEraser:
             return {"damaged": True}
         return found if isinstance(found, dict) else {"": found}
 
-    async def _replace(self, name: str, steps: Sequence[tuple[Line, str, list[Row]]]) -> None:
+    async def _replace(self, name: str, steps: Sequence[tuple[Line, str, list[Row]]]) -> bool:
         changes: list[Change] = []
         digests = []
         for line, id, rows in steps:
@@ -188,6 +191,7 @@ class AuditEraser:
             digests.append((line.name, id, digest(contents), len(changes) - before))
         if changes:
             await self._ledger.replace_digests(name, digests, changes)
+        return bool(changes)
 
 
 def _kept(detail: Mapping[str, Any]) -> dict[str, Any]:

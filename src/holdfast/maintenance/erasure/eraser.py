@@ -52,7 +52,10 @@ if TYPE_CHECKING:
 _ROUNDS = 5
 """How often it is searched again for what others stored meanwhile."""
 
-_RETAINED = "records of the audit: who did what to which name, and when, without content"
+_RETAINED = (
+    "records of the audit: who did what to which name, and when, without content",
+    "names in lines that others share: of branches, tags, labels, durable steps, timers, signals and versions",
+)
 
 
 @dataclass(frozen=True)
@@ -274,7 +277,7 @@ class Eraser:
             _sorted(erased),
             _sorted(rewritten),
             keys,
-            retained=(_RETAINED, *await self._rights()),
+            retained=(*_RETAINED, *await self._rights()),
             unreachable=tuple(remains),
         ).sign(signer)
         if owns_tenant:  # it has the name of the person

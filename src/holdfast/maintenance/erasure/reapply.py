@@ -63,7 +63,8 @@ async def apply_ledger(
     """Remove from a store what was erased: by its own ledger, or by entries of another.
 
     Call it after data was restored, imported, copied or repaired, and before anybody uses it. `lines` are those that
-    the data came to; without them, all are. `DeniedError` if a hold protects some of it.
+    the data came to; without them, all are. Nothing of it is left in free space. `DeniedError` if a hold protects some
+    of it.
     """
     own = Engine(engine.context)  # without hooks and policies
     ledger = ErasureLedger(own, tenant)
@@ -72,8 +73,10 @@ async def apply_ledger(
         found, places = await _apply(own, tenant, entry, lines)
         report = report.plus(found)
         subjects.append(SubjectRows(entry.with_places(places), entry.time))
-    if subjects:
-        await AuditEraser(own, tenant, ledger, subjects, lines).erase(f"{own.context.clock():020}-again")
+    eraser = AuditEraser(own, tenant, ledger, subjects, lines)
+    has_rows = bool(subjects) and await eraser.erase(f"{own.context.clock():020}-again")
+    if has_rows or not report.is_empty:
+        await own.context.backend.purge()
     return report
 
 

@@ -72,6 +72,8 @@ class _CopiedErasures:
         self._source = source
         self._tenant = tenant
         self._only = only
+        self._removes = False
+        """Whether the target loses something, also by steps that were pruned in the source."""
 
     async def prepare(self, target: Engine) -> CopyRules:
         """Return what is not copied as it is. Removes from an older copy what was erased in the source since.
@@ -81,6 +83,7 @@ class _CopiedErasures:
         rules, removed = CopyRules(), list[Line]()
         for tenant in await self._tenants():
             entries, own = await read_ledger(self._source, tenant), await read_ledger(target, tenant)
+            self._removes |= bool({entry.name for entry in entries} - {entry.name for entry in own})
             for entry in own:
                 await self._leave_out(target, tenant, entry, rules)
             if entries and self._only is None:
@@ -113,19 +116,26 @@ class _CopiedErasures:
 
     async def finish(self, target: Engine, written: Set[Line]) -> None:
         """Remove from what was copied to the target what was erased there; also if the copy failed."""
+        deleted = False
         for tenant in await self._tenants():
             if lines := [line for line in written if line.tenant == tenant]:
                 await apply_ledger(target, tenant, lines=lines)
             if self._only is None and await read_ledger(self._source, tenant):
-                await self._delete_content(target, tenant)
+                deleted |= await self._delete_content(target, tenant)
+        if deleted or (self._removes and written):
+            await target.context.backend.purge()
 
-    async def _delete_content(self, target: Engine, tenant: str) -> None:
-        """Delete content from an older copy that is of no artifact any more, in the source or there."""
+    async def _delete_content(self, target: Engine, tenant: str) -> bool:
+        """Delete content from an older copy that is of no artifact any more, in the source or there. Returns whether
+        there was any."""
+        deleted = False
         artifacts = ArtifactRecords(StoreHandle(target, tenant))
         for line in await target.lines.names(tenant, CONTENT_PREFIX):
             (found,) = await self._source.context.backend.read([Get(LINES, [tuple(line)])])
             if not found and await artifacts.is_left_over(line, _GRACE):
                 await target.lines.delete(line)
+                deleted = True
+        return deleted
 
     async def _tenants(self) -> list[str]:
         if self._tenant is not None:

@@ -26,6 +26,7 @@ from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.job import Job, scan_jobs
 from holdfast.maintenance.jobs.schedule import parse as parse_schedule
 from holdfast.maintenance.jobs.types import JobHost
+from holdfast.security.handle import owner_handle
 
 _log = logging.getLogger("holdfast.jobs")
 
@@ -39,7 +40,7 @@ class JobTable:
 
     def __init__(self, store: JobHost, kinds: JobTypes | None = None) -> None:
         self.host = store
-        self.store = store._handle
+        self.store = owner_handle(store)
         self.kinds = JobTypes() if kinds is None else kinds
 
     @property

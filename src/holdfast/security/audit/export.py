@@ -268,6 +268,12 @@ def _documents(path: Path, keys: KeyProvider | str | None = None) -> Iterator[di
                     raise CorruptError(
                         "the file is not as it was written", where=str(path), hint="Use another copy of it"
                     )
+                if file.read(1):
+                    raise CorruptError(
+                        "something follows the end of the exported audit",
+                        where=str(path),
+                        hint="It was added later, and belongs to no audit. Use another copy of the file",
+                    )
                 return
             whole.update(line)
             if not number and keys is not None and "sealed" not in document:

@@ -1,0 +1,122 @@
+"""Whatever takes a store takes an identity's view safely, or refuses it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.access import IdentityView
+from holdfast.errors import DeniedError, HoldfastError
+from holdfast.jobs import AsyncJobs, JobRunner, Jobs
+from holdfast.state import AsyncState, State
+from holdfast.store.store import Store
+
+VIEWS = {
+    *("AsyncAgents", "AsyncArtifacts", "AsyncCheckpointer", "AsyncIdentityErasure", "AsyncIdentitySensitive"),
+    *("AsyncIdentityView", "AsyncSession", "AsyncSessions", "AsyncSharing", "AsyncState", "AsyncThread"),
+    *("AsyncTimeline", "AsyncWatch", "Agents", "Artifacts", "CheckpointStore", "Checkpointer", "HoldfastSaver"),
+    *("IdentityErasure", "IdentitySensitive", "IdentityView", "Sandbox", "ScriptHook", "Session", "Sessions"),
+    *("Sharing", "State", "StateTransaction", "Thread", "Timeline", "Transaction", "Watch"),
+}
+"""The classes that views use themselves, or are given: their calls ask the guard (see `test_probe`)."""
+
+
+def public_names() -> dict[str, Any]:
+    """Return everything public that takes a store, or its handle, by name. Bases are tried by their classes."""
+    found: dict[str, Any] = {}
+    packages = [each.name for each in pkgutil.iter_modules(holdfast.__path__, "holdfast.")]
+    for name in ["holdfast", *(each for each in packages if "._" not in each)]:
+        module = importlib.import_module(name)
+        for each in getattr(module, "__all__", ()):
+            value = getattr(module, each)
+            if callable(value) and not each.endswith("Operations") and store_parameters(value):
+                found[each] = value
+    return found
+
+
+_STORE = re.compile(r"\b(Async)?Store(Operations)?\b")
+
+
+def store_parameters(value: Callable[..., Any]) -> dict[str, bool]:
+    """Return the names of the parameters that are stores, and whether they are handles."""
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except ValueError:
+        return {}
+    kinds = {each.name: str(each.annotation) for each in parameters}
+    return {
+        name: "StoreHandle" in kind
+        for name, kind in kinds.items()
+        if "StoreHandle" in kind or "JobHost" in kind or _STORE.search(kind)
+    }
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with holdfast.open("memory://") as opened:
+        opened.put("t", {"word": "secret"})
+        opened.jobs.add("tidy", "tidy")
+        yield opened
+
+
+def build(value: Any, store: Store | IdentityView, folder: Path) -> Any:
+    """Call something public with a store, and whatever else it needs."""
+    given = {name: store._handle if handle else store for name, handle in store_parameters(value).items()}
+    needed: dict[str, Any] = {
+        "notes": None,
+        "recorder": None,
+        "target": folder / "repository",
+        "options": {},
+        "file": folder / "file",
+        "thread": "t",
+        "graph": "tests.security.test_owner_only:graph",
+        "agent": "a",
+        "kind": "tests.security.test_owner_only:graph",
+        "register": "tests.security.test_owner_only:register",
+        "state": dict,
+        "make": type(store),
+        "keys": None,
+    }
+    parameters = inspect.signature(value).parameters.values()
+    rest = [each for each in parameters if each.default is each.empty and each.name not in given]
+    positional = [given.pop("stores")] if "stores" in given else []
+    named = {each.name: needed.get(each.name) for each in rest if each.kind not in _VARIADIC}
+    result = value(*positional, **given, **named)
+    return list(result) if inspect.isgenerator(result) else result
+
+
+def test_what_is_the_owners_refuses_a_view(store: Store, tmp_path: Path) -> None:
+    view = store.as_identity(agent="a")
+    names = public_names()
+    assert names.keys() > {"Jobs", "JobRunner", "Maintenance", "Erasure", "Backups", "Audit", "Keys"}, "are these all?"
+    assert names.keys() >= VIEWS, f"not there: {VIEWS - names.keys()}"
+    for name in sorted(names.keys() - VIEWS):
+        with pytest.raises(HoldfastError) as caught:
+            build(names[name], view, tmp_path)
+        assert caught.value.code in ("owner-only", "invalid"), name
+        if isinstance(names[name], type) and not name.startswith("Async"):
+            built = build(names[name], store, tmp_path)
+            getattr(built, "close", bool)()
+    assert State in names.values()
+    assert AsyncState in names.values()
+
+
+def test_the_jobs_of_the_owner_stay(store: Store) -> None:
+    view: Any = store.as_identity(agent="a")
+    for kind in (Jobs, AsyncJobs, JobRunner):
+        with pytest.raises(DeniedError, match="for the owner of the store"):
+            kind(view)
+    Jobs(store).add("own", "tidy")
+    assert [each.name for each in Jobs(store).list()] == ["own", "tidy"]
+    assert Jobs(store).remove("own")
