@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.repository_key import RepositoryKeyInfo as RepositoryKeyInfo
     from holdfast.maintenance.backup.repository_repairer import BackupRepairReport as BackupRepairReport
     from holdfast.maintenance.backup.repository_repairer import LostData as LostData
+    from holdfast.maintenance.backup.restore_report import CoveredSpan as CoveredSpan
     from holdfast.maintenance.backup.restore_report import RestoreAction as RestoreAction
     from holdfast.maintenance.backup.restore_report import RestoredLine as RestoredLine
     from holdfast.maintenance.backup.restore_report import RestoreReport as RestoreReport
@@ -75,7 +76,7 @@ _MODULES = {
     "holdfast.maintenance.backup.repository": ("OpenLock", "UnreadableBackup"),
     "holdfast.maintenance.backup.repository_key": ("RepositoryKeyInfo",),
     "holdfast.maintenance.backup.repository_repairer": ("BackupRepairReport", "LostData"),
-    "holdfast.maintenance.backup.restore_report": ("RestoreAction", "RestoredLine", "RestoreReport"),
+    "holdfast.maintenance.backup.restore_report": ("CoveredSpan", "RestoreAction", "RestoredLine", "RestoreReport"),
     "holdfast.maintenance.doctor.result": ("CheckLevel", "CheckResult"),
     "holdfast.maintenance.erasure.eraser": ("ErasureReport",),
     "holdfast.maintenance.archive.subject_export": ("SubjectExportReport",),

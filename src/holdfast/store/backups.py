@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.repository import Backup, Repository
     from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
     from holdfast.maintenance.backup.repository_repairer import BackupRepairReport
-    from holdfast.maintenance.backup.restore_report import RestoreReport, Selection
+    from holdfast.maintenance.backup.restore_report import CoveredSpan, RestoreReport, Selection
     from holdfast.maintenance.jobs.job import Job
     from holdfast.maintenance.jobs.types import JobHost
     from holdfast.maintenance.retention import Retention, RetentionRules
@@ -145,6 +145,17 @@ class BackupOperations(Generic[Opened]):
             return [await self._info(each) for each in await repository.backups(chosen)]
 
     @sync_and_async
+    async def covered(self, *, store: str | None = None) -> CoveredSpan | None:
+        """Return the first and the last moment to which the store can be restored; None if there are no backups."""
+        from holdfast.maintenance.backup.recovery_point import covered_span
+
+        async with self._open() as repository:
+            if not await repository.stores():
+                return None
+            chosen = await repository.pick_store(await self._own_store(repository, store))
+            return await covered_span(repository, chosen)
+
+    @sync_and_async
     async def show(
         self, backup: str | datetime = "latest", *, store: str | None = None
     ) -> tuple[BackupInfo, Sequence[BackupLine]]:
@@ -239,6 +250,7 @@ class BackupOperations(Generic[Opened]):
         as_thread: str | None = None,
         in_place: bool = False,
         skip_damaged: bool = False,
+        exact: bool = False,
         store: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
@@ -249,6 +261,11 @@ class BackupOperations(Generic[Opened]):
         as it was then: the order of commits decides, and what was saved together is there with all its parts, or with
         none. One thread can be restored as it was `at` a checkpoint, a tag or a time of it, and under another name,
         `as_thread`.
+
+        At a time, what was pruned before returns if a backup has it. Where the backups do not know the state that a
+        thread had then, since it was pruned or deleted before one was made, it is restored as of the last moment before
+        that they know: the report names it, and is not `exact`. With `exact`, that raises `NotFoundError`, and nothing
+        is restored. So does a time after the last backup; `covered` returns the last one.
 
         All of it appears at once, or not at all. If a thread has checkpoints here that the backup does not have, it
         raises `ConflictError`; with `in_place` they stay on their branch, and HEAD is switched to a branch that starts
@@ -277,6 +294,7 @@ class BackupOperations(Generic[Opened]):
                 in_place=in_place,
                 dry_run=dry_run,
                 skip_damaged=skip_damaged,
+                exact=exact,
             )
             if in_place and not dry_run:
                 await self._record(repository, "restore-in-place", {"backup": report.backup})

@@ -20,6 +20,7 @@ from holdfast.interfaces.cli.base import (
 )
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
 from holdfast.interfaces.cli.prune import SizeType
+from holdfast.interfaces.cli.restore_text import describe_restore
 
 if TYPE_CHECKING:
     from holdfast.maintenance import BackupPruneReport, FollowStatus, OpenLock
@@ -144,7 +145,8 @@ def list_(session: CliContext, repository: str, of: str | None) -> None:
     \b
     holdfast backup list -r backups
     """
-    found = _open_any(session, repository).list(store=of)
+    backups = _open_any(session, repository)
+    found = backups.list(store=of)
     if session.json:
         session.emit_all(each._asdict() for each in found)
         return
@@ -154,6 +156,10 @@ def list_(session: CliContext, repository: str, of: str | None) -> None:
     ]
     heads = ("BACKUP", "TIME", "LINES", "ADDED", "SIZE", "REASON", "STORE")
     session.out.table(heads, rows, right=("LINES", "ADDED", "SIZE"), shrink="STORE", styles={"BACKUP": "yellow"})
+    for store in dict.fromkeys(each.store for each in found):
+        if (span := backups.covered(store=store)) is not None:
+            name = f" of {store[:8]}" if found[0].store != found[-1].store else ""
+            session.note(f"Every moment{name} from {local(span.first)} to {local(span.last)} can be restored.")
 
 
 @command("show")
@@ -290,6 +296,7 @@ def repair(session: CliContext, repository: str, dry_run: bool) -> None:
 @click.option("--as", "as_thread", metavar="NAME", help="Restore one thread under another name.")
 @click.option("--in-place", is_flag=True, help="Switch threads that have gone on to what the backup has.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out threads that are damaged in the backup, and name them.")
+@click.option("--exact", is_flag=True, help="Restore nothing if the backups do not know all that was there then.")
 @click.option("--create", is_flag=True, help="Create the store if there is none.")
 @dry_run_option
 def restore(
@@ -303,6 +310,7 @@ def restore(
     as_thread: str | None,
     in_place: bool,
     skip_damaged: bool,
+    exact: bool,
     create: bool,
     dry_run: bool,
 ) -> None:
@@ -311,6 +319,9 @@ def restore(
     All of it appears at once, or not at all. Where a thread has checkpoints that the backup does not have, nothing is
     restored, unless with --in-place: they stay on their branch. A thread of another history is restored beside. With
     --dry-run, what would change is shown, as `holdfast diff` does.
+
+    A time restores the store as it was then, also between two backups. Where the backups do not know all that a thread
+    had, it is restored as of the last moment before that they know, and the exit code is 6; with --exact, nothing is.
 
     \b
     holdfast backup restore latest -r backups --store sqlite:///new.db --create
@@ -326,39 +337,18 @@ def restore(
             as_thread=as_thread,
             in_place=in_place,
             skip_damaged=skip_damaged,
+            exact=exact,
             store=of,
             dry_run=dry_run,
             progress=progress,
         )
     if session.json:
-        session.emit({**report._asdict(), "lines": [each._asdict() for each in report.lines]})
-        return
-    if dry_run or session.verbose:
-        rows = [
-            (each.action, each.kind, each.name, f"{each.steps:,}", f"{each.added:,}", f"{each.newer:,}")
-            for each in report.lines
-        ]
-        heads = ("ACTION", "KIND", "NAME", "STEPS", "ADDED", "NEWER")
-        session.out.table(heads, rows, right=("STEPS", "ADDED", "NEWER"), shrink="NAME", styles={"NAME": "yellow"})
-        for each in report.lines:
-            if each.changes and each.action != "damaged":
-                session.out.line(f"\n{safe(each.name)}:")
-                for line in each.changes:
-                    session.out.line(f"  {safe(line)}")
-    for each in report.lines:
-        if each.action == "damaged":
-            session.warn(f"{each.name} is damaged in the backup, and left out: {'; '.join(each.changes)}")
-        elif each.action == "beside":
-            session.note(f"{safe(each.name)} is another thread here: restored as {safe(each.as_name)!r}.")
-    changed = [each for each in report.lines if each.action in ("create", "extend", "switch", "revert", "beside")]
-    verb = "Would restore" if dry_run else "Restored"
-    written = "" if dry_run else f": {report.rows:,} rows, {size(report.bytes)}"
-    session.out.line(f"{verb} {plural(len(changed), 'line')} from {report.backup}{written}")
-    same = sum(each.action == "same" for each in report.lines)
-    if same and not changed:
-        session.note(f"The store has {plural(same, 'line')} of it as in the backup.")
-    if report.jobs:
-        session.note(f"{plural(report.jobs, 'job')} restored, paused. See `holdfast jobs`.")
+        lines = [each._asdict() for each in report.lines]
+        session.emit({**report._asdict(), "lines": lines, "exact": report.exact})
+    else:
+        describe_restore(session, report, dry_run=dry_run)
+    if not report.exact:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
 
 
 @command("drill")
@@ -367,6 +357,8 @@ def restore(
 @_of_option
 def drill(session: CliContext, backup: str, repository: str, of: str | None) -> None:
     """Prove that a backup works: restore it aside, verify it to the last value, and compare it with the store.
+
+    The same is done with a moment between it and the backup before it.
 
     `holdfast doctor` shows the result.
 
@@ -381,7 +373,8 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
     seconds = report.restore_seconds + report.verify_seconds
     session.tell(
         f"Backup {report.backup} {'works' if report.ok else 'does not work'}: {plural(report.lines, 'line')}, "
-        f"{plural(report.steps, 'step')}, {report.compared} compared, {seconds:.1f} s.",
+        f"{plural(report.steps, 'step')}, {report.compared} compared, {seconds:.1f} s."
+        + ("" if report.moment is None else f" Restored the moment {local(report.moment)}, too."),
         {**report._asdict(), "ok": report.ok},
     )
     if not report.ok:

@@ -366,6 +366,10 @@ class RepositoryModel(Model):
     """The first job that uses it: the name of the repository in this API."""
     jobs: list[str]
     items: list[BackupModel]
+    covered_from: datetime | None
+    """The first moment to which the store can be restored."""
+    covered_until: datetime | None
+    """The last one."""
     problem: str
     """Why its backups cannot be listed; empty if they are."""
 
@@ -427,3 +431,5 @@ class DrillModel(Model):
     findings: list[str]
     restore_seconds: float
     verify_seconds: float
+    moment: datetime | None = None
+    """The moment before the backup that was restored as well."""

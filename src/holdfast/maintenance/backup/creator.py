@@ -314,7 +314,7 @@ class BackupCreator:
     ) -> tuple[Moment, dict[Line, _PendingEntry]]:
         """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment. Of
         lines that are lost in the repository, all is read, unless they cannot be read. `besides` are those that are
-        read though they have not changed: also what was damaged the last time, which a repair may have mended without."""
+        read though they have not changed: what was damaged the last time may have been repaired."""
         entries = {line: _PendingEntry(entry, entry.chunks) for line, entry in before.items() if line not in lost}
         is_first = not token
         token, changed = await self._moments.start(token)
