@@ -12,10 +12,14 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.tables import LINES
+from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import HoldfastError
 from holdfast.store.store import Store
+from tests.damaged import flipped
 from tests.engine.lines import Clock, store_on
 from tests.support.nightly import mostly_nightly
 
@@ -161,3 +165,19 @@ def flip_bits(content: bytes, truth: dict[str, dict[str, Any]], folder: Path, sh
         outcomes[outcome] += 1
     assert outcomes["right"] < outcomes.total(), outcomes
     assert outcomes["CorruptError"], outcomes
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_thread_whose_own_row_is_damaged_can_be_deleted(tmp_path: Path, encrypted: bool) -> None:
+    encryption = Encryption(LocalKeys(generate_key())) if encrypted else None
+    with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
+        store.put("t", {"n": 1})
+        store.put("other", {"n": 1})
+        stored = store._engine.context.stored
+        (rows,) = run(stored.read([Scan(LINES, ("", "t"))]))
+        run(stored.apply([Put(LINES, rows[0]._replace(body=flipped(rows[0].body)))]))
+    with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
+        assert store.maintenance.verify().damage
+        assert store.delete("t")
+        assert not store.maintenance.verify().damage
+        assert [each.thread for each in store.threads()] == ["other"]

@@ -7,13 +7,14 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, line_name, select_lines, short_name
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
-from holdfast.errors import ConfigError, DeniedError, InvalidError
+from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.handle import StoreHandle, owner_handle
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds, parse_time
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.pruner import BackupPruneReport
     from holdfast.maintenance.backup.recovery_point import RecoveryPoint
     from holdfast.maintenance.backup.repository import Backup, Repository
-    from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
+    from holdfast.maintenance.backup.repository_key import RepositoryKeyInfo
     from holdfast.maintenance.backup.repository_repairer import BackupRepairReport
     from holdfast.maintenance.backup.restore_report import RestoreReport, Selection
     from holdfast.maintenance.jobs.job import Job
@@ -121,6 +122,7 @@ class BackupOperations(Generic[Opened]):
         that this store remembers is not there any more, it raises `CorruptError`, unless with `accept_loss`.
         """
         from holdfast.maintenance.backup.creator import BackupCreator
+        from holdfast.maintenance.backup.reasons import seal_reason
 
         check_name(reason, "reason")
         async with self._open(create=True) as repository:
@@ -132,14 +134,15 @@ class BackupOperations(Generic[Opened]):
                 self._handle.tenant,
                 accept_loss=accept_loss,
             )
-            return _info(await creator.create(reason))
+            engine, tenant = self._handle.engine, self._handle.tenant
+            return await self._info(await creator.create(await seal_reason(engine, tenant, reason)))
 
     @sync_and_async
     async def list(self, *, store: str | None = None) -> Sequence[BackupInfo]:
         """List the backups in the repository, of all stores or of one by the beginning of its id, the oldest first."""
         async with self._open() as repository:
             chosen = None if store is None else await repository.pick_store(store)
-            return [_info(each) for each in await repository.backups(chosen)]
+            return [await self._info(each) for each in await repository.backups(chosen)]
 
     @sync_and_async
     async def show(
@@ -159,7 +162,7 @@ class BackupOperations(Generic[Opened]):
                 for entry in await self._entries(repository, found)
                 if entry.columns
             ]
-            return _info(found), lines
+            return await self._info(found), lines
 
     @sync_and_async
     async def diff(
@@ -315,6 +318,7 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance import retention
         from holdfast.maintenance.backup.holds import holds_of_store
         from holdfast.maintenance.backup.pruner import RepositoryPruner, check_policy, record_prune
+        from holdfast.maintenance.backup.reasons import open_reason
         from holdfast.maintenance.backup.store_record import record_size
 
         chosen = check_policy(retention.policy_of(policy, rules))
@@ -326,6 +330,7 @@ class BackupOperations(Generic[Opened]):
                 now=self._handle.now(),
                 holds=await holds_of_store(self._handle.engine, self._handle.tenant),
                 max_unused=max_unused,
+                open_reason=partial(open_reason, self._handle.engine, self._handle.tenant),
             )
             report = await pruner.prune(chosen, picked, break_locks=break_locks, dry_run=dry_run)
             await record_prune(self._handle.engine, self._handle.tenant, repository, report)
@@ -357,11 +362,13 @@ class BackupOperations(Generic[Opened]):
     async def pin(self, backup: str | datetime, *, store: str | None = None, reason: str = "") -> None:
         """Protect a backup from pruning."""
         from holdfast.maintenance.backup import records
+        from holdfast.maintenance.backup.reasons import seal_reason
 
         check_name(reason, "reason")
         async with self._open() as repository:
             found = await self._find(repository, backup, store)
-            await records.pin(repository, found, reason, self._handle.now())
+            sealed = await seal_reason(self._handle.engine, self._handle.tenant, reason)
+            await records.pin(repository, found, sealed, self._handle.now())
             await self._record(repository, "pin-backup", {"backup": found.id, "reason": reason})
 
     @sync_and_async
@@ -428,10 +435,10 @@ class BackupOperations(Generic[Opened]):
         `keys` is a provider, or its name: `file:/path`, `passphrase:/path`, `environment:NAME`.
         """
         from holdfast.maintenance.backup import records
-        from holdfast.maintenance.backup.repository_key import provider_of
+        from holdfast.maintenance.backup.repository_key import provider_of, require_key
 
         async with self._open() as repository:
-            key = _require_key(repository)
+            key = require_key(repository)
             master, name = await key.wrap(repository.storage, repository.info, provider_of(keys))
             await records.notice(repository, [name], self._handle.now())
             await self._record(repository, "add-backup-key", {"key": master})
@@ -440,10 +447,10 @@ class BackupOperations(Generic[Opened]):
     @sync_and_async
     async def keys(self) -> Sequence[RepositoryKeyInfo]:
         """List the master keys that open the repository."""
-        from holdfast.maintenance.backup.repository_key import list_keys
+        from holdfast.maintenance.backup.repository_key import list_keys, require_key
 
         async with self._open() as repository:
-            _require_key(repository)
+            require_key(repository)
             return await list_keys(repository.storage, repository.info)
 
     @sync_and_async
@@ -455,10 +462,10 @@ class BackupOperations(Generic[Opened]):
         theft, start another repository.
         """
         from holdfast.maintenance.backup import records
-        from holdfast.maintenance.backup.repository_key import list_keys
+        from holdfast.maintenance.backup.repository_key import list_keys, require_key
 
         async with self._open() as repository:
-            _require_key(repository)
+            require_key(repository)
             await records.check_frozen(repository)
             found = await list_keys(repository.storage, repository.info)
             names = [each.name for each in found if each.master == id]
@@ -468,6 +475,24 @@ class BackupOperations(Generic[Opened]):
             if names:
                 await self._record(repository, "remove-backup-key", {"key": id})
             return bool(names)
+
+    async def _info(self, backup: Backup) -> BackupInfo:
+        from holdfast.maintenance.backup.reasons import open_reason
+
+        manifest = backup.manifest
+        return BackupInfo(
+            backup.id,
+            manifest.store,
+            manifest.number,
+            to_datetime(manifest.time),
+            manifest.lines,
+            manifest.added + backup.size,
+            manifest.needed + backup.size,
+            manifest.seconds,
+            await open_reason(self._handle.engine, self._handle.tenant, manifest.reason),
+            manifest.url,
+            tuple(short_name(each.name) for each in manifest.damaged),
+        )
 
     async def _open_backup(self, backup: str | datetime, store: str | None) -> Engine:
         from holdfast.maintenance.backup.reader import BackupBackend
@@ -553,34 +578,6 @@ class BackupOperations(Generic[Opened]):
         if tenants == "all" and own:
             raise InvalidError("the store was opened for one tenant", hint="Open it without a tenant")
         return own if tenants == "own" or own else None
-
-
-def _require_key(repository: Repository) -> RepositoryKey:
-    if repository.key is None:
-        raise ConfigError(
-            "the repository is not encrypted",
-            where=repository.where,
-            hint="Start another repository, which is encrypted from its first backup on",
-            code="not-encrypted",
-        )
-    return repository.key
-
-
-def _info(backup: Backup) -> BackupInfo:
-    manifest = backup.manifest
-    return BackupInfo(
-        backup.id,
-        manifest.store,
-        manifest.number,
-        to_datetime(manifest.time),
-        manifest.lines,
-        manifest.added + backup.size,
-        manifest.needed + backup.size,
-        manifest.seconds,
-        manifest.reason,
-        manifest.url,
-        tuple(short_name(each.name) for each in manifest.damaged),
-    )
 
 
 class Backups(SyncApi, BackupOperations[Opened]):

@@ -37,6 +37,8 @@ from holdfast.maintenance.backup.repacker import PackMap, pack_map
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.backup.store_record import find_loss, own_chains
 
+_NO_BACKUP = "no-backup"
+
 _DAMAGE = (CorruptError, UnsupportedError, NotFoundError)
 _PAUSE = 0.3
 _AFFECTED = 20
@@ -73,6 +75,11 @@ class RepositoryReport(NamedTuple):
     def ok(self) -> bool:
         """Whether there are no findings."""
         return not self.findings
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something is not as it was written. A repository without a backup is not damaged."""
+        return any(each.code != _NO_BACKUP for each in self.findings)
 
 
 async def find_problems(repository: Repository, kind: Kind, name: str) -> dict[str, str]:
@@ -141,6 +148,8 @@ class RepositoryChecker:
             await self._backup(backup, level)
             if self._progress is not None:
                 self._progress(number, len(backups), backup.id)
+        if not backups and not self._found:
+            self._add(_NO_BACKUP, "there is no backup that could be restored", self._repository.where)
         if store is None and only is None:
             await self._page_copies(backups)
             await self._objects()

@@ -252,7 +252,8 @@ class BackupCreator:
             else:
                 base, known, before, checked = None, [], {}, (now,) * GROUPS
         lost = {entry.line for entry in known if reused.is_damaged(entry)}
-        moment, entries = await self._capture(writer, before, "" if base is None else base.token, lost)
+        damaged = {Line(each.tenant, each.name) for each in (() if base is None else base.damaged)}
+        moment, entries = await self._capture(writer, before, "" if base is None else base.token, lost, damaged)
         old = () if base is None else base.layers
         if base is not None and reused.is_lost(base.pages):
             old, before = (), {}  # all lists are written again
@@ -308,17 +309,19 @@ class BackupCreator:
     # Lines ----------------------------------------------------------------------------------------------------
 
     async def _capture(
-        self, writer: PackWriter, before: Mapping[Line, LineEntry], token: str, lost: Set[Line]
+        self, writer: PackWriter, before: Mapping[Line, LineEntry], token: str, lost: Set[Line], damaged: Set[Line]
     ) -> tuple[Moment, dict[Line, _PendingEntry]]:
         """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment. Of
-        lines that are lost in the repository, all is read, unless they cannot be read."""
+        lines that are lost in the repository, all is read, unless they cannot be read. Also what was damaged the last
+        time: it still is, or a repair has changed no row."""
         entries = {line: _PendingEntry(entry, entry.chunks) for line, entry in before.items() if line not in lost}
         is_first = not token
         token, changed = await self._moments.start(token)
         self.had_gap = changed is None and not is_first
-        pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else changed | lost
+        pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else {*changed, *lost, *damaged}
         settings = {Line(line.tenant, "") for line in (*before, *pending)} if self._reader.has_keys else set[Line]()
         """The lines with the keys of tenants, which the feed does not name."""
+        busy = set[Line]()
         for _ in range(_ROUNDS):
             ordered = sorted(pending)
             for start in range(0, len(ordered), AT_ONCE):
@@ -328,12 +331,13 @@ class BackupCreator:
                     if self._progress is not None:
                         self._progress(number, len(ordered), await self._reader.name(line))
             token, pending = await self._moments.changed(token)
+            busy |= pending
             if not pending or len(pending) >= len(ordered):
                 break  # nothing is left, or it does not become less
         rewritten: set[Line] = set()
         attempt = 0
         while True:
-            moment = await self._moments.find(token, pending | settings)
+            moment = await self._moments.find(token, pending | settings, busy)
             if moment.is_complete:
                 for line in entries.keys() - moment.outlines.keys():
                     del entries[line]
