@@ -14,7 +14,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync
 from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, line_name, select_lines, short_name
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
-from holdfast.errors import ConfigError, DeniedError, InvalidError
+from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.handle import StoreHandle, owner_handle
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds, parse_time
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.pruner import BackupPruneReport
     from holdfast.maintenance.backup.recovery_point import RecoveryPoint
     from holdfast.maintenance.backup.repository import Backup, Repository
-    from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
+    from holdfast.maintenance.backup.repository_key import RepositoryKeyInfo
     from holdfast.maintenance.backup.repository_repairer import BackupRepairReport
     from holdfast.maintenance.backup.restore_report import CoveredSpan, RestoreReport, Selection
     from holdfast.maintenance.jobs.job import Job
@@ -453,10 +453,10 @@ class BackupOperations(Generic[Opened]):
         `keys` is a provider, or its name: `file:/path`, `passphrase:/path`, `environment:NAME`.
         """
         from holdfast.maintenance.backup import records
-        from holdfast.maintenance.backup.repository_key import provider_of
+        from holdfast.maintenance.backup.repository_key import provider_of, require_key
 
         async with self._open() as repository:
-            key = _require_key(repository)
+            key = require_key(repository)
             master, name = await key.wrap(repository.storage, repository.info, provider_of(keys))
             await records.notice(repository, [name], self._handle.now())
             await self._record(repository, "add-backup-key", {"key": master})
@@ -465,10 +465,10 @@ class BackupOperations(Generic[Opened]):
     @sync_and_async
     async def keys(self) -> Sequence[RepositoryKeyInfo]:
         """List the master keys that open the repository."""
-        from holdfast.maintenance.backup.repository_key import list_keys
+        from holdfast.maintenance.backup.repository_key import list_keys, require_key
 
         async with self._open() as repository:
-            _require_key(repository)
+            require_key(repository)
             return await list_keys(repository.storage, repository.info)
 
     @sync_and_async
@@ -480,10 +480,10 @@ class BackupOperations(Generic[Opened]):
         theft, start another repository.
         """
         from holdfast.maintenance.backup import records
-        from holdfast.maintenance.backup.repository_key import list_keys
+        from holdfast.maintenance.backup.repository_key import list_keys, require_key
 
         async with self._open() as repository:
-            _require_key(repository)
+            require_key(repository)
             await records.check_frozen(repository)
             found = await list_keys(repository.storage, repository.info)
             names = [each.name for each in found if each.master == id]
@@ -596,17 +596,6 @@ class BackupOperations(Generic[Opened]):
         if tenants == "all" and own:
             raise InvalidError("the store was opened for one tenant", hint="Open it without a tenant")
         return own if tenants == "own" or own else None
-
-
-def _require_key(repository: Repository) -> RepositoryKey:
-    if repository.key is None:
-        raise ConfigError(
-            "the repository is not encrypted",
-            where=repository.where,
-            hint="Start another repository, which is encrypted from its first backup on",
-            code="not-encrypted",
-        )
-    return repository.key
 
 
 class Backups(SyncApi, BackupOperations[Opened]):

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.errors import HoldfastError
 from holdfast.interfaces.cli import exit_codes
+from holdfast.interfaces.cli.backup_options import (
+    of_option,
+    open_any,
+    open_backups,
+    open_to_record,
+    repository_option,
+)
 from holdfast.interfaces.cli.base import (
     CliContext,
     command,
@@ -24,51 +30,12 @@ from holdfast.interfaces.cli.restore_text import describe_restore
 
 if TYPE_CHECKING:
     from holdfast.maintenance import BackupPruneReport, FollowStatus, OpenLock
-    from holdfast.store import BackupInfo, Backups, Store
+    from holdfast.store import BackupInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _COUNT = click.IntRange(1)
 _LISTED = 20
-
-
-_KEYS = "holdfast.backup.keys"
-
-
-def _repository_option(function: F) -> F:
-    """Add the options that name the repository and its key."""
-    keys = click.option(
-        "-k",
-        "--keys",
-        envvar="HOLDFAST_BACKUP_KEYS",
-        show_envvar=True,
-        metavar="KEYS",
-        expose_value=False,
-        callback=_set_keys,
-        help="Where the key of an encrypted repository is: file:PATH, passphrase:PATH, environment:NAME …",
-    )
-    return keys(_repository(function))
-
-
-def _set_keys(context: click.Context, _: click.Parameter, value: str | None) -> None:
-    context.meta[_KEYS] = value
-
-
-def _repository(function: F) -> F:
-    return click.option(
-        "-r",
-        "--repository",
-        envvar="HOLDFAST_BACKUPS",
-        show_envvar=True,
-        required=True,
-        metavar="URL",
-        help="The repository: a directory, or s3://bucket/prefix, gs://…, az://…",
-    )(function)
-
-
-def _of_option(function: F) -> F:
-    text = "Backups of the store whose id starts so, where a repository has those of several."
-    return click.option("--of", "of", metavar="STORE", help=text)(function)
 
 
 _BACKUP = click.argument("backup", default="latest", metavar="[BACKUP]")
@@ -89,29 +56,8 @@ def backup(session: CliContext) -> None:
     """
 
 
-def _open(session: CliContext, repository: str, *, write: bool = False, create: bool = False) -> Backups[Store]:
-    return session.open(write=write, create=create).backups(repository, keys=click.get_current_context().meta[_KEYS])
-
-
-def _open_to_record(session: CliContext, repository: str) -> Backups[Store]:
-    """Open a repository to change it, with a store that records that, if there is one."""
-    return _open_any(session, repository, write=True)
-
-
-def _open_any(session: CliContext, repository: str, *, write: bool = False) -> Backups[Store]:
-    """Open a repository, also where there is no store."""
-    try:
-        return _open(session, repository, write=write)
-    except HoldfastError as error:
-        if error.code not in ("no-store", "no-store-named"):
-            raise
-        from holdfast import open as open_store
-
-        return open_store("memory://").backups(repository, keys=click.get_current_context().meta[_KEYS])
-
-
 @command("create")
-@_repository_option
+@repository_option
 @click.option("-m", "--reason", default="", metavar="TEXT", help="Why it is made.")
 @click.option("--accept-loss", is_flag=True, help="Go on although the last backup is not in the repository any more.")
 def create(session: CliContext, repository: str, reason: str, accept_loss: bool) -> None:
@@ -123,7 +69,7 @@ def create(session: CliContext, repository: str, reason: str, accept_loss: bool)
     \b
     holdfast backup create -r backups -m 'before the upgrade'
     """
-    backups = _open(session, repository, write=True)
+    backups = open_backups(session, repository, write=True)
     with session.progress("Backing up") as progress:
         made = backups.create(reason=reason, accept_loss=accept_loss, progress=progress)
     for name in made.damaged:
@@ -137,15 +83,15 @@ def create(session: CliContext, repository: str, reason: str, accept_loss: bool)
 
 
 @command("list")
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 def list_(session: CliContext, repository: str, of: str | None) -> None:
     """List the backups in a repository, the oldest first.
 
     \b
     holdfast backup list -r backups
     """
-    backups = _open_any(session, repository)
+    backups = open_any(session, repository)
     found = backups.list(store=of)
     if session.json:
         session.emit_all(each._asdict() for each in found)
@@ -164,15 +110,15 @@ def list_(session: CliContext, repository: str, of: str | None) -> None:
 
 @command("show")
 @_BACKUP
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 def show(session: CliContext, backup: str, repository: str, of: str | None) -> None:
     """Show a backup, and what is in it.
 
     \b
     holdfast backup show 12 -r backups
     """
-    info, lines = _open_any(session, repository).show(backup, store=of)
+    info, lines = open_any(session, repository).show(backup, store=of)
     if session.json:
         session.emit({**info._asdict(), "contents": [each._asdict() for each in lines]})
         return
@@ -201,15 +147,15 @@ def _describe(session: CliContext, info: BackupInfo) -> None:
 @command("diff")
 @click.argument("before")
 @click.argument("after", default="latest", metavar="[AFTER]")
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 def diff(session: CliContext, before: str, after: str, repository: str, of: str | None) -> None:
     """Show which threads and other lines differ between two backups.
 
     \b
     holdfast backup diff 11 12 -r backups
     """
-    changes = _open_any(session, repository).diff(before, after, store=of)
+    changes = open_any(session, repository).diff(before, after, store=of)
     if session.json:
         session.emit_all(each._asdict() for each in changes)
         return
@@ -227,8 +173,8 @@ def _describe_lock(lock: OpenLock) -> str:
 
 @command("verify")
 @click.argument("backup", required=False)
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 @click.option(
     "--level",
     type=click.Choice(["structure", "hashes", "decode"]),
@@ -243,7 +189,7 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
     holdfast backup verify -r backups
     holdfast backup verify latest --level decode -r backups
     """
-    backups = _open_any(session, repository)
+    backups = open_any(session, repository)
     with session.progress("Verifying") as progress:
         report = backups.verify(backup, store=of, level=level, progress=progress)
     if session.json:
@@ -270,11 +216,11 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
 
 
 @command("repair")
-@_repository_option
+@repository_option
 @dry_run_option
 def repair(session: CliContext, repository: str, dry_run: bool) -> None:
     """Repair a repository: rebuild what is damaged, list what is lost, and make a backup of what the store has."""
-    report = _open_to_record(session, repository).repair(dry_run=dry_run)
+    report = open_to_record(session, repository).repair(dry_run=dry_run)
     lost = [", ".join(filter(None, (each.backup, each.thread, each.what))) for each in report.lost]
     lines = [*(f"damaged: {safe(name)}" for name in report.rebuilt), *(f"lost: {safe(each)}" for each in lost)]
     count = f"{plural(len(report.rebuilt), 'object')}, {len(lost)} lost"
@@ -289,8 +235,8 @@ def repair(session: CliContext, repository: str, dry_run: bool) -> None:
 @command("restore")
 @_BACKUP
 @click.argument("threads", nargs=-1, metavar="[THREAD]...")
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 @kinds_option("Restore lines of this kind, all or those that are named; may be repeated.")
 @click.option("--at", metavar="REVISION", help="Restore one thread as it was at a checkpoint, a tag or a time.")
 @click.option("--as", "as_thread", metavar="NAME", help="Restore one thread under another name.")
@@ -327,7 +273,7 @@ def restore(
     holdfast backup restore latest -r backups --store sqlite:///new.db --create
     holdfast backup restore 2h chat --as 'chat of before' -r backups
     """
-    backups = _open(session, repository, write=not dry_run or create, create=create)
+    backups = open_backups(session, repository, write=not dry_run or create, create=create)
     with session.progress("Restoring") as progress:
         report = backups.restore(
             backup,
@@ -353,8 +299,8 @@ def restore(
 
 @command("drill")
 @_BACKUP
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 def drill(session: CliContext, backup: str, repository: str, of: str | None) -> None:
     """Prove that a backup works: restore it aside, verify it to the last value, and compare it with the store.
 
@@ -365,7 +311,7 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
     \b
     holdfast backup drill -r backups
     """
-    backups = _open(session, repository, write=True)
+    backups = open_backups(session, repository, write=True)
     with session.progress("Restoring aside") as progress:
         report = backups.drill(backup, store=of, progress=progress)
     for finding in report.findings[:_LISTED]:
@@ -382,8 +328,8 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
 
 
 @command("prune")
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 @click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the last N backups.")
 @click.option("--keep-within", metavar="AGE", help="Keep those of this age or less: 30d, 12h, 1w.")
 @click.option("--keep-hourly", type=_COUNT, metavar="N", help="Keep the last of each of the last N hours with any.")
@@ -427,7 +373,7 @@ def prune(
     \b
     holdfast backup prune --keep-last 24 --keep-daily 30 --keep-monthly 12 --dry-run -r backups
     """
-    backups = _open_any(session, repository) if dry_run else _open_to_record(session, repository)
+    backups = open_any(session, repository) if dry_run else open_to_record(session, repository)
     given = {name: value for name, value in rules.items() if value not in (None, ())}
     planned = backups.prune(store=of, grace=grace, max_unused=max_unused, dry_run=True, **given)
     if not dry_run:
@@ -464,7 +410,7 @@ def _show_prune(session: CliContext, report: BackupPruneReport, *, dry_run: bool
 
 
 @command("freeze")
-@_repository_option
+@repository_option
 @click.option("-m", "--reason", default="", metavar="TEXT", help="Why.")
 def freeze(session: CliContext, repository: str, reason: str) -> None:
     """Suspend all deletion in a repository, at once and for everybody.
@@ -472,25 +418,25 @@ def freeze(session: CliContext, repository: str, reason: str) -> None:
     \b
     holdfast backup freeze -m 'an incident is being investigated' -r backups
     """
-    _open_to_record(session, repository).freeze(reason=reason)
+    open_to_record(session, repository).freeze(reason=reason)
     session.tell("The repository is frozen: nothing is deleted until `holdfast backup unfreeze`.", {"frozen": True})
 
 
 @command("unfreeze")
-@_repository_option
+@repository_option
 @yes_option
 def unfreeze(session: CliContext, repository: str, yes: bool) -> None:
     """Allow deletion in a repository again."""
     session.confirm("Allow deletion again?", yes=yes)
-    was_frozen = _open_to_record(session, repository).unfreeze()
+    was_frozen = open_to_record(session, repository).unfreeze()
     text = "Deletion is allowed again." if was_frozen else "The repository was not frozen."
     session.tell(text, {"frozen": False, "changed": was_frozen})
 
 
 @command("pin")
 @click.argument("backup")
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 @click.option("-m", "--reason", default="", metavar="TEXT", help="Why.")
 @click.option("--remove", is_flag=True, help="Remove the pin.")
 def pin(session: CliContext, backup: str, repository: str, of: str | None, reason: str, remove: bool) -> None:
@@ -499,7 +445,7 @@ def pin(session: CliContext, backup: str, repository: str, of: str | None, reaso
     \b
     holdfast backup pin 12 -m 'end of the year' -r backups
     """
-    backups = _open_to_record(session, repository)
+    backups = open_to_record(session, repository)
     if remove:
         backups.unpin(backup, store=of)
     else:
@@ -508,7 +454,7 @@ def pin(session: CliContext, backup: str, repository: str, of: str | None, reaso
 
 
 @command("follow")
-@_repository_option
+@repository_option
 @click.option("--interval", default="0.5s", show_default=True, metavar="SPAN", help="How often to look for changes.")
 def follow(session: CliContext, repository: str, interval: str) -> None:
     """Make a backup whenever something has changed, until it is interrupted.
@@ -526,12 +472,12 @@ def follow(session: CliContext, repository: str, interval: str) -> None:
             count = status.backups
             session.tell(f"Backup {status.last}, {status.lag:.2f} s behind.", status._asdict())
 
-    _open(session, repository, write=True).follow(interval=interval, report=report)
+    open_backups(session, repository, write=True).follow(interval=interval, report=report)
 
 
 @command("schedule")
 @click.argument("schedule", default="every 1h", metavar="[SCHEDULE]")
-@_repository_option
+@repository_option
 @click.option("--name", default="backup", show_default=True, metavar="NAME", help="The name of the job.")
 @click.option("--drill", default="every 4w", show_default=True, metavar="SCHEDULE", help="When to prove the backups.")
 @click.option("--no-drill", is_flag=True, help="Add no job for drills.")
@@ -544,7 +490,7 @@ def schedule(
     \b
     holdfast backup schedule 'daily at 03:00' -r s3://bucket/backups
     """
-    backups = _open(session, repository, write=True)
+    backups = open_backups(session, repository, write=True)
     jobs = backups.schedule(schedule, drill=None if no_drill else drill, name=name, follow=follow)
     for job in jobs:
         session.tell(f"Added the job {job.name}: {job.schedule}.", {"name": job.name, "schedule": str(job.schedule)})
@@ -552,19 +498,19 @@ def schedule(
 
 @command("add-key")
 @click.argument("new_keys", metavar="KEYS")
-@_repository_option
+@repository_option
 def add_key(session: CliContext, new_keys: str, repository: str) -> None:
     """Let another master key open an encrypted repository: a recovery key, or the passphrase in a file.
 
     \b
     holdfast backup add-key passphrase:/media/usb/recovery -k file:backup.key -r backups
     """
-    id = _open_any(session, repository).add_key(new_keys)
+    id = open_any(session, repository).add_key(new_keys)
     session.tell(f"The key {id} opens the repository, too.", {"key": id})
 
 
 @command("keys")
-@_repository_option
+@repository_option
 @click.option("--remove", metavar="ID", help="Remove this key.")
 def keys(session: CliContext, repository: str, remove: str | None) -> None:
     """List the master keys that open an encrypted repository.
@@ -572,7 +518,7 @@ def keys(session: CliContext, repository: str, remove: str | None) -> None:
     \b
     holdfast backup keys -k file:backup.key -r backups
     """
-    backups = _open_any(session, repository)
+    backups = open_any(session, repository)
     if remove is not None:
         removed = backups.remove_key(remove)
         text = f"Removed the key {remove}." if removed else f"There is no key {remove}."

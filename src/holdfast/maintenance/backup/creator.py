@@ -253,8 +253,7 @@ class BackupCreator:
                 base, known, before, checked = None, [], {}, (now,) * GROUPS
         lost = {entry.line for entry in known if reused.is_damaged(entry)}
         damaged = {Line(each.tenant, each.name) for each in (() if base is None else base.damaged)}
-        token = "" if base is None else base.token
-        moment, entries = await self._capture(writer, before, token, lost, lost | damaged)
+        moment, entries = await self._capture(writer, before, "" if base is None else base.token, lost, damaged)
         old = () if base is None else base.layers
         if base is not None and reused.is_lost(base.pages):
             old, before = (), {}  # all lists are written again
@@ -310,16 +309,16 @@ class BackupCreator:
     # Lines ----------------------------------------------------------------------------------------------------
 
     async def _capture(
-        self, writer: PackWriter, before: Mapping[Line, LineEntry], token: str, lost: Set[Line], besides: Set[Line]
+        self, writer: PackWriter, before: Mapping[Line, LineEntry], token: str, lost: Set[Line], damaged: Set[Line]
     ) -> tuple[Moment, dict[Line, _PendingEntry]]:
         """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment. Of
-        lines that are lost in the repository, all is read, unless they cannot be read. `besides` are those that are
-        read though they have not changed: what was damaged the last time may have been repaired."""
+        lines that are lost in the repository, all is read, unless they cannot be read. Also what was damaged the last
+        time: it still is, or a repair has changed no row."""
         entries = {line: _PendingEntry(entry, entry.chunks) for line, entry in before.items() if line not in lost}
         is_first = not token
         token, changed = await self._moments.start(token)
         self.had_gap = changed is None and not is_first
-        pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else changed | besides
+        pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else {*changed, *lost, *damaged}
         settings = {Line(line.tenant, "") for line in (*before, *pending)} if self._reader.has_keys else set[Line]()
         """The lines with the keys of tenants, which the feed does not name."""
         busy = set[Line]()
