@@ -263,6 +263,7 @@ FINER_CODES = {
     "foreign-directory": ConfigError,
     "no-backup": NotFoundError,
     "newer-format": UnsupportedError,
+    "older-format": UnsupportedError,
     "backups-removed": CorruptError,
     "restore-conflict": ConflictError,
     "frozen-repository": DeniedError,

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.recovery_point import RecoveryPoint
     from holdfast.maintenance.backup.repository import Backup, Repository
     from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
+    from holdfast.maintenance.backup.repository_repairer import BackupRepairReport
     from holdfast.maintenance.backup.restore_report import CoveredSpan, RestoreReport, Selection
     from holdfast.maintenance.jobs.job import Job
     from holdfast.maintenance.jobs.types import JobHost
@@ -120,6 +122,7 @@ class BackupOperations(Generic[Opened]):
         that this store remembers is not there any more, it raises `CorruptError`, unless with `accept_loss`.
         """
         from holdfast.maintenance.backup.creator import BackupCreator
+        from holdfast.maintenance.backup.reasons import seal_reason
 
         check_name(reason, "reason")
         async with self._open(create=True) as repository:
@@ -131,14 +134,15 @@ class BackupOperations(Generic[Opened]):
                 self._handle.tenant,
                 accept_loss=accept_loss,
             )
-            return _info(await creator.create(reason))
+            engine, tenant = self._handle.engine, self._handle.tenant
+            return await self._info(await creator.create(await seal_reason(engine, tenant, reason)))
 
     @sync_and_async
     async def list(self, *, store: str | None = None) -> Sequence[BackupInfo]:
         """List the backups in the repository, of all stores or of one by the beginning of its id, the oldest first."""
         async with self._open() as repository:
             chosen = None if store is None else await repository.pick_store(store)
-            return [_info(each) for each in await repository.backups(chosen)]
+            return [await self._info(each) for each in await repository.backups(chosen)]
 
     @sync_and_async
     async def covered(self, *, store: str | None = None) -> CoveredSpan | None:
@@ -169,7 +173,7 @@ class BackupOperations(Generic[Opened]):
                 for entry in await self._entries(repository, found)
                 if entry.columns
             ]
-            return _info(found), lines
+            return await self._info(found), lines
 
     @sync_and_async
     async def diff(
@@ -205,13 +209,34 @@ class BackupOperations(Generic[Opened]):
         With a `level`, as that of `maintenance.verify`, every line is verified, too, as if it were restored.
         """
         from holdfast.maintenance.backup.checker import RepositoryChecker
+        from holdfast.maintenance.backup.records import record_damage
         from holdfast.maintenance.verify.verifier import level_of
 
         async with self._open() as repository:
             only = None if backup is None else await self._find(repository, backup, store)
             checker = RepositoryChecker(repository, self._handle.engine, progress)
             chosen = None if store is None else await repository.pick_store(store)
-            return await checker.check(chosen, only, None if level is None else level_of(level), self._handle.tenant)
+            report = await checker.check(chosen, only, None if level is None else level_of(level), self._handle.tenant)
+            if not report.ok:
+                await record_damage(repository, report.findings[0].what, self._handle.now())
+            return report
+
+    @sync_and_async
+    async def repair(self, *, dry_run: bool = False) -> BackupRepairReport:
+        """Repair the repository: rebuild what is damaged from its copies, from what is intact of it, and from this
+        store; drop what is lost, and list it; and then make a backup, if there are some of this store here.
+
+        Threads that are lost in older backups are named in the report, and by `verify` from then on; a `restore` of
+        them needs `skip_damaged`. With `dry_run` nothing changes. `DeniedError` if the repository is frozen.
+        """
+        from holdfast.maintenance.backup.repository_repairer import RepositoryRepairer
+
+        async with self._open() as repository:
+            repairer = RepositoryRepairer(repository, self._handle.engine, self._handle.now(), dry_run=dry_run)
+            report = await repairer.repair_and_back_up(self._tenant(None), self._handle.tenant)
+            if report.is_changed and not dry_run:
+                await self._record(repository, "repair-backups", {"lost": len(report.lost), "backup": report.backup})
+            return report
 
     @sync_and_async
     async def restore(
@@ -311,6 +336,7 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance import retention
         from holdfast.maintenance.backup.holds import holds_of_store
         from holdfast.maintenance.backup.pruner import RepositoryPruner, check_policy, record_prune
+        from holdfast.maintenance.backup.reasons import open_reason
         from holdfast.maintenance.backup.store_record import record_size
 
         chosen = check_policy(retention.policy_of(policy, rules))
@@ -322,6 +348,7 @@ class BackupOperations(Generic[Opened]):
                 now=self._handle.now(),
                 holds=await holds_of_store(self._handle.engine, self._handle.tenant),
                 max_unused=max_unused,
+                open_reason=partial(open_reason, self._handle.engine, self._handle.tenant),
             )
             report = await pruner.prune(chosen, picked, break_locks=break_locks, dry_run=dry_run)
             await record_prune(self._handle.engine, self._handle.tenant, repository, report)
@@ -353,11 +380,13 @@ class BackupOperations(Generic[Opened]):
     async def pin(self, backup: str | datetime, *, store: str | None = None, reason: str = "") -> None:
         """Protect a backup from pruning."""
         from holdfast.maintenance.backup import records
+        from holdfast.maintenance.backup.reasons import seal_reason
 
         check_name(reason, "reason")
         async with self._open() as repository:
             found = await self._find(repository, backup, store)
-            await records.pin(repository, found, reason, self._handle.now())
+            sealed = await seal_reason(self._handle.engine, self._handle.tenant, reason)
+            await records.pin(repository, found, sealed, self._handle.now())
             await self._record(repository, "pin-backup", {"backup": found.id, "reason": reason})
 
     @sync_and_async
@@ -465,6 +494,24 @@ class BackupOperations(Generic[Opened]):
                 await self._record(repository, "remove-backup-key", {"key": id})
             return bool(names)
 
+    async def _info(self, backup: Backup) -> BackupInfo:
+        from holdfast.maintenance.backup.reasons import open_reason
+
+        manifest = backup.manifest
+        return BackupInfo(
+            backup.id,
+            manifest.store,
+            manifest.number,
+            to_datetime(manifest.time),
+            manifest.lines,
+            manifest.added + backup.size,
+            manifest.needed + backup.size,
+            manifest.seconds,
+            await open_reason(self._handle.engine, self._handle.tenant, manifest.reason),
+            manifest.url,
+            tuple(short_name(each.name) for each in manifest.damaged),
+        )
+
     async def _open_backup(self, backup: str | datetime, store: str | None) -> Engine:
         from holdfast.maintenance.backup.reader import BackupBackend
         from holdfast.maintenance.backup.repository import connect_repository
@@ -560,23 +607,6 @@ def _require_key(repository: Repository) -> RepositoryKey:
             code="not-encrypted",
         )
     return repository.key
-
-
-def _info(backup: Backup) -> BackupInfo:
-    manifest = backup.manifest
-    return BackupInfo(
-        backup.id,
-        manifest.store,
-        manifest.number,
-        to_datetime(manifest.time),
-        manifest.lines,
-        manifest.added + backup.size,
-        manifest.needed + backup.size,
-        manifest.seconds,
-        manifest.reason,
-        manifest.url,
-        tuple(short_name(each.name) for each in manifest.damaged),
-    )
 
 
 class Backups(SyncApi, BackupOperations[Opened]):

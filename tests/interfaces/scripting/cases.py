@@ -516,6 +516,7 @@ copies.show("1")[0].number
 copies.diff("1", "2")[0].name
 copies.verify().findings
 copies.drill().findings
+copies.repair(dry_run=True).rebuilt
 copies.restore("1", threads=["chat"], as_thread="old-chat").dry_run
 store.get("old-chat").state
 copies.restore("99") # no-backup

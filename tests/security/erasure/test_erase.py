@@ -45,7 +45,8 @@ def test_one_person_is_gone_and_the_other_is_not(kind: str, encrypted: bool, tmp
         everything = found_in(opened_rows(store))
         assert everything["u-1"] & everything["u-2"] >= KINDS
         plan = store.erasure.erase("u-1", dry_run=True)
-        assert {"thread u-1 chat", "thread u-1 file", "agent notes u-1", "session s u-1"} < set(plan.names)
+        deleted = {"delete thread u-1 chat", "delete thread u-1 file", "delete agent notes u-1", "delete session s u-1"}
+        assert {*deleted, "rewrite thread group"} < set(plan.names)
         assert states_of(store, "u-2") == before
         if encrypted:
             own = {"u-1 chat", "u-1 file", "␞user:u-1/agent:writer", "␞user:u-1/session:s u-1"}
@@ -245,3 +246,24 @@ def test_an_identity_erases_its_own_person_with_the_right_to_all_of_it(tmp_path:
         assert found_in(opened_rows(store))["u-1"] == set()
         erased = [each for each in store.audit.query().all() if each.action == "erase" and each.outcome == "ok"]
         assert {each.actor for each in erased} == {"user:u-1"}
+
+
+def test_a_thread_that_only_its_owner_wrote_is_deleted_with_its_name() -> None:
+    with holdfast.open("memory://") as store:
+        for name in ("own", "helped", "shared", "given"):
+            store.as_identity(user="u-1").thread(name).put({"text": "words of mine"})
+        store.put("helped", {"text": "words of the store"})
+        store.access.grant("user:u-2", ["read", "write"], thread="shared")
+        store.as_identity(user="u-2").thread("shared").put({"text": "words of somebody else"})
+        store.access.set_owner("given", "user:u-2")
+        store.thread("own").fork("other")
+        plan = store.erasure.erase("u-1", dry_run=True)
+        assert set(plan.names) == {
+            "delete thread own",
+            *(f"rewrite thread {name}" for name in ("helped", "shared", "given")),
+        }
+        report = store.erasure.erase("u-1")
+        assert (report.erased["threads"], report.rewritten) == (1, {"threads": 3})
+        assert [each.thread for each in store.threads()] == ["given", "helped", "shared"]
+        assert store.get("shared").state == {"text": "words of somebody else"}
+        assert store.maintenance.verify().findings == []

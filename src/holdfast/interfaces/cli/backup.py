@@ -23,7 +23,7 @@ from holdfast.interfaces.cli.prune import SizeType
 from holdfast.interfaces.cli.restore_text import describe_restore
 
 if TYPE_CHECKING:
-    from holdfast.maintenance import FollowStatus, OpenLock
+    from holdfast.maintenance import BackupPruneReport, FollowStatus, OpenLock
     from holdfast.store import BackupInfo, Backups, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -256,12 +256,34 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
             session.out.line(f"{finding.code}: {safe(finding.what)} ({safe(where or finding.where)})")
         for lock in report.locks:
             session.note(_describe_lock(lock))
+        for name in report.lost:
+            session.note(f"{safe(name)} was lost in a backup, as a repair has said.")
         result = plural(len(report.findings), "finding") if report.findings else "OK"
+        result += f", {len(report.locks)} not finished" if report.locks else ""
         session.out.line(
             f"{plural(report.backups, 'backup')}, {plural(report.packs, 'pack')}, {size(report.bytes)}: {result}"
         )
-    if not report.ok:
+    if report.is_damaged:
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
+    if report.findings or report.locks:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+@command("repair")
+@_repository_option
+@dry_run_option
+def repair(session: CliContext, repository: str, dry_run: bool) -> None:
+    """Repair a repository: rebuild what is damaged, list what is lost, and make a backup of what the store has."""
+    report = _open_to_record(session, repository).repair(dry_run=dry_run)
+    lost = [", ".join(filter(None, (each.backup, each.thread, each.what))) for each in report.lost]
+    lines = [*(f"damaged: {safe(name)}" for name in report.rebuilt), *(f"lost: {safe(each)}" for each in lost)]
+    count = f"{plural(len(report.rebuilt), 'object')}, {len(lost)} lost"
+    session.tell(
+        "\n".join([*lines, f"{'Would repair' if dry_run else 'Repaired'} {count}."]),
+        {**report._asdict(), "lost": [each._asdict() for each in report.lost]},
+    )
+    if lost:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
 
 
 @command("restore")
@@ -369,6 +391,9 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
 @click.option("--keep-weekly", type=_COUNT, metavar="N", help="Keep the last of each of the last N weeks.")
 @click.option("--keep-monthly", type=_COUNT, metavar="N", help="Keep the last of each of the last N months.")
 @click.option("--keep-yearly", type=_COUNT, metavar="N", help="Keep the last of each of the last N years.")
+@click.option(
+    "--keep-label", "keep_labels", multiple=True, metavar="PATTERN", help="Keep those with a matching reason."
+)
 @click.option("--max-size", "max_bytes", type=SizeType(), metavar="SIZE", help="Drop the oldest until the rest fits.")
 @click.option("--grace", default="1d", show_default=True, metavar="AGE", help="How long unused packs stay.")
 @click.option(
@@ -403,7 +428,7 @@ def prune(
     holdfast backup prune --keep-last 24 --keep-daily 30 --keep-monthly 12 --dry-run -r backups
     """
     backups = _open_any(session, repository) if dry_run else _open_to_record(session, repository)
-    given = {name: value for name, value in rules.items() if value is not None}
+    given = {name: value for name, value in rules.items() if value not in (None, ())}
     planned = backups.prune(store=of, grace=grace, max_unused=max_unused, dry_run=True, **given)
     if not dry_run:
         session.confirm(f"Remove {plural(planned.removed, 'backup')} permanently?", yes=yes)
@@ -415,7 +440,13 @@ def prune(
         locks = {name: [each.name for each in getattr(report, name)] for name in ("locks", "broken")}
         unreadable = [each._asdict() for each in report.unreadable]
         session.emit({**report._asdict(), "verdicts": verdicts, **locks, "unreadable": unreadable})
-        return
+    else:
+        _show_prune(session, report, dry_run=dry_run, grace=grace)
+    if report.excess:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+def _show_prune(session: CliContext, report: BackupPruneReport, *, dry_run: bool, grace: str) -> None:
     for each in report.verdicts:
         word = "keep" if each.kept else "would remove" if dry_run else "removed"
         session.out.line(f"{word} {each.id}: {', '.join(each.reasons)}")
@@ -427,6 +458,9 @@ def prune(
         session.warn(f"Backup {lost.id} cannot be read, so no pack was deleted: {lost.what}")
     for lock in report.locks:
         session.note(_describe_lock(lock))
+    if report.excess:
+        stay = "; ".join(f"{each.id} ({', '.join(each.reasons)})" for each in report.verdicts if each.kept)
+        session.warn(f"What has to stay is {size(report.excess)} over --max-size: {stay}")
 
 
 @command("freeze")
@@ -561,6 +595,7 @@ for _each in (
     restore,
     drill,
     prune,
+    repair,
     freeze,
     unfreeze,
     pin,

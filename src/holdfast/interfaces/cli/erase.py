@@ -83,7 +83,7 @@ def _show_plan(session: CliContext, report: ErasureReport) -> None:
     else:
         session.out.page()
         for name in report.names:
-            session.out.line(safe(name) + (" (held)" if name in report.held else ""))
+            session.out.line(safe(name) + (" (held)" if name.partition(" ")[2] in report.held else ""))
         session.note("Nothing was erased." if report.names else "There is nothing of this person.")
     if report.held:
         raise click.exceptions.Exit(exit_codes.FINDINGS)

@@ -402,6 +402,24 @@ class RepositoryReportModel(Model):
     findings: list[BackupFindingModel]
 
 
+class LostDataModel(Model):
+    """What a repair could not bring back."""
+
+    what: str
+    backup: str
+    tenant: str
+    thread: str
+
+
+class BackupRepairModel(Model):
+    """The result of repairing a repository."""
+
+    rebuilt: list[str]
+    lost: list[LostDataModel]
+    backup: str
+    """The backup that was then made of what the store has; empty if none."""
+
+
 class DrillModel(Model):
     """The result of a recovery drill."""
 

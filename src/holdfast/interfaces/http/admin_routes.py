@@ -180,3 +180,13 @@ def run_drill(call: Call, params: inputs.NameParams) -> admin_models.DrillModel:
     """Restore the newest backup aside, and a moment before it, and verify them."""
     report = _backups(call, params.name).drill()
     return admin_models.DrillModel(**fields_of(admin_models.DrillModel, report, findings=list(report.findings)))
+
+
+@ADMIN.post("/backups/{name}/repairs")
+def repair_backups(call: Call, params: inputs.NameParams) -> admin_models.BackupRepairModel:
+    """Repair a repository: rebuild what is damaged, drop what is lost, and list it."""
+    report = _backups(call, params.name).repair()
+    lost = [admin_models.LostDataModel(**fields_of(admin_models.LostDataModel, each)) for each in report.lost]
+    return admin_models.BackupRepairModel(
+        **fields_of(admin_models.BackupRepairModel, report, rebuilt=list(report.rebuilt), lost=lost)
+    )

@@ -380,7 +380,7 @@ class _Reader:
         except ValueError as error:
             raise self._archive.damaged(f"a row of {record.space} cannot be read: {error}") from error
         if table is REFS and row.key[2] == LEASE:
-            return
+            raise self._archive.damaged("it has a lease, which belongs to a store and is never exported")
         if _shadows(table, row):
             raise self._archive.damaged(f"a row of {table.name} has a name that is reserved: {row.key[2:]}")
         await self._store(self._writer.put(Create(table, rename_row(row, new))))

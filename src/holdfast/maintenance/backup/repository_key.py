@@ -147,12 +147,12 @@ async def _load(
 ) -> tuple[list[tuple[str, WrappedKey]], list[CorruptError | UnsupportedError]]:
     found, damaged = list[tuple[str, WrappedKey]](), list[CorruptError | UnsupportedError]()
     for each in await storage.list_objects(KEYS):
-        data = await storage.get(each.name)
-        if data is None:
-            continue
+        decode = partial(
+            ObjectCodec(info.id).decode, _KEY, each.name, type=WrappedKey, where=f"{storage.where}/{each.name}"
+        )
         try:
-            record = ObjectCodec(info.id).decode(_KEY, each.name, data, WrappedKey, f"{storage.where}/{each.name}")
-            found.append((each.name, record))
+            record = await storage.read(each.name, decode)
+            found += [] if record is None else [(each.name, record)]
         except (CorruptError, UnsupportedError) as error:
             damaged.append(error)
     return found, damaged

@@ -49,7 +49,7 @@ from holdfast.maintenance.backup.reader import BackupBackend
 from holdfast.maintenance.backup.recovery_point import RecoveryPoint
 from holdfast.maintenance.backup.repository import Repository
 from holdfast.maintenance.backup.restore_plan import RestorePlan
-from holdfast.maintenance.backup.restore_report import RestoreReport, Selection, describe
+from holdfast.maintenance.backup.restore_report import RestoredLine, RestoreReport, Selection, describe
 from holdfast.maintenance.backup.session_records import plan_sessions
 from holdfast.maintenance.backup.store_record import last_backups, pick_chain
 from holdfast.maintenance.erasure.reapply import apply_ledger
@@ -126,7 +126,11 @@ class Restorer:
         await self._verify(
             source, [line for line in lines if dry_run or plan.actions[line] not in ("create", "beside")]
         )
-        jobs, settings = ([], []) if as_thread is not None else await self._tenant_rows(selection, lines)
+        jobs, settings = (
+            ([], [])
+            if as_thread is not None
+            else await self._tenant_rows(selection, lines, report if skip_damaged else None)
+        )
         settings = [] if is_own else settings  # what is not set there was not lost
         steps = {} if at is not None or as_thread is not None else _steps_of(entries, self._point.cuts)
         for line in lines:
@@ -377,9 +381,12 @@ class Restorer:
         if self._progress is not None:
             self._progress(progress.done, progress.total, f"{progress.phase} {progress.thread}")
 
-    async def _tenant_rows(self, selection: Selection, lines: Sequence[Line]) -> tuple[list[Row], list[Row]]:
+    async def _tenant_rows(
+        self, selection: Selection, lines: Sequence[Line], damaged: list[RestoredLine] | None
+    ) -> tuple[list[Row], list[Row]]:
         """Return the jobs that the store does not have, paused, and the settings that it does not have, where all lines
-        are restored; and the rows of timers of agents that are."""
+        are restored; and the rows of timers of agents that are. Damaged ones are left out and added to a list, if it is
+        given."""
         restores_all = selection.names is None and "audit" in selection.kinds
         if not restores_all and not any(map(agent_of, lines)):
             return [], []
@@ -397,7 +404,15 @@ class Restorer:
         for entry in entries:
             wanted = Get(REFS, [quota_key(entry.tenant), mark_key(entry.tenant)])
             queries = (Scan(JOBS, tuple(entry.line)), wanted)
-            found, found_settings = await source.context.backend.read(queries)
+            try:
+                found, found_settings = await source.context.backend.read(queries)
+            except CorruptError as error:
+                if damaged is None:
+                    raise
+                damaged.append(
+                    describe(entry.line, "damaged")._replace(name="settings and jobs", changes=(str(error),))
+                )
+                continue
             own, own_settings = await self._engine.context.backend.read(queries)
             existing = {row.key for row in (*own, *own_settings)}
             for row in found:

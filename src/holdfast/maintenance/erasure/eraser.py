@@ -69,7 +69,7 @@ class ErasureReport:
     rewritten: Mapping[str, int]
     """From how many lines that others share, by kind, the person's data was removed."""
     names: tuple[str, ...] = ()
-    """Of a dry run, what would be deleted or rewritten: `thread chat-1`."""
+    """Of a dry run, what would be deleted or rewritten: `delete thread chat-1`, `rewrite thread group`."""
     held: tuple[str, ...] = ()
     """Of a dry run, what a legal hold protects: as long as there is one, nothing is erased."""
     certificate: Certificate | None = None
@@ -135,8 +135,9 @@ class Eraser:
         erased["artifacts"] += len(found.artifacts)
         erased["session records"] += len(found.sessions)
         rewritten = Counter(_COUNTED[line_kind(line.name)] for line in found.steps)
-        names = [*map(_describe, found.every_line), *(f"artifact {id}" for id in found.artifacts)]
-        names += [f"session {id}" for id in found.sessions]
+        whole = [*map(_describe, found.lines), *(f"artifact {id}" for id in found.artifacts)]
+        whole += [f"session {id}" for id in found.sessions]
+        names = [*(f"delete {each}" for each in whole), *(f"rewrite {_describe(line)}" for line in found.steps)]
         return ErasureReport(self._subject, True, _sorted(erased), _sorted(rewritten), tuple(names), tuple(held))
 
     # Erasing ------------------------------------------------------------------------------------------------------

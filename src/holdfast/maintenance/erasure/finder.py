@@ -27,6 +27,7 @@ from holdfast.engine.system_line import SystemLine, read_latest
 from holdfast.engine.types import Progress
 from holdfast.hooks.execution_log import LINE as HOOKS
 from holdfast.schemas.registry import LINE as SCHEMAS
+from holdfast.security.access.thread_guard import read_owners
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
 from holdfast.security.erasure.subjects import read_subjects, tenant_key
 from holdfast.state.artifacts.content import CONTENT_PREFIX
@@ -71,6 +72,8 @@ class _LineSteps:
     """Users that made steps which name nobody."""
     mine_named: set[tuple[int, int]] = field(default_factory=set)
     mine_made: set[tuple[int, int]] = field(default_factory=set)
+    has_nobodys: bool = False
+    """Whether there are steps that name nobody, and that no user made."""
 
 
 class SubjectFinder:
@@ -118,6 +121,8 @@ class SubjectFinder:
         threads: dict[Line, list[Line]] = {}
         for line in names:
             threads.setdefault(root_of(line), []).append(line)
+        made = {root_of(line) for line, each in steps.items() if each.made and is_thread(line.name)}
+        owners = await read_owners(self._engine, made)
         for root, family in threads.items():
             subject = assigned.get(root, assigned.get(family[0]))
             if subject is not None and subject != MIXED:
@@ -127,7 +132,8 @@ class SubjectFinder:
             if self.owns_tenant or any(line in self._known for line in family):
                 found.lines += family
             elif is_thread(root.name):
-                self._add_thread(family, steps, found, mixed=subject == MIXED)
+                owned = self._is_subject(subject_of_name(owners.get(root, "")))
+                self._add_thread(family, steps, found, owned=owned, mixed=subject == MIXED)
             elif self._is_mine(root, sessions, agents):
                 found.lines += family
             else:
@@ -163,12 +169,14 @@ class SubjectFinder:
         return any(line.name == name or line.name.startswith(f"{name}/") for name in sessions)
 
     def _add_thread(
-        self, family: Sequence[Line], steps: Mapping[Line, _LineSteps], found: SubjectData, *, mixed: bool
+        self, family: Sequence[Line], steps: Mapping[Line, _LineSteps], found: SubjectData, *, owned: bool, mixed: bool
     ) -> None:
+        """Add a thread: it is the person's if steps name no other, or if the person owns it and nobody else wrote."""
         seen = [steps[line] for line in family if line in steps]
         named = {name for each in seen for name in each.named}
         made = {name for each in seen for name in each.made}
-        if named and not mixed and all(map(self._is_subject, named | made)):
+        is_whole = named or (owned and not any(each.has_nobodys for each in seen))
+        if is_whole and not mixed and all(map(self._is_subject, named | made)):
             found.lines += family
             return
         for line in family:
@@ -190,12 +198,13 @@ class SubjectFinder:
             count += 1
             if progress is not None and count % 1000 == 0:
                 progress(count, None, "steps read")
-            if line not in created or not self._may_matter(point):
-                continue
-            named, made = subjects_of_step(point, self._keys)
-            if not named and not made:
+            if line not in created or point.pruned or not self._may_matter(point):
                 continue
             each = found.setdefault(line, _LineSteps())
+            named, made = subjects_of_step(point, self._keys)
+            if not named and not made:
+                each.has_nobodys = True
+                continue
             each.named.update(named)
             if named:
                 if any(map(self._is_subject, named)):
@@ -207,7 +216,7 @@ class SubjectFinder:
         return found
 
     def _may_matter(self, point: StepRef) -> bool:
-        return bool(point.metadata) and point.kind != ERASE and (self._until is None or point.time <= self._until)
+        return point.kind != ERASE and (self._until is None or point.time <= self._until)
 
     # Records ----------------------------------------------------------------------------------------------------
 
