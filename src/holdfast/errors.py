@@ -262,6 +262,8 @@ FINER_CODES = {
     "no-repository": NotFoundError,
     "foreign-directory": ConfigError,
     "no-backup": NotFoundError,
+    "not-covered": NotFoundError,
+    "not-exact": NotFoundError,
     "newer-format": UnsupportedError,
     "older-format": UnsupportedError,
     "backups-removed": CorruptError,

@@ -23,8 +23,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import ConfigError, ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
-from holdfast.store import Store
-from holdfast.store.backups import BackupInfo
+from holdfast.store import BackupInfo, Store
 from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 from tests.support.nightly import mostly_nightly

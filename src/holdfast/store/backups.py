@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, line_name, select_lines, short_name
@@ -16,6 +16,7 @@ from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.handle import StoreHandle, owner_handle
+from holdfast.store.backup_records import BackupChange, BackupInfo, BackupLine
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds, parse_time
 
 if TYPE_CHECKING:
@@ -40,46 +41,6 @@ Opened = TypeVar("Opened")
 """The kind of store that a backup is opened as."""
 
 _ID = re.compile(r"latest|[0-9]{1,10}|[0-9a-f]{4,32}\.[0-9]{1,10}")
-
-
-class BackupInfo(NamedTuple):
-    """A backup: its id; the store; its number among those of the store; the moment of it; the number of lines; the
-    bytes that it added to the repository, and those that it needs there; how long it took; why it was made; and the
-    names of damaged lines, of which it has the last readable state, if any."""
-
-    id: str
-    store: str
-    number: int
-    time: datetime
-    lines: int
-    added: int
-    bytes: int
-    seconds: float
-    reason: str
-    url: str
-    damaged: tuple[str, ...]
-
-
-class BackupLine(NamedTuple):
-    """A thread or another line in a backup: its tenant, kind and name, the number of its steps, and the bytes of its
-    rows."""
-
-    tenant: str
-    kind: str
-    name: str
-    steps: int
-    bytes: int
-
-
-class BackupChange(NamedTuple):
-    """A difference between two backups: `added`, `removed` or `changed`, and the numbers of steps of both."""
-
-    change: str
-    tenant: str
-    kind: str
-    name: str
-    before: int
-    after: int
 
 
 class BackupOperations(Generic[Opened]):

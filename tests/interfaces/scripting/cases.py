@@ -512,6 +512,7 @@ store.put("chat", {"messages": ["later"]}).kind
 copies.create().number
 copies.list()[0].reason
 copies.list(store="nothing") # no-backup
+covered = copies.covered()
 copies.show("1")[0].number
 copies.diff("1", "2")[0].name
 copies.verify().findings

@@ -124,13 +124,12 @@ async def point_at_time(
 
 
 def _not_covered(repository: Repository, time: int, last: Backup | None) -> NotFoundError:
-    until = "" if last is None else to_datetime(last.manifest.until).isoformat()
-    return NotFoundError(
-        f"no backup was made at {to_datetime(time).isoformat(timespec='seconds')} or after it",
-        where=repository.where,
-        hint=f"The last moment that can be restored is {until}" if until else "Make a backup",
-        code="not-covered" if until else "no-backup",
-    )
+    what = f"no backup was made at {to_datetime(time).isoformat(timespec='seconds')} or after it"
+    if last is None:
+        return NotFoundError(what, where=repository.where, hint="Make a backup", code="no-backup")
+    until = to_datetime(last.manifest.until).isoformat()
+    hint = f"The last moment that can be restored is {until}"
+    return NotFoundError(what, where=repository.where, hint=hint, code="not-covered")
 
 
 class _MomentFinder:

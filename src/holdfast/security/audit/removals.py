@@ -120,7 +120,7 @@ async def _add_removed(
     """Add to a record what changes remove of a line that stays. Returns the conditions that it is still there."""
     put = {_key(each): each.row.columns for each in changes if isinstance(each, Put)}
     scans = [
-        Scan(each.space, _key(each))
+        Scan(each.space, _key(each), bodies=False)  # one that is damaged can be removed, too
         for each in changes
         if isinstance(each, Delete | Put) and each.space in (REFS, BRANCHES)
     ]
