@@ -17,12 +17,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 import holdfast
 from benchmarks.conversations import build, thread_name
 from benchmarks.measure import Figure
 from holdfast.encryption import Encryption, LocalKeys, generate_key
+from holdfast.maintenance.backup.reused_packs import CHECKED_BYTES
 
 _MEGABYTES = 8
 _ROUNDS = 4
@@ -164,6 +165,7 @@ def _sizes(subject: Subject) -> list[Figure]:
         store.backups(repository).create()
         second = time.perf_counter() - start
         read, written = (after - now for after, now in zip(_io(), before, strict=True))
+    read -= min(CHECKED_BYTES, size)  # what it reuses is checked
     start = time.perf_counter()
     copied = _copy(path, subject.folder / "copy.db")
     (subject.folder / "copy.db").unlink()
@@ -173,7 +175,7 @@ def _sizes(subject: Subject) -> list[Figure]:
         Figure("backup, size of the JSON of all states", size / subject.in_json, "of it", ceiling=0.3, note=note),
         Figure("backup, size of the file after VACUUM", size / file, "of it", ceiling=0.6),
         Figure(
-            "backup, read and written by a second one",
+            "backup, read and written by a second one, besides its checks",
             100 * (read + written) / file,
             "% of the store",
             ceiling=1.0 if is_large else None,
@@ -256,12 +258,91 @@ def _encrypted(subject: Subject) -> list[Figure]:
     return [Figure(name, size / path.stat().st_size, "of it")]
 
 
+class _Cost(NamedTuple):
+    """What a process cost: seconds, seconds of CPU, and the most megabytes of memory."""
+
+    wall: float
+    cpu: float
+    megabytes: float
+
+
+_LAUNCHER = """
+import json, resource, subprocess, sys, time
+
+start = time.perf_counter()
+subprocess.run(sys.argv[1:], check=True, capture_output=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1000]))
+"""
+"""Runs a command and measures it, from a small process: a process starts with the peak of memory of the one that it
+comes from."""
+
+
+def _run(command: Sequence[str]) -> _Cost:
+    """Run a command, and measure it."""
+    return _Cost(*json.loads(subprocess.check_output([sys.executable, "-c", _LAUNCHER, *command])))
+
+
+def _restic(subject: Subject) -> list[Figure]:
+    """Measure the same store beside restic, which sees a file: each in processes of its own, from the command line."""
+    program = shutil.which("restic")
+    if program is None:
+        return [Figure("backup beside restic", 0, "", missing=True, note="restic is not installed")]
+    folder = subject.folder / "restic"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "password").write_text("benchmark")
+    (folder / "key").touch(mode=0o600)
+    (folder / "key").write_text(generate_key())
+    theirs, ours = folder / "theirs", folder / "ours"
+    restic = [program, "-q", "-r", str(theirs), "-p", str(folder / "password"), "--no-cache"]
+    with subject.copy() as path:
+        holdfast_ = [sys.executable, "-m", "holdfast", "--store", str(path), "backup"]
+        at = ["-r", str(ours), "-k", f"file:{folder / 'key'}"]  # restic always encrypts
+        _run([*restic, "init"])
+        first = _run([*holdfast_, "create", *at]), _run([*restic, "backup", str(path)])
+        sizes = _repository_size(ours), _repository_size(theirs)
+        with holdfast.open(path) as store:
+            store.put(thread_name(0), {"n": 1})
+        second = _run([*holdfast_, "create", *at]), _run([*restic, "backup", str(path)])
+        into = ["--store", str(folder / "restored.db"), "backup", "restore", "--create", *at, "latest"]
+        whole = (
+            _run([sys.executable, "-m", "holdfast", *into]),
+            _run([*restic, "restore", "latest", "--target", str(folder / "restored")]),
+        )
+        into[1] = str(folder / "one.db")
+        one = _run([sys.executable, "-m", "holdfast", *into, thread_name(1)]), whole[1]
+    file = subject.path.stat().st_size
+    shutil.rmtree(folder)
+    costs = {"first": first, "second": second, "restore of all": whole, "restore of one thread": one}
+    return [
+        Figure(
+            "backup beside restic, size",
+            sizes[0] / sizes[1],
+            "of restic's",
+            ceiling=1.0,
+            note=f"{sizes[0] / 1e6:.1f} MB and {sizes[1] / 1e6:.1f} MB, of a file of {file / 1e6:.1f} MB",
+        ),
+        *(
+            Figure(
+                f"backup beside restic, {name}",
+                own.cpu / other.cpu,
+                "of restic's CPU",
+                note=f"{own.cpu:.2f} and {other.cpu:.2f} s of CPU, {own.wall:.2f} and {other.wall:.2f} s, "
+                f"{own.megabytes:.0f} and {other.megabytes:.0f} MB of memory",
+            )
+            for name, (own, other) in costs.items()
+        ),
+    ]
+
+
 PARTS: dict[str, Callable[[Subject], list[Figure]]] = {
     "sizes": _sizes,
     "restore": _restores,
     "writers": _writers,
     "follow": _lag,
     "encrypted": _encrypted,
+    "restic": _restic,
 }
 
 

@@ -57,17 +57,25 @@ STORES = ("sqlite", "file", "postgres", "pgbouncer", "redis", "mongodb", "s3")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Do not measure again what the same test has run already, on the store in memory.
+    """Leave to the night what the same test does on SQLite; and do not measure again what it has run on another store.
 
-    Measuring more than doubles the time that a test takes. Every store has tests of its own, which are measured.
+    A fault of the engine shows on either store, and the store in memory has tests of its own. Measuring more than
+    doubles the time that a test takes. Every store has tests of its own, which are measured.
     """
-    there = {item.nodeid for item in items}
+    daily = {item.nodeid for item in items if item.get_closest_marker("nightly") is None}
     for item in items:
         name, _, case = item.nodeid.partition("[")
-        if any(f"{name}[{case.replace(store, 'memory')}" in there for store in STORES if store in case):
+        if "memory" in case and f"{name}[{case.replace('memory', 'sqlite')}" in daily:
+            item.add_marker(pytest.mark.nightly)
+            daily.discard(item.nodeid)
+    if not config.pluginmanager.hasplugin("_cov"):
+        return
+    for item in items:
+        name, _, case = item.nodeid.partition("[")
+        others = (case.replace(store, other) for store in STORES if store in case for other in ("memory", "sqlite"))
+        if any(f"{name}[{other}" in daily for other in others if other != case):
             item.add_marker(pytest.mark.no_cover)
-    if config.pluginmanager.hasplugin("_cov"):
-        _load_all()
+    _load_all()
 
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:

@@ -70,6 +70,7 @@ from holdfast.engine.text_index.extract import ChannelsAroundEdit, texts
 from holdfast.errors import CorruptError, HoldfastError
 from holdfast.security.sensitive.packed_values import replace_texts, texts_of
 from tests.codec import gadgets
+from tests.support.nightly import by_day
 
 SECONDS = float(os.environ.get("HOLDFAST_FUZZ_SECONDS", "600"))
 
@@ -395,12 +396,14 @@ TARGETS = {
 
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 BY_DAY = settings(QUICK, derandomize=True, database=None)
+EVERYDAY = by_day(100, 50)
+"""How many inputs of a format the ordinary run tries."""
 BY_NIGHT = settings(QUICK, derandomize=False)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_bytes_give_a_value_or_a_typed_error(name: str) -> None:
-    settings(BY_DAY, max_examples=100)(TARGETS[name].attack())()
+    settings(BY_DAY, max_examples=EVERYDAY)(TARGETS[name].attack())()
 
 
 @pytest.mark.nightly

@@ -50,6 +50,7 @@ from holdfast.testing.security import HOSTILE_KEYS, HOSTILE_QUERIES
 from holdfast.testing.security.archives import Frozen
 from holdfast.time_parser import parse_duration, parse_time
 from tests.maintenance.test_backup_golden import GOLDEN as BACKUP
+from tests.support.nightly import by_day
 from tests.test_fuzz import BY_DAY, BY_NIGHT, DOCUMENTS, SECONDS, Target, codec, mutate
 
 NOW = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
@@ -378,7 +379,7 @@ def _examples(name: str, count: int) -> int:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_comes_from_outside_gives_a_result_or_a_typed_error(name: str) -> None:
-    settings(BY_DAY, max_examples=_examples(name, 25))(attack(name))()
+    settings(BY_DAY, max_examples=_examples(name, by_day(25, 15)))(attack(name))()
 
 
 @pytest.mark.nightly

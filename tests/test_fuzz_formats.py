@@ -45,7 +45,7 @@ from holdfast.security.encryption.cipher import Cipher
 from holdfast.security.encryption.key_rows import KeyRow
 from holdfast.security.encryption.store_keys import StoreKeys
 from tests import test_fuzz, test_fuzz_documents
-from tests.test_fuzz import BY_DAY, BY_NIGHT, SECONDS, Target
+from tests.test_fuzz import BY_DAY, BY_NIGHT, EVERYDAY, SECONDS, Target
 
 SOURCE = Path(holdfast.__file__).parent
 CIPHER = Cipher(b"k" * 32)
@@ -232,7 +232,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_format_gives_a_value_or_a_typed_error(name: str) -> None:
-    settings(BY_DAY, max_examples=100)(TARGETS[name].attack())()
+    settings(BY_DAY, max_examples=EVERYDAY)(TARGETS[name].attack())()
 
 
 @pytest.mark.nightly

@@ -204,6 +204,7 @@ def test_sources_keep_the_rules() -> None:
     assert violations(SOURCE) == []
 
 
+@pytest.mark.nightly  # by day, the linters run it beside the tests
 def test_layers_hold() -> None:
     result = lint_imports(SOURCE.parent)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -17,7 +17,6 @@ import msgspec
 from holdfast.interfaces.http.admin_routes import ADMIN
 from holdfast.interfaces.http.agent_step_routes import AGENT_STEPS
 from holdfast.interfaces.http.app import ROUTES
-from holdfast.interfaces.http.calls import CALLING
 from holdfast.interfaces.http.recording_routes import RECORDINGS
 from holdfast.interfaces.http.routes import Route
 from holdfast.interfaces.http.state_routes import STATES
@@ -27,7 +26,7 @@ _FOLDER = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "interfa
 FILE = _FOLDER / "client.py"
 RECORDS_FILE = _FOLDER / "record_client.py"
 
-_RECORDS = (*STATES.routes, *AGENT_STEPS.routes, *ADMIN.routes, *TIMELINE.routes, *RECORDINGS.routes, *CALLING.routes)
+_RECORDS = (*STATES.routes, *AGENT_STEPS.routes, *ADMIN.routes, *TIMELINE.routes, *RECORDINGS.routes)
 """Routes whose methods are in a file of their own."""
 
 _RECORDS_HEAD = '''"""The part of the client for states, sessions, artifacts and agents, and for the store's owner.

@@ -31,7 +31,7 @@ def main(folder: Path, names: list[str]) -> None:
             for width in WIDTHS:
                 for theme in THEMES:
                     size = {"width": width, "height": 900}
-                    context = browser.new_context(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
+                    context = browser.new_context(viewport=size, color_scheme=theme)
                     page = context.new_page()
                     served.sign_in(page.context)
                     for name, path in views.items():

@@ -349,7 +349,7 @@ def test_retries_are_logged_once(kind: str, world: World, caplog: pytest.LogCapt
 @pytest.mark.parametrize(
     "started",
     [
-        servers.postgres_server,
+        pytest.param(servers.postgres_server, marks=pytest.mark.nightly),
         servers.redis_server,
         pytest.param(servers.mongodb_server, marks=pytest.mark.nightly),
     ],

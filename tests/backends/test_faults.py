@@ -8,6 +8,7 @@ import time
 import pytest
 
 from holdfast.backends.conformance.rows import row_of, step
+from holdfast.backends.conformance.suite import WrapperConformance
 from holdfast.backends.interface import Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
@@ -15,13 +16,12 @@ from holdfast.backends.tables import LINES, NODES, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import ConfigError, TransientError, UnavailableError
 from holdfast.testing import Stores, SyncConformance
-from tests.backends.daily_conformance import WrappedConformance
 from tests.support.counting import CountingBackend
 from tests.support.faults import Fault, Faults, acknowledgement_lost
 
 
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
-class TestWrapperConforms(WrappedConformance):
+class TestWrapperConforms(WrapperConformance):
     """All wrappers at once, none of which should be noticed."""
 
     lacks = frozenset({"durable", "shared", "times"})

@@ -31,6 +31,7 @@ from holdfast.errors import ConfigError, CorruptError, TransientError, Unavailab
 from holdfast.testing import BackendConformance, Stores
 from tests.backends.daily_conformance import DailyConformance
 from tests.damaged import flipped
+from tests.support.nightly import by_day
 
 
 class TestConformance(DailyConformance):
@@ -397,7 +398,7 @@ def test_what_was_acknowledged_survives_a_power_cut(
     disk = Disk(path, monkeypatch)
     stores = [opened(path) for _ in range(2)]
     expected: dict[tuple[Any, ...], bytes] = {}
-    for number in range(14):
+    for number in range(by_day(24, 14)):
         changes = [Put(STEPS, step(number, line=line, body=b"%d" % number)) for line in "ab"[: 1 + number % 3 // 2]]
         assert run(stores[number % 2].apply(changes)) is None
         expected |= {change.row.key: change.row.body for change in changes}

@@ -6,8 +6,9 @@ import pytest
 
 from holdfast.backends.conformance.histories import Histories
 from holdfast.backends.conformance.processes import Processes
+from holdfast.backends.conformance.suite import WrapperConformance
 from holdfast.testing import BackendConformance, Stores, SyncConformance
-from tests.backends.daily_conformance import DailyConformance, WrappedConformance
+from tests.backends.daily_conformance import DailyConformance
 from tests.backends.postgres_databases import emptied, emptied_pooled
 
 
@@ -37,7 +38,7 @@ class TestManyHistories(Histories):
 
 
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
-class TestThroughPgBouncer(WrappedConformance):
+class TestThroughPgBouncer(WrapperConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(emptied_pooled())

@@ -156,7 +156,7 @@ def seconds_to_fail(store: holdfast.Store) -> float:
     raise AssertionError("reads go on, though the server does not")
 
 
-@on("redis", "mongodb")
+@on("redis")
 @pytest.mark.parametrize("where", mostly_nightly(["server", "network"], daily=["network"]))
 def test_the_server_stands_still_for_too_long(place: Rig, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers are told in time, and the same store goes on as soon as the server does."""

@@ -19,7 +19,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.errors import CorruptError
+from holdfast.errors import CorruptError, DeniedError
 from tests.backends.shard_kit import PLACES, Double, InMemory, Process
 from tests.damaged import flipped
 from tests.support.nightly import by_day, mostly_nightly
@@ -148,16 +148,23 @@ def test_who_writes_into_a_gap_mixes_no_histories(lost_position: int) -> None:
     asyncio.run(main())
 
 
-def test_a_damaged_thread_does_not_hide_the_others(place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("object_name", ["birth", "03"])
+def test_a_damaged_thread_does_not_hide_the_others_and_is_not_hidden(
+    place: str, object_name: str, tmp_path: Path
+) -> None:
     objects = build(place, 7)
-    (name,) = [name for name in objects if name.startswith(SHARD) and name.endswith("/03")]
+    (name,) = [name for name in objects if name.startswith(SHARD) and name.endswith(f"/{object_name}")]
+    with opened(place) as store:
+        assert not store.stats().damaged
     damaged(PLACES[place], name)
     with opened(place) as store:
-        with pytest.raises(CorruptError, match="/03"):
+        with pytest.raises(CorruptError, match=f"/{object_name}"):
             store.get("a")
         assert store.get("b").state == {"n": 4}
-        assert [each.thread for each in store.threads().all()] == ["a", "b"]
-        assert store.stats().threads == 2
+        assert [(each.thread, each.damaged) for each in store.threads().all()] == [("a", True), ("b", False)]
+        assert (store.stats().threads, store.stats().damaged) == (2, 1)
+        repository = store.backups(f"{tmp_path}/repository")
+        assert repository.create().damaged == ("a",)
         found = store.search("thread:b")
         assert [match.thread for match in found] == ["b"]
         everywhere = store.search("kind:save")
@@ -173,5 +180,49 @@ def test_a_damaged_thread_does_not_hide_the_others(place: str, tmp_path: Path) -
         assert store.export(f"{tmp_path}/b.hfx", threads=["b"]).threads == 1
         report = store.maintenance.verify()
         assert {each.thread for each in report.findings} == {"", "a"}
+        store.put("b", {"n": 5})
+        assert repository.create().damaged == ("a",)
     with holdfast.open(f"{tmp_path}/all.db") as copy:
         assert [each.thread for each in copy.threads().all()] == ["b"]
+
+
+@pytest.mark.parametrize("count", [7, 70])
+def test_a_thread_without_its_first_object_can_be_deleted_and_created_again(place: str, count: int) -> None:
+    build(place, count)
+    damaged(PLACES[place], object_names.first_object(SHARD))
+    with opened(place) as store:
+        (deleted,) = store.maintenance.delete(["a"], dry_run=True)
+        assert deleted.damaged
+        assert store.maintenance.delete(["a"]) == [deleted]
+        assert [(each.thread, each.damaged) for each in store.threads().all()] == [("b", False)]
+        assert store.maintenance.verify().ok
+        assert not store.delete("a")
+        assert store.put("a", {"n": 1}).step == 0
+    assert not any(name.startswith("damaged/") for name in PLACES[place])
+
+
+def test_a_damaged_thread_that_is_or_may_be_held_is_not_deleted(place: str) -> None:
+    build(place, 7)
+    with opened(place) as store:
+        store.thread("a").hold(reason="a lawsuit")
+    whole = dict(PLACES[place])
+    damaged(PLACES[place], object_names.first_object(SHARD))
+    with opened(place) as store, pytest.raises(DeniedError, match="a lawsuit"):
+        store.delete("a")
+    PLACES[place] = dict(whole)
+    (hold,) = [name for name in whole if name.startswith(SHARD) and name.endswith("/07")]
+    damaged(PLACES[place], hold)
+    with opened(place) as store, pytest.raises(CorruptError, match="/07"):
+        store.delete("a")
+
+
+def test_a_thread_with_a_long_name_and_a_damaged_object_is_listed(place: str) -> None:
+    name = "x" * 400
+    with opened(place) as store:
+        store.put("b", {"n": 0})
+        for number in range(3):
+            store.put(name, {"n": number})
+    shard = object_names.folder(("", name))
+    damaged(PLACES[place], object_names.first_object(shard))
+    with opened(place) as store:
+        assert [(each.thread, each.damaged) for each in store.threads().all()] == [("b", False), (name, True)]

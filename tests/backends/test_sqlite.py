@@ -33,7 +33,7 @@ from holdfast.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from holdfast.testing import BackendConformance, Stores
+from holdfast.testing import BackendConformance, Stores, SyncConformance
 from tests.support.nightly import by_day
 
 CREATED = 1_700_000_000_123_000_000
@@ -65,13 +65,18 @@ def store(path: Path) -> Iterator[SQLiteBackend]:
     run(store.close())
 
 
-class TestConformance(BackendConformance):
+class TestConformance(SyncConformance):
     kills = by_day(BackendConformance.kills, 2)
     watched = by_day(BackendConformance.watched, 20)
 
     @pytest.fixture
     def stores(self, path: Path) -> Stores:
         return Stores(f"sqlite:///{path}")
+
+
+@pytest.mark.nightly
+class TestConformanceInFull(BackendConformance):
+    stores = TestConformance.stores
 
 
 # Opening

@@ -25,7 +25,7 @@ from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite.continuity import LastRow, last_row
 from holdfast.backends.tables import NODES, STEPS
 from holdfast.errors import CorruptError, HoldfastError, TransientError, UnavailableError
-from tests.support.nightly import mostly_nightly
+from tests.support.nightly import by_day, mostly_nightly
 from tests.support.sqlite.vfs_faults import FaultyVFS, write_error
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="files are limited, replaced and mounted as on Linux")
@@ -305,7 +305,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = shutil.which("mount") and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", f"size={by_day(16, 8)}m", "tmpfs", str(folder)], check=False, capture_output=True
     )
     if not mounted or mounted.returncode:
         pytest.skip("this user may not mount a small disk")
@@ -329,7 +329,7 @@ def test_space_can_be_freed_on_a_disk_that_the_store_has_filled(small_disk: Path
     path = small_disk / "store.db"
     store = holdfast.open(path)
     count = fill(store)
-    assert count > 150
+    assert count > by_day(300, 150)
     with pytest.raises(TransientError, match="disk is full"):
         store.thread("t0").put({"more": True})
     if reopened:

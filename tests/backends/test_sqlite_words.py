@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
+import holdfast
 from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Batch, Create, Delete, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
@@ -16,6 +18,8 @@ from holdfast.backends.runtime.group_commit import CommitQueue, Outcome
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.tables import NODES, STEPS, WORDS
 from holdfast.errors import CorruptError, HoldfastError
+from tests.damaged import flipped
+from tests.support.nightly import by_day
 
 
 @pytest.fixture
@@ -147,3 +151,40 @@ def test_an_index_of_words_that_is_none_is_damage(store: SQLiteBackend) -> None:
     store._connections.writer().execute("DROP TABLE words_index; CREATE TABLE words_index (other)")
     with pytest.raises(CorruptError):
         run(store.match("t", ["word"]))
+
+
+def test_a_flipped_bit_in_the_index_or_in_a_view_is_found_and_repaired(path: Path) -> None:
+    with holdfast.open(path) as opened:
+        opened.maintenance.build_index()
+        for number in range(30):
+            opened.put("t", {"text": f"hello world{number} common straße{number % 3}"})
+        assert opened.maintenance.verify().ok
+    connection = apsw.Connection(str(path))
+    connection.pragma("wal_checkpoint", "truncate")
+    blocks: list[Any] = connection.execute("SELECT id, block FROM words_index_data").fetchall()
+    connection.close()
+    data = path.read_bytes()
+    places = [
+        (number, block, at)
+        for word in (b"ello", b"commo", b"co\x1e", b"hel\x1e")  # of the words, and of how they start
+        for number, block in blocks
+        if (at := block.find(word)) >= 0
+    ]
+    assert len(places) > 5
+    for number, block, at in places[:: by_day(1, 4)]:
+        path.write_bytes(data)
+        connection = apsw.Connection(str(path))
+        connection.execute("UPDATE words_index_data SET block = ? WHERE id = ?", (flipped(block, at), number))
+        connection.close()
+        with holdfast.open(path) as opened:
+            assert opened.maintenance.verify().findings, f"byte {at}"
+            opened.maintenance.repair()
+            assert not opened.maintenance.verify().findings, f"byte {at}"
+    view = data.index(b"kind, metadata, length(body) AS bytes")
+    path.write_bytes(data[:view] + b"KIND" + data[view + 4 :])
+    with holdfast.open(path) as opened:
+        assert [each.message for each in opened.maintenance.verify().findings] == [
+            "the definition of view log was changed"
+        ]
+        opened.maintenance.repair()
+        assert opened.maintenance.verify().ok

@@ -301,12 +301,12 @@ def test_shared_parts_do_not_blow_up() -> None:
     for _ in range(50):
         value = [value, value]
     with pytest.raises(TooLargeError):
-        Codec(limits=Limits(max_bytes=1 << 20)).pack(value)
+        Codec(limits=Limits(max_bytes=1 << 17)).pack(value)
     wide: Any = ["x"] * 1000
     for _ in range(5):
         wide = [wide] * 1000
     with pytest.raises(TooLargeError):
-        Codec(limits=Limits(max_bytes=1 << 20)).pack_items([wide])
+        Codec(limits=Limits(max_bytes=1 << 17)).pack_items([wide])
 
 
 def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import FOLD_EVERY
 from tests.engine.lines import store_on
 from tests.support.counting import CountingBackend
-from tests.support.nightly import mostly_nightly
+from tests.support.nightly import by_day, mostly_nightly
 
 
 def counted() -> CountingBackend:
@@ -96,10 +96,11 @@ def test_a_growing_list_costs_what_is_added() -> None:
 def test_a_set_in_a_map_of_many_keys_writes_little() -> None:
     counting = counted()
     store = store_on(counting, cache_bytes=64 << 20)
-    store.put("map", {"memory": {f"key {n:06}": f"value {n}" * 3 for n in range(30_000)}})
+    size = by_day(100_000, 30_000)
+    store.put("map", {"memory": {f"key {n:06}": f"value {n}" * 3 for n in range(size)}})
     for _ in range(FOLD_EVERY):
         store.update("map", {("memory", "key 000001"): "first fold"})
-    keys = random.Random(1).sample(range(30_000), 4 * FOLD_EVERY)
+    keys = random.Random(1).sample(range(size), 4 * FOLD_EVERY)
     chosen = iter(keys)
 
     def change() -> None:
@@ -110,7 +111,7 @@ def test_a_set_in_a_map_of_many_keys_writes_little() -> None:
     counting.reset()
     lazy = store_on(counting).get("map", lazy=True).state
     assert lazy.value(("memory", f"key {keys[-1]:06}")) == "a new value of some length, say"
-    assert lazy.value("memory.key 029999").startswith("value 29999")
+    assert lazy.value(f"memory.key {size - 1:06}").startswith(f"value {size - 1}")
     assert counting.bytes_read.total() < 300_000
 
 

@@ -12,10 +12,14 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.tables import LINES
+from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import HoldfastError
 from holdfast.store.store import Store
+from tests.damaged import flipped
 from tests.engine.lines import Clock, store_on
 from tests.support.nightly import mostly_nightly
 
@@ -122,7 +126,8 @@ def rows_store(folder: Path) -> tuple[bytes, dict[str, dict[str, Any]]]:
     return path.read_bytes(), truth
 
 
-@pytest.mark.parametrize("shard", mostly_nightly(range(48), daily=[0]))
+@pytest.mark.nightly  # by day, in a smaller file
+@pytest.mark.parametrize("shard", range(48))
 def test_a_flipped_bit_in_a_file_of_200_rows(tmp_path: Path, shard: int) -> None:
     """No latest state is ever a wrong one, and `verify` finds whatever is not read as it was."""
     flip_bits(*rows_store(tmp_path), tmp_path / "damaged", shard)
@@ -160,3 +165,19 @@ def flip_bits(content: bytes, truth: dict[str, dict[str, Any]], folder: Path, sh
         outcomes[outcome] += 1
     assert outcomes["right"] < outcomes.total(), outcomes
     assert outcomes["CorruptError"], outcomes
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_thread_whose_own_row_is_damaged_can_be_deleted(tmp_path: Path, encrypted: bool) -> None:
+    encryption = Encryption(LocalKeys(generate_key())) if encrypted else None
+    with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
+        store.put("t", {"n": 1})
+        store.put("other", {"n": 1})
+        stored = store._engine.context.stored
+        (rows,) = run(stored.read([Scan(LINES, ("", "t"))]))
+        run(stored.apply([Put(LINES, rows[0]._replace(body=flipped(rows[0].body)))]))
+    with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
+        assert store.maintenance.verify().damage
+        assert store.delete("t")
+        assert not store.maintenance.verify().damage
+        assert [each.thread for each in store.threads()] == ["other"]

@@ -25,6 +25,7 @@ from holdfast.errors import ConflictError, CorruptError
 from holdfast.store.checkpoint_store import CheckpointStore
 from holdfast.store.store import Store
 from tests.engine.lines import Backends, store_on
+from tests.support.nightly import mostly_nightly
 
 LINE = Line("", "t")
 LARGE = "secret " * 20_000
@@ -137,7 +138,7 @@ def test_copies_keep_the_salt_and_all_hashes(backends: Backends) -> None:
         store.copy_to(fresh)
 
 
-@pytest.mark.parametrize("steps", [2, 8], ids=["short", "folded"])
+@pytest.mark.parametrize("steps", mostly_nightly([2, 8], daily=[8]), ids=["short", "folded"])
 @pytest.mark.parametrize("pruned", [False, True], ids=["whole", "pruned"])
 @pytest.mark.parametrize("lost", [False, True], ids=["damaged", "lost"])
 def test_a_line_that_lost_its_row_gets_its_salt_back(backends: Backends, steps: int, pruned: bool, lost: bool) -> None:

@@ -122,7 +122,7 @@ def allowed(saved: dict[str, Any], thread: str, under_way: Any) -> list[dict[str
     return ways
 
 
-@pytest.mark.parametrize(("seed", "cuts"), mostly_nightly([(0, 50), (0, 250), (1, 250)], daily=[(0, 50)]))
+@pytest.mark.parametrize(("seed", "cuts"), mostly_nightly([(0, 25), (0, 250), (1, 250)], daily=[(0, 25)]))
 def test_nothing_acknowledged_is_lost_by_a_power_cut(seed: int, cuts: int) -> None:
     assert check_cuts(recorded("full"), verify, cuts=cuts, seed=seed) == cuts
 
@@ -134,7 +134,7 @@ def test_nor_by_many_thousands(seed: int) -> None:
     assert check_cuts(log, verify, cuts=5 * len(log), seed=seed) == 5 * len(log)
 
 
-@pytest.mark.parametrize("synchronous", ["normal", "off"])
+@pytest.mark.parametrize("synchronous", mostly_nightly(["normal", "off"], daily=["normal"]))
 def test_the_cuts_would_show_it(synchronous: str) -> None:
     """Without flushing before acknowledging, steps do get lost: this test sees it."""
     with pytest.raises((AssertionError, HoldfastError)):

@@ -33,7 +33,7 @@ from tests.engine.rows import check_rows, made_again, rows_of, showing, thread_r
 from tests.engine.test_histories import Thread, perform, scripts
 from tests.servers.places import DURABLE, place
 from tests.support.counting import CountingBackend
-from tests.support.nightly import examples, mostly_nightly
+from tests.support.nightly import by_day, examples, mostly_nightly
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -193,8 +193,8 @@ class Watching(Wrapper):
 
 @pytest.mark.parametrize("how", ["put", "update"])
 def test_a_step_of_a_long_chat_writes_and_reads_no_more_than_one_of_a_short_one(how: str) -> None:
-    costs = {}
-    for length in (10, 600):
+    costs, long = {}, by_day(2000, 600)
+    for length in (10, long):
         watching = Watching(MemoryBackend())
         counting = CountingBackend(watching)
         store = showing(counting, cache_bytes=64 << 20)
@@ -211,7 +211,7 @@ def test_a_step_of_a_long_chat_writes_and_reads_no_more_than_one_of_a_short_one(
         made = [change for batch in watching.batches for change in batch]
         shown = [change.space.name for change in made if change.space in READABLE]
         costs[length] = (shown, counting.reads)
-    assert costs[10] == costs[600]
+    assert costs[10] == costs[long]
     assert costs[10][0] == ["transitions", "conversations", "state_values", "agent_states", "agent_states"]
     assert costs[10][1] == 0
 
@@ -487,7 +487,7 @@ def test_sqlite_answers_questions_about_them(tmp_path: Path) -> None:
 # On every store, and under LangGraph ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", mostly_nightly(DURABLE, daily=["sqlite", "file", "postgres", "mongodb"]))
+@pytest.mark.parametrize("kind", mostly_nightly(DURABLE, daily=["sqlite", "postgres", "mongodb"]))
 def test_rows_are_right_in_every_store(kind: str, tmp_path: Path) -> None:
     on = backend_at(place(kind, tmp_path))
     store = showing(on, fold_every=4)

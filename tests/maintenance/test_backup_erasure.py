@@ -12,6 +12,7 @@ import holdfast
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.store import Store
 from tests.security.erasure.people import by_subject
+from tests.support.nightly import mostly_nightly
 
 MASTER, BACKUP = LocalKeys(b"1" * 32), LocalKeys(b"2" * 32)
 WORD = "zzq"
@@ -40,7 +41,9 @@ def restored(
 
 
 @pytest.mark.parametrize(
-    ("keys", "hide_names"), [(None, False), (BACKUP, False), (BACKUP, True)], ids=["plain", "encrypted", "hidden"]
+    ("keys", "hide_names"),
+    mostly_nightly([(None, False), (BACKUP, False), (BACKUP, True)], daily=[(BACKUP, True)]),
+    ids=["plain", "encrypted", "hidden"],
 )
 def test_a_shared_thread_comes_back_without_the_person(
     store: Store, keys: LocalKeys | None, hide_names: bool, tmp_path: Path

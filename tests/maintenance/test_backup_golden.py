@@ -1,4 +1,4 @@
-"""The format of backups is frozen: a repository as version 1 wrote it is read, verified and restored."""
+"""The format of backups is frozen: a repository as version 2 wrote it is read, verified and restored."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ import pytest
 import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.encryption import Encryption, LocalKeys
+from holdfast.errors import UnsupportedError
 from holdfast.maintenance.backup import pruner
 from holdfast.maintenance.backup.format import pack_name
 from holdfast.maintenance.backup.repository import open_repository
+from tests.maintenance.test_backup import files
 from tests.maintenance.test_backup_keys import erase
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "backup-v1.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "backup-v2.json"
 """The objects of a repository by name, in base64; `python -m tests.maintenance.test_backup_golden` writes new ones."""
 
-ENCRYPTED = GOLDEN.with_name("backup-v1-encrypted.json")
+ENCRYPTED = GOLDEN.with_name("backup-v2-encrypted.json")
 """An encrypted repository with a backup of an encrypted store."""
 
-REPACKED = GOLDEN.with_name("backup-v1-repacked.json")
+REPACKED = GOLDEN.with_name("backup-v2-repacked.json")
 """A repository of which packs were repacked and deleted, and some of the new ones once more. Records were merged."""
 
 MASTER, BACKUP = LocalKeys(b"m" * 32), LocalKeys(b"b" * 32)
@@ -37,7 +39,7 @@ def unpack(folder: Path, golden: Path = GOLDEN) -> None:
         path.write_bytes(base64.b64decode(data))
 
 
-def test_a_repository_of_version_1_is_read(tmp_path: Path) -> None:
+def test_a_repository_of_version_2_is_read(tmp_path: Path) -> None:
     unpack(tmp_path / "repository")
     with holdfast.open("memory://") as store:
         backups = store.backups(tmp_path / "repository")
@@ -54,7 +56,24 @@ def test_a_repository_of_version_1_is_read(tmp_path: Path) -> None:
         assert made.number == 1, "another store has numbers of its own"
 
 
-def test_an_encrypted_repository_of_version_1_is_read(tmp_path: Path) -> None:
+def test_a_repository_of_version_1_is_refused(tmp_path: Path) -> None:
+    unpack(tmp_path / "repository")
+    for path in (tmp_path / "repository").rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            path.write_bytes(data[:5] + b"\1" + data[6:])
+    before = files(tmp_path / "repository")
+    with holdfast.open("memory://") as store:
+        store.put("chat", {"n": 1})
+        backups = store.backups(tmp_path / "repository")
+        for call in (backups.create, backups.list, backups.verify, backups.restore, backups.repair):
+            with pytest.raises(UnsupportedError, match="format 1") as refused:
+                call()
+            assert refused.value.code == "older-format"
+    assert files(tmp_path / "repository") == before
+
+
+def test_an_encrypted_repository_of_version_2_is_read(tmp_path: Path) -> None:
     unpack(tmp_path / "repository", ENCRYPTED)
     with holdfast.open(tmp_path / "new.db", encryption=Encryption(LocalKeys(b"n" * 32))) as store:
         backups = store.backups(tmp_path / "repository", keys=BACKUP)
@@ -66,7 +85,7 @@ def test_an_encrypted_repository_of_version_1_is_read(tmp_path: Path) -> None:
         assert store.get("chat").state == {"n": 39}
 
 
-def test_a_repacked_repository_of_version_1_is_read(tmp_path: Path) -> None:
+def test_a_repacked_repository_of_version_2_is_read(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     unpack(repository, REPACKED)
     old, named, packs = run(packs_of(repository))

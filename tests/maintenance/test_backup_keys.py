@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,16 +17,25 @@ from holdfast.backends.tables import KEYS, REFS
 from holdfast.encryption import Encryption, FileKeys, LocalKeys, PassphraseKeys, generate_key
 from holdfast.engine.lost_rows import mark_row, marked_tables
 from holdfast.errors import ConfigError, CorruptError, DeniedError, QuotaError, UnsupportedError
-from holdfast.maintenance.backup.format import HEADER
+from holdfast.maintenance.backup.format import HEADER, seal_object
+from holdfast.security.encryption import passphrase
 from holdfast.security.encryption.key_rows import destroyed_changes
 from holdfast.store import Store
 from tests.interfaces.cli import kit
-from tests.maintenance.test_backup import LARGE, contents, files, fill
+from tests.maintenance.test_backup import LARGE, both_places, contents, files, fill
+from tests.maintenance.test_backup_damage import manifests
 from tests.security.encryption.planted import contents_of, find_planted
 from tests.security.encryption.test_rotation import a_week_later
+from tests.support.nightly import by_day, mostly_nightly
 
 SECRET = "the code of the vault is swordfish"
 MASTER, BACKUP = LocalKeys(generate_key()), LocalKeys(generate_key())
+
+
+@pytest.fixture(autouse=True)
+def _cheap_passphrases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By day, a key is derived from a passphrase at a small cost."""
+    monkeypatch.setattr(passphrase, "_COST", by_day(passphrase._COST, 1 << 8))
 
 
 @pytest.fixture
@@ -78,13 +86,16 @@ def test_wrong_missing_tampered_and_corrupt_are_four_errors(repository: Path, tm
             store.backups(repository).list()
         with pytest.raises(DeniedError) as wrong:
             store.backups(repository, keys=LocalKeys(generate_key())).list()
-        manifest = next(path for path in files(repository) if "backups" in path.relative_to(repository).parts)
-        data = manifest.read_bytes()
-        manifest.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        places = both_places(repository, manifests(repository)[0])
+        data = places[0].read_bytes()
+        for place in places:
+            place.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         with pytest.raises(CorruptError) as corrupt:
             backups.show("1")
         content = data[HEADER:-1] + bytes([data[-1] ^ 1])
-        manifest.write_bytes(data[:6] + hashlib.sha256(content).digest() + content)  # by somebody who knows the format
+        name = str(places[0].relative_to(repository))
+        for place in places:  # by somebody who knows the format
+            place.write_bytes(seal_object(b"M", content, name))
         with pytest.raises(CorruptError) as tampered:
             backups.show("1")
         codes = [each.value.code for each in (missing, wrong, corrupt, tampered)]
@@ -102,14 +113,16 @@ def test_an_object_under_another_name_is_tampered(repository: Path) -> None:
         for number in range(2):
             store.put("chat", {"n": number})
             backups.create()
-        first, second = sorted(path for path in files(repository) if "backups" in path.relative_to(repository).parts)
-        second.write_bytes(first.read_bytes())
+        first, second = manifests(repository)
+        name = str(second.relative_to(repository))
+        for place in both_places(repository, second):
+            place.write_bytes(seal_object(b"M", first.read_bytes()[HEADER:], name))
         with pytest.raises(CorruptError) as error:
             backups.restore()
         assert error.value.code == "tampered"
 
 
-@pytest.mark.parametrize("keys", [BACKUP, None], ids=["encrypted", "plain"])
+@pytest.mark.parametrize("keys", mostly_nightly([BACKUP, None], daily=[BACKUP]), ids=["encrypted", "plain"])
 def test_a_sealed_store_stays_sealed_and_comes_back(
     store: Store, keys: LocalKeys | None, repository: Path, tmp_path: Path
 ) -> None:

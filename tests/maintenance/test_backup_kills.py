@@ -1,4 +1,4 @@
-"""Backups, following, pruning and restoring, each killed in the middle: repository and target stay OK."""
+"""Backups, following, pruning, repairing and restoring, each killed in the middle: repository and target stay OK."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any, TypeAlias
 import pytest
 
 import holdfast
+from holdfast.backends.object_store.object_storage import RetryingStorage
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.engine.copy import row_writer
 from holdfast.maintenance.backup import pruner
-from holdfast.maintenance.backup.storage import RepositoryStorage
 from holdfast.store import Store
 from holdfast.store.backups import Backups
-from tests.maintenance.test_backup import contents, fill
+from tests.maintenance.test_backup import both_places, contents, fill
 from tests.support.kills import count_kill
 
 Announce: TypeAlias = Callable[[str], None]
@@ -38,8 +38,8 @@ def work(url: str, repository: str, kind: str, pipe: Connection) -> None:
             watch(SQLiteBackend, "apply", lambda method, arguments: pipe.send(method))
         else:
             pruner.MAX_REPACKS = 1
-            for method in ("create", "delete"):
-                watch(RepositoryStorage, method, lambda *call: pipe.send(phase_of(*call)))
+            for method in ("create", "put", "delete"):
+                watch(RetryingStorage, method, lambda *call: pipe.send(phase_of(*call)))
         while True:
             WORK[kind](store, backups, pipe.send)
 
@@ -57,7 +57,8 @@ def watch(owner: Any, method: str, announce: Callable[[str, Sequence[Any]], None
 
 def phase_of(method: str, arguments: Sequence[Any]) -> str:
     name = arguments[0] if isinstance(arguments[0], str) else next(iter(arguments[0]), "nothing")
-    return f"{method} {name.partition('/')[0]}"
+    first, *others = name.split("/")
+    return f"{method} {first}/{others[0]}" if first == "copies" else f"{method} {first}"
 
 
 def change(store: Store) -> None:
@@ -87,6 +88,44 @@ def prune(store: Store, backups: Backups[Any], announce: Announce) -> None:
     backups.prune(keep_last=2, grace=0)
 
 
+def repair(store: Store, backups: Backups[Any], announce: Announce) -> None:
+    """Damage one object after another, and repair each."""
+    repository = Path(str(backups._target))
+    for number, damage in enumerate(DAMAGE):
+        change(store)
+        store.put(f"other {number}", {"text": os.urandom(500).hex()})
+        backups.create()
+        manifest, *_ = sorted((repository / "backups").glob("*/*"))[-3:]
+        damage(manifest, both_places(repository, manifest)[1], newest_pack(repository))
+        backups.repair()
+        backups.prune(keep_last=4, grace=0, max_unused=1)
+
+
+def newest_pack(repository: Path) -> Path:
+    return max((repository / "packs").glob("*/*"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def lose_both(manifest: Path, copy: Path, pack: Path) -> None:
+    manifest.write_bytes(b"")
+    copy.write_bytes(b"")
+
+
+def damage_pack(manifest: Path, copy: Path, pack: Path) -> None:
+    data = bytearray(pack.read_bytes())
+    data[60] ^= 1
+    pack.write_bytes(data)
+
+
+DAMAGE: tuple[Callable[[Path, Path, Path], object], ...] = (
+    lambda manifest, copy, pack: manifest.write_bytes(b"damaged"),
+    lambda manifest, copy, pack: copy.write_bytes(b"damaged"),
+    lose_both,
+    damage_pack,
+    lambda manifest, copy, pack: pack.unlink(),
+)
+"""Ways to damage a repository, given a manifest, its copy, and a pack."""
+
+
 def restore(store: Store, backups: Backups[Any], announce: Announce) -> None:
     backups.restore("1", progress=lambda done, total, what: announce(what.split()[0]))
     for thread in list(store.threads()):
@@ -97,24 +136,45 @@ WORK: dict[str, Callable[[Store, Backups[Any], Announce], None]] = {
     "create": create,
     "follow": follow,
     "prune": prune,
+    "repair": repair,
     "restore": restore,
 }
 
+COMMIT = {
+    "create locks",
+    "create packs",
+    "create copies/packs",
+    "create backups",
+    "create copies/backups",
+}
+"""The phases of a backup."""
+
 PHASES = {
-    "create": {"create locks", "create packs", "create backups"},
-    "follow": {"create locks", "create packs", "create backups"},
+    "create": COMMIT,
+    "follow": COMMIT,
     "prune": {
-        "create locks",
-        "create packs",
-        "create backups",
+        *COMMIT,
         "create removed",
         "create repacks",
+        "create copies/repacks",
         "create sweeps",
         "delete backups",
         "delete packs",
         "delete sweeps",
         "delete repacks",
         "delete locks",
+    },
+    "repair": {
+        *COMMIT,
+        "put backups",
+        "put copies/backups",
+        "create removed",
+        "create repacks",
+        "create copies/repacks",
+        "create losses",
+        "create copies/losses",
+        "delete backups",
+        "delete packs",
     },
     "restore": {"copied", "apply"},
 }
@@ -164,6 +224,14 @@ def test_killed(kind: str, kills: int, tmp_path: Path) -> None:
         struck[phase] += 1
         print(number + 1, phase, times)  # shown if it fails
         with holdfast.open(target) as store:
+            report = store.backups(repository).verify()
+            if kind == "repair":
+                store.backups(repository).repair()
+            elif not report.ok:
+                # It was killed between the two copies of an object.
+                assert phase.startswith("create")
+                assert {each.code for each in report.findings} == {"damaged-copy"}
+                assert not store.backups(repository).repair().lost
             report = store.backups(repository).verify()
             assert report.ok, report.findings
             if kind == "restore":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -118,8 +119,14 @@ def test_with_one_clock_it_is_exactly_what_was_there(repository: Path) -> None:
             new.backups(repository).restore(to_datetime(time + SECOND // 2))
             assert described(new) == then
     with holdfast.open("memory://") as new:
-        new.backups(repository).restore(to_datetime(clock.now + DAY))
-        assert described(new) == expected[9][1], "after the last backup, it is that"
+        backups = new.backups(repository)
+        covered = backups.covered()
+        assert covered is not None
+        with pytest.raises(NotFoundError, match=re.escape(covered.last.isoformat())) as error:
+            backups.restore(to_datetime(clock.now))
+        assert error.value.code == "not-covered"
+        backups.restore(covered.last)
+        assert described(new) == expected[9][1]
         with pytest.raises(NotFoundError):
             new.backups(repository).restore(to_datetime(expected[0][0] - SECOND))
 

@@ -30,7 +30,7 @@ from holdfast.maintenance.backup.storage import RepositoryStorage
 from holdfast.maintenance.backup.store_record import store_id
 from holdfast.store import Store
 from tests.maintenance.kit import DAY, Clock, timed
-from tests.maintenance.test_backup import contents, files, fill
+from tests.maintenance.test_backup import both_places, contents, files, fill
 from tests.support.interference import Interference, InterferingBackend
 from tests.support.nightly import mostly_nightly
 
@@ -41,7 +41,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def packs(repository: Path) -> list[Path]:
-    return [path for path in files(repository) if "packs" in path.relative_to(repository).parts]
+    return [path for path in files(repository) if path.relative_to(repository).parts[0] == "packs"]
 
 
 def test_retention_and_the_two_phases_of_pruning(repository: Path) -> None:
@@ -194,12 +194,15 @@ def test_records_of_repacking_stay_few(repository: Path, monkeypatch: pytest.Mon
         assert contents(new) == expected
     first = min((repository / "repacks").iterdir())
     data = first.read_bytes()
-    first.write_bytes(data[:-1])
+    for place in both_places(repository, first):
+        place.write_bytes(data[:-1])
     report = backups.prune(keep_last=1, grace=0)
     assert [each.id for each in report.unreadable] == [f"repacks/{first.name}"]
     assert (report.deleted, report.recorded, report.repacked) == (0, 0, 0), "nobody can say what is needed"
     assert "damaged-object" in {each.code for each in backups.verify().findings}
     first.write_bytes(data)
+    assert [each.code for each in backups.verify().findings] == ["damaged-copy"]
+    both_places(repository, first)[1].write_bytes(data)
     assert backups.verify().ok
 
 
@@ -300,7 +303,7 @@ def test_a_running_backup_is_safe_from_pruning(repository: Path, monkeypatch: py
     monkeypatch.setattr(RepositoryStorage, "create", prune_first)
     store.backups(repository).create()
     monkeypatch.setattr(RepositoryStorage, "create", create)
-    assert struck.keys() == {"locks", "packs", "backups"}
+    assert struck.keys() == {"locks", "packs", "copies", "backups"}
     assert store.backups(repository).verify(level="decode").ok
     with holdfast.open("memory://") as new:
         new.backups(repository).restore()
@@ -320,7 +323,7 @@ def test_a_drill_proves_a_backup(repository: Path) -> None:
     assert check.ok
     damaged = max(packs(repository), key=lambda path: path.stat().st_size)
     data = bytearray(damaged.read_bytes())
-    data[-1] ^= 1
+    data[60] ^= 1
     damaged.write_bytes(data)
     assert not backups.drill().ok
     (check,) = [each for each in run_doctor(store) if each.code == "backup-drill"]

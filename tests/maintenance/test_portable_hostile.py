@@ -21,6 +21,8 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS
 from holdfast.codec import Codec, Limits
+from holdfast.engine.leases import Lease
+from holdfast.engine.row_format import Line
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
@@ -147,7 +149,12 @@ FORGED: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
     "too short a key": (_set("steps", "key", [0]), "cannot be read"),
     "no base64": (_set("nodes", "key", [1, "%%%"]), "cannot be read"),
     "another hash": (_hash, "its hash is not that of its content"),
-    "too large a number": (_number, "cannot be stored"),
+    "too large a number": (_number, "more than 64 bits"),
+    "a number of 65 bits in a column": (_add_row("refs", ["tag", "x", ""], ["x", 1 << 64]), "more than 64 bits"),
+    "a number of 65 bits in a key": (_add_row("branches", [1 << 64], [0, 2, 1, "b"]), "more than 64 bits"),
+    "a number of 65 bits in a thread": (lambda lines: lines[1]["columns"].__setitem__(0, 1 << 64), "other columns"),
+    "a number of 200 digits": (_add_row("refs", ["tag", "x", ""], ["x", 10**200]), "more than 64 bits"),
+    "a lease": (_add_row("refs", ["lease", "rewrite", ""], ["x", 1]), "has a lease"),
     "a row twice": (_twice, "twice"),
     "a node is missing": (_without_a_node, "not sound"),
     "other columns of a thread": (_columns, "other columns"),
@@ -281,16 +288,12 @@ def test_a_branch_of_a_file_is_not_main(tmp_path: Path) -> None:
     assert target.get("t", at="main").state == {"n": "again"}
 
 
-def test_leases_and_holds(source: Store, tmp_path: Path) -> None:
+def test_holds_come_along_and_leases_do_not(source: Store, tmp_path: Path) -> None:
+    run(Lease(source._engine.context, Line("", "thread 0"), "rewrite").acquire())
     source.thread("thread 0").hold(reason="audit")
     source.export(tmp_path / "f", threads=["thread 0"])
     target = store_on(MemoryBackend())
-
-    def lease(lines: list[dict[str, Any]]) -> None:
-        lines.insert(-1, {"type": "row", "space": "refs", "key": ["lease", "rewrite", ""], "columns": ["x", 1]})
-        lines[-1]["rows"] += 1
-
-    target.import_(resealed((tmp_path / "f").read_bytes(), lease))
+    target.import_(tmp_path / "f")
     kinds = {row.key[2] for row in run(backend_of(target).read([Scan(REFS, ())]))[0]}
     assert "lease" not in kinds
     assert [each.reason for each in target.thread("thread 0").holds()] == ["audit"]

@@ -411,10 +411,12 @@ def test_room_is_given_back_also_where_only_old_revisions_went(shared: Backend) 
     assert counting.tidied == 1, "there was nothing to give back"
 
 
-def test_a_thread_that_is_deleted_meanwhile_is_left(fresh: Backends) -> None:
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_thread_that_is_deleted_meanwhile_is_left(fresh: Backends, cached: bool) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
         store, other = many(backend, 2), store_on(backend.inner)
+        store = store if cached else store_on(backend, fold_every=3)
         with moment.interfere(backend, lambda: other.delete("b1")):
             report = store.maintenance.prune(keep_last=2)
         assert not report.problems

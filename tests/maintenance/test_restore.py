@@ -23,6 +23,7 @@ from holdfast.maintenance import RestoreReport
 from holdfast.store import Store
 from tests.maintenance.kit import Clock, timed
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
+from tests.support.nightly import mostly_nightly
 
 SECOND = 10**9
 
@@ -416,7 +417,7 @@ def test_damage_elsewhere_does_not_matter(repository: Path) -> None:
         assert new.get("good").state == {"n": 2}
 
 
-@pytest.mark.parametrize("when", ["latest", "a time"])
+@pytest.mark.parametrize("when", mostly_nightly(["latest", "a time"], daily=["a time"]))
 def test_what_is_damaged_can_be_skipped(when: str, repository: Path) -> None:
     _, clock = damaged(repository)
     backup: Any = when if when == "latest" else to_datetime(clock.now - 3 * SECOND // 2)

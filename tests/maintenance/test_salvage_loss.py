@@ -64,7 +64,7 @@ def readable(store: holdfast.Store) -> set[str]:
 PAGES = [("steps", "leaf"), ("steps", "internal"), ("refs", "leaf"), ("lines", "leaf")]
 
 
-@pytest.mark.parametrize(("table", "kind"), mostly_nightly(PAGES, daily=PAGES[:3]))
+@pytest.mark.parametrize(("table", "kind"), mostly_nightly(PAGES, daily=PAGES[1:3]))
 def test_no_loss_is_forgotten_until_a_copy_restores_it(good: Path, tmp_path: Path, table: str, kind: str) -> None:
     with holdfast.open(zeroed(good, tmp_path, table, kind)) as store:
         report = store.maintenance.repair()

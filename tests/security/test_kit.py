@@ -16,9 +16,11 @@ from tests.support.nightly import mostly_nightly
 
 
 class _Suite(SecuritySuite):
-    """By day without what takes long: the probes run in `test_probe`, and altered backups in `test_backup`."""
+    """By day without what takes long: the probes run in `test_probe`, altered backups in `test_backup`, and altered
+    exports in `test_portable_hostile`."""
 
     test_isolation = pytest.mark.nightly(SecuritySuite.test_isolation)
+    test_hostile_exports = pytest.mark.nightly(SecuritySuite.test_hostile_exports)
     test_hostile_backups = pytest.mark.nightly(SecuritySuite.test_hostile_backups)
 
 

@@ -52,7 +52,9 @@ class MongoServer(Server):
         if self.identity is not None:
             flags |= {"tlsMode": "requireTLS", "tlsCertificateKeyFile": self.identity_file}
         settings = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
-        return [self._program, "--dbpath", self.directory / "data", *settings, "--nounixsocket", "--quiet"]
+        # Else it measures itself every second.
+        quiet = ["--quiet", "--setParameter", "diagnosticDataCollectionEnabled=false"]
+        return [self._program, "--dbpath", self.directory / "data", *settings, "--nounixsocket", *quiet]
 
     def answers(self) -> None:
         with self.client() as client:

@@ -76,8 +76,9 @@ class PostgresServer(Server):
 
 def create_database(url: str, name: str) -> None:
     """Make a database on the server of a URL."""
-    # From template0: nobody can be connected to it, which would be in the way.
-    _execute(url, sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+    # From template0: nobody can be connected to it, which would be in the way. To copy its files takes the server less
+    # than half of the time that it takes to log every page.
+    _execute(url, sql.SQL("CREATE DATABASE {} TEMPLATE template0 STRATEGY file_copy").format(sql.Identifier(name)))
 
 
 def drop_database(url: str, name: str) -> None:

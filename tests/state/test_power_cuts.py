@@ -85,7 +85,7 @@ def verify(folder: Path, labels: Labels) -> None:
         run(backend.close())
 
 
-@pytest.mark.parametrize(("seed", "cuts"), mostly_nightly([(0, 80), (0, 200), (1, 200)], daily=[(0, 80)]))
+@pytest.mark.parametrize(("seed", "cuts"), mostly_nightly([(0, 40), (0, 200), (1, 200)], daily=[(0, 40)]))
 def test_nothing_acknowledged_is_lost_by_a_power_cut(seed: int, cuts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.state.writer.FOLD_EVERY", 4)
     assert check_cuts(recorded("full"), verify, cuts=cuts, seed=seed) == cuts

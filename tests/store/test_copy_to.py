@@ -103,7 +103,7 @@ def check_same(source: Store, target: Store) -> None:
 # All of it --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("to", mostly_nightly(DURABLE, daily=[kind for kind in DURABLE if kind != "pgbouncer"]))
+@pytest.mark.parametrize("to", mostly_nightly(DURABLE, daily=["sqlite", "file", "postgres", "redis"]))
 def test_a_store_is_copied_to_another_of_any_kind_and_back(to: str, tmp_path: Path) -> None:
     source, back = store_on(MemoryBackend(), fold_every=4), store_on(MemoryBackend())
     fill(source)
@@ -305,9 +305,10 @@ def test_what_changed_since_goes_on_wherever_it_was_interrupted(how: str) -> Non
 
 
 def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
+    threads, steps = by_day(12, 8), by_day(40, 12)
     one, other = f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/other.db"
     with holdfast.open(one, synchronous="normal") as source:
-        fill(source, 8, 12)
+        fill(source, threads, steps)
 
     def copy(_: Callable[[str], None]) -> None:
         backend = InterferingBackend(run(SQLiteBackend.open(other)))
@@ -318,9 +319,9 @@ def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
         _, killed = run_in_child(copy)
         assert killed
     with holdfast.open(one) as source, holdfast.open(other) as target:
-        assert 0 < len(target.threads()) < 8
+        assert 0 < len(target.threads()) < threads
         for thread in target.threads():
-            assert len(target.log(thread.thread)) == 14
+            assert len(target.log(thread.thread)) == steps + 2
         source.copy_to(target)
         check_same(source, target)
 

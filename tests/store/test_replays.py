@@ -190,7 +190,7 @@ def test_durable_steps_of_an_asyncio_agent_are_replayed(tmp_path: Path) -> None:
             assert (report.steps, report.calls, report.is_open) == (1, 4, True)
 
 
-@pytest.mark.parametrize("mode", ["redacted", "digest"])
+@pytest.mark.parametrize("mode", mostly_nightly(["redacted", "digest"], daily=["digest"]))
 def test_only_full_recordings_of_agents_are_replayed(tmp_path: Path, mode: str) -> None:
     with holdfast.open(tmp_path / "agents.db") as opened:
         make_clerk(opened, "clerk-1", record=mode)

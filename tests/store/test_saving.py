@@ -196,13 +196,17 @@ def test_an_id_taken_with_another_parent_is_refused(store: Store) -> None:
     assert store.get("t", "3").parent == "1"
 
 
-def test_two_writers_of_one_new_id_make_one_checkpoint_of_it() -> None:
+def test_of_two_writers_of_one_new_id_one_gets_a_conflict() -> None:
     backend = InterferingBackend()
     store = over(backend)
     store.put("t", {"a": 0}, id="0")
     other = over(backend)
-    with backend.interfere(lambda: other.put("t", {"a": "theirs"}, id="1")):
+    with (
+        backend.interfere(lambda: other.put("t", {"a": "theirs"}, id="1")),
+        pytest.raises(ConflictError, match="at the same time"),
+    ):
         store.put("t", {"a": "ours"}, id="1")
+    assert store.get("t").state == {"a": "theirs"}
     assert [each.parent for each in store.log("t").all()] == ["0", None]
 
 

@@ -334,7 +334,7 @@ def test_the_document_is_escaped_and_complete(busy: Store) -> None:
     [
         (lambda: "sqlite://", "sqlite.backend.SQLiteBackend"),
         (postgres, "postgres.backend.PostgresBackend"),
-        (mongodb, "mongodb.backend.MongoDBBackend"),
+        pytest.param(mongodb, "mongodb.backend.MongoDBBackend", marks=pytest.mark.nightly),
     ],
     ids=["sqlite", "postgresql", "mongodb"],
 )

@@ -14,6 +14,7 @@ from holdfast import Checkpoint, Store
 from holdfast.errors import ConflictError, InvalidError
 from tests.store.stores import over
 from tests.support.interference import InterferingBackend
+from tests.support.nightly import by_day
 
 
 def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
@@ -221,10 +222,10 @@ def test_two_stores_on_one_file(tmp_path: Any) -> None:
 def test_tasks_on_one_parent_make_branches(url: str) -> None:
     async def go() -> None:
         async with holdfast.aopen(url) as store:
-            base = await store.put("t", {"n": "base"})
-            puts = (store.put("t", {"n": n}, parent=base.id) for n in range(24))
+            base, count = await store.put("t", {"n": "base"}), by_day(64, 24)
+            puts = (store.put("t", {"n": n}, parent=base.id) for n in range(count))
             made = await asyncio.gather(*puts)
-            assert sorted(each.branch for each in made) == list(range(24))
+            assert sorted(each.branch for each in made) == list(range(count))
             for n, each in enumerate(made):
                 assert (await store.get("t", each.id)).state == {"n": n}
             refused = await asyncio.gather(

@@ -303,6 +303,11 @@ class Backend(ABC):
         """Repair the store from its copy, if it has one. Returns descriptions of what differed."""
         return []
 
+    async def rebuild_line(self, tenant: str, line: str) -> bool:  # noqa: ARG002 - for subclasses
+        """Make the rows that are left of a damaged line readable, so that it can be deleted. False if the store reads
+        them anyway, or if what is lost may forbid the deletion."""
+        return False
+
     @abstractmethod
     async def tidy(self) -> None:
         """Release space that deletions freed, as far as that is cheap."""

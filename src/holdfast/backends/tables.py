@@ -101,6 +101,9 @@ out of date. `form` numbers the sets of nodes; a rewrite of the line creates a n
 which only stubs are left. `switched_from` is the id of the step that was HEAD when HEAD was last switched
 to another branch."""
 
+DAMAGED_LINE = 0
+"""The `form` of a line that a store lists and knows to be damaged. It is never stored: forms are counted from 1."""
+
 BRANCHES = Table(
     "branches", {**_LINE, "branch": int}, {"base_branch": int, "base_length": int, "created": int, "name": str}
 )

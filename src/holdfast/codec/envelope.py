@@ -36,6 +36,8 @@ FORMAT_VERSION = 2
 
 _MAGIC = b"HF"
 _HEADER = struct.Struct(">2sBBBBBBI")
+_PROTECTION = 5
+"""The place of the byte that says how a record is protected."""
 _CHECKSUM_SIZE = 16
 
 
@@ -298,7 +300,8 @@ def missing_key(key_id: bytes, where: str) -> DeniedError:
 
 def strip(body: bytes) -> bytes:
     """Return the record in the body of a row whose checksum may be wrong. For repairs: nothing in it can be trusted."""
-    record = body[:-_CHECKSUM_SIZE]
+    # The header is that of a record with a checksum, or a repair would store one that no release reads.
+    record = b"%b%c%b" % (body[:_PROTECTION], Protection.CHECKSUM, body[_PROTECTION + 1 : -_CHECKSUM_SIZE])
     return record if record != _EMPTY else b""
 
 
@@ -316,7 +319,7 @@ def _check(body: bytes, context: RecordContext) -> bytes:
 
 def _has_checksum(body: bytes) -> bool:
     """Return whether a body is a record of this release with a checksum."""
-    return len(body) >= _EMPTY_SIZE and body.startswith(_PREFIX) and body[5:6] == b"\0"
+    return len(body) >= _EMPTY_SIZE and body.startswith(_PREFIX) and body[_PROTECTION : _PROTECTION + 1] == b"\0"
 
 
 def _checksum(record: bytes, context: bytes) -> bytes:

@@ -330,7 +330,9 @@ class Appender:
             attached = request.attached_changes("") if request.attached_changes is not None else ()
             raise tag_taken(line, next((str(each.row.key[3]) for each in attached if isinstance(each, Create)), ""))
         await reload_tip(self._lines, line)
-        await self._require_new_id(request)
+        result = batch.results[number]
+        prepared = result.point if isinstance(result, PreparedStep) else result
+        await self._require_new_id(request, 0 if batch.looked_up else prepared.time)
         if condition is Condition.STEP:
             if request.on_conflict is OnConflict.REFUSE:
                 raise ConflictError(
@@ -340,11 +342,11 @@ class Appender:
                 )
             occupied.setdefault(number, []).append(_position_of(parent))
 
-    async def _require_new_id(self, request: AppendRequest) -> None:
-        """Raise `IdExists` if a step of the line has the id."""
+    async def _require_new_id(self, request: AppendRequest, since: int | None = None) -> None:
+        """Raise `IdExists` if a step of the line has the id: that of a rival, if it was saved since a time."""
         row = await self._lines.find_id(request.line, request.id, request.parent) if request.id else None
         if row is not None:
-            raise IdExists(row)
+            raise IdExists(row, rival=since is not None and StepRef.of(row).time >= since)
 
     async def _start_over(self, requests: Sequence[AppendRequest]) -> None:
         """Drop the cached states of the parents."""
@@ -368,6 +370,8 @@ class Appender:
         line = request.line
         before = batch.last(line) if batch.results else None
         if before is None:
+            if request.id:
+                batch.looked_up = again or self._lines.cached_tip(line) is None
             tip = batch.tips[line] = await tip_to_append(self._lines, line)
         else:
             tip = LineTip(before.info, before.point, is_only_branch=False)
@@ -399,16 +403,14 @@ class Appender:
             if request.new_branch:
                 await self._lines.check_free(line, request.new_branch)
             position, branches = Position(max(await self._lines.free_branch(line), batch.free_branch(line)), 0), True
-            if line not in batch.new_versions:
-                info = info._replace(version=info.version + 1)
-                conditions.append(Put(LINES, info_row(line, info)))
-                batch.new_versions.add(line)
         elif number is not None and parent is not None and parent.branch != number:
             position = Position(number, 0)  # the branch's first own step
         head = batch.head(line) if batch.results else None
         move = await self._head_moves.place(request, tip, head, parent, number, opens=branches)
         left = move.switched_from
-        if move.to_other_branch and line not in batch.new_versions:
+        # Without a new version, another writer could give the same id to a step on another branch.
+        renewed = branches or move.to_other_branch or (request.id and tip.has_branches)
+        if renewed and line not in batch.new_versions:
             switched_from = info.switched_from if left is None else left.id
             info = info._replace(version=info.version + 1, switched_from=switched_from)
             conditions.append(Put(LINES, info_row(line, info)))

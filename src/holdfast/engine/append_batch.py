@@ -94,11 +94,12 @@ class DoesNotFit(Exception):
 
 
 class IdExists(Exception):
-    """Another step has the id."""
+    """Another step has the id. It is that of a `rival` if it was saved at the same time."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, *, rival: bool = False) -> None:
         super().__init__(row.key)
         self.row = row
+        self.rival = rival
 
 
 class ChangeRefused(Exception):
@@ -118,6 +119,8 @@ class AppendBatch:
         """For each request, the prepared step, or the parent that is returned instead."""
         self.tips: dict[Line, LineTip | None] = {}
         """The tips of the lines that the batch is based on."""
+        self.looked_up = False
+        """Whether the id of its only step was looked up in the store for it, and was free."""
         self.time = 0
         """The time of all steps, where there are several, unless it is 0."""
         self.new_versions: set[Line] = set()

@@ -23,7 +23,7 @@ from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.future_wait import FutureWait
 from holdfast.backends.runtime.group_commit import copy_error
 from holdfast.engine.append import Appender, AppendRequest
-from holdfast.engine.append_batch import Chain
+from holdfast.engine.append_batch import Chain, IdExists
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.step_info import StepInfo, StepInfoReader
@@ -47,6 +47,8 @@ class _QueuedSave(FutureWait[list[StepInfo] | None]):
     is_waiting = False
     possible_id = ""
     """The id of the step, if a leader that was interrupted may have stored it."""
+    has_rival = False
+    """Whether a save before it in the queue has the same id."""
 
     def __init__(self, queue: AppendQueue, requests: Sequence[AppendRequest]) -> None:
         super().__init__()
@@ -99,7 +101,7 @@ class _LineQueue:
 
     __slots__ = ("leader", "since", "thread", "waiting")
 
-    def __init__(self, leader: object) -> None:
+    def __init__(self, leader: _QueuedSave | Sequence[AppendRequest]) -> None:
         self.leader = leader
         self.thread = threading.get_ident()
         """The thread of the leader."""
@@ -111,6 +113,12 @@ class _LineQueue:
             self.since = time.monotonic()
         save.is_waiting = True
         self.waiting.append(save)
+
+    def has_id(self, id: str) -> bool:
+        """Return whether the save in progress or one that waits has an id."""
+        saves = (self.leader, *self.waiting)
+        every = (each.requests if isinstance(each, _QueuedSave) else each for each in saves)
+        return any(request.id == id for requests in every for request in requests)
 
     def pop(self) -> _QueuedSave:
         save = self.waiting.popleft()
@@ -143,19 +151,23 @@ class AppendQueue:
         if not requests[0].follows_latest or _is_held_here(self._mutex):
             return await self._appender.append(*requests)
         line, save = requests[0].line, None
-        leader: object = requests
+        leader: _QueuedSave | Sequence[AppendRequest] = requests
         with self._mutex:
             queue = self._queues.get(line)
             if queue is None:
                 self._queues[line] = _LineQueue(leader)
             else:
                 leader = save = _QueuedSave(self, requests)
+                save.has_rival = any(request.id and queue.has_id(request.id) for request in requests)
                 queue.append(save)
         try:
             if save is None:
                 return await self._appender.append(*requests)
             heads = await save
             return await self._lead(save) if heads is None else heads
+        except IdExists as exists:
+            exists.rival |= save is not None and save.has_rival
+            raise
         finally:
             self._leave(line, leader)
 

@@ -37,6 +37,16 @@ def generation_of(line: Line, refs: Iterable[Row]) -> int:
     return next((int(row.columns[0]) for row in refs if row.key == restored_key(line)), 0)
 
 
+def restored_error(where: str) -> ConflictError:
+    """Return the error for a save of what was in memory when a line was restored in place."""
+    return ConflictError(
+        "the store was restored from a backup since this was read",
+        where=where,
+        hint="What this process has in memory is not the state any more. Open the store again, and read it first",
+        code="store-restored",
+    )
+
+
 class Generations:
     """The generation of each tenant, as it was when the store was opened."""
 
@@ -58,14 +68,13 @@ class Generations:
         if restored <= opened:
             return
         if await self._read(line.tenant) > opened:
-            raise ConflictError(
-                "the store was restored from a backup since it was opened here",
-                where=f"thread {line} in {self._context.backend.url}",
-                hint="What this process has in memory is not the state of the thread any more. Open the store again, "
-                "and read the state before you save",
-                code="store-restored",
-            )
+            raise restored_error(f"thread {line} in {self._context.backend.url}")
         self._at_open[line.tenant] = restored  # the mark came with a copy of the file
+
+    async def is_restored_after(self, line: Line, time: int) -> bool:
+        """Return whether a line was restored in place after a time."""
+        columns = await self._columns(restored_key(line))
+        return columns is not None and int(columns[1]) > time
 
     async def current(self, tenant: str) -> int:
         """Return the number of the generation now."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from holdfast.backends.interface import Backend, Expect, Get, Row, Scan
 from holdfast.backends.tables import LINES, REFS
 from holdfast.codec.envelope import DAMAGED
-from holdfast.engine.checked_rows import read_despite_damage
+from holdfast.engine.checked_rows import StoredExpect, read_despite_damage
 from holdfast.engine.lost_rows import mark_query, tables_of
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import HOLD, Line, may_be_hold
@@ -19,12 +19,12 @@ async def require_no_hold(backend: Backend, lines: Iterable[Line]) -> list[Expec
     belong to. `DeniedError` if there is a hold on one."""
     every = list(dict.fromkeys(lines))
     every += dict.fromkeys(root for line in every if (root := root_of(line)) not in every)
-    queries = [Get(LINES, [tuple(line)]) for line in every]
-    queries += [mark_query(tenant) for tenant in dict.fromkeys(line.tenant for line in every)]
-    found = await backend.read(queries)
-    # All refs: in a damaged row, the kind may be what is damaged.
-    refs = await read_despite_damage(backend, [Scan(REFS, tuple(line)) for line in every])
-    for mark in found[len(every) :]:
+    # A line whose row is damaged can be deleted, too. All refs: in a damaged row, the kind may be what is damaged.
+    found = await read_despite_damage(
+        backend, [*(Get(LINES, [tuple(line)]) for line in every), *(Scan(REFS, tuple(line)) for line in every)]
+    )
+    refs = found[len(every) :]
+    for mark in await backend.read([mark_query(tenant) for tenant in dict.fromkeys(line.tenant for line in every)]):
         if REFS.name in tables_of(mark):
             raise DeniedError(
                 "a hold on the thread may have been lost when the damaged store was repaired",
@@ -35,10 +35,35 @@ async def require_no_hold(backend: Backend, lines: Iterable[Line]) -> list[Expec
     for line, rows in zip(every, refs, strict=True):
         for row in rows:
             _check_ref(line, row)
-    return [
-        Expect(LINES, tuple(line), rows[0].columns if rows else None)
-        for line, rows in zip(every, found[: len(every)], strict=True)
-    ]
+    return [_unchanged(line, rows) for line, rows in zip(every, found[: len(every)], strict=True)]
+
+
+async def deletion_conditions(backend: Backend, lines: Sequence[Line]) -> tuple[list[Expect], bool]:
+    """Return the conditions as `require_no_hold` does, of lines that are to be deleted, and whether the store had to
+    rebuild one first, since it is damaged."""
+    try:
+        return await require_no_hold(backend, lines), False
+    except CorruptError:
+        for line in dict.fromkeys(lines):
+            if await _is_unreadable(backend, line) and not await backend.rebuild_line(*line):
+                raise
+        return await require_no_hold(backend, lines), True
+
+
+async def _is_unreadable(backend: Backend, line: Line) -> bool:
+    try:
+        await backend.read([Get(LINES, [tuple(line)])])
+    except CorruptError:
+        return True
+    return False
+
+
+def _unchanged(line: Line, rows: Sequence[Row]) -> Expect:
+    """Return the condition that a line is as it was read."""
+    if not rows:
+        return Expect(LINES, tuple(line), None)
+    (row,) = rows
+    return (StoredExpect if row.body == DAMAGED else Expect)(LINES, tuple(line), row.columns)
 
 
 def _check_ref(line: Line, row: Row) -> None:

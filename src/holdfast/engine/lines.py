@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import TypeAlias, TypeVar
 
@@ -82,6 +83,7 @@ class LineTip(NamedTuple):
     """Whether nobody may append just now. Such a tip is not cached."""
     generation: int = 0
     """The generation of the store in which the line was last restored in place."""
+    has_branches: bool = False  # besides the first one, as far as is known
 
 
 class LineIndex:
@@ -138,7 +140,8 @@ class LineIndex:
             return None
         latest = StepRef.of(await find_head(self._context.unchecked, line, newest[0])) if newest else None
         sole = not branches and [row.key for row in newest] == [row.key for row in head]
-        tip = LineTip(info_of(lines[0]), latest, sole, is_paused(refs, self._context.clock), generation_of(line, refs))
+        info, paused = info_of(lines[0]), is_paused(refs, self._context.clock)
+        tip = LineTip(info, latest, sole, paused, generation_of(line, refs), bool(branches))
         if tip.is_paused:
             self._context.cache.drop(("line", line))
         else:
@@ -190,7 +193,8 @@ class LineIndex:
                 and last == parent
                 and (last is None or last.id < point.id)
             )
-        self.remember(line, LineTip(info, point, sole))
+        branches = not sole if cached is None else cached.has_branches or point.branch > 0
+        self.remember(line, LineTip(info, point, sole, has_branches=branches))
 
     def new_info(self) -> LineInfo:
         """Return the row of a new line. Its version distinguishes it from earlier lines of the same name."""
@@ -206,17 +210,18 @@ class LineIndex:
 
     def new_version(self, line: Line, info: LineInfo) -> list[Change]:
         """Return the condition that a line is unchanged, and a change of its version, which invalidates cached tips."""
-        renewed_info = info._replace(version=info.version + 1)
-        return [self.line_unchanged(line, info), Put(LINES, info_row(line, renewed_info))]
+        return [self.line_unchanged(line, info), Put(LINES, info_row(line, info._replace(version=info.version + 1)))]
 
     async def delete(self, *lines: Line, apply: Apply | None = None) -> bool:
         """Delete lines and all that belongs to them. False if there were none. `DeniedError` if one is on hold."""
-        from holdfast.engine.hold_check import require_no_hold
+        from holdfast.engine.hold_check import deletion_conditions
 
         deletions = [Delete(space, tuple(line)) for line in lines for space in TABLES]
+        rebuilt = False  # a line that was damaged has no row any more, and was there
         while True:
-            conditions = await require_no_hold(self._backend, lines)
-            existed = any(each.columns is not None for each in conditions[: len(set(lines))])
+            conditions, was_damaged = await deletion_conditions(self._backend, lines)
+            rebuilt |= was_damaged
+            existed = rebuilt or any(each.columns is not None for each in conditions[: len(set(lines))])
             # Of lines that do not exist, something may be left all the same; nobody needs to know.
             commit = apply if apply is not None and existed else self._backend.apply
             if await commit([*conditions, *deletions]) is None:
@@ -246,7 +251,8 @@ class LineIndex:
         exist."""
         lines: list[Line] = []
         for line in (Line(tenant, name) for name in dict.fromkeys(threads)):
-            await self.info(line)  # raises if there is none
+            with suppress(CorruptError):  # it is reported when the line is read
+                await self.info(line)  # raises if there is none
             lines += await self.family(line)
         return list(dict.fromkeys(lines))
 
@@ -286,7 +292,7 @@ class LineIndex:
         except CorruptError:
             if len(lines) > 1:
                 return [summary for one in lines for summary in await self._listed([one])]
-            return [LineSummary(line, info.created, info.created, 0, 1, 0, None) for line, info in lines]
+            return [LineSummary.of_damaged(line, info.created) for line, info in lines]
 
     async def summary(self, line: Line) -> LineSummary:
         """Return the size and times of a line."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from holdfast.backends.interface import Backend, Get, Scan
-from holdfast.backends.tables import LINES, Key
+from holdfast.backends.tables import DAMAGED_LINE, LINES, Key
 from holdfast.engine.model.scopes import GLOBAL, KINDS, Scope
 from holdfast.engine.model.scopes import MARK as STATE
 from holdfast.engine.row_format import Line, check_name
@@ -19,6 +19,8 @@ from holdfast.errors import InvalidError
 
 _PAGE = 500
 """The number of names that are read at a time."""
+
+_FORM = list(LINES.columns).index("form")
 
 MARK = "␟"
 """Separates a thread's name from a namespace; doubled where it is part of the thread's own name."""
@@ -175,7 +177,7 @@ async def count_stored(
     The limit applies only where the lines must be read: in stores that cannot count, and for kinds whose names are
     among those of others.
     """
-    totals = dict.fromkeys(map(_range_field, COUNTS), 0)
+    totals = {**dict.fromkeys(map(_range_field, COUNTS), 0), "damaged": 0}
     ranges = [each for each in name_ranges() if each[0] in set(map(_range_field, kinds))]
     if all(kind in kinds for kind in COUNTS if _range_field(kind) in set(map(_range_field, kinds))):
         counts = await backend.count_rows(
@@ -194,6 +196,7 @@ async def count_stored(
         for row in rows if limit is None else rows[: limit - read]:
             if (kind := line_kind(str(row.key[1]))) in kinds:
                 totals[_range_field(kind)] += 1
+                totals["damaged"] += row.columns[_FORM] == DAMAGED_LINE
         read += len(rows)
         if limit is not None and read > limit:
             return totals, False

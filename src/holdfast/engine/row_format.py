@@ -184,6 +184,12 @@ class LineSummary(NamedTuple):
     branches: int
     size: int
     latest: StepRef | None
+    damaged: bool = False
+
+    @classmethod
+    def of_damaged(cls, line: Line, created: int = 0) -> LineSummary:
+        """Return the summary of a line that cannot be read."""
+        return cls(line, created, created, 0, 1, 0, None, damaged=True)
 
 
 class Branch(NamedTuple):

@@ -119,12 +119,13 @@ class StepWriter:
             for request in requests:
                 if has_messages(request.line.name):
                     await self._protect_metadata(request, self._appender.protection)
-        rewrites, again = 0, False
+        rewrites, again, seen = 0, False, None
         while True:
             try:
                 return await self._queue.append(requests)
             except IdExists as exists:
-                row = exists.row
+                row, rival = exists.row, exists.rival or (again and exists.row.key != seen)
+                seen = row.key
             if len(requests) > 1:
                 raise ConflictError(
                     f"checkpoint {StepRef.of(row).id} exists already, and cannot be saved again together with others",
@@ -132,7 +133,8 @@ class StepWriter:
                     hint="Save it alone, or under another id",
                 )
             try:
-                head = await self._save_again(requests[0], self._open(requests[0].line, row), again=again)
+                old = self._open(requests[0].line, row)
+                head = await self._save_again(requests[0], old, again=again, rival=rival)
             except MissingNode:
                 # The line was rewritten meanwhile; if not, retrying will not help.
                 rewrites += 1
@@ -155,8 +157,9 @@ class StepWriter:
             request.metadata = metadata
             request.readable = readable(self._context.codec, self._context.codec.unpack(metadata))
 
-    async def _save_again(self, request: AppendRequest, old: _OldStep, *, again: bool) -> StepInfo | None:
-        """Return the step that now has the id; None if the line changed meanwhile, or a condition does not hold."""
+    async def _save_again(self, request: AppendRequest, old: _OldStep, *, again: bool, rival: bool) -> StepInfo | None:
+        """Return the step that now has the id; None if the line changed meanwhile, or a condition does not hold.
+        `ConflictError` if a rival has saved it with another content."""
         line, header = request.line, old.step.header
         if header.parents[1:]:
             request = replace(request, merged=header.parents[1:], kind=header.kind)  # a merge stays one
@@ -171,6 +174,12 @@ class StepWriter:
                     return None
             (head,) = await self._heads.describe(line, [old.point])
             return head
+        if rival or (await self._lines.find(line, request.id)).revision != old.point.revision:
+            raise ConflictError(
+                f"another writer has saved checkpoint {request.id} at the same time, with another content",
+                where=f"thread {line}",
+                hint="Read it, and save it again if yours is to replace it, or save yours under another id",
+            )
         parent = await self._parent(line, old)
         loaded = None if parent is None else await self._states.get(line, parent)
         if loaded is not None and loaded.form not in (0, info.form):

@@ -118,7 +118,8 @@ class ThreadInfo(NamedTuple):
     """A thread at a glance. `bytes` counts what its steps, nodes and large values take in the store.
 
     `kind` distinguishes agents, scopes, sessions and system lines from threads, where all are listed; `thread` is the
-    name of the line, and `name` the one that people know.
+    name of the line, and `name` the one that people know. Of a `damaged` one, nothing else is known: `verify` says what
+    is wrong with it. Damage that does not keep a thread from being listed, only `verify` finds.
     """
 
     thread: str
@@ -129,6 +130,7 @@ class ThreadInfo(NamedTuple):
     bytes: int
     latest: str | None
     kind: LineKind = "thread"
+    damaged: bool = False
 
     @property
     def name(self) -> str:
@@ -141,7 +143,8 @@ class ThreadInfo(NamedTuple):
         latest = None if summary.latest is None else summary.latest.id
         created, updated = to_datetime(summary.created), to_datetime(summary.updated)
         name = summary.line.name
-        return cls(name, created, updated, summary.steps, summary.branches, summary.size, latest, line_kind(name))
+        kind, damaged = line_kind(name), summary.damaged
+        return cls(name, created, updated, summary.steps, summary.branches, summary.size, latest, kind, damaged)
 
 
 class BranchInfo(NamedTuple):
@@ -171,7 +174,8 @@ class PendingWrite(NamedTuple):
 class StoreStats(NamedTuple):
     """Statistics of a store: its size, and how many lines of each kind the tenant has. Those of sessions are scopes.
 
-    If the store was not counted to the end, `complete` is False, and there are more than these.
+    If the store was not counted to the end, `complete` is False, and there are more than these. `damaged` says how many
+    of them a store of files or objects found damaged while it counted.
     """
 
     url: str
@@ -180,6 +184,7 @@ class StoreStats(NamedTuple):
     agents: int
     scopes: int
     system: int
+    damaged: int
     complete: bool
     cache_bytes: int
     cache_limit: int

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.repository import OpenLock as OpenLock
     from holdfast.maintenance.backup.repository import UnreadableBackup as UnreadableBackup
     from holdfast.maintenance.backup.repository_key import RepositoryKeyInfo as RepositoryKeyInfo
+    from holdfast.maintenance.backup.repository_repairer import BackupRepairReport as BackupRepairReport
+    from holdfast.maintenance.backup.repository_repairer import LostData as LostData
+    from holdfast.maintenance.backup.restore_report import CoveredSpan as CoveredSpan
     from holdfast.maintenance.backup.restore_report import RestoreAction as RestoreAction
     from holdfast.maintenance.backup.restore_report import RestoredLine as RestoredLine
     from holdfast.maintenance.backup.restore_report import RestoreReport as RestoreReport
@@ -72,7 +75,8 @@ _MODULES = {
     "holdfast.maintenance.backup.pruner": ("BackupPruneReport", "BackupVerdict"),
     "holdfast.maintenance.backup.repository": ("OpenLock", "UnreadableBackup"),
     "holdfast.maintenance.backup.repository_key": ("RepositoryKeyInfo",),
-    "holdfast.maintenance.backup.restore_report": ("RestoreAction", "RestoredLine", "RestoreReport"),
+    "holdfast.maintenance.backup.repository_repairer": ("BackupRepairReport", "LostData"),
+    "holdfast.maintenance.backup.restore_report": ("CoveredSpan", "RestoreAction", "RestoredLine", "RestoreReport"),
     "holdfast.maintenance.doctor.result": ("CheckLevel", "CheckResult"),
     "holdfast.maintenance.erasure.eraser": ("ErasureReport",),
     "holdfast.maintenance.archive.subject_export": ("SubjectExportReport",),

@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from holdfast.store.auto_checkpoint import OnEvent as OnEvent
     from holdfast.store.auto_checkpoint import PolicyContext as PolicyContext
     from holdfast.store.auto_checkpoint import SavePolicy as SavePolicy
+    from holdfast.store.backup_records import BackupChange as BackupChange
+    from holdfast.store.backup_records import BackupInfo as BackupInfo
+    from holdfast.store.backup_records import BackupLine as BackupLine
     from holdfast.store.backups import AsyncBackups as AsyncBackups
-    from holdfast.store.backups import BackupChange as BackupChange
-    from holdfast.store.backups import BackupInfo as BackupInfo
-    from holdfast.store.backups import BackupLine as BackupLine
     from holdfast.store.backups import BackupOperations as BackupOperations
     from holdfast.store.backups import Backups as Backups
     from holdfast.store.call_values import ARGUMENTS as ARGUMENTS
@@ -160,11 +160,9 @@ _MODULES = {
         "PolicyContext",
         "SavePolicy",
     ),
+    "holdfast.store.backup_records": ("BackupChange", "BackupInfo", "BackupLine"),
     "holdfast.store.backups": (
         "AsyncBackups",
-        "BackupChange",
-        "BackupInfo",
-        "BackupLine",
         "BackupOperations",
         "Backups",
     ),

@@ -7,14 +7,16 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, line_name, select_lines, short_name
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
-from holdfast.errors import ConfigError, DeniedError, InvalidError
+from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.handle import StoreHandle, owner_handle
+from holdfast.store.backup_records import BackupChange, BackupInfo, BackupLine
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds, parse_time
 
 if TYPE_CHECKING:
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.pruner import BackupPruneReport
     from holdfast.maintenance.backup.recovery_point import RecoveryPoint
     from holdfast.maintenance.backup.repository import Backup, Repository
-    from holdfast.maintenance.backup.repository_key import RepositoryKey, RepositoryKeyInfo
-    from holdfast.maintenance.backup.restore_report import RestoreReport, Selection
+    from holdfast.maintenance.backup.repository_key import RepositoryKeyInfo
+    from holdfast.maintenance.backup.repository_repairer import BackupRepairReport
+    from holdfast.maintenance.backup.restore_report import CoveredSpan, RestoreReport, Selection
     from holdfast.maintenance.jobs.job import Job
     from holdfast.maintenance.jobs.types import JobHost
     from holdfast.maintenance.retention import Retention, RetentionRules
@@ -38,46 +41,6 @@ Opened = TypeVar("Opened")
 """The kind of store that a backup is opened as."""
 
 _ID = re.compile(r"latest|[0-9]{1,10}|[0-9a-f]{4,32}\.[0-9]{1,10}")
-
-
-class BackupInfo(NamedTuple):
-    """A backup: its id; the store; its number among those of the store; the moment of it; the number of lines; the
-    bytes that it added to the repository, and those that it needs there; how long it took; why it was made; and the
-    names of damaged lines, of which it has the last readable state, if any."""
-
-    id: str
-    store: str
-    number: int
-    time: datetime
-    lines: int
-    added: int
-    bytes: int
-    seconds: float
-    reason: str
-    url: str
-    damaged: tuple[str, ...]
-
-
-class BackupLine(NamedTuple):
-    """A thread or another line in a backup: its tenant, kind and name, the number of its steps, and the bytes of its
-    rows."""
-
-    tenant: str
-    kind: str
-    name: str
-    steps: int
-    bytes: int
-
-
-class BackupChange(NamedTuple):
-    """A difference between two backups: `added`, `removed` or `changed`, and the numbers of steps of both."""
-
-    change: str
-    tenant: str
-    kind: str
-    name: str
-    before: int
-    after: int
 
 
 class BackupOperations(Generic[Opened]):
@@ -120,6 +83,7 @@ class BackupOperations(Generic[Opened]):
         that this store remembers is not there any more, it raises `CorruptError`, unless with `accept_loss`.
         """
         from holdfast.maintenance.backup.creator import BackupCreator
+        from holdfast.maintenance.backup.reasons import seal_reason
 
         check_name(reason, "reason")
         async with self._open(create=True) as repository:
@@ -131,14 +95,26 @@ class BackupOperations(Generic[Opened]):
                 self._handle.tenant,
                 accept_loss=accept_loss,
             )
-            return _info(await creator.create(reason))
+            engine, tenant = self._handle.engine, self._handle.tenant
+            return await self._info(await creator.create(await seal_reason(engine, tenant, reason)))
 
     @sync_and_async
     async def list(self, *, store: str | None = None) -> Sequence[BackupInfo]:
         """List the backups in the repository, of all stores or of one by the beginning of its id, the oldest first."""
         async with self._open() as repository:
             chosen = None if store is None else await repository.pick_store(store)
-            return [_info(each) for each in await repository.backups(chosen)]
+            return [await self._info(each) for each in await repository.backups(chosen)]
+
+    @sync_and_async
+    async def covered(self, *, store: str | None = None) -> CoveredSpan | None:
+        """Return the first and the last moment to which the store can be restored; None if there are no backups."""
+        from holdfast.maintenance.backup.recovery_point import covered_span
+
+        async with self._open() as repository:
+            if not await repository.stores():
+                return None
+            chosen = await repository.pick_store(await self._own_store(repository, store))
+            return await covered_span(repository, chosen)
 
     @sync_and_async
     async def show(
@@ -158,7 +134,7 @@ class BackupOperations(Generic[Opened]):
                 for entry in await self._entries(repository, found)
                 if entry.columns
             ]
-            return _info(found), lines
+            return await self._info(found), lines
 
     @sync_and_async
     async def diff(
@@ -194,13 +170,34 @@ class BackupOperations(Generic[Opened]):
         With a `level`, as that of `maintenance.verify`, every line is verified, too, as if it were restored.
         """
         from holdfast.maintenance.backup.checker import RepositoryChecker
+        from holdfast.maintenance.backup.records import record_damage
         from holdfast.maintenance.verify.verifier import level_of
 
         async with self._open() as repository:
             only = None if backup is None else await self._find(repository, backup, store)
             checker = RepositoryChecker(repository, self._handle.engine, progress)
             chosen = None if store is None else await repository.pick_store(store)
-            return await checker.check(chosen, only, None if level is None else level_of(level), self._handle.tenant)
+            report = await checker.check(chosen, only, None if level is None else level_of(level), self._handle.tenant)
+            if not report.ok:
+                await record_damage(repository, report.findings[0].what, self._handle.now())
+            return report
+
+    @sync_and_async
+    async def repair(self, *, dry_run: bool = False) -> BackupRepairReport:
+        """Repair the repository: rebuild what is damaged from its copies, from what is intact of it, and from this
+        store; drop what is lost, and list it; and then make a backup, if there are some of this store here.
+
+        Threads that are lost in older backups are named in the report, and by `verify` from then on; a `restore` of
+        them needs `skip_damaged`. With `dry_run` nothing changes. `DeniedError` if the repository is frozen.
+        """
+        from holdfast.maintenance.backup.repository_repairer import RepositoryRepairer
+
+        async with self._open() as repository:
+            repairer = RepositoryRepairer(repository, self._handle.engine, self._handle.now(), dry_run=dry_run)
+            report = await repairer.repair_and_back_up(self._tenant(None), self._handle.tenant)
+            if report.is_changed and not dry_run:
+                await self._record(repository, "repair-backups", {"lost": len(report.lost), "backup": report.backup})
+            return report
 
     @sync_and_async
     async def restore(
@@ -214,6 +211,7 @@ class BackupOperations(Generic[Opened]):
         as_thread: str | None = None,
         in_place: bool = False,
         skip_damaged: bool = False,
+        exact: bool = False,
         store: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
@@ -224,6 +222,11 @@ class BackupOperations(Generic[Opened]):
         as it was then: the order of commits decides, and what was saved together is there with all its parts, or with
         none. One thread can be restored as it was `at` a checkpoint, a tag or a time of it, and under another name,
         `as_thread`.
+
+        At a time, what was pruned before returns if a backup has it. Where the backups do not know the state that a
+        thread had then, since it was pruned or deleted before one was made, it is restored as of the last moment before
+        that they know: the report names it, and is not `exact`. With `exact`, that raises `NotFoundError`, and nothing
+        is restored. So does a time after the last backup; `covered` returns the last one.
 
         All of it appears at once, or not at all. If a thread has checkpoints here that the backup does not have, it
         raises `ConflictError`; with `in_place` they stay on their branch, and HEAD is switched to a branch that starts
@@ -252,6 +255,7 @@ class BackupOperations(Generic[Opened]):
                 in_place=in_place,
                 dry_run=dry_run,
                 skip_damaged=skip_damaged,
+                exact=exact,
             )
             if in_place and not dry_run:
                 await self._record(repository, "restore-in-place", {"backup": report.backup})
@@ -293,6 +297,7 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance import retention
         from holdfast.maintenance.backup.holds import holds_of_store
         from holdfast.maintenance.backup.pruner import RepositoryPruner, check_policy, record_prune
+        from holdfast.maintenance.backup.reasons import open_reason
         from holdfast.maintenance.backup.store_record import record_size
 
         chosen = check_policy(retention.policy_of(policy, rules))
@@ -304,6 +309,7 @@ class BackupOperations(Generic[Opened]):
                 now=self._handle.now(),
                 holds=await holds_of_store(self._handle.engine, self._handle.tenant),
                 max_unused=max_unused,
+                open_reason=partial(open_reason, self._handle.engine, self._handle.tenant),
             )
             report = await pruner.prune(chosen, picked, break_locks=break_locks, dry_run=dry_run)
             await record_prune(self._handle.engine, self._handle.tenant, repository, report)
@@ -335,11 +341,13 @@ class BackupOperations(Generic[Opened]):
     async def pin(self, backup: str | datetime, *, store: str | None = None, reason: str = "") -> None:
         """Protect a backup from pruning."""
         from holdfast.maintenance.backup import records
+        from holdfast.maintenance.backup.reasons import seal_reason
 
         check_name(reason, "reason")
         async with self._open() as repository:
             found = await self._find(repository, backup, store)
-            await records.pin(repository, found, reason, self._handle.now())
+            sealed = await seal_reason(self._handle.engine, self._handle.tenant, reason)
+            await records.pin(repository, found, sealed, self._handle.now())
             await self._record(repository, "pin-backup", {"backup": found.id, "reason": reason})
 
     @sync_and_async
@@ -406,10 +414,10 @@ class BackupOperations(Generic[Opened]):
         `keys` is a provider, or its name: `file:/path`, `passphrase:/path`, `environment:NAME`.
         """
         from holdfast.maintenance.backup import records
-        from holdfast.maintenance.backup.repository_key import provider_of
+        from holdfast.maintenance.backup.repository_key import provider_of, require_key
 
         async with self._open() as repository:
-            key = _require_key(repository)
+            key = require_key(repository)
             master, name = await key.wrap(repository.storage, repository.info, provider_of(keys))
             await records.notice(repository, [name], self._handle.now())
             await self._record(repository, "add-backup-key", {"key": master})
@@ -418,10 +426,10 @@ class BackupOperations(Generic[Opened]):
     @sync_and_async
     async def keys(self) -> Sequence[RepositoryKeyInfo]:
         """List the master keys that open the repository."""
-        from holdfast.maintenance.backup.repository_key import list_keys
+        from holdfast.maintenance.backup.repository_key import list_keys, require_key
 
         async with self._open() as repository:
-            _require_key(repository)
+            require_key(repository)
             return await list_keys(repository.storage, repository.info)
 
     @sync_and_async
@@ -433,10 +441,10 @@ class BackupOperations(Generic[Opened]):
         theft, start another repository.
         """
         from holdfast.maintenance.backup import records
-        from holdfast.maintenance.backup.repository_key import list_keys
+        from holdfast.maintenance.backup.repository_key import list_keys, require_key
 
         async with self._open() as repository:
-            _require_key(repository)
+            require_key(repository)
             await records.check_frozen(repository)
             found = await list_keys(repository.storage, repository.info)
             names = [each.name for each in found if each.master == id]
@@ -446,6 +454,24 @@ class BackupOperations(Generic[Opened]):
             if names:
                 await self._record(repository, "remove-backup-key", {"key": id})
             return bool(names)
+
+    async def _info(self, backup: Backup) -> BackupInfo:
+        from holdfast.maintenance.backup.reasons import open_reason
+
+        manifest = backup.manifest
+        return BackupInfo(
+            backup.id,
+            manifest.store,
+            manifest.number,
+            to_datetime(manifest.time),
+            manifest.lines,
+            manifest.added + backup.size,
+            manifest.needed + backup.size,
+            manifest.seconds,
+            await open_reason(self._handle.engine, self._handle.tenant, manifest.reason),
+            manifest.url,
+            tuple(short_name(each.name) for each in manifest.damaged),
+        )
 
     async def _open_backup(self, backup: str | datetime, store: str | None) -> Engine:
         from holdfast.maintenance.backup.reader import BackupBackend
@@ -531,34 +557,6 @@ class BackupOperations(Generic[Opened]):
         if tenants == "all" and own:
             raise InvalidError("the store was opened for one tenant", hint="Open it without a tenant")
         return own if tenants == "own" or own else None
-
-
-def _require_key(repository: Repository) -> RepositoryKey:
-    if repository.key is None:
-        raise ConfigError(
-            "the repository is not encrypted",
-            where=repository.where,
-            hint="Start another repository, which is encrypted from its first backup on",
-            code="not-encrypted",
-        )
-    return repository.key
-
-
-def _info(backup: Backup) -> BackupInfo:
-    manifest = backup.manifest
-    return BackupInfo(
-        backup.id,
-        manifest.store,
-        manifest.number,
-        to_datetime(manifest.time),
-        manifest.lines,
-        manifest.added + backup.size,
-        manifest.needed + backup.size,
-        manifest.seconds,
-        manifest.reason,
-        manifest.url,
-        tuple(short_name(each.name) for each in manifest.damaged),
-    )
 
 
 class Backups(SyncApi, BackupOperations[Opened]):

@@ -12,9 +12,9 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.namespaces import ALL_KINDS, LineKind, LineKinds, is_thread, line_name, root_of, select_lines
-from holdfast.engine.row_format import Line, check_name
+from holdfast.engine.row_format import Line, LineSummary, check_name
 from holdfast.engine.types import ThreadInfo
-from holdfast.errors import NotFoundError
+from holdfast.errors import CorruptError, NotFoundError
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.handle import HasHandle, StoreHandle, owner_handle
 from holdfast.time_parser import Duration
@@ -291,8 +291,9 @@ class MaintenanceOperations:
         """
         engine = self._handle.engine
         lines = await engine.lines.of_threads(self._handle.tenant, [self._line(each).name for each in threads])
-        await require_no_hold(engine.context.backend, lines)
-        deleted = [ThreadInfo.of(await engine.lines.summary(line)) for line in lines]
+        with suppress(CorruptError):  # what is left of a damaged thread is checked when it is deleted
+            await require_no_hold(engine.context.backend, lines)
+        deleted = [ThreadInfo.of(await self._describe(line)) for line in lines]
         hooks, roots = engine.hooks, list(dict.fromkeys(map(root_of, lines)))
         if hooks is None and not dry_run:
             await engine.lines.delete(*lines, apply=recorded(engine, roots, "delete"))
@@ -301,6 +302,13 @@ class MaintenanceOperations:
                 family = [line for line in lines if root_of(line) == root]
                 await hooks.delete(root, partial(engine.lines.delete, *family, apply=recorded(engine, root, "delete")))
         return deleted
+
+    async def _describe(self, line: Line) -> LineSummary:
+        """Return the size and times of a line, which may be damaged."""
+        try:
+            return await self._handle.engine.lines.summary(line)
+        except CorruptError:
+            return LineSummary.of_damaged(line)
 
     @sync_and_async
     async def set_quota(

@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.conformance.rows import row_of, step
+from holdfast.backends.conformance.suite import WrapperConformance
 from holdfast.backends.interface import Backend, Create, Delete, Expect, Get, Put, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import backend_for
@@ -26,7 +27,6 @@ from holdfast.backends.wrappers.cache_storage import MemoryCacheStorage
 from holdfast.errors import TransientError, UnavailableError
 from holdfast.testing import Stores, SyncConformance
 from tests import servers
-from tests.backends.daily_conformance import WrappedConformance
 from tests.backends.wrappers.pairs import Clock, Held
 from tests.support.counting import CountingBackend
 from tests.support.faults import Fault, Faults, acknowledgement_lost
@@ -408,7 +408,8 @@ def test_stores_that_share_a_room_are_apart(tmp_path: Path, monkeypatch: pytest.
         run(store.close())
 
 
-class TestCacheInRedis(WrappedConformance):
+@pytest.mark.nightly  # by day, a cache in memory passes the suite, and test_redis_cache has the storage
+class TestCacheInRedis(WrapperConformance):
     @pytest.fixture
     def stores(self, shared_url: str) -> Stores:
         return Stores(shared_url)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.backends.conformance.suite import WrapperConformance
 from holdfast.backends.urls import compose
 from holdfast.testing import Stores, SyncConformance
-from tests.backends.daily_conformance import WrappedConformance
 from tests.backends.wrappers.pairs import Restless, sqlite
 
 
-class TestCache(WrappedConformance):
+class TestCache(WrapperConformance):
     lacks = frozenset({"fresh"})
 
     @pytest.fixture
@@ -28,7 +28,7 @@ class TestCacheInFull(SyncConformance):
 
 @pytest.mark.nightly
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
-class TestNested(WrappedConformance):
+class TestNested(WrapperConformance):
     lacks = frozenset({"fresh"})
 
     @pytest.fixture
@@ -44,7 +44,8 @@ class TestNestedInFull(SyncConformance):
     stores = TestNested.stores
 
 
-class TestBehind(WrappedConformance):
+@pytest.mark.nightly  # by day, a mirror is the same pair that waits for the copy; test_behind has what differs
+class TestBehind(WrapperConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         return Stores(compose("write-behind", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy")))
@@ -55,7 +56,7 @@ class TestBehindInFull(SyncConformance):
     stores = TestBehind.stores
 
 
-class TestMirror(WrappedConformance):
+class TestMirror(WrapperConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         return Stores(compose("mirror", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy"), patience=30))
@@ -66,7 +67,7 @@ class TestMirrorInFull(SyncConformance):
     stores = TestMirror.stores
 
 
-class TestTiers(WrappedConformance):
+class TestTiers(WrapperConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         url = compose("tiered", hot=sqlite(tmp_path), cold=sqlite(tmp_path, "cold"), after=0, keep=0)
@@ -80,7 +81,7 @@ class TestTiersInFull(SyncConformance):
 
 @pytest.mark.nightly
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
-class TestTiersInMemory(WrappedConformance):
+class TestTiersInMemory(WrapperConformance):
     lacks = frozenset({"durable", "shared", "times"})
 
     @pytest.fixture

@@ -18,6 +18,7 @@ from holdfast.backends.wrappers.replica_pair import attach, read_cursor, read_id
 from holdfast.backends.wrappers.tiering import _attach
 from tests.backends.wrappers.pairs import contents, opened, paired, settled, sqlite
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
+from tests.support.nightly import mostly_nightly
 
 CHILD = """
 import sys
@@ -39,7 +40,7 @@ for url in sys.stdin:
 PARTS = {"write-behind": ("local", "remote"), "mirror": ("local", "remote"), "tiered": ("hot", "cold")}
 
 
-@pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.parametrize("kind", mostly_nightly(PARTS, daily=["mirror"]))
 def test_processes_that_open_a_new_pair_at_once(tmp_path: Path, kind: str) -> None:
     command = [sys.executable, "-c", CHILD]
     children = [

@@ -30,6 +30,7 @@ from holdfast.errors import ConfigError, CorruptError, HoldfastError, OutcomeUnk
 from holdfast.store import Store
 from tests.backends.wrappers.pairs import Held, contents, contents_at, files, opened, pair_url, paired, settled, until
 from tests.support.faults import Faults
+from tests.support.nightly import mostly_nightly
 
 STEPS_SAVED = 70
 """Two folds, and some steps since."""
@@ -201,7 +202,7 @@ def test_a_lost_body_of_a_cold_mirror(tmp_path: Path) -> None:
         assert store.status()["cold_healed"] != 0
 
 
-@pytest.mark.parametrize("kind", ["mirror", "write-behind"])
+@pytest.mark.parametrize("kind", mostly_nightly(["mirror", "write-behind"], daily=["mirror"]))
 @pytest.mark.parametrize("side", [0, 1], ids=["local", "remote"])
 def test_a_repair_restores_every_lost_row(tmp_path: Path, kind: str, side: int) -> None:
     """Also those that nothing refers to; and the pair still works afterwards."""

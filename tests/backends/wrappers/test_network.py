@@ -44,7 +44,7 @@ def look(url: str) -> None:
     ("kind", "remote"),
     [
         ("write-behind", "postgresql"),
-        ("mirror", "redis"),
+        pytest.param("mirror", "redis", marks=pytest.mark.nightly),
         pytest.param("mirror", "mongodb", marks=pytest.mark.nightly),
         pytest.param("write-behind", "mongodb", marks=pytest.mark.nightly),
         pytest.param("write-behind", "redis", marks=pytest.mark.nightly),
@@ -66,7 +66,7 @@ def test_a_copy_on_a_server(tmp_path: Path, kind: str, remote: str) -> None:
 
 @pytest.mark.parametrize(
     ("hot", "cold"),
-    [("postgresql", "file"), ("mongodb", "redis"), pytest.param("redis", "file", marks=pytest.mark.nightly)],
+    mostly_nightly([("postgresql", "file"), ("mongodb", "redis"), ("redis", "file")], daily=[("mongodb", "redis")]),
 )
 def test_a_hot_store_on_a_server(tmp_path: Path, hot: str, cold: str) -> None:
     far = servers.redis() if cold == "redis" else f"file://{tmp_path}/cold"

@@ -41,7 +41,7 @@ from holdfast.engine.model.workspace import Workspace
 from holdfast.errors import CorruptError, TooDeepError, TooLargeError
 from tests.engine.model.histories import codec, drive, edited_state, histories, states
 from tests.support.cases import case
-from tests.support.nightly import examples
+from tests.support.nightly import examples, mostly_nightly
 
 
 class Line:
@@ -237,7 +237,9 @@ def test_folded_values_of_another_kind_now() -> None:
         line.tail.clear()
 
 
-@pytest.mark.parametrize(("size", "seed"), [(0, 1), (200, 2), (3000, 3), (20_000, 4)])
+@pytest.mark.parametrize(
+    ("size", "seed"), mostly_nightly([(0, 1), (200, 2), (3000, 3), (20_000, 4)], daily=[(0, 1), (3000, 3)])
+)
 def test_many_random_edits_keep_trees_in_shape(size: int, seed: int) -> None:
     chance = random.Random(seed)
     line = Line()

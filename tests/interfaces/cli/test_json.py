@@ -213,6 +213,7 @@ backup diff 1 -r repository
 backup verify -r repository
 backup restore latest t1 --dry-run -r repository
 backup drill -r repository
+backup repair -r repository
 backup prune --keep-last 1 --dry-run -r repository
 backup pin 1 -r repository
 backup freeze -r repository

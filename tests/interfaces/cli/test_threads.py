@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast import PersistentAgent
+from holdfast.interfaces.cli.exit_codes import INTEGRITY
+from tests.damaged import flipped
 from tests.interfaces.cli import kit
 
 Hf = Callable[..., kit.Result]
@@ -159,3 +162,29 @@ def test_similar_names_are_suggested(url: str, hf: Hf, subtests: pytest.Subtests
             assert found.code == 3
             assert f"Did you mean {name}?" in found.err
     assert "Did you mean" not in hf("log", "quite-another").err
+
+
+def test_a_damaged_thread_is_named_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    url = (tmp_path / "store").as_uri()
+    with holdfast.open(url) as store:
+        for thread in ("a", "b"):
+            store.put(thread, {"n": 1})
+    assert kit.run("threads", store=url).code == kit.run("stats", store=url).code == 0
+    (first,) = (tmp_path / "store").rglob("line=b/birth")
+    first.write_bytes(flipped(first.read_bytes(), 60))
+    listed = kit.run("threads", store=url)
+    assert listed.code == INTEGRITY
+    assert listed.lines[2].split() == ["b", "damaged"]
+    assert "damaged: b" in listed.err
+    as_json = kit.run("threads", "--json", store=url)
+    assert [(each["thread"], each["damaged"]) for each in as_json.records] == [("a", False), ("b", True)]
+    assert as_json.error["exit_code"] == INTEGRITY
+    for options in ((), ("--all",)):
+        counted = kit.run("stats", "--json", *options, store=url)
+        assert counted.code == INTEGRITY
+        assert (counted.records[0]["threads"], counted.records[0]["damaged"]) == (2, 1)
+    assert kit.run("export", tmp_path / "all.hfx", store=url).code == INTEGRITY
+    assert kit.run("copy", f"{tmp_path}/copy.db", store=url).code == INTEGRITY
+    assert kit.run("backup", "create", "-r", tmp_path / "repository", store=url).code == INTEGRITY
+    assert kit.run("delete", "b", "--yes", store=url).code == 0
+    assert kit.run("threads", "--names", store=url).lines == ["a"]

@@ -107,6 +107,8 @@ def test_records_are_changed(records: ServedStore) -> None:
     assert records.change("POST", "/backups/nightly", {"reason": "before"}).json["reason"] == "before"
     drill = records.change("POST", "/backups/nightly/drills")
     assert (drill.status, drill.json["ok"]) == (201, True), drill.text
+    repair = records.change("POST", "/backups/nightly/repairs")
+    assert (repair.status, repair.json["rebuilt"], repair.json["lost"]) == (201, [], []), repair.text
     before = len(records.store.keys.list())
     assert records.change("POST", "/keys/rotations").json["state"] == "active"
     assert len(records.store.keys.list()) > before

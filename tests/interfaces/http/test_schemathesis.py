@@ -62,7 +62,7 @@ DAILY = [
 """Some of each kind. All of them take longer than the ordinary run can, and longer to collect."""
 
 
-@(SCHEMA if by_night() else SCHEMA.include(operation_id=DAILY)).parametrize()
+@(SCHEMA if by_night() else SCHEMA.include(operation_id=DAILY)).parametrize()  # type: ignore[untyped-decorator]
 @settings(max_examples=by_day(100, 2), suppress_health_check=list(HealthCheck))
 def test_answers_are_as_the_document_says(case: Any, changing: ServedStore) -> None:
     send(case, changing)

@@ -45,6 +45,7 @@ ELSEWHERE = {
     ("DELETE", "/api/v1/agents/{id}/timers/{name}"),
     ("POST", "/api/v1/backups/{name}"),
     ("POST", "/api/v1/backups/{name}/drills"),
+    ("POST", "/api/v1/backups/{name}/repairs"),
     ("POST", "/api/v1/hooks/executions/{reference}/replays"),
     ("POST", "/api/v1/jobs/{name}/runs"),
     ("PUT", "/api/v1/jobs/{name}/pause"),

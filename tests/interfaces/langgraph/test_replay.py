@@ -97,7 +97,8 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", mostly_nightly(CHANGES, daily=["prompt"]))
+@pytest.mark.nightly  # by day, the guide changes a prompt
+@pytest.mark.parametrize("change", CHANGES)
 def test_the_first_divergence_is_reported(short: Store, change: str, tmp_path: Path, monkeypatch: Any) -> None:
     kind, task, text = CHANGES[change]
     monkeypatch.chdir(tmp_path)
@@ -111,6 +112,7 @@ def test_the_first_divergence_is_reported(short: Store, change: str, tmp_path: P
     assert caught.value.code == "replay-diverged"
 
 
+@pytest.mark.nightly  # by day, the guide does
 def test_a_changed_result_diverges_at_its_step(short: Store) -> None:
     report = replay.run(short, GRAPH, thread="chat", changes={"9:tools#0": "nothing"})
     assert report.divergence is not None

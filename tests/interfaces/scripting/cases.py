@@ -512,10 +512,12 @@ store.put("chat", {"messages": ["later"]}).kind
 copies.create().number
 copies.list()[0].reason
 copies.list(store="nothing") # no-backup
+covered = copies.covered()
 copies.show("1")[0].number
 copies.diff("1", "2")[0].name
 copies.verify().findings
 copies.drill().findings
+copies.repair(dry_run=True).rebuilt
 copies.restore("1", threads=["chat"], as_thread="old-chat").dry_run
 store.get("old-chat").state
 copies.restore("99") # no-backup

@@ -63,3 +63,22 @@ def test_damage_in_one_place_leaves_the_rest_of_the_overview(tmp_path: Path, mon
         assert "Jobs cannot be read" in page.text
         assert "/threads/chat" in page.text
         assert served.request("GET", "/health/ready", token=None).status == 503
+
+
+def test_the_list_of_threads_marks_a_damaged_one(tmp_path: Path) -> None:
+    url = (tmp_path / "store").as_uri()
+    with holdfast.open(url) as store:
+        store.put("chat", {"n": 1})
+        store.put("other", {"n": 1})
+    (first,) = (tmp_path / "store").rglob("line=chat/birth")
+    with holdfast.open(url) as store, ServedStore(store, page_routes) as served:
+        assert "damaged" not in get(served, "/threads").text
+    first.write_bytes(flipped(first.read_bytes(), 60))
+    with holdfast.open(url) as store, ServedStore(store, page_routes) as served:
+        assert (
+            'href="/threads/chat">chat</a></th><td class="num"><span class="chip bad">damaged'
+            in get(served, "/threads").text
+        )
+        listed = served.request("GET", "/api/v1/threads").json["items"]
+        assert [(each["thread"], each["damaged"]) for each in listed] == [("chat", True), ("other", False)]
+        assert served.request("GET", "/api/v1/stats").json["damaged"] == 1

@@ -11,6 +11,7 @@ import holdfast
 from holdfast.errors import DeniedError
 from holdfast.store.store import Store
 from tests.security.erasure.people import few_states, found_in, opened_rows, plant, plant_few
+from tests.support.nightly import mostly_nightly
 
 
 def _copy_one(source: Store, target: Store, _: Path) -> None:
@@ -64,7 +65,7 @@ def test_an_import_of_everything_from_another_store_does_not_erase_here(tmp_path
         assert new.import_(tmp_path / "chat.jsonl").threads == ()
 
 
-@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("recorded", mostly_nightly([False, True], daily=[True]))
 def test_an_older_copy_loses_it_too(recorded: bool, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     with holdfast.open(tmp_path / "a.db") as store:

@@ -442,6 +442,7 @@ class AgentPersister:
         """Merge another's save with what was to be saved, by the agent's policy; otherwise raise the conflict."""
         how, base, line = self.options.on_conflict, self.point, self.line
         newest = await line.latest_step()
+        await line.check_restored(base, conflict)
         if how == "raise" or base is None or newest is None or newest.id == base.id:
             raise conflict
         await line.allow("read")

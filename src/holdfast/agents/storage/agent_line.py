@@ -20,6 +20,7 @@ from holdfast.engine import trace_context, validation
 from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.branch_graph import BranchGraph
 from holdfast.engine.events import Event
+from holdfast.engine.generations import restored_error
 from holdfast.engine.guard import Action, Permit, Preconditions, both_preconditions
 from holdfast.engine.lines import ROOT
 from holdfast.engine.model.missing import MISSING
@@ -296,6 +297,14 @@ class AgentLine:
                 raise
             raise self.conflict_error() from error
         return [head.point for head in heads]
+
+    async def check_restored(self, base: StepRef | None, conflict: ConflictError) -> None:
+        """Raise if a save had a conflict because the agent was restored in place after the step that it follows."""
+        if conflict.code == "store-restored":
+            raise conflict
+        generations = self.handle.engine.lines.generations
+        if base is not None and await generations.is_restored_after(self.line, base.time):
+            raise restored_error(self.where) from conflict
 
     def conflict_error(self) -> ConflictError:
         """Build the error for a save that another one preceded."""

@@ -10,6 +10,9 @@ from holdfast.backends.conformance.rows import column, row_of, step
 from holdfast.backends.interface import ColumnHint, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import BRANCHES, EVENTS, LINES, NODES, REFS, STEPS, TIME, WRITES, Key, Scalar
 
+MANY = 5000
+"""The number of rows that are read by their keys at once."""
+
 GRID = [step(seq, branch=branch) for branch in range(3) for seq in range(5)]
 """Three branches of five steps."""
 
@@ -101,7 +104,7 @@ class Reads(Suite):
         assert store.read(Get(STEPS, [GRID[2].key, GRID[2].key])) == [[GRID[2]]]
 
     def test_get_of_thousands(self, plain: Driven) -> None:
-        rows = [row_of(NODES, "tenant", "line", 0, n.to_bytes(4), body=b"%d" % n) for n in range(5000)]
+        rows = [row_of(NODES, "tenant", "line", 0, n.to_bytes(4), body=b"%d" % n) for n in range(MANY)]
         plain.fill(NODES, rows)
         (found,) = plain.read(Get(NODES, [row.key for row in rows]))
         assert same(sorted(found), rows)

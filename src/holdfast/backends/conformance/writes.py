@@ -9,6 +9,9 @@ from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.tables import BRANCHES, LINES, NODES, STEPS, Scalar
 
+MANY = 4000
+"""The number of rows of a large batch."""
+
 OLD = step(0, id="old", time=1, body=b"old")
 NEW = step(0, id="new", time=2, body=b"new")
 ABSENT = ("tenant", "line", 0, 99)
@@ -176,8 +179,8 @@ class Writes(Suite):
     # Many and large
 
     def test_a_batch_of_thousands(self, plain: Driven) -> None:
-        rows = [step(seq, id=f"{seq:06}", body=b"%d" % seq) for seq in range(4000)]
-        assert plain.apply(*put_steps(rows), Create(STEPS, rows[17])) == 4000
+        rows = [step(seq, id=f"{seq:06}", body=b"%d" % seq) for seq in range(MANY)]
+        assert plain.apply(*put_steps(rows), Create(STEPS, rows[17])) == MANY
         assert len(plain.scan(STEPS)) == 0
         assert plain.apply(*(Create(STEPS, row) for row in rows)) is None
         assert same(plain.scan(STEPS, ("tenant", "line")), rows)

@@ -10,17 +10,19 @@ from typing import TypeVar
 from holdfast.backends.async_backend import PACE, LoopBackend, LoopTask, ServerInterrupted
 from holdfast.backends.distribution import Distribution
 from holdfast.backends.interface import Batch, Capabilities, Changes, Query, Row
+from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.change_finder import ChangeFinder, parse_since
 from holdfast.backends.object_store.formats import check_values
 from holdfast.backends.object_store.garbage_collection import GarbageCollector
 from holdfast.backends.object_store.object_storage import ObjectStorage, RetryingStorage, deadline_in
 from holdfast.backends.object_store.query import QueryRunner
 from holdfast.backends.object_store.rebuild import RebuiltShard, ShardRebuild
-from holdfast.backends.object_store.salvage import SalvagedShard
+from holdfast.backends.object_store.salvage import FIRST_ENTRY, SalvagedShard
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.transactions import ShardTransactions, find_shards
 from holdfast.backends.object_store.writer import ShardQueues
 from holdfast.backends.runtime.group_queue import batch_weight
+from holdfast.backends.runtime.loop_thread import notice_error
 from holdfast.errors import InvalidError, UnavailableError
 
 T = TypeVar("T")
@@ -108,6 +110,14 @@ class ObjectStoreBackend(LoopBackend):
         """Rebuild a damaged shard from what is intact. Its objects are copied first."""
         return await self._run_once(lambda: self._opened().rebuild.rebuild(shard, stamp))
 
+    async def rebuild_line(self, tenant: str, line: str) -> bool:
+        shard = object_names.folder((tenant, line))
+        lost = (await self.salvage(shard)).lost
+        if set(lost) - {FIRST_ENTRY}:
+            return False  # it may have been a hold: that is never in the entry that creates a line
+        await self.rebuild(shard, "")
+        return True
+
     async def status(self) -> dict[str, int | float | str]:
         counts = await self._run_in_loop(self._request_counts)
         return {f"requests_{kind}": count for kind, count in sorted(counts.items())}
@@ -156,13 +166,9 @@ class ObjectStoreBackend(LoopBackend):
         task = asyncio.ensure_future(self._apply_to_shards(opened, batch))
         opened.pending.add(task)
         task.add_done_callback(opened.pending.discard)
-        try:
-            # It may wait for other batches, each of which has as much time.
-            done, _ = await asyncio.wait([task], timeout=self._timeout + batch_weight(batch) / PACE)
-        finally:
-            if not task.done():
-                # Nobody waits for its result any more; asyncio would log an error as one that got lost.
-                task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        task.add_done_callback(notice_error)
+        # It may wait for other batches, each of which has as much time.
+        done, _ = await asyncio.wait([task], timeout=self._timeout + batch_weight(batch) / PACE)
         if not done:
             raise self._give_up_error("no answer came", sent=True)
         return task.result()

@@ -82,7 +82,8 @@ class ShardRebuild:
             return await self._salvager.salvage(shard)
 
     async def rebuild(self, shard: str, stamp: str) -> RebuiltShard:
-        """Rebuild a shard. Raises `ConflictError` if another process does so, or keeps writing."""
+        """Rebuild a shard, and keep copies of its objects under a stamp, if it is not empty. Raises `ConflictError` if
+        another process rebuilds it, or keeps writing."""
         for _ in range(_ATTEMPTS):
             with deadline_in(self._timeout):
                 objects = await self._salvager.read_objects(shard)
@@ -90,7 +91,7 @@ class ShardRebuild:
                 if last:
                     await self._abort(last, stamp)
                 salvaged = salvage_shard(shard, objects, await self._salvager.read_decisions(shard, objects))
-            for name, data in objects.items():
+            for name, data in objects.items() if stamp else ():
                 with deadline_in(self._timeout):
                     await self._storage.create(f"{DAMAGED_FOLDER}/{stamp}/{name}", data)
             with deadline_in(self._timeout):
@@ -108,7 +109,8 @@ class ShardRebuild:
             await self._log.decide(id, committed=False)
         except CorruptError:
             name = object_names.transaction(id)
-            await self._storage.create(f"{DAMAGED_FOLDER}/{stamp}/{name}", await self._storage.get(name) or b"")
+            if stamp:
+                await self._storage.create(f"{DAMAGED_FOLDER}/{stamp}/{name}", await self._storage.get(name) or b"")
 
     async def _replace_shard(self, shard: str, objects: Mapping[str, bytes], salvaged: SalvagedShard) -> bool:
         """Write the new first object, unless the shard was written to since it was read."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from holdfast.backends.async_backend import ServerInterrupted
 from holdfast.backends.interface import Suspension
 from holdfast.backends.object_store.object_storage import deadline_in
-from holdfast.backends.runtime.loop_thread import LoopThread
+from holdfast.backends.runtime.loop_thread import LoopThread, notice_error
 from holdfast.errors import OutcomeUnknownError, TransientError
 
 T = TypeVar("T")
@@ -54,12 +54,18 @@ class _LoopCall(Suspension[T]):
         # In another thread: also a sync caller may be inside an event loop, as in a notebook.
         thread = self._thread or LoopThread("holdfast-requests")
         try:
-            return asyncio.run_coroutine_threadsafe(self._start(), thread.loop).result()
+            return asyncio.run_coroutine_threadsafe(self._run(), thread.loop).result()
         finally:
             if self._thread is None:
                 thread.stop()
 
     def watch(self) -> asyncio.Future[T]:
         if self._thread is None:
-            return asyncio.ensure_future(self._start())
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._start(), self._thread.loop))
+            return asyncio.ensure_future(self._run())
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._run(), self._thread.loop))
+
+    async def _run(self) -> T:
+        task: asyncio.Task[Any] | None = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in one
+        task.add_done_callback(notice_error)
+        return await self._start()

@@ -28,10 +28,13 @@ from holdfast.backends.object_store.object_names import ShardNames
 from holdfast.backends.object_store.object_storage import gather_limited
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.shard_view import ShardVersion, ShardView
-from holdfast.backends.tables import Key, Table
+from holdfast.backends.tables import DAMAGED_LINE, LINES, Key, Table
 from holdfast.errors import CorruptError, UnsupportedError
 
 _MAX_READS = 16
+
+FIRST_ENTRY = "entry 0 of epoch 0"
+"""The entry that creates a shard, in `SalvagedShard.lost`."""
 
 
 class SalvagedShard(NamedTuple):
@@ -85,12 +88,21 @@ class ShardSalvager:
 
 
 class SalvagedView(ShardView):
-    """What is left of a damaged shard. Its rows have their bodies."""
+    """What is left of a damaged shard. Its rows have their bodies.
+
+    It always has the row of its line, with the form `DAMAGED_LINE` and no body: else a scan would not show that the
+    line exists, or it would seem to be whole.
+    """
 
     def __init__(self, names: ShardNames, folder: str, salvaged: SalvagedShard) -> None:
         super().__init__(names, folder)
         for table, row in salvaged.rows:
             self.parts.setdefault(table, SortedRows(table)).add(row)
+        if names[1]:  # else these are settings and jobs of a tenant, which are no line
+            found = self.row(LINES, names)
+            created = 0 if found is None else found.columns[0]
+            self.parts[LINES] = SortedRows(LINES)
+            self.parts[LINES].add(Row(names, (created, 0, DAMAGED_LINE, 0, "")))
 
     @property
     def version(self) -> ShardVersion:

@@ -26,6 +26,7 @@ from holdfast.backends.object_store.shard_view import (
 from holdfast.backends.object_store.turns import LOSSES
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.runtime.group_queue import GroupQueue, QueuedBatch, batch_weight
+from holdfast.backends.runtime.loop_thread import notice_error
 from holdfast.errors import CorruptError, OutcomeUnknownError
 
 
@@ -74,6 +75,7 @@ class ShardQueues:
         """Apply a batch on one shard."""
         async with self.queue(names) as queue:
             future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(notice_error)
             queue.groups.add(QueuedBatch(batch, batch_weight(batch), future, math.inf))
             return await future
 

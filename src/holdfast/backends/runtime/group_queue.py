@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.backends.distribution import BATCHES, Distribution
 from holdfast.backends.interface import Batch, Change, Delete, Expect
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
+from holdfast.backends.runtime.loop_thread import notice_error
 from holdfast.backends.tables import Key
 from holdfast.errors import HoldfastError, UnavailableError
 
@@ -140,6 +141,7 @@ class GroupQueue:
 
     def _done(self, task: asyncio.Future[None]) -> None:
         del self._open[task]
+        notice_error(task)
         self._start()
 
     def _next_group(self) -> list[QueuedBatch]:

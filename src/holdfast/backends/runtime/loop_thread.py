@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import Context
+from typing import Any
 
 from holdfast.backends.runtime.threads import WorkerThread
 
 _CANCEL_SECONDS = 5.0
 """How long cancelled tasks may take to end."""
+
+
+def notice_error(task: asyncio.Future[Any]) -> None:
+    """Take notice of the error of a task, as a callback: whoever waited for it may have been cancelled or have given
+    up, and asyncio would then log the error as one that got lost."""
+    if not task.cancelled():
+        task.exception()
 
 
 class LoopThread:

@@ -155,14 +155,16 @@ def missing_tables(cursor: apsw.Cursor) -> frozenset[str]:
 
 
 def changed_definitions(cursor: apsw.Cursor) -> list[str]:
-    """Return what is wrong with the definitions of tables and indexes: they are texts in the file, and
+    """Return what is wrong with the definitions of tables, indexes and views: they are texts in the file, and
     `integrity_check` accepts whatever can be parsed."""
-    sql = "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'index') AND sql IS NOT NULL"
+    sql = "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'index', 'view') AND sql IS NOT NULL"
     with contextlib.closing(apsw.Connection(":memory:")) as fresh:
         for statement in create_statements():
             fresh.execute(statement)
         expected = fresh.execute(sql).fetchall()
     missing, found = missing_tables(cursor), set(cursor.execute(sql))
+    if missing:
+        missing |= {"threads"}  # an older file has an older view
     missing |= TIME_INDEXES.keys() - {name for _, name, _ in found}
     return [
         f"the definition of {kind} {name} was changed"

@@ -52,6 +52,9 @@ _STRIDE = 1 << 16
 """Row ids start at 1. After an unreadable range, at most so many of them are tried at a time."""
 
 
+_OF_WORDS = ("fts5: ", "malformed inverted index", "unable to validate the inverted index")
+"""How SQLite begins what it says about the index of words, from which no row is read."""
+
 _MAX_FAILED = 20_000
 """After so many ranges without a readable row, the search ends."""
 
@@ -276,7 +279,9 @@ class _Source:
             found = [str(text) for (text,) in self.connection.execute("PRAGMA integrity_check")]
         except (apsw.Error, UnicodeDecodeError):
             return True
-        return any(not text.startswith(("ok", "row ", "wrong # of entries", "non-unique")) for text in found)
+        return any(
+            not text.startswith(("ok", "row ", "wrong # of entries", "non-unique", *_OF_WORDS)) for text in found
+        )
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         cursor = self.connection.cursor()
@@ -288,7 +293,7 @@ class _Source:
             raise CorruptError(f"a text is not UTF-8: {error}", where=self.connection.filename) from error
         finally:
             if self.connection.in_transaction:
-                cursor.execute("ROLLBACK")
+                self.connection.execute("ROLLBACK")  # the cursor of a statement that failed fails again
 
     def rows_by_rowid(self, space: Table) -> Iterator[Row]:
         """Yield the readable rows of a table by row id, without an index; none of a table without row ids."""

@@ -81,6 +81,9 @@ class Wrapper(Backend):
     async def heal(self) -> list[str]:
         return await self.inner.heal()
 
+    async def rebuild_line(self, tenant: str, line: str) -> bool:
+        return await self.inner.rebuild_line(tenant, line)
+
     async def tidy(self) -> None:
         await self.inner.tidy()
 
@@ -132,6 +135,9 @@ class ReadOnlyBackend(Wrapper):
                 hint="To write, open the store inside, without readonly:",
             )
         return await self.inner.apply(batch)
+
+    async def rebuild_line(self, tenant: str, line: str) -> bool:  # noqa: ARG002 - the interface's signature
+        return False
 
     async def tidy(self) -> None:
         """Do nothing, and refuse if the store is closed."""

@@ -137,7 +137,7 @@ class StepCheck:
         known = len(self.check.found.findings)
         self._check_columns(row, point, parent, before)
         if self.check.deep and not point.pruned:
-            self._open(row, point, parent)
+            self._open(row, point, parent, damage)
         if damage is None:
             return
         if not isinstance(damage, CorruptError):
@@ -200,11 +200,13 @@ class StepCheck:
         what = f"its {column} is said to be {found!r}, and is {right}"
         self.check.spoil(self.check.add(FindingCode.WRONG_COLUMN, what, point, column=column), point)
 
-    def _open(self, row: Row, point: StepRef, parent: StepRef | None) -> None:
+    def _open(self, row: Row, point: StepRef, parent: StepRef | None, damage: HoldfastError | None) -> None:
         try:
             step = decode_step(row, self.check.max_bytes)
         except HoldfastError as error:
-            code = FindingCode.DAMAGED_STEP if isinstance(error, CorruptError) else FindingCode.UNKNOWN_FORMAT
+            # A damaged byte may say that it is of another release.
+            is_damaged = isinstance(error, CorruptError) or isinstance(damage, CorruptError)
+            code = FindingCode.DAMAGED_STEP if is_damaged else FindingCode.UNKNOWN_FORMAT
             self.check.spoil(self.check.add(code, error.what, point), point)
             return
         header = step.header

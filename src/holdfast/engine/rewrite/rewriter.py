@@ -146,9 +146,8 @@ class Rewriter:
         lease = Lease(self._context, line, "rewrite")
         try:
             await lease.acquire()
-            left = SizeBalance()
-            if measure:
-                left = await balance(self._context, _leftovers(line, await self._lines.info(line)))
+            info = await self._lines.info(line)
+            left = await balance(self._context, _leftovers(line, info)) if measure else SizeBalance()
             for _ in range(_ATTEMPTS):
                 try:
                     outcome = await self._attempt(line, lease, choose, apply, measure=measure)
@@ -156,8 +155,10 @@ class Rewriter:
                         self._context.cache.drop_all(line)
                         await self._projector.follow(line)
                         return outcome._replace(freed=outcome.freed.plus(left))
-                except _ConcurrentChange:
-                    await self._lines.info(line)  # raises if the line was deleted
+                except (_ConcurrentChange, MissingNode, CorruptError) as error:
+                    before, info = info, await self._lines.info(line)  # raises if the line was deleted
+                    if not isinstance(error, _ConcurrentChange) and info == before:
+                        raise
                 await lease.renew_if_due()
             raise _keeps_changing(line)
         finally:

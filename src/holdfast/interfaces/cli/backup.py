@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.errors import HoldfastError
 from holdfast.interfaces.cli import exit_codes
+from holdfast.interfaces.cli.backup_options import (
+    of_option,
+    open_any,
+    open_backups,
+    open_to_record,
+    repository_option,
+)
 from holdfast.interfaces.cli.base import (
     CliContext,
     command,
@@ -20,54 +26,16 @@ from holdfast.interfaces.cli.base import (
 )
 from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
 from holdfast.interfaces.cli.prune import SizeType
+from holdfast.interfaces.cli.restore_text import describe_restore
 
 if TYPE_CHECKING:
-    from holdfast.maintenance import FollowStatus, OpenLock
-    from holdfast.store import BackupInfo, Backups, Store
+    from holdfast.maintenance import BackupPruneReport, FollowStatus, OpenLock
+    from holdfast.store import BackupInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _COUNT = click.IntRange(1)
 _LISTED = 20
-
-
-_KEYS = "holdfast.backup.keys"
-
-
-def _repository_option(function: F) -> F:
-    """Add the options that name the repository and its key."""
-    keys = click.option(
-        "-k",
-        "--keys",
-        envvar="HOLDFAST_BACKUP_KEYS",
-        show_envvar=True,
-        metavar="KEYS",
-        expose_value=False,
-        callback=_set_keys,
-        help="Where the key of an encrypted repository is: file:PATH, passphrase:PATH, environment:NAME …",
-    )
-    return keys(_repository(function))
-
-
-def _set_keys(context: click.Context, _: click.Parameter, value: str | None) -> None:
-    context.meta[_KEYS] = value
-
-
-def _repository(function: F) -> F:
-    return click.option(
-        "-r",
-        "--repository",
-        envvar="HOLDFAST_BACKUPS",
-        show_envvar=True,
-        required=True,
-        metavar="URL",
-        help="The repository: a directory, or s3://bucket/prefix, gs://…, az://…",
-    )(function)
-
-
-def _of_option(function: F) -> F:
-    text = "Backups of the store whose id starts so, where a repository has those of several."
-    return click.option("--of", "of", metavar="STORE", help=text)(function)
 
 
 _BACKUP = click.argument("backup", default="latest", metavar="[BACKUP]")
@@ -88,29 +56,8 @@ def backup(session: CliContext) -> None:
     """
 
 
-def _open(session: CliContext, repository: str, *, write: bool = False, create: bool = False) -> Backups[Store]:
-    return session.open(write=write, create=create).backups(repository, keys=click.get_current_context().meta[_KEYS])
-
-
-def _open_to_record(session: CliContext, repository: str) -> Backups[Store]:
-    """Open a repository to change it, with a store that records that, if there is one."""
-    return _open_any(session, repository, write=True)
-
-
-def _open_any(session: CliContext, repository: str, *, write: bool = False) -> Backups[Store]:
-    """Open a repository, also where there is no store."""
-    try:
-        return _open(session, repository, write=write)
-    except HoldfastError as error:
-        if error.code not in ("no-store", "no-store-named"):
-            raise
-        from holdfast import open as open_store
-
-        return open_store("memory://").backups(repository, keys=click.get_current_context().meta[_KEYS])
-
-
 @command("create")
-@_repository_option
+@repository_option
 @click.option("-m", "--reason", default="", metavar="TEXT", help="Why it is made.")
 @click.option("--accept-loss", is_flag=True, help="Go on although the last backup is not in the repository any more.")
 def create(session: CliContext, repository: str, reason: str, accept_loss: bool) -> None:
@@ -122,7 +69,7 @@ def create(session: CliContext, repository: str, reason: str, accept_loss: bool)
     \b
     holdfast backup create -r backups -m 'before the upgrade'
     """
-    backups = _open(session, repository, write=True)
+    backups = open_backups(session, repository, write=True)
     with session.progress("Backing up") as progress:
         made = backups.create(reason=reason, accept_loss=accept_loss, progress=progress)
     for name in made.damaged:
@@ -136,15 +83,16 @@ def create(session: CliContext, repository: str, reason: str, accept_loss: bool)
 
 
 @command("list")
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 def list_(session: CliContext, repository: str, of: str | None) -> None:
     """List the backups in a repository, the oldest first.
 
     \b
     holdfast backup list -r backups
     """
-    found = _open_any(session, repository).list(store=of)
+    backups = open_any(session, repository)
+    found = backups.list(store=of)
     if session.json:
         session.emit_all(each._asdict() for each in found)
         return
@@ -154,19 +102,23 @@ def list_(session: CliContext, repository: str, of: str | None) -> None:
     ]
     heads = ("BACKUP", "TIME", "LINES", "ADDED", "SIZE", "REASON", "STORE")
     session.out.table(heads, rows, right=("LINES", "ADDED", "SIZE"), shrink="STORE", styles={"BACKUP": "yellow"})
+    for store in dict.fromkeys(each.store for each in found):
+        if (span := backups.covered(store=store)) is not None:
+            name = f" of {store[:8]}" if found[0].store != found[-1].store else ""
+            session.note(f"Every moment{name} from {local(span.first)} to {local(span.last)} can be restored.")
 
 
 @command("show")
 @_BACKUP
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 def show(session: CliContext, backup: str, repository: str, of: str | None) -> None:
     """Show a backup, and what is in it.
 
     \b
     holdfast backup show 12 -r backups
     """
-    info, lines = _open_any(session, repository).show(backup, store=of)
+    info, lines = open_any(session, repository).show(backup, store=of)
     if session.json:
         session.emit({**info._asdict(), "contents": [each._asdict() for each in lines]})
         return
@@ -195,15 +147,15 @@ def _describe(session: CliContext, info: BackupInfo) -> None:
 @command("diff")
 @click.argument("before")
 @click.argument("after", default="latest", metavar="[AFTER]")
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 def diff(session: CliContext, before: str, after: str, repository: str, of: str | None) -> None:
     """Show which threads and other lines differ between two backups.
 
     \b
     holdfast backup diff 11 12 -r backups
     """
-    changes = _open_any(session, repository).diff(before, after, store=of)
+    changes = open_any(session, repository).diff(before, after, store=of)
     if session.json:
         session.emit_all(each._asdict() for each in changes)
         return
@@ -221,8 +173,8 @@ def _describe_lock(lock: OpenLock) -> str:
 
 @command("verify")
 @click.argument("backup", required=False)
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 @click.option(
     "--level",
     type=click.Choice(["structure", "hashes", "decode"]),
@@ -237,7 +189,7 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
     holdfast backup verify -r backups
     holdfast backup verify latest --level decode -r backups
     """
-    backups = _open_any(session, repository)
+    backups = open_any(session, repository)
     with session.progress("Verifying") as progress:
         report = backups.verify(backup, store=of, level=level, progress=progress)
     if session.json:
@@ -250,24 +202,47 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
             session.out.line(f"{finding.code}: {safe(finding.what)} ({safe(where or finding.where)})")
         for lock in report.locks:
             session.note(_describe_lock(lock))
+        for name in report.lost:
+            session.note(f"{safe(name)} was lost in a backup, as a repair has said.")
         result = plural(len(report.findings), "finding") if report.findings else "OK"
+        result += f", {len(report.locks)} not finished" if report.locks else ""
         session.out.line(
             f"{plural(report.backups, 'backup')}, {plural(report.packs, 'pack')}, {size(report.bytes)}: {result}"
         )
-    if not report.ok:
+    if report.is_damaged:
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
+    if report.findings or report.locks:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+@command("repair")
+@repository_option
+@dry_run_option
+def repair(session: CliContext, repository: str, dry_run: bool) -> None:
+    """Repair a repository: rebuild what is damaged, list what is lost, and make a backup of what the store has."""
+    report = open_to_record(session, repository).repair(dry_run=dry_run)
+    lost = [", ".join(filter(None, (each.backup, each.thread, each.what))) for each in report.lost]
+    lines = [*(f"damaged: {safe(name)}" for name in report.rebuilt), *(f"lost: {safe(each)}" for each in lost)]
+    count = f"{plural(len(report.rebuilt), 'object')}, {len(lost)} lost"
+    session.tell(
+        "\n".join([*lines, f"{'Would repair' if dry_run else 'Repaired'} {count}."]),
+        {**report._asdict(), "lost": [each._asdict() for each in report.lost]},
+    )
+    if lost:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
 
 
 @command("restore")
 @_BACKUP
 @click.argument("threads", nargs=-1, metavar="[THREAD]...")
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 @kinds_option("Restore lines of this kind, all or those that are named; may be repeated.")
 @click.option("--at", metavar="REVISION", help="Restore one thread as it was at a checkpoint, a tag or a time.")
 @click.option("--as", "as_thread", metavar="NAME", help="Restore one thread under another name.")
 @click.option("--in-place", is_flag=True, help="Switch threads that have gone on to what the backup has.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out threads that are damaged in the backup, and name them.")
+@click.option("--exact", is_flag=True, help="Restore nothing if the backups do not know all that was there then.")
 @click.option("--create", is_flag=True, help="Create the store if there is none.")
 @dry_run_option
 def restore(
@@ -281,6 +256,7 @@ def restore(
     as_thread: str | None,
     in_place: bool,
     skip_damaged: bool,
+    exact: bool,
     create: bool,
     dry_run: bool,
 ) -> None:
@@ -290,11 +266,14 @@ def restore(
     restored, unless with --in-place: they stay on their branch. A thread of another history is restored beside. With
     --dry-run, what would change is shown, as `holdfast diff` does.
 
+    A time restores the store as it was then, also between two backups. Where the backups do not know all that a thread
+    had, it is restored as of the last moment before that they know, and the exit code is 6; with --exact, nothing is.
+
     \b
     holdfast backup restore latest -r backups --store sqlite:///new.db --create
     holdfast backup restore 2h chat --as 'chat of before' -r backups
     """
-    backups = _open(session, repository, write=not dry_run or create, create=create)
+    backups = open_backups(session, repository, write=not dry_run or create, create=create)
     with session.progress("Restoring") as progress:
         report = backups.restore(
             backup,
@@ -304,54 +283,35 @@ def restore(
             as_thread=as_thread,
             in_place=in_place,
             skip_damaged=skip_damaged,
+            exact=exact,
             store=of,
             dry_run=dry_run,
             progress=progress,
         )
     if session.json:
-        session.emit({**report._asdict(), "lines": [each._asdict() for each in report.lines]})
-        return
-    if dry_run or session.verbose:
-        rows = [
-            (each.action, each.kind, each.name, f"{each.steps:,}", f"{each.added:,}", f"{each.newer:,}")
-            for each in report.lines
-        ]
-        heads = ("ACTION", "KIND", "NAME", "STEPS", "ADDED", "NEWER")
-        session.out.table(heads, rows, right=("STEPS", "ADDED", "NEWER"), shrink="NAME", styles={"NAME": "yellow"})
-        for each in report.lines:
-            if each.changes and each.action != "damaged":
-                session.out.line(f"\n{safe(each.name)}:")
-                for line in each.changes:
-                    session.out.line(f"  {safe(line)}")
-    for each in report.lines:
-        if each.action == "damaged":
-            session.warn(f"{each.name} is damaged in the backup, and left out: {'; '.join(each.changes)}")
-        elif each.action == "beside":
-            session.note(f"{safe(each.name)} is another thread here: restored as {safe(each.as_name)!r}.")
-    changed = [each for each in report.lines if each.action in ("create", "extend", "switch", "revert", "beside")]
-    verb = "Would restore" if dry_run else "Restored"
-    written = "" if dry_run else f": {report.rows:,} rows, {size(report.bytes)}"
-    session.out.line(f"{verb} {plural(len(changed), 'line')} from {report.backup}{written}")
-    same = sum(each.action == "same" for each in report.lines)
-    if same and not changed:
-        session.note(f"The store has {plural(same, 'line')} of it as in the backup.")
-    if report.jobs:
-        session.note(f"{plural(report.jobs, 'job')} restored, paused. See `holdfast jobs`.")
+        lines = [each._asdict() for each in report.lines]
+        session.emit({**report._asdict(), "lines": lines, "exact": report.exact})
+    else:
+        describe_restore(session, report, dry_run=dry_run)
+    if not report.exact:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
 
 
 @command("drill")
 @_BACKUP
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 def drill(session: CliContext, backup: str, repository: str, of: str | None) -> None:
     """Prove that a backup works: restore it aside, verify it to the last value, and compare it with the store.
+
+    The same is done with a moment between it and the backup before it.
 
     `holdfast doctor` shows the result.
 
     \b
     holdfast backup drill -r backups
     """
-    backups = _open(session, repository, write=True)
+    backups = open_backups(session, repository, write=True)
     with session.progress("Restoring aside") as progress:
         report = backups.drill(backup, store=of, progress=progress)
     for finding in report.findings[:_LISTED]:
@@ -359,7 +319,8 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
     seconds = report.restore_seconds + report.verify_seconds
     session.tell(
         f"Backup {report.backup} {'works' if report.ok else 'does not work'}: {plural(report.lines, 'line')}, "
-        f"{plural(report.steps, 'step')}, {report.compared} compared, {seconds:.1f} s.",
+        f"{plural(report.steps, 'step')}, {report.compared} compared, {seconds:.1f} s."
+        + ("" if report.moment is None else f" Restored the moment {local(report.moment)}, too."),
         {**report._asdict(), "ok": report.ok},
     )
     if not report.ok:
@@ -367,8 +328,8 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
 
 
 @command("prune")
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 @click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the last N backups.")
 @click.option("--keep-within", metavar="AGE", help="Keep those of this age or less: 30d, 12h, 1w.")
 @click.option("--keep-hourly", type=_COUNT, metavar="N", help="Keep the last of each of the last N hours with any.")
@@ -376,6 +337,9 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
 @click.option("--keep-weekly", type=_COUNT, metavar="N", help="Keep the last of each of the last N weeks.")
 @click.option("--keep-monthly", type=_COUNT, metavar="N", help="Keep the last of each of the last N months.")
 @click.option("--keep-yearly", type=_COUNT, metavar="N", help="Keep the last of each of the last N years.")
+@click.option(
+    "--keep-label", "keep_labels", multiple=True, metavar="PATTERN", help="Keep those with a matching reason."
+)
 @click.option("--max-size", "max_bytes", type=SizeType(), metavar="SIZE", help="Drop the oldest until the rest fits.")
 @click.option("--grace", default="1d", show_default=True, metavar="AGE", help="How long unused packs stay.")
 @click.option(
@@ -409,8 +373,8 @@ def prune(
     \b
     holdfast backup prune --keep-last 24 --keep-daily 30 --keep-monthly 12 --dry-run -r backups
     """
-    backups = _open_any(session, repository) if dry_run else _open_to_record(session, repository)
-    given = {name: value for name, value in rules.items() if value is not None}
+    backups = open_any(session, repository) if dry_run else open_to_record(session, repository)
+    given = {name: value for name, value in rules.items() if value not in (None, ())}
     planned = backups.prune(store=of, grace=grace, max_unused=max_unused, dry_run=True, **given)
     if not dry_run:
         session.confirm(f"Remove {plural(planned.removed, 'backup')} permanently?", yes=yes)
@@ -422,7 +386,13 @@ def prune(
         locks = {name: [each.name for each in getattr(report, name)] for name in ("locks", "broken")}
         unreadable = [each._asdict() for each in report.unreadable]
         session.emit({**report._asdict(), "verdicts": verdicts, **locks, "unreadable": unreadable})
-        return
+    else:
+        _show_prune(session, report, dry_run=dry_run, grace=grace)
+    if report.excess:
+        raise click.exceptions.Exit(exit_codes.FINDINGS)
+
+
+def _show_prune(session: CliContext, report: BackupPruneReport, *, dry_run: bool, grace: str) -> None:
     for each in report.verdicts:
         word = "keep" if each.kept else "would remove" if dry_run else "removed"
         session.out.line(f"{word} {each.id}: {', '.join(each.reasons)}")
@@ -434,10 +404,13 @@ def prune(
         session.warn(f"Backup {lost.id} cannot be read, so no pack was deleted: {lost.what}")
     for lock in report.locks:
         session.note(_describe_lock(lock))
+    if report.excess:
+        stay = "; ".join(f"{each.id} ({', '.join(each.reasons)})" for each in report.verdicts if each.kept)
+        session.warn(f"What has to stay is {size(report.excess)} over --max-size: {stay}")
 
 
 @command("freeze")
-@_repository_option
+@repository_option
 @click.option("-m", "--reason", default="", metavar="TEXT", help="Why.")
 def freeze(session: CliContext, repository: str, reason: str) -> None:
     """Suspend all deletion in a repository, at once and for everybody.
@@ -445,25 +418,25 @@ def freeze(session: CliContext, repository: str, reason: str) -> None:
     \b
     holdfast backup freeze -m 'an incident is being investigated' -r backups
     """
-    _open_to_record(session, repository).freeze(reason=reason)
+    open_to_record(session, repository).freeze(reason=reason)
     session.tell("The repository is frozen: nothing is deleted until `holdfast backup unfreeze`.", {"frozen": True})
 
 
 @command("unfreeze")
-@_repository_option
+@repository_option
 @yes_option
 def unfreeze(session: CliContext, repository: str, yes: bool) -> None:
     """Allow deletion in a repository again."""
     session.confirm("Allow deletion again?", yes=yes)
-    was_frozen = _open_to_record(session, repository).unfreeze()
+    was_frozen = open_to_record(session, repository).unfreeze()
     text = "Deletion is allowed again." if was_frozen else "The repository was not frozen."
     session.tell(text, {"frozen": False, "changed": was_frozen})
 
 
 @command("pin")
 @click.argument("backup")
-@_repository_option
-@_of_option
+@repository_option
+@of_option
 @click.option("-m", "--reason", default="", metavar="TEXT", help="Why.")
 @click.option("--remove", is_flag=True, help="Remove the pin.")
 def pin(session: CliContext, backup: str, repository: str, of: str | None, reason: str, remove: bool) -> None:
@@ -472,7 +445,7 @@ def pin(session: CliContext, backup: str, repository: str, of: str | None, reaso
     \b
     holdfast backup pin 12 -m 'end of the year' -r backups
     """
-    backups = _open_to_record(session, repository)
+    backups = open_to_record(session, repository)
     if remove:
         backups.unpin(backup, store=of)
     else:
@@ -481,7 +454,7 @@ def pin(session: CliContext, backup: str, repository: str, of: str | None, reaso
 
 
 @command("follow")
-@_repository_option
+@repository_option
 @click.option("--interval", default="0.5s", show_default=True, metavar="SPAN", help="How often to look for changes.")
 def follow(session: CliContext, repository: str, interval: str) -> None:
     """Make a backup whenever something has changed, until it is interrupted.
@@ -499,12 +472,12 @@ def follow(session: CliContext, repository: str, interval: str) -> None:
             count = status.backups
             session.tell(f"Backup {status.last}, {status.lag:.2f} s behind.", status._asdict())
 
-    _open(session, repository, write=True).follow(interval=interval, report=report)
+    open_backups(session, repository, write=True).follow(interval=interval, report=report)
 
 
 @command("schedule")
 @click.argument("schedule", default="every 1h", metavar="[SCHEDULE]")
-@_repository_option
+@repository_option
 @click.option("--name", default="backup", show_default=True, metavar="NAME", help="The name of the job.")
 @click.option("--drill", default="every 4w", show_default=True, metavar="SCHEDULE", help="When to prove the backups.")
 @click.option("--no-drill", is_flag=True, help="Add no job for drills.")
@@ -517,7 +490,7 @@ def schedule(
     \b
     holdfast backup schedule 'daily at 03:00' -r s3://bucket/backups
     """
-    backups = _open(session, repository, write=True)
+    backups = open_backups(session, repository, write=True)
     jobs = backups.schedule(schedule, drill=None if no_drill else drill, name=name, follow=follow)
     for job in jobs:
         session.tell(f"Added the job {job.name}: {job.schedule}.", {"name": job.name, "schedule": str(job.schedule)})
@@ -525,19 +498,19 @@ def schedule(
 
 @command("add-key")
 @click.argument("new_keys", metavar="KEYS")
-@_repository_option
+@repository_option
 def add_key(session: CliContext, new_keys: str, repository: str) -> None:
     """Let another master key open an encrypted repository: a recovery key, or the passphrase in a file.
 
     \b
     holdfast backup add-key passphrase:/media/usb/recovery -k file:backup.key -r backups
     """
-    id = _open_any(session, repository).add_key(new_keys)
+    id = open_any(session, repository).add_key(new_keys)
     session.tell(f"The key {id} opens the repository, too.", {"key": id})
 
 
 @command("keys")
-@_repository_option
+@repository_option
 @click.option("--remove", metavar="ID", help="Remove this key.")
 def keys(session: CliContext, repository: str, remove: str | None) -> None:
     """List the master keys that open an encrypted repository.
@@ -545,7 +518,7 @@ def keys(session: CliContext, repository: str, remove: str | None) -> None:
     \b
     holdfast backup keys -k file:backup.key -r backups
     """
-    backups = _open_any(session, repository)
+    backups = open_any(session, repository)
     if remove is not None:
         removed = backups.remove_key(remove)
         text = f"Removed the key {remove}." if removed else f"There is no key {remove}."
@@ -568,6 +541,7 @@ for _each in (
     restore,
     drill,
     prune,
+    repair,
     freeze,
     unfreeze,
     pin,

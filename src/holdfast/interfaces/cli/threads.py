@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.errors import CorruptError
 from holdfast.interfaces.cli.base import KINDS, CliContext, command, kinds_option, parse_kinds
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import ago, line_counts, plural, safe, size
 from holdfast.interfaces.cli.json_output import plain
 
 if TYPE_CHECKING:
-    from holdfast.store import Store, ThreadInfo
+    from holdfast.store import Store, StoreStats, ThreadInfo
 
 _PAGE = 500
+_NAMED = 5
 _COLUMNS = ("STEPS", "BRANCHES", "SIZE", "UPDATED")
 _ORDERS: dict[str, Callable[[ThreadInfo], Any]] = {
     "name": lambda thread: thread.thread,
@@ -57,21 +59,24 @@ def threads(
     holdfast threads --where 'steps>100 updated>7d'
     holdfast threads --kind all
     """
-    listed = _list(session.open(), pattern, where, kind)
+    damaged: list[str] = []
+    listed = _noting_damage(_list(session.open(), pattern, where, kind), damaged)
     if sort != "name" or reverse:
         listed = iter(sorted(listed, key=_ORDERS[sort], reverse=(sort != "name") is not reverse))
     if limit is not None:
         listed = islice(listed, limit)
     if session.json:
         session.emit_all({**plain(each), "name": each.name} for each in listed)
-        return
-    session.out.page()
-    if names:
+    elif names:
+        session.out.page()
         for each in listed:
             session.out.line(safe(each.name))
-        return
-    what = f"{kind}s" if kind in ("thread", "agent", "scope", "session") else "lines"
-    _table(session, listed, kind, f"There are no {what}." if not pattern and where is None else f"No {what} match.")
+    else:
+        session.out.page()
+        what = f"{kind}s" if kind in ("thread", "agent", "scope", "session") else "lines"
+        _table(session, listed, kind, f"There are no {what}." if not pattern and where is None else f"No {what} match.")
+    if damaged:
+        raise _damage_error(f"damaged: {', '.join(damaged[:_NAMED])}{', …' if len(damaged) > _NAMED else ''}")
 
 
 def _list(store: Store, pattern: str, where: str | None, kind: str) -> Iterator[ThreadInfo]:
@@ -79,6 +84,18 @@ def _list(store: Store, pattern: str, where: str | None, kind: str) -> Iterator[
     regex = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL) if "*" in pattern else None
     page = store.threads(prefix=prefix, limit=_PAGE, where=where, kind=kind)  # type: ignore[arg-type]
     yield from (each for each in page.all() if regex is None or regex.fullmatch(each.name))
+
+
+def _noting_damage(listed: Iterator[ThreadInfo], damaged: list[str]) -> Iterator[ThreadInfo]:
+    """Yield lines, and add the names of damaged ones to a list."""
+    for each in listed:
+        if each.damaged:
+            damaged.append(each.name)
+        yield each
+
+
+def _damage_error(what: str) -> CorruptError:
+    return CorruptError(what, hint="holdfast verify shows what is wrong, and holdfast repair repairs it")
 
 
 def _table(session: CliContext, listed: Iterator[ThreadInfo], kind: str, none: str) -> None:
@@ -90,7 +107,7 @@ def _table(session: CliContext, listed: Iterator[ThreadInfo], kind: str, none: s
         for each in page:
             kinds = (each.kind,) if kind == "all" else ()
             numbers = f"{each.steps:,}", str(each.branches), size(each.bytes), ago(each.updated, now)
-            rows.append((each.name, *kinds, *numbers))
+            rows.append((each.name, *kinds, *(("damaged", "", "", "") if each.damaged else numbers)))
         widths = session.out.table(
             heads, rows, right=_COLUMNS[:3], shrink=heads[0], styles={heads[0]: "yellow"}, widths=widths
         )
@@ -114,12 +131,27 @@ def stats(session: CliContext, everything: bool, kinds: tuple[str, ...]) -> None
     """
     store, of_kinds = session.open(), parse_kinds(kinds)
     counts = store.stats(kinds=of_kinds or "all", exact=everything)
-    status, capabilities = store.status(), store.capabilities
     numbers = {name: getattr(counts, name) for name in ("threads", "agents", "scopes", "system")}
     read = ("all",) if of_kinds == "all" else of_kinds or ("thread",)
     totals, largest = _totals(session, store, read, sum(numbers.values())) if everything else ({}, None)
+    _show_stats(session, store, counts, numbers, totals, largest)
+    damaged = max(counts.damaged, totals.get("damaged", 0))
+    if damaged:
+        raise _damage_error(f"{plural(damaged, 'line')} of the store {'is' if damaged == 1 else 'are'} damaged")
+
+
+def _show_stats(
+    session: CliContext,
+    store: Store,
+    counts: StoreStats,
+    numbers: dict[str, int],
+    totals: dict[str, Any],
+    largest: ThreadInfo | None,
+) -> None:
+    status, capabilities = store.status(), store.capabilities
     if session.json:
-        record = {"url": counts.url, "tenant": session.tenant, "bytes": counts.bytes, **numbers, **totals}
+        record = {"url": counts.url, "tenant": session.tenant, "bytes": counts.bytes, **numbers}
+        record |= {"damaged": counts.damaged, **totals}
         record |= {"complete": counts.complete}
         record |= {"durable": capabilities.durable, "shared": capabilities.shared, "status": status}
         session.emit(record)
@@ -153,6 +185,7 @@ def _totals(
         "steps": 0,
         "branches": 0,
         "line_bytes": 0,
+        "damaged": 0,
         "created": None,
         "updated": None,
         "largest": None,
@@ -163,6 +196,9 @@ def _totals(
             totals["steps"] += each.steps
             totals["branches"] += each.branches
             totals["line_bytes"] += each.bytes
+            totals["damaged"] += each.damaged
+            if each.damaged:
+                continue
             totals["created"] = min(filter(None, (totals["created"], each.created)))
             totals["updated"] = max(filter(None, (totals["updated"], each.updated)))
             if largest is None or each.bytes > largest.bytes:

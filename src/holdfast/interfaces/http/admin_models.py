@@ -366,6 +366,10 @@ class RepositoryModel(Model):
     """The first job that uses it: the name of the repository in this API."""
     jobs: list[str]
     items: list[BackupModel]
+    covered_from: datetime | None
+    """The first moment to which the store can be restored."""
+    covered_until: datetime | None
+    """The last one."""
     problem: str
     """Why its backups cannot be listed; empty if they are."""
 
@@ -398,6 +402,24 @@ class RepositoryReportModel(Model):
     findings: list[BackupFindingModel]
 
 
+class LostDataModel(Model):
+    """What a repair could not bring back."""
+
+    what: str
+    backup: str
+    tenant: str
+    thread: str
+
+
+class BackupRepairModel(Model):
+    """The result of repairing a repository."""
+
+    rebuilt: list[str]
+    lost: list[LostDataModel]
+    backup: str
+    """The backup that was then made of what the store has; empty if none."""
+
+
 class DrillModel(Model):
     """The result of a recovery drill."""
 
@@ -409,3 +431,5 @@ class DrillModel(Model):
     findings: list[str]
     restore_seconds: float
     verify_seconds: float
+    moment: datetime | None = None
+    """The moment before the backup that was restored as well."""

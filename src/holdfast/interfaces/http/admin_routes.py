@@ -140,13 +140,19 @@ def list_backups(call: Call, params: inputs.NoParams) -> admin_models.Repository
     """List the backups in the repositories that jobs of the store use."""
     items = []
     for repository, jobs in _repositories(call.owned).items():
-        problem, found = "", []
+        problem, found, span = "", [], None
         try:
-            found = [_backup(each) for each in call.owned.backups(repository, keys=jobs[0][1].get("keys")).list()]
+            backups = call.owned.backups(repository, keys=jobs[0][1].get("keys"))
+            found, span = [_backup(each) for each in backups.list()], backups.covered()
         except HoldfastError as error:
             problem = error.what
         names = [job for job, _ in jobs]
-        items.append(admin_models.RepositoryModel(name=names[0], jobs=names, items=found, problem=problem))
+        first, last = (None, None) if span is None else span
+        items.append(
+            admin_models.RepositoryModel(
+                name=names[0], jobs=names, items=found, covered_from=first, covered_until=last, problem=problem
+            )
+        )
     return admin_models.RepositoryListModel(items=items)
 
 
@@ -174,6 +180,16 @@ def verify_backups(call: Call, params: inputs.RepositoryParams) -> admin_models.
 
 @ADMIN.post("/backups/{name}/drills")
 def run_drill(call: Call, params: inputs.NameParams) -> admin_models.DrillModel:
-    """Restore the newest backup aside, and verify it."""
+    """Restore the newest backup aside, and a moment before it, and verify them."""
     report = _backups(call, params.name).drill()
     return admin_models.DrillModel(**fields_of(admin_models.DrillModel, report, findings=list(report.findings)))
+
+
+@ADMIN.post("/backups/{name}/repairs")
+def repair_backups(call: Call, params: inputs.NameParams) -> admin_models.BackupRepairModel:
+    """Repair a repository: rebuild what is damaged, drop what is lost, and list it."""
+    report = _backups(call, params.name).repair()
+    lost = [admin_models.LostDataModel(**fields_of(admin_models.LostDataModel, each)) for each in report.lost]
+    return admin_models.BackupRepairModel(
+        **fields_of(admin_models.BackupRepairModel, report, rebuilt=list(report.rebuilt), lost=lost)
+    )

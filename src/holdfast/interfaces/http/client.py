@@ -519,3 +519,49 @@ class HttpClient(RecordClient):
             "DELETE", "/threads/{thread}", params, None, models.DoneModel, if_match=if_match, key=key
         )
         return found
+
+    def call_read(
+        self,
+        part: str,
+        operation: str,
+        *,
+        names: list[Any] | None = None,
+        arguments: list[Any] | None = None,
+        options: dict[str, Any] | None = None,
+        identity: str = "",
+    ) -> models.CallResultModel:
+        """Call an operation of the Python API that reads."""
+        params = inputs.CallParams(part=part, operation=operation)
+        found: models.CallResultModel = self.send(
+            "POST",
+            "/reads/{part}/{operation}",
+            params,
+            inputs.CallRequest(names=names or [], arguments=arguments or [], options=options or {}, identity=identity),
+            models.CallResultModel,
+        )
+        return found
+
+    def call_change(
+        self,
+        part: str,
+        operation: str,
+        *,
+        names: list[Any] | None = None,
+        arguments: list[Any] | None = None,
+        options: dict[str, Any] | None = None,
+        identity: str = "",
+        if_match: str = "",
+        key: str = "",
+    ) -> models.CallResultModel:
+        """Call an operation of the Python API that changes something. Conditions are among its arguments."""
+        params = inputs.CallParams(part=part, operation=operation)
+        found: models.CallResultModel = self.send(
+            "POST",
+            "/changes/{part}/{operation}",
+            params,
+            inputs.CallRequest(names=names or [], arguments=arguments or [], options=options or {}, identity=identity),
+            models.CallResultModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found

@@ -60,6 +60,7 @@ class ThreadModel(Model):
     branches: int
     bytes: int
     latest: str | None
+    damaged: bool
 
 
 class BranchModel(Model):
@@ -553,6 +554,7 @@ class StatsModel(Model):
     agents: int
     scopes: int
     system: int
+    damaged: int
     complete: bool
 
 

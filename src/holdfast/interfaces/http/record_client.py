@@ -407,6 +407,14 @@ class RecordClient(HttpTransport):
         )
         return found
 
+    def repair_backups(self, name: str, *, if_match: str = "", key: str = "") -> admin_models.BackupRepairModel:
+        """Repair a repository: rebuild what is damaged, drop what is lost, and list it."""
+        params = inputs.NameParams(name=name)
+        found: admin_models.BackupRepairModel = self.send(
+            "POST", "/backups/{name}/repairs", params, None, admin_models.BackupRepairModel, if_match=if_match, key=key
+        )
+        return found
+
     def query_timeline(
         self,
         *,
@@ -545,52 +553,6 @@ class RecordClient(HttpTransport):
             params,
             inputs.ReplayRequest(since=since, until=until, changes=changes or {}),
             admin_models.ReplayReportModel,
-            if_match=if_match,
-            key=key,
-        )
-        return found
-
-    def call_read(
-        self,
-        part: str,
-        operation: str,
-        *,
-        names: list[Any] | None = None,
-        arguments: list[Any] | None = None,
-        options: dict[str, Any] | None = None,
-        identity: str = "",
-    ) -> models.CallResultModel:
-        """Call an operation of the Python API that reads."""
-        params = inputs.CallParams(part=part, operation=operation)
-        found: models.CallResultModel = self.send(
-            "POST",
-            "/reads/{part}/{operation}",
-            params,
-            inputs.CallRequest(names=names or [], arguments=arguments or [], options=options or {}, identity=identity),
-            models.CallResultModel,
-        )
-        return found
-
-    def call_change(
-        self,
-        part: str,
-        operation: str,
-        *,
-        names: list[Any] | None = None,
-        arguments: list[Any] | None = None,
-        options: dict[str, Any] | None = None,
-        identity: str = "",
-        if_match: str = "",
-        key: str = "",
-    ) -> models.CallResultModel:
-        """Call an operation of the Python API that changes something. Conditions are among its arguments."""
-        params = inputs.CallParams(part=part, operation=operation)
-        found: models.CallResultModel = self.send(
-            "POST",
-            "/changes/{part}/{operation}",
-            params,
-            inputs.CallRequest(names=names or [], arguments=arguments or [], options=options or {}, identity=identity),
-            models.CallResultModel,
             if_match=if_match,
             key=key,
         )

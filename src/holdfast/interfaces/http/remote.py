@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 from holdfast import __version__
 from holdfast.agents import Agents, Steps, Timers
 from holdfast.codec import Codec, default_codec
-from holdfast.engine import validation
 from holdfast.errors import ConfigError, NotFoundError, UnsupportedError
 from holdfast.history import parse_path, path_text
 from holdfast.hooks import Hooks
@@ -492,7 +491,9 @@ def open_remote(url: str, tenant: str, codec: Codec, options: dict[str, Any]) ->
     token = options.pop("token", None) or os.environ.get("HOLDFAST_TOKEN", "")
     timeout = options.pop("timeout", 60.0)
     insecure = options.pop("insecure", False)
-    max_answer = validation.require_count(options.pop("max_answer", MAX_ANSWER), "max_answer")
+    max_answer = options.pop("max_answer", MAX_ANSWER)
+    if type(max_answer) is not int or max_answer <= 0:
+        raise ConfigError(f"max_answer is a number of bytes, not {max_answer!r}", where=url)
     options.pop("read_only", None)  # the server decides
     if options:
         raise ConfigError(f"a served store has no option {min(options)!r}", where=url)

@@ -313,7 +313,7 @@ DECLARATIONS: dict[str, Declaration] = {
     ),
     "Backups": Declaration(
         "store Backups",
-        "create list show diff verify restore drill prune pin unpin freeze unfreeze schedule",
+        "create list covered show diff verify repair restore drill prune pin unpin freeze unfreeze schedule",
         omitted={"prune": "policy"},
         excluded={
             "follow": "It runs without end; `schedule` adds a job that does it.",

@@ -153,6 +153,7 @@ def backup_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
         "repositories": known,
         "chosen": chosen,
         "items": [],
+        "covered": None,
         "problem": None,
         "last_backup": _moment(status.get("last_backup")),
         "last_drill": _moment(status.get("last_drill")),
@@ -169,7 +170,7 @@ def backup_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     try:
         backups = _open_repository(store, chosen)
         items = list(backups.list())[-_SHOWN:][::-1]
-        values["items"] = items
+        values |= {"items": items, "covered": backups.covered()}
         wanted = params.get("backup", "")
         if wanted:
             values |= _restore_values(backups, wanted, in_place=params.get("in_place") == "1")

@@ -62,6 +62,9 @@ _SLACK = 1 << 20
 _UNREADABLE = (OSError, EOFError, zlib.error)
 """Errors of a file that cannot be read or decompressed."""
 
+_TOO_LARGE = 1 << 63
+"""A number from here on fits into no column of a store."""
+
 _TABLES = {table.name: table for table in EXPORTED}
 
 
@@ -153,6 +156,8 @@ def _values(kinds: Sequence[type], encoded: Sequence[str | int]) -> tuple[Scalar
     for kind, value in zip(kinds, encoded, strict=True):
         if (kind is int) is not isinstance(value, int):
             raise ValueError(f"{value!r} is no {kind.__name__}")
+        if isinstance(value, int) and not -_TOO_LARGE <= value < _TOO_LARGE:
+            raise ValueError("a number has more than 64 bits")
         values.append(msgspec.convert(value, bytes) if kind is bytes else value)
     return tuple(values)
 

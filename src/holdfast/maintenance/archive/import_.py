@@ -51,6 +51,7 @@ from holdfast.maintenance.erasure.ledger_copy import add_digests, takes_ledger
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 from holdfast.security.audit import thread_audit
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
+from holdfast.security.audit.removals import ARRIVED, arrival_of, plain_records
 from holdfast.security.encryption.file_key import master_keys
 
 
@@ -147,8 +148,12 @@ async def import_threads(
                 rows, size = report.rows, report.bytes
                 await thread_audit.record(engine, audit, "import", {"file": archive.name})
 
+            arrived = {line: await arrival_of(scratch, engine, line) for line in lacking}
+
             def apply(line: Line) -> Apply:
-                return thread_audit.recorded(engine, line, "import", {"file": archive.name}, is_limited=True)
+                added = {ARRIVED: plain_records({line.name: arrived[line]})} if line in arrived else {}
+                detail = {"file": archive.name, **added}
+                return thread_audit.recorded(engine, line, "import", detail, is_limited=True)
 
             if others := [line for line in lacking if line.name != AUDIT]:
                 report = await StoreCopier(scratch, engine, on_copy, apply).copy(selection.tenant, others)
@@ -375,7 +380,7 @@ class _Reader:
         except ValueError as error:
             raise self._archive.damaged(f"a row of {record.space} cannot be read: {error}") from error
         if table is REFS and row.key[2] == LEASE:
-            return
+            raise self._archive.damaged("it has a lease, which belongs to a store and is never exported")
         if _shadows(table, row):
             raise self._archive.damaged(f"a row of {table.name} has a name that is reserved: {row.key[2:]}")
         await self._store(self._writer.put(Create(table, rename_row(row, new))))

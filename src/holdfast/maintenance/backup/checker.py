@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from holdfast.backends.runtime.drivers import Pause
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.integrity.verify import verify as verify_line
@@ -16,26 +17,30 @@ from holdfast.engine.types import Progress
 from holdfast.errors import CorruptError, DeniedError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import (
     BACKUPS,
-    HEADER,
+    COPIES,
     KEYS,
     KINDS,
     NOTICES,
     PACKS,
     REPOSITORY,
     WITHDRAWALS,
+    Kind,
     LineEntry,
-    open_object,
+    copy_name,
     pack_name,
 )
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
-from holdfast.maintenance.backup.packs import PACK
+from holdfast.maintenance.backup.packs import check_pack
 from holdfast.maintenance.backup.reader import backup_engine, loader_of
 from holdfast.maintenance.backup.records import list_records, noticed_names
-from holdfast.maintenance.backup.repacker import pack_map
+from holdfast.maintenance.backup.repacker import PackMap, pack_map
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.backup.store_record import find_loss, own_chains
 
+_NO_BACKUP = "no-backup"
+
 _DAMAGE = (CorruptError, UnsupportedError, NotFoundError)
+_PAUSE = 0.3
 _AFFECTED = 20
 """How many steps of a damaged line are named."""
 
@@ -53,7 +58,8 @@ class BackupFinding(NamedTuple):
 
 class RepositoryReport(NamedTuple):
     """The result of verifying a repository: what was checked, the findings, locks that are open, and the names of lines
-    that nobody can read any more because their key was destroyed, which is no damage."""
+    that nobody can read any more because their key was destroyed, which is no damage, or because they were lost, which
+    a repair has said already."""
 
     backups: int
     packs: int
@@ -63,11 +69,48 @@ class RepositoryReport(NamedTuple):
     locks: tuple[OpenLock, ...]
     seconds: float
     erased: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether there are no findings."""
         return not self.findings
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something is not as it was written. A repository without a backup is not damaged."""
+        return any(each.code != _NO_BACKUP for each in self.findings)
+
+
+async def find_problems(repository: Repository, kind: Kind, name: str) -> dict[str, str]:
+    """Read a small object, and its copy, if it is stored twice. Returns what is wrong with each, or nothing, by name;
+    an empty result if neither exists."""
+    places = (name, copy_name(name)) if kind.is_copied else (name,)
+    stored = {place: await repository.storage.get(place) for place in places}
+    if None in stored.values() and any(stored.values()):
+        await Pause(_PAUSE)  # whoever created the one may be about to create the other, or to delete it
+        stored = {place: await repository.storage.get(place) for place in places}
+    found: dict[str, str] = {}
+    for place, data in stored.items():
+        try:
+            if data is None:
+                found[place] = "one of the two copies of an object is missing"
+            else:
+                repository.decode_object(kind.mark, name, data, kind.type, place)
+                found[place] = ""
+        except _DAMAGE as error:
+            found[place] = error.what
+    return {} if all(data is None for data in stored.values()) else found
+
+
+async def missing_records(repository: Repository, backups: Sequence[Backup]) -> dict[str, str]:
+    """Return the names of records and keys that notices and the newest backups name, and that are not there, and the
+    backup that names each, if any."""
+    newest = {each.manifest.store: each for each in backups}
+    expected = {name: each.id for each in newest.values() for name in each.manifest.records}
+    expected |= dict.fromkeys(await noticed_names(repository, NOTICES), "")
+    known = {*await list_records(repository), *await noticed_names(repository, WITHDRAWALS)}
+    return {name: backup for name, backup in expected.items() if name not in known}
 
 
 class RepositoryChecker:
@@ -80,6 +123,9 @@ class RepositoryChecker:
         self._found: list[BackupFinding] = []
         self._lines: set[LineEntry] = set()
         self._erased: set[str] = set()
+        self._lost: set[str] = set()
+        self._lost_slices: set[tuple[bytes, int, int]] = set()
+        self._places = PackMap((), {})
         self._bytes = 0
 
     async def check(
@@ -88,10 +134,13 @@ class RepositoryChecker:
         """Verify all backups, those of a store, or one. With a level, every line is verified as in a store. If the
         store that is open, for the tenant `home`, has backups here, they are compared with its own record."""
         start = time.monotonic()
+        self._places = await pack_map(self._repository)
+        self._lost_slices = {each for loss in await self._repository.losses() for each in loss.slices}
         await self._own_record(home)
         stores = await self._repository.stores() if store is None else [store]
         backups = [only] if only is not None else [each for name in stores for each in await self._chain(name)]
-        packs = await self._pack_names({pack for each in backups for pack in await self._packs_of(each)})
+        packs = self._places.names({pack for each in backups for pack in await self._packs_of(each)})
+        packs -= {pack_name(pack) for pack, *_ in self._lost_slices}
         if store is None and only is None:
             packs.update(info.name for info in await self._repository.storage.list_objects(PACKS))
         await self._packs(sorted(packs))
@@ -99,7 +148,10 @@ class RepositoryChecker:
             await self._backup(backup, level)
             if self._progress is not None:
                 self._progress(number, len(backups), backup.id)
+        if not backups and not self._found:
+            self._add(_NO_BACKUP, "there is no backup that could be restored", self._repository.where)
         if store is None and only is None:
+            await self._page_copies(backups)
             await self._objects()
             await self._records(backups)
         locks, _ = await self._repository.locks()
@@ -112,6 +164,7 @@ class RepositoryChecker:
             tuple(locks),
             time.monotonic() - start,
             tuple(sorted(self._erased)),
+            tuple(sorted(self._lost)),
         )
 
     def _add(
@@ -129,39 +182,42 @@ class RepositoryChecker:
                 self._add(problem.code, problem.what, problem.where)
 
     async def _objects(self) -> None:
-        """Read all small objects that nothing else reads."""
+        """Read all small objects, and the copies of those that are stored twice."""
         for folder, kind in KINDS.items():
-            if folder in (REPOSITORY, BACKUPS, KEYS):
-                continue
-            for info in await self._repository.storage.list_objects(folder):
-                try:
-                    await self._repository.read_object(kind.mark, info.name, kind.type)
-                except NotFoundError:
-                    continue  # deleted meanwhile
-                except _DAMAGE as error:
-                    self._add("damaged-object", error.what, error.where)
+            listed = await self._repository.storage.list_objects(folder)
+            for name in [REPOSITORY] if folder == REPOSITORY else [info.name for info in listed]:
+                problems = await find_problems(self._repository, kind, name)
+                if all(problems.values()) and folder in (BACKUPS, KEYS):
+                    continue  # it is found elsewhere
+                code = "damaged-object" if all(problems.values()) else "damaged-copy"
+                for place, what in problems.items():
+                    if what:
+                        self._add(code, what, f"{self._repository.where}/{place}")
         if self._repository.key is not None:
             from holdfast.maintenance.backup.repository_key import damaged_keys
 
             for each in await damaged_keys(self._repository.storage, self._repository.info):
                 self._add("damaged-key", f"a master key of the repository cannot be read: {each.what}", each.where)
 
+    async def _page_copies(self, backups: Sequence[Backup]) -> None:
+        """Look for the copies of the lists of lines."""
+        packs = {self._places.locate(part).pack for each in backups for part in each.manifest.pages}
+        found = {info.name for info in await self._repository.storage.list_objects(f"{COPIES}/{PACKS}")}
+        for name in sorted({copy_name(pack_name(pack)) for pack in packs} - found):
+            self._add("damaged-copy", "the copy of a list of threads is missing", f"{self._repository.where}/{name}")
+
     async def _records(self, backups: Sequence[Backup]) -> None:
         """Compare the records and keys with what notices and the newest backups name."""
-        newest = {each.manifest.store: each for each in backups}
-        expected = {name: each.id for each in newest.values() for name in each.manifest.records}
-        expected |= dict.fromkeys(await noticed_names(self._repository, NOTICES), "")
-        known = {*await list_records(self._repository), *await noticed_names(self._repository, WITHDRAWALS)}
-        for name in sorted(expected.keys() - known):
+        for name, backup in sorted((await missing_records(self._repository, backups)).items()):
             what = "a freeze, a pin or a master key is missing, and nobody removed it with Holdfast"
-            self._add("missing-record", what, f"{self._repository.where}/{name}", expected[name])
+            self._add("missing-record", what, f"{self._repository.where}/{name}", backup)
 
     async def _removed(self, store: str) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
         for number in await self._repository.removed_numbers(store):
             with suppress(*_DAMAGE):  # what is damaged is found below
                 removed = await self._repository.find_removed(store, number)
-                found |= {} if removed is None else {number: removed.digest}
+                found |= {} if removed is None or not removed.digest else {number: removed.digest}
         return found
 
     async def _chain(self, store: str) -> list[Backup]:
@@ -196,25 +252,13 @@ class RepositoryChecker:
         except _DAMAGE:
             return {part.pack for part in backup.manifest.pages}
 
-    async def _pack_names(self, packs: Set[bytes]) -> set[str]:
-        """Return the names of the packs that have the content of some packs, which may have been repacked."""
-        try:
-            return (await pack_map(self._repository)).names(packs)
-        except _DAMAGE as error:
-            self._add("damaged-object", error.what, error.where)
-            return {pack_name(each) for each in packs}
-
     async def _packs(self, names: Sequence[str]) -> None:
         """Read packs, and compare each with its name."""
         for number, name in enumerate(names, 1):
             data = await self._repository.storage.get(name)
             try:
-                if data is None:
-                    raise CorruptError("a pack of the repository is missing")
-                self._bytes += len(data)
-                open_object(PACK, data, name)
-                if not name.endswith(data[6:HEADER].hex()):
-                    raise CorruptError("a pack is under the name of another")
+                self._bytes += len(data or b"")
+                check_pack(name, data)
             except _DAMAGE as error:
                 self._add("damaged-pack", error.what, f"{self._repository.where}/{name}")
             if self._progress is not None:
@@ -245,6 +289,10 @@ class RepositoryChecker:
             elif keys is not None and keys.is_missing(entry):
                 what = "the key of the thread is not in the repository, and was not destroyed"
                 self._add("missing-key", what, self._repository.where, backup.id, short_name(entry.name))
+                continue
+            parts = [part for chunk in entry.chunks for part in chunk[:2]]
+            if not self._lost_slices.isdisjoint((part.pack, part.offset, part.start) for part in parts):
+                self._lost.add(short_name(entry.name))
                 continue
             try:
                 await loader_of(self._repository).rows(entry.stored_line, entry.chunks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import msgspec
@@ -16,7 +16,7 @@ from holdfast.codec.envelope import unpack_body
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
-from holdfast.errors import ConflictError, CorruptError
+from holdfast.errors import ConflictError, CorruptError, NotFoundError
 from holdfast.maintenance.backup.capture import (
     AT_ONCE,
     ConcurrentChange,
@@ -27,12 +27,14 @@ from holdfast.maintenance.backup.capture import (
     RemovedKey,
 )
 from holdfast.maintenance.backup.format import (
+    DAMAGE,
     Chunk,
     ChunkIndex,
     DamagedLine,
     LineEntry,
     Manifest,
     Slice,
+    manifest_name,
 )
 from holdfast.maintenance.backup.layers import needed_bytes, write_layers
 from holdfast.maintenance.backup.line_rows import LineRow
@@ -40,6 +42,7 @@ from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
 from holdfast.maintenance.backup.reader import ChunkLoader
 from holdfast.maintenance.backup.records import list_records
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Chain, Repository
+from holdfast.maintenance.backup.reused_packs import GROUPS, ReusedPacks
 from holdfast.maintenance.backup.store_record import (
     chain_id,
     find_loss,
@@ -168,9 +171,12 @@ class BackupCreator:
         home: str,
         *,
         accept_loss: bool = False,
+        check_every: int = 0,
     ) -> None:
         """`home` is the tenant that the store was opened for: the id of the store is among its settings. With
-        `accept_loss`, it may be that the repository lost backups."""
+        `accept_loss`, it may be that the repository lost backups. What is reused is checked if `check_every`
+        nanoseconds have passed since that was done."""
+        self._check_every = check_every
         self._accept_loss = accept_loss
         self._engine = engine
         self._repository = repository
@@ -199,6 +205,8 @@ class BackupCreator:
             problem = None if self._accept_loss else await find_loss(self._engine, self._home, self._repository, store)
             if problem is not None:
                 raise problem
+            if chain.digest:
+                await self._repository.storage.complete(manifest_name(store, chain.number))
             await self._repository.lock(store, chain.number + 1)
             made = await self._make(store, chain, reason)
             if made is not None:
@@ -232,10 +240,23 @@ class BackupCreator:
     async def _make(self, store: str, chain: Chain, reason: str) -> Backup | None:
         start = time.monotonic()
         writer = self._repository.pack_writer()
+        records = await list_records(self._repository)
         base, known = (None, list[LineEntry]()) if chain.newest is None else await self._find_base(store)
         before = {entry.line: entry for entry in known}
-        moment, entries = await self._capture(writer, before, "" if base is None else base.token)
+        reused, now = ReusedPacks(self._repository), self._engine.context.clock()
+        checked = (now,) * GROUPS if base is None else base.checked
+        has_damage = base is not None and any(each.startswith(DAMAGE) and each not in base.records for each in records)
+        if base is not None and (has_damage or now - max(base.checked, default=0) >= self._check_every):
+            if await self._has_keyrings(base):
+                checked = await reused.check(base, known, now, is_all=has_damage)
+            else:
+                base, known, before, checked = None, [], {}, (now,) * GROUPS
+        lost = {entry.line for entry in known if reused.is_damaged(entry)}
+        damaged = {Line(each.tenant, each.name) for each in (() if base is None else base.damaged)}
+        moment, entries = await self._capture(writer, before, "" if base is None else base.token, lost, damaged)
         old = () if base is None else base.layers
+        if base is not None and reused.is_lost(base.pages):
+            old, before = (), {}  # all lists are written again
         layers, found = await write_layers(self._repository, writer, old, before, entries)
         rings = await self._write_keys(store, () if base is None else base.keyrings, found)
         return await self._repository.commit(
@@ -258,9 +279,23 @@ class BackupCreator:
                 layers=layers,
                 damaged=tuple(DamagedLine(*line, what) for line, what in sorted(self._damaged.items())),
                 keyrings=rings,
-                records=await list_records(self._repository),
+                records=records,
+                checked=checked,
             )
         )
+
+    async def _has_keyrings(self, base: Manifest) -> bool:
+        """Return whether the keys of a backup can be read. Without them, all is stored again."""
+        if not base.keyrings:
+            return True
+        from holdfast.maintenance.backup.keyring import KeyringReader
+
+        try:
+            for ring in base.keyrings:
+                await KeyringReader(self._repository, base.store).rows(ring)
+        except (*UNREADABLE, NotFoundError):
+            return False
+        return True
 
     async def _write_keys(self, store: str, before: Sequence[str], entries: Sequence[LineEntry]) -> tuple[str, ...]:
         """Write the keys of an encrypted store. Returns the key rings that the backup needs."""
@@ -274,16 +309,19 @@ class BackupCreator:
     # Lines ----------------------------------------------------------------------------------------------------
 
     async def _capture(
-        self, writer: PackWriter, before: Mapping[Line, LineEntry], token: str
+        self, writer: PackWriter, before: Mapping[Line, LineEntry], token: str, lost: Set[Line], damaged: Set[Line]
     ) -> tuple[Moment, dict[Line, _PendingEntry]]:
-        """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment."""
-        entries = {line: _PendingEntry(entry, entry.chunks) for line, entry in before.items()}
+        """Read what has changed, first all of it while it goes on changing, and then the rest as of one moment. Of
+        lines that are lost in the repository, all is read, unless they cannot be read. Also what was damaged the last
+        time: it still is, or a repair has changed no row."""
+        entries = {line: _PendingEntry(entry, entry.chunks) for line, entry in before.items() if line not in lost}
         is_first = not token
         token, changed = await self._moments.start(token)
         self.had_gap = changed is None and not is_first
-        pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else changed
+        pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else {*changed, *lost, *damaged}
         settings = {Line(line.tenant, "") for line in (*before, *pending)} if self._reader.has_keys else set[Line]()
         """The lines with the keys of tenants, which the feed does not name."""
+        busy = set[Line]()
         for _ in range(_ROUNDS):
             ordered = sorted(pending)
             for start in range(0, len(ordered), AT_ONCE):
@@ -293,12 +331,13 @@ class BackupCreator:
                     if self._progress is not None:
                         self._progress(number, len(ordered), await self._reader.name(line))
             token, pending = await self._moments.changed(token)
+            busy |= pending
             if not pending or len(pending) >= len(ordered):
                 break  # nothing is left, or it does not become less
         rewritten: set[Line] = set()
         attempt = 0
         while True:
-            moment = await self._moments.find(token, pending | settings)
+            moment = await self._moments.find(token, pending | settings, busy)
             if moment.is_complete:
                 for line in entries.keys() - moment.outlines.keys():
                     del entries[line]
@@ -310,6 +349,8 @@ class BackupCreator:
             attempt += 1
             if not again or attempt == _CAPTURES:
                 self._damaged |= dict.fromkeys(again, "it was rewritten or deleted whenever it was read")
+                for line in lost & self._damaged.keys() - entries.keys():
+                    entries[line] = _PendingEntry(before[line], before[line].chunks)
                 return moment, entries
             # Some were rewritten or deleted after the moment. Only what changes now is read again, these with all rows.
             rewritten.update(again)

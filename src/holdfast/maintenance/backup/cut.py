@@ -1,68 +1,52 @@
-"""Cutting a line off: as it was at one of its steps, or at a time."""
+"""Lines as they were at an earlier point: how their rows are made from those that backups have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
-from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINKS, REFS, STEPS, WRITES, Key, Scalar
-from holdfast.maintenance.backup.line_rows import LineRow, LineRows
-
-Cut: TypeAlias = Callable[[LineRows], None]
-"""Removes rows that a line did not have yet."""
-
-_TIME = list(STEPS.columns).index("time")
-_CREATED = list(BRANCHES.columns).index("created")
+from holdfast.backends.interface import Row
+from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, REFS, STEPS, WRITES, Scalar
+from holdfast.engine.checked_rows import CHECKSUMS
+from holdfast.engine.row_format import Line, info_of, info_row
+from holdfast.maintenance.backup.format import LineEntry
+from holdfast.maintenance.backup.line_rows import LineRows
 
 
-def at_step(id: str) -> Cut:
-    """Return what removes everything after a step: ids increase."""
+class Cut(NamedTuple):
+    """A line at a point: the backups' entries of it that are needed, and what makes its rows from theirs."""
 
-    def cut(found: LineRows) -> None:
-        steps = found.tables.get(STEPS.name, {})
+    sources: Sequence[LineEntry]
+    make: Callable[[Sequence[LineRows]], Awaitable[LineRows]]
+
+
+def at_step(id: str, before: Cut) -> Cut:
+    """Return a line without everything after a step: ids increase."""
+
+    async def make(sources: Sequence[LineRows]) -> LineRows:
+        found = await before.make(sources)
         lengths = dict[Scalar, int]()
-        for (branch, seq), row in sorted(steps.items()):
+        for (branch, seq), row in sorted(found.tables.get(STEPS.name, {}).items()):
             lengths.setdefault(branch, 0)
             if lengths[branch] == seq and str(row.columns[0]) <= id:
                 lengths[branch] = int(seq) + 1
-        _truncate(found, lengths, lambda branch, _: bool(lengths.get(branch)))
+        _truncate(found, lengths)
+        return found
 
-    return cut
-
-
-def at_time(time: int, known: Mapping[int, int], refs: Mapping[Key, LineRow] = MappingProxyType({})) -> Cut:
-    """Return what removes everything after a time, except the steps up to known numbers, by branch: they were there. Of
-    `refs`, which were there then, those come back that were moved to a later step.
-
-    The times of a line never decrease, so this is what was appended first; and steps that were saved together, in
-    several lines, have one time, so all of them are removed or none.
-    """
-
-    def cut(found: LineRows) -> None:
-        lengths = steps_until(found, time, known)
-        moved = _truncate(found, lengths, lambda branch, created: branch in known or created <= time)
-        for key in moved:
-            if key in refs:
-                found.tables[REFS.name][key] = refs[key]
-
-    return cut
+    return Cut(before.sources, make)
 
 
-def steps_until(found: LineRows, time: int, known: Mapping[int, int]) -> dict[Scalar, int]:
-    """Return how many steps each branch of a line had at a time."""
-    lengths = dict[Scalar, int]()
-    for (branch, seq), row in sorted(found.tables.get(STEPS.name, {}).items()):
-        number = int(seq)
-        lengths.setdefault(branch, 0)
-        if number <= known.get(int(branch), -1) or (lengths[branch] == number and int(row.columns[_TIME]) <= time):
-            lengths[branch] = number + 1
-    return lengths
+def whole(entry: LineEntry) -> Cut:
+    """Return a line as a backup has it."""
+
+    async def make(sources: Sequence[LineRows]) -> LineRows:
+        return sources[0]
+
+    return Cut([entry], make)
 
 
-def _truncate(found: LineRows, lengths: Mapping[Scalar, int], keeps: Callable[[int, int], bool]) -> list[Key]:
-    """Leave so many steps of each branch, and what belongs to them. `keeps` says which branches without steps stay,
-    given number and time of creation. Returns the keys of references to steps that are removed."""
+def _truncate(found: LineRows, lengths: dict[Scalar, int]) -> None:
+    """Leave so many steps of each branch, and what belongs to them."""
     steps = found.tables.get(STEPS.name, {})
     removed = {str(row.columns[0]) for key, row in steps.items() if int(key[1]) >= lengths.get(key[0], 0)}
     removed -= {str(row.columns[0]) for key, row in steps.items() if int(key[1]) < lengths.get(key[0], 0)}
@@ -72,15 +56,18 @@ def _truncate(found: LineRows, lengths: Mapping[Scalar, int], keeps: Callable[[i
         for key in [key for key in rows if int(key[1]) >= lengths.get(key[0], 0)]:
             del rows[key]
     branches = found.tables.get(BRANCHES.name, {})
-    for key, branch in list(branches.items()):
-        if not lengths.get(key[0]) and not keeps(int(key[0]), int(branch.columns[_CREATED])):
-            del branches[key]
+    for key in [key for key in branches if not lengths.get(key[0])]:
+        del branches[key]
     for table, column in ((WRITES, 0), (EVENTS, 0), (LINKS, 1)):
         rows = found.tables.get(table.name, {})
         for key in [key for key in rows if key[column] in removed]:
             del rows[key]
     refs = found.tables.get(REFS.name, {})
-    moved = [key for key, ref in refs.items() if ref.columns[0] in removed]
-    for key in moved:
+    for key in [key for key, ref in refs.items() if ref.columns[0] in removed]:
         del refs[key]
-    return moved
+    info = info_of(CHECKSUMS.decode(LINES, found.row))
+    ids = [str(row.columns[0]) for row in found.tables.get(STEPS.name, {}).values()]
+    switched_from = info.switched_from if info.switched_from in ids else ""
+    info = info._replace(pruned=ids.count(""), switched_from=switched_from)
+    line = Line(*map(str, found.row.key))
+    found.row = CHECKSUMS.encode(LINES, info_row(line, info)) if found.row.key else Row((), ())

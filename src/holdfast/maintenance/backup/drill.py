@@ -1,29 +1,33 @@
-"""The drill: restores a backup aside, verifies it to the last value, and compares it with the live store."""
+"""The drill: restores a backup aside, and a moment between it and the one before it; verifies them to the last value,
+and compares them with the live store."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from random import SystemRandom
 from typing import NamedTuple
 
 import msgspec
 
-from holdfast.backends.interface import Get, Put, Row, Scan
+from holdfast.backends.interface import Get, Put, Query, Row, Scan
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import REFS, STEPS, Key
+from holdfast.backends.tables import LINES, REFS, STEPS, Key
 from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.integrity.verify import verify
+from holdfast.engine.lines import TAG
 from holdfast.engine.namespaces import short_name
-from holdfast.engine.row_format import StepRef
-from holdfast.engine.types import Progress
+from holdfast.engine.row_format import Line, StepRef, info_of
+from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.archive.export import scratch_store
 from holdfast.maintenance.backup.format import LineEntry, Tip
 from holdfast.maintenance.backup.keyring import backup_keys
 from holdfast.maintenance.backup.reader import backup_engine, named_entries
+from holdfast.maintenance.backup.recovery_point import NEVER_SET_BACK, point_at_time
 from holdfast.maintenance.backup.repository import Backup, Repository
 from holdfast.maintenance.backup.status import DRILL, SETTING
 
@@ -43,7 +47,8 @@ class DrillRecord(msgspec.Struct):
 
 class DrillReport(NamedTuple):
     """The result of a drill: the backup, the lines and steps that were restored and verified, the lines that were
-    compared with the live store, the findings, and the seconds that restoring and verifying took."""
+    compared with the live store, the findings, and the seconds that restoring and verifying took; and the moment before
+    the backup that was restored as well, unless it is the first one."""
 
     backup: str
     lines: int
@@ -52,6 +57,7 @@ class DrillReport(NamedTuple):
     findings: tuple[str, ...]
     restore_seconds: float
     verify_seconds: float
+    moment: datetime | None = None
 
     @property
     def ok(self) -> bool:
@@ -65,6 +71,7 @@ async def run_drill(
     """Restore a backup into a temporary store, and verify it. The store remembers the result."""
     findings: list[str] = []
     steps = compared = 0
+    moment: int | None = None
     entries: list[LineEntry] = []
     restored = verified = time.monotonic()
     start = restored
@@ -88,13 +95,21 @@ async def run_drill(
                     findings.append(f"{short_name(entry.name)}: it ends elsewhere than when the backup was made")
                 if progress is not None:
                     progress(number, len(entries), entry.name)
-        verified = time.monotonic()
         compared = await _compare(engine, entries, findings)
+        moment = await _prove_moment(engine, repository, backup, findings)
+        verified = time.monotonic()
     except HoldfastError as error:
         findings.append(str(error))
         restored, verified = max(restored, start), time.monotonic()
     result = DrillReport(
-        backup.id, len(entries), steps, compared, tuple(findings), restored - start, verified - restored
+        backup.id,
+        len(entries),
+        steps,
+        compared,
+        tuple(findings),
+        restored - start,
+        verified - restored,
+        None if moment is None else to_datetime(moment),
     )
     await _remember(engine, repository, home, result)
     return result
@@ -121,6 +136,57 @@ async def _compare(engine: Engine, entries: Sequence[LineEntry], findings: list[
             if hashes.get((tip.branch, tip.seq), tip.hash) != tip.hash
         )
     return len(sample)
+
+
+async def _prove_moment(engine: Engine, repository: Repository, backup: Backup, findings: list[str]) -> int | None:
+    """Restore a moment between a backup and the one before it aside, and compare it with what the live store knows of
+    that moment. Returns the moment."""
+    store, number = backup.manifest.store, backup.manifest.number
+    before = await repository.find_last(store, lambda each: each.number < number)
+    if before is None:
+        return None
+    moment = SystemRandom().randint(min(before.manifest.until, backup.manifest.time), backup.manifest.time)
+    point = await point_at_time(repository, store, moment, engine)
+    entries = [
+        entry
+        for entry in point.entries
+        if entry.columns
+        and entry.name not in NEVER_SET_BACK
+        and not (point.keys is not None and point.keys.is_erased(entry))
+    ]
+    source = await point.engine(repository, engine)
+    async with scratch_store(engine) as scratch:
+        await StoreCopier(source, scratch).copy_together([entry.line for entry in entries])
+        for entry in entries:
+            report = await verify(scratch.context, entry.line, VerifyLevel.DECODE)
+            found = [str(each) for each in report.findings]
+            if entry.line not in point.inexact.keys() | point.arrivals:
+                found += await _missing(engine, scratch, entry.line, moment)
+            findings += (f"{short_name(entry.name)} at {to_datetime(moment).isoformat()}: {each}" for each in found)
+    return moment
+
+
+async def _missing(engine: Engine, restored: Engine, line: Line, moment: int) -> list[str]:
+    """Return the steps and tags of a line up to a moment that the live store has, and the restored one does not."""
+    queries: list[Query] = [Get(LINES, [tuple(line)]), Scan(STEPS, tuple(line), bodies=False), Scan(REFS, (*line, TAG))]
+    own, live_steps, live_tags = await engine.context.backend.read(queries)
+    then, steps, tags = await restored.context.backend.read(queries)
+    if [info_of(row).salt for row in own] != [info_of(row).salt for row in then]:
+        return []  # it was deleted since
+    known = {(step.branch, step.seq): step for step in map(StepRef.of, steps)}
+    found = []
+    for step in map(StepRef.of, live_steps):
+        other = known.get((step.branch, step.seq))
+        if (
+            step.time <= moment
+            and not step.pruned
+            and (other is None or (other.hash, other.pruned) != (step.hash, False))
+        ):
+            found.append(f"a step of {to_datetime(step.time).isoformat()} is missing: {step.id}")
+    targets = {row.key: row.columns[0] for row in tags}
+    tags_then = [row for row in live_tags if int(row.columns[1]) <= moment]
+    found += (f"the tag {row.key[3]!r} is missing" for row in tags_then if targets.get(row.key) != row.columns[0])
+    return found
 
 
 async def _remember(engine: Engine, repository: Repository, home: str, report: DrillReport) -> None:

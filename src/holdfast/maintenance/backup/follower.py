@@ -26,6 +26,9 @@ _LASTING = (ConfigError, InvalidError, UnsupportedError)
 _LONGEST_PAUSE = 5.0
 """The most seconds between two attempts after errors."""
 
+_CHECK_EVERY = 3600 * 10**9
+"""How often what backups reuse is checked, in nanoseconds: not with each of them."""
+
 JobSettings: TypeAlias = Callable[[Row, RowCodec], object]
 """Returns what is set in a row of a job. `CorruptError` if it is damaged."""
 
@@ -76,7 +79,9 @@ class Follower:
                 now = await self._settings_of([tenant for tenant, name in own if not name])
                 has_changed = any(name for _, name in own) or any(settings.get(each) != now[each] for each in now)
                 if not token or has_changed or not found.complete:
-                    creator = BackupCreator(self._engine, self._repository, self._tenant, None, self._home)
+                    creator = BackupCreator(
+                        self._engine, self._repository, self._tenant, None, self._home, check_every=_CHECK_EVERY
+                    )
                     made = await creator.create(FOLLOW)
                     lag = time.monotonic() - (before if token else looked)
                     self.status = FollowStatus(

@@ -1,7 +1,8 @@
 """The content of the objects of a repository. `docs/backup-format.md` specifies it.
 
-Every object starts with a header: a mark, its kind, the version of the format, and SHA-256 of all that follows. Packs
-are named by that digest; other objects have names of their own.
+Every object starts with a header: a mark, its kind, the version of the format, and SHA-256 of its name and all that
+follows. Packs are named by that digest; other objects have names of their own. Without some kinds of small objects,
+many others could not be read: these are stored twice, under different prefixes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ else:
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 MARK = b"HFbk"
 HEADER = 38
 """The bytes of a header."""
@@ -34,7 +35,7 @@ NONCE = 16
 
 REPOSITORY = "holdfast-backups"
 """The name of the object that makes a directory or a prefix a repository."""
-PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, RECORDS, KEYS, KEYRINGS, DESTROYED, REPACKS = (
+PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, RECORDS, KEYS, KEYRINGS, DESTROYED, REPACKS, LOSSES = (
     "packs",
     "backups",
     "locks",
@@ -45,9 +46,14 @@ PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, RECORDS, KEYS, KEYRINGS, DESTROYED, REPA
     "keyrings",
     "destroyed",
     "repacks",
+    "losses",
 )
 """The folders of a repository."""
-FREEZES, PINS, NOTICES, WITHDRAWALS = (f"{RECORDS}/{each}" for each in ("freezes", "pins", "notices", "withdrawals"))
+COPIES = "copies"
+"""The folder with the copies of objects that are stored twice, each under its name."""
+FREEZES, PINS, NOTICES, WITHDRAWALS, DAMAGE = (
+    f"{RECORDS}/{each}" for each in ("freezes", "pins", "notices", "withdrawals", "damage")
+)
 
 MAX_BLOCK = 256 << 20
 """The most bytes that a block has unpacked."""
@@ -202,8 +208,15 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     """The ids of the key rings with the keys of an encrypted store."""
     records: tuple[str, ...] = ()
     """The names of the records and keys that there were in the repository."""
+    checked: tuple[int, ...] = ()
+    """When the packs that it reuses were last read, by the first byte of their ids."""
     abandoned: bool = False
     """There is no backup of this number: the process that made it died, and somebody broke its lock."""
+
+    @property
+    def oldest_check(self) -> int:
+        """When the pack was read whose last check is the longest ago, or 0 if nothing is reused."""
+        return min(filter(None, self.checked), default=0)
 
     @property
     def pages(self) -> tuple[Slice, ...]:
@@ -260,7 +273,8 @@ class RemovedBackup(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Freeze(msgspec.Struct, forbid_unknown_fields=True):
-    """Suspends all deletion, or protects one backup: when and why, and by which process."""
+    """Suspends all deletion, protects one backup, or says that `verify` found damage: when and why, and by which
+    process."""
 
     time: int
     reason: str
@@ -292,27 +306,46 @@ class Repack(msgspec.Struct, forbid_unknown_fields=True):
     slices: list[tuple[bytes, int, int, Slice]]
 
 
+class PageBlocks(msgspec.Struct, forbid_unknown_fields=True):
+    """Copies of the blocks of a pack that have pages, by offset, as they are stored there."""
+
+    blocks: dict[int, bytes]
+
+
+class Loss(msgspec.Struct, forbid_unknown_fields=True):
+    """Slices that a repair could not bring back, as backups name them: pack, offset and start."""
+
+    time: int
+    slices: list[tuple[bytes, int, int]]
+
+
 class Kind(NamedTuple):
-    """A kind of small objects: the mark in their header, and the type of their content."""
+    """A kind of small objects: the mark in their header, the type of their content, whether they are stored twice, and
+    whether they are sealed in an encrypted repository."""
 
     mark: bytes
     type: type[Any]
+    is_copied: bool = False
+    is_sealed: bool = True
 
 
 KINDS = {
-    REPOSITORY: Kind(b"R", RepositoryInfo),
-    BACKUPS: Kind(b"M", Manifest),
+    REPOSITORY: Kind(b"R", RepositoryInfo, is_copied=True, is_sealed=False),
+    BACKUPS: Kind(b"M", Manifest, is_copied=True),
     LOCKS: Kind(b"L", LockInfo),
     REMOVED: Kind(b"D", RemovedBackup),
     SWEEPS: Kind(b"S", Sweep),
     FREEZES: Kind(b"Z", Freeze),
     PINS: Kind(b"K", Freeze),
+    DAMAGE: Kind(b"F", Freeze),
     NOTICES: Kind(b"N", Notice),
     WITHDRAWALS: Kind(b"V", Notice),
-    KEYS: Kind(b"E", WrappedKey),
-    KEYRINGS: Kind(b"Y", Keyring),
-    DESTROYED: Kind(b"X", DestroyedKeys),
-    REPACKS: Kind(b"W", Repack),
+    KEYS: Kind(b"E", WrappedKey, is_copied=True, is_sealed=False),
+    KEYRINGS: Kind(b"Y", Keyring, is_copied=True),
+    DESTROYED: Kind(b"X", DestroyedKeys, is_copied=True),
+    REPACKS: Kind(b"W", Repack, is_copied=True),
+    LOSSES: Kind(b"O", Loss, is_copied=True),
+    f"{COPIES}/{PACKS}": Kind(b"G", PageBlocks),
 }
 """The kinds of small objects by folder."""
 
@@ -322,26 +355,44 @@ def digest_of(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def seal_object(kind: bytes, content: bytes) -> bytes:
-    """Return an object with this content."""
-    return b"".join((MARK, kind, bytes([VERSION]), digest_of(content), content))
+def is_copied(name: str) -> bool:
+    """Return whether the object of a name is stored twice."""
+    kind = KINDS.get(name.partition("/")[0])
+    return kind is not None and kind.is_copied
 
 
-def open_object(kind: bytes, data: bytes, where: str) -> bytes:
-    """Return the content of an object. `CorruptError` if it is not what was written."""
+def copy_name(name: str) -> str:
+    """Return the name of the copy of an object that is stored twice, or of the pages of a pack."""
+    return f"{COPIES}/{name}"
+
+
+def seal_object(kind: bytes, content: bytes, name: str = "") -> bytes:
+    """Return an object with this content. Packs have no name yet."""
+    return b"".join((MARK, kind, bytes([VERSION]), digest_of(name.encode() + content), content))
+
+
+def open_object(kind: bytes, data: bytes, where: str, name: str = "") -> bytes:
+    """Return the content of an object. `CorruptError` if it is not what was written under this name."""
     reader = ByteReader(data, _OBJECT, where, _HINT)
     if reader.take(len(MARK)) != MARK or reader.take(1) != kind:
         raise reader.error("is not what it should be")
     version, digest = reader.byte(), reader.take(HEADER - len(MARK) - 2)
-    if version != VERSION:
+    if version < VERSION:
         raise UnsupportedError(
-            f"the repository has format {version}, and this Holdfast knows {VERSION}",
+            f"the repository has format {version}, and this Holdfast reads only {VERSION}",
+            where=where,
+            hint="Name a new repository; to restore from this one, use the Holdfast that made it. Nothing was changed",
+            code="older-format",
+        )
+    if version > VERSION:
+        raise UnsupportedError(
+            f"the repository has format {version}, and this Holdfast reads only {VERSION}",
             where=where,
             hint="Use a newer Holdfast. Nothing was changed",
             code="newer-format",
         )
     content = reader.rest()
-    if digest_of(content) != digest:
+    if digest_of(name.encode() + content) != digest:
         raise reader.error("was damaged")
     return content
 
@@ -355,13 +406,14 @@ def decode_value(data: bytes, type: type[T], where: str) -> T:
     return ByteReader(data, _OBJECT, where, _HINT).packed(packed_form(type))
 
 
-def compress_block(data: bytes) -> bytes:
+CREATE_LEVEL, REPACK_LEVEL = 3, 9
+"""How hard blocks are compressed: when a backup is made, while the store is in use, and when what is needed for long is
+written again. The second takes five times as long, for 1 to 9 % less."""
+
+
+def compress_block(data: bytes, level: int) -> bytes:
     """Return a block as it is stored."""
-    return zstd.compress(data, _LEVEL)
-
-
-_LEVEL = 9
-"""A backup is written once, and read rarely."""
+    return zstd.compress(data, level)
 
 
 def decompress_block(data: bytes, where: str) -> bytes:

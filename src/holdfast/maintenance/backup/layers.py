@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.engine.row_format import Line
 from holdfast.maintenance.backup.format import Layer, LineEntry, Slice
-from holdfast.maintenance.backup.packs import PackWriter
+from holdfast.maintenance.backup.packs import PAGES, PackWriter
 from holdfast.maintenance.backup.repository import Repository
 
 _SIMILAR = 4
@@ -78,7 +78,7 @@ def first_to_merge(sizes: Sequence[int]) -> int:
 
 async def _write_pages(writer: PackWriter, entries: Sequence[LineEntry]) -> tuple[Slice, ...]:
     pages = [entries[start : start + _PAGE_LINES] for start in range(0, len(entries), _PAGE_LINES)]
-    pending = [await writer.add("pages", msgspec.msgpack.encode(page)) for page in pages]
+    pending = [await writer.add(PAGES, msgspec.msgpack.encode(page)) for page in pages]
     await writer.flush()
     return tuple(each.resolve() for each in pending)
 

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.codec.compression import Compression, compress
 from holdfast.errors import CorruptError
 from holdfast.maintenance.backup.format import (
+    KINDS,
     compress_block,
     decode_value,
     decompress_block,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BLOCK = b"block"
+_OPEN = {kind.mark for kind in KINDS.values() if not kind.is_sealed}
 
 
 class ObjectCodec:
@@ -43,27 +45,29 @@ class ObjectCodec:
     def encode(self, kind: bytes, name: str, value: Any) -> bytes:
         """Return an object with a packed value."""
         content = compress(msgspec.msgpack.encode(value), Compression.ZSTD)[1]
-        return seal_object(kind, self._seal(content, kind, name))
+        return seal_object(kind, self._seal(content, kind, name), name)
 
     def decode(self, kind: bytes, name: str, data: bytes, type: type[T], where: str) -> T:
         """Return the value in an object. `CorruptError` if it is not what was written; with the code `tampered` if
         somebody changed it who does not have the key."""
-        content = self._unseal(open_object(kind, data, where), kind, name, where)
+        content = self._unseal(open_object(kind, data, where, name), kind, name, where)
         return decode_value(decompress_block(content, where), type, where)
 
-    def encode_block(self, data: bytes) -> bytes:
+    def encode_block(self, data: bytes, level: int) -> bytes:
         """Return a block as it is stored."""
-        return self._seal(compress_block(data), _BLOCK, "")
+        return self._seal(compress_block(data, level), _BLOCK, "")
 
     def decode_block(self, data: bytes, where: str) -> bytes:
         """Return the unpacked bytes of a block."""
         return decompress_block(self._unseal(data, _BLOCK, "", where), where)
 
     def _seal(self, content: bytes, kind: bytes, name: str) -> bytes:
-        return content if self._cipher is None else self._cipher.seal(content, self._associated(kind, name))
+        if self._cipher is None or kind in _OPEN:
+            return content
+        return self._cipher.seal(content, self._associated(kind, name))
 
     def _unseal(self, content: bytes, kind: bytes, name: str, where: str) -> bytes:
-        if self._cipher is None:
+        if self._cipher is None or kind in _OPEN:
             return content
         try:
             return self._cipher.unseal(content, self._associated(kind, name))
@@ -76,4 +80,4 @@ class ObjectCodec:
             ) from None
 
     def _associated(self, kind: bytes, name: str) -> bytes:
-        return msgspec.msgpack.encode(("holdfast backup 1", self._repository, kind, name))
+        return msgspec.msgpack.encode(("holdfast backup 2", self._repository, kind, name))

@@ -5,15 +5,22 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeAlias
 
-from holdfast.errors import CorruptError
+from holdfast.errors import CorruptError, UnsupportedError
 from holdfast.maintenance.backup.format import (
+    COPIES,
     HEADER,
+    KINDS,
     NONCE,
+    PACKS,
     PackInfo,
+    PageBlocks,
     Slice,
+    copy_name,
     digest_of,
+    open_object,
     pack_name,
     seal_object,
 )
@@ -21,6 +28,9 @@ from holdfast.maintenance.backup.object_codec import ObjectCodec
 from holdfast.maintenance.backup.storage import RepositoryStorage
 
 PACK = b"P"
+PAGES = "pages"
+"""The stream of lists of lines. Its blocks are stored twice: in the pack, and beside it."""
+_PAGE_BLOCKS = KINDS[f"{COPIES}/{PACKS}"].mark
 _BLOCK_BYTES = 1 << 20
 _SMALL_BYTES = 64 << 10
 """The bytes of blocks of several streams that are stored as one."""
@@ -32,7 +42,8 @@ _CACHE_BYTES = 64 << 20
 class _Block:
     """A block that is being filled; then where it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
         self.data = bytearray()
         self.pack = b""
         self.offset = 0
@@ -74,9 +85,10 @@ class PackStorage(Protocol):
 class PackWriter:
     """Writes pieces of data into blocks, and blocks into packs."""
 
-    def __init__(self, storage: PackStorage, codec: ObjectCodec) -> None:
+    def __init__(self, storage: PackStorage, codec: ObjectCodec, level: int) -> None:
         self._storage = storage
         self._codec = codec
+        self._level = level
         self._open: dict[str, _Block] = {}
         self._closed: list[_Block] = []
         self._content = bytearray(secrets.token_bytes(NONCE))
@@ -90,7 +102,7 @@ class PackWriter:
             await self._close(stream)
             block = None
         if block is None:
-            block = self._open[stream] = _Block()
+            block = self._open[stream] = _Block(stream)
         start = len(block.data)
         block.data += data
         return PendingSlice(block, start, len(data))
@@ -114,8 +126,8 @@ class PackWriter:
         await self._store()
 
     async def close(self) -> None:
-        """End all blocks. Small ones become one."""
-        first, *others = self._open or ("",)
+        """End all blocks. Small ones become one, without lists of lines."""
+        first, *others = [stream for stream in self._open if stream != PAGES] or ("",)
         if sum(len(block.data) for block in self._open.values()) <= _SMALL_BYTES:
             for stream in others:
                 block, target = self._open.pop(stream), self._open[first]
@@ -127,7 +139,7 @@ class PackWriter:
 
     async def _close(self, stream: str) -> None:
         block = self._open.pop(stream)
-        stored = self._codec.encode_block(bytes(block.data))
+        stored = self._codec.encode_block(bytes(block.data), self._level)
         block.data.clear()
         block.offset, block.length, block.digest = HEADER + len(self._content), len(stored), digest_of(stored)
         self._content += stored
@@ -142,10 +154,31 @@ class PackWriter:
         id = digest_of(content)
         data = seal_object(PACK, content)
         await self._storage.create(pack_name(id), data)
+        pages = {
+            block.offset: data[block.offset : block.offset + block.length]
+            for block in self._closed
+            if block.stream == PAGES
+        }
+        if pages:
+            name = copy_name(pack_name(id))
+            await self._storage.create(name, self._codec.encode(_PAGE_BLOCKS, name, PageBlocks(pages)))
         for block in self._closed:
             block.pack = id
         self.packs.append(PackInfo(id, len(data)))
         self._closed, self._content = [], bytearray(secrets.token_bytes(NONCE))
+
+
+def check_pack(name: str, data: bytes | None) -> None:
+    """Raise `CorruptError` if a pack is not what was written under its name, or is missing."""
+    if data is None:
+        raise CorruptError("a pack of the repository is missing", where=name)
+    if pack_name(pack_id(data, name)) != name:
+        raise CorruptError("a pack is under the name of another", where=name)
+
+
+def pack_id(data: bytes, where: str) -> bytes:
+    """Return the id of a pack. `CorruptError` if it is not what was written."""
+    return digest_of(open_object(PACK, data, where))
 
 
 FindMoved: TypeAlias = Callable[[Slice], Awaitable[Sequence[Slice]]]
@@ -174,7 +207,12 @@ class BlockReader:
         return found
 
     async def _read(self, part: Slice) -> bytes | None:
-        block = await self._block(part)
+        """Return a part of a block, from where it may have been moved to, or from a copy; None if it is gone."""
+        problem: CorruptError | None = None
+        try:
+            block = await self._block(part)
+        except CorruptError as error:
+            block, problem = None, error
         if block is not None:
             return block[part.start : part.start + part.size]
         for moved in await self._find_moved(part):
@@ -182,6 +220,24 @@ class BlockReader:
             if found is not None:
                 self._gone.add(part.pack)
                 return found
+        block = await self._copied_block(part)
+        if block is not None:
+            return block[part.start : part.start + part.size]
+        if problem is not None:
+            raise problem
+        return None
+
+    async def _copied_block(self, part: Slice) -> bytes | None:
+        """Return the copy of a block that has pages; None if there is none that can be read."""
+        name = copy_name(pack_name(part.pack))
+        where = f"{self._storage.where}/{name}"
+        with suppress(CorruptError, UnsupportedError):
+            copied = await self._storage.read(
+                name, lambda data: self._codec.decode(_PAGE_BLOCKS, name, data, PageBlocks, where)
+            )
+            data = None if copied is None else copied.blocks.get(part.offset)
+            if data is not None and digest_of(data) == part.digest:
+                return self._codec.decode_block(data, where)
         return None
 
     async def _block(self, part: Slice) -> bytes | None:

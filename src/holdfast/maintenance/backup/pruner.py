@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import datetime
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.backup.format import KINDS, SWEEPS, Repack, Sweep, pack_name
 from holdfast.maintenance.backup.holds import HeldData, Holds, holds_of_backup
 from holdfast.maintenance.backup.keyring import shred_keys, sweep_rings
+from holdfast.maintenance.backup.reasons import UNKNOWN
 from holdfast.maintenance.backup.records import check_frozen, pins_of, record_action
 from holdfast.maintenance.backup.repacker import Repacker, pack_map
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, OpenLock, Repository, UnreadableBackup
@@ -55,7 +57,8 @@ class BackupPruneReport(NamedTuple):
     deleted later, and of those deleted, with their bytes; the locks that are open; the number of keys that were
     removed from key rings, since they were destroyed in their store; of the packs that were repacked; the backups whose
     manifests or lists of lines cannot be read, and records of repacking that cannot: as long as there are any, no pack
-    is deleted; and the locks that were broken."""
+    is deleted; the locks that were broken; and by how many bytes the backups that have to stay are over the limit:
+    their verdicts say what keeps them."""
 
     verdicts: tuple[BackupVerdict, ...]
     recorded: int
@@ -67,6 +70,7 @@ class BackupPruneReport(NamedTuple):
     repacked: int = 0
     unreadable: tuple[UnreadableBackup, ...] = ()
     broken: tuple[OpenLock, ...] = ()
+    excess: int = 0
 
     @property
     def removed(self) -> int:
@@ -76,13 +80,14 @@ class BackupPruneReport(NamedTuple):
 
 def check_policy(policy: Retention) -> Retention:
     """Require a policy that backups can have: none with rules about the content of threads."""
-    plain = {"keep_labels": (), "keep_where": None, "max_thread_bytes": None, "keep_tagged": True}
+    plain = {"keep_where": None, "max_thread_bytes": None, "keep_tagged": True}
     plain |= {"keep_recordings_within": None, "keep_recordings_last": None}
     for name, value in plain.items():
         if getattr(policy, name) != value:
             raise InvalidError(
                 f"{name} is a rule for checkpoints, and backups have none of it",
-                hint="Rules for backups are keep_last, keep_within, keep_hourly to keep_yearly, and max_bytes",
+                hint="Rules for backups are keep_last, keep_within, keep_hourly to keep_yearly, keep_labels for their "
+                "reasons, and max_bytes",
             )
     return policy
 
@@ -105,11 +110,13 @@ class RepositoryPruner:
         now: int,
         holds: Mapping[str, Holds] = MappingProxyType({}),
         max_unused: float = MAX_UNUSED,
+        open_reason: Callable[[str], Awaitable[str]],
     ) -> None:
         """`grace` is how many nanoseconds a pack stays after nothing needs it. `holds` has the legal holds of stores
         that are open, by id; those of others are as in their newest backups. Packs of which a part greater than
-        `max_unused` is not needed are repacked."""
+        `max_unused` is not needed are repacked. `open_reason` opens the reasons of backups and pins."""
         self._repository = repository
+        self._open_reason = open_reason
         self._max_unused = check_max_unused(max_unused)
         self._holds = holds
         self._storage = repository.storage
@@ -131,13 +138,16 @@ class RepositoryPruner:
             broken = [lock for lock in locks if await self._repository.break_lock(lock)]
             locks, closed = await self._repository.locks()
         verdicts: list[BackupVerdict] = []
-        shredded = 0
+        shredded = excess = 0
         _, unreadable = await self._repository.survey()
         for each in await self._repository.stores() if store is None else [store]:
             shredded += 0 if dry_run else await shred_keys(self._repository, each)
             backups = await self._repository.backups(each)
             decided = await self._decide(policy, each, backups)
             verdicts += decided
+            if policy.max_bytes is not None:
+                kept = [one for one, verdict in zip(backups, decided, strict=True) if verdict.kept]
+                excess += max(0, await self._size(kept) - policy.max_bytes)
             if not dry_run:
                 for backup, verdict in zip(backups, decided, strict=True):
                     if not verdict.kept:
@@ -178,15 +188,32 @@ class RepositoryPruner:
             repacked,
             tuple(unreadable),
             tuple(broken),
+            excess,
         )
 
+    async def _size(self, backups: Sequence[Backup]) -> int:
+        """Return the bytes that backups need together."""
+        packs = {pack for each in backups for pack in await self._packs_of(each) or ()}
+        return (await pack_map(self._repository)).size(packs) + sum(each.size for each in backups)
+
     async def _decide(self, policy: Retention, store: str, backups: Sequence[Backup]) -> list[BackupVerdict]:
-        pins = await pins_of(self._repository, store)
+        pinned = await pins_of(self._repository, store)
+        pins = {number: await self._open_reason(reason) for number, reason in pinned.items()}
+        reasons = {each.manifest.number: await self._open_reason(each.manifest.reason) for each in backups}
         migrations = [each.manifest.number for each in backups if each.manifest.reason == MIGRATION][-1:]
+
+        # Those of checkpoints are kept anyway, but most reasons of backups are no reason to keep them. One that nobody
+        # can read may be.
+        labels = {
+            number: reason
+            for number, reason in reasons.items()
+            if any(reason == UNKNOWN or fnmatchcase(reason, pattern) for pattern in policy.keep_labels)
+        }
         candidates = [
             RetentionCandidate(
                 each.manifest.time,
                 f"{each.manifest.number:010d}",
+                labels=(labels[each.manifest.number],) if each.manifest.number in labels else (),
                 pins=(
                     *((pins[each.manifest.number],) if each.manifest.number in pins else ()),
                     *(("last before a migration",) if each.manifest.number in migrations else ()),
@@ -199,12 +226,9 @@ class RepositoryPruner:
         newest = backups[-1].manifest.time if backups else self._now
         decided = policy.decide(candidates, min(self._now, newest))
         if policy.max_bytes is not None:
-            places = await pack_map(self._repository)
-            packs = {each.id: await self._packs_of(each) or set() for each in backups}
             for backup in backups:  # the oldest first
                 kept = [one for one, verdict in zip(backups, decided, strict=True) if verdict.kept]
-                needed = {pack for one in kept for pack in packs[one.id]}
-                if places.size(needed) + sum(one.size for one in kept) <= policy.max_bytes:
+                if await self._size(kept) <= policy.max_bytes:
                     break
                 decided = [verdict.before(backup.manifest.time + 1) for verdict in decided]
         kept_ids = {backup.id for backup, verdict in zip(backups, decided, strict=True) if verdict.kept}

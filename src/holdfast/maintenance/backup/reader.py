@@ -11,7 +11,6 @@ from holdfast.backends.interface import Backend, Batch, Capabilities, Changes, G
 from holdfast.backends.memory import SortedRows
 from holdfast.backends.tables import (
     LINES,
-    STEPS,
     TABLES,
     Key,
     Scalar,
@@ -99,8 +98,8 @@ class BackupBackend(Backend):
         cuts: Mapping[Line, Cut] = MappingProxyType({}),
         codec: EncryptedRows | None = None,
     ) -> None:
-        """`cuts` say where lines are cut off. With a codec, rows are sealed, and are returned as those of a store that
-        is not encrypted."""
+        """`cuts` make lines as they were at an earlier point. With a codec, rows are sealed, and are returned as those
+        of a store that is not encrypted."""
         self._codec = codec
         self.on_close: Callable[[], Awaitable[None]] | None = None
         """Called once when the backup is closed."""
@@ -180,7 +179,7 @@ class BackupBackend(Backend):
         entry = self._entries.get(line)
         if entry is None:
             return None
-        if table is LINES:
+        if table is LINES and line not in self._cuts:
             part = SortedRows(LINES)
             if entry.columns:
                 part.add(await self._line_row(entry))
@@ -188,6 +187,9 @@ class BackupBackend(Backend):
         if line not in self._lines:
             found = await self.load(line)
             parts: dict[str, SortedRows] = {}
+            if line in self._cuts and entry.columns:
+                parts[LINES.name] = SortedRows(LINES)
+                parts[LINES.name].add(found.row)
             for name, rows in found.tables.items():
                 part = parts[name] = SortedRows(_TABLES[name])
                 part.add_many([row.stored(name, (*line, *key)) for key, row in rows.items()])
@@ -199,26 +201,22 @@ class BackupBackend(Backend):
         return self._lines[line][0].get(table.name)
 
     async def load(self, line: Line) -> LineRows:
-        """Return the rows of a line, cut off where it is to be."""
-        entry = self._entries[line]
+        """Return the rows of a line, as it was at the point that is read."""
+        if (cut := self._cuts.get(line)) is None:
+            return await self._load(self._entries[line])
+        return await cut.make([await self._load(entry) for entry in cut.sources])
+
+    async def _load(self, entry: LineEntry) -> LineRows:
         found = await loader_of(self._repository).rows(entry.stored_line, entry.chunks)
         if self._codec is not None:
-            await self._open_line(line, found)
-        if line in self._cuts:
-            self._cuts[line](found)
+            await self._open_line(entry.line, found)
+        if entry.columns:
+            found.row = await self._line_row(entry)
         return found
 
     async def _line_row(self, entry: LineEntry) -> Row:
         (row,) = await self._open_rows(LINES, [Row(tuple(entry.line), entry.columns, entry.body)])
-        if entry.line not in self._cuts or not row.columns[-1]:
-            return row
-        part = await self._part(STEPS, entry.line)
-        ids = set() if part is None else {each.columns[0] for each in part.rows.values()}
-        if row.columns[-1] in ids:
-            return row
-        # HEAD was switched later.
-        opened = CHECKSUMS.decode(LINES, row)
-        return CHECKSUMS.encode(LINES, opened._replace(columns=(*opened.columns[:-1], "")))
+        return row
 
     async def _open_line(self, line: Line, found: LineRows) -> None:
         for name, rows in found.tables.items():
@@ -290,6 +288,7 @@ async def backup_engine(
     keys: BackupKeys | None = None,
 ) -> Engine:
     """Return an engine on lines of backups. `like` is open, and may have the master key of an encrypted store."""
-    codec = None if keys is None else await keys.codec(entries, like)
+    sources = [*entries, *(entry for cut in cuts.values() for entry in cut.sources)]
+    codec = None if keys is None else await keys.codec(sources, like)
     backend = BackupBackend(repository, name, entries, cuts, codec)
     return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), like.context.codec, rows=BACKUP_ROWS))

@@ -17,7 +17,18 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import BACKUPS_PLACE
 from holdfast.engine.row_format import Line
 from holdfast.errors import DeniedError, NotFoundError
-from holdfast.maintenance.backup.format import FREEZES, KEYS, KINDS, NOTICES, PINS, RECORDS, WITHDRAWALS, Freeze, Notice
+from holdfast.maintenance.backup.format import (
+    DAMAGE,
+    FREEZES,
+    KEYS,
+    KINDS,
+    NOTICES,
+    PINS,
+    RECORDS,
+    WITHDRAWALS,
+    Freeze,
+    Notice,
+)
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
 
 
@@ -98,6 +109,22 @@ async def noticed_names(repository: Repository, folder: str) -> set[str]:
         with suppress(NotFoundError, *UNREADABLE):
             found.update((await repository.read_object(KINDS[folder].mark, info.name, Notice)).names)
     return found
+
+
+async def record_damage(repository: Repository, what: str, now: int) -> None:
+    """Say that there is damage, unless that was said since the last backup: the next one then reads all that it
+    reuses. Whoever may only read the repository cannot say so."""
+    newest = [(await repository.chain(store)).newest for store in await repository.stores()]
+    known = [{*each.manifest.records} for each in newest if each is not None]
+    if all(name in records for name in await damage_records(repository) for records in known):
+        name = f"{DAMAGE}/{now:020d}-{secrets.token_hex(8)}"
+        with suppress(DeniedError):
+            await repository.create_object(KINDS[DAMAGE].mark, name, Freeze(now, what, os.getpid()))
+
+
+async def damage_records(repository: Repository) -> list[str]:
+    """Return the names of the records that there is damage."""
+    return [info.name for info in await repository.storage.list_objects(DAMAGE)]
 
 
 async def record_action(

@@ -1,32 +1,40 @@
 """What is restored: the lines of a backup, or of a store at any time.
 
-A backup is of one moment. At a time between two backups, the store had everything that the first of them has, and
-nothing that the second does not: whatever the clocks of the writers said, this is the order of commits. Of what was
-committed between them, the times of steps decide.
+A backup is of one moment. At a time between two backups, the store had everything that the first of them has and that
+was not removed by then, and nothing that was added after the second was made: whatever the clocks of the writers said,
+this is the order of commits. Of what was committed between them, the times of steps and of records of the audit decide.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from holdfast.backends.interface import Get
-from holdfast.backends.tables import LINES, REFS, Key
+import msgspec
+
+from holdfast.backends.tables import EVENTS, LINES, Key
+from holdfast.codec import Codec
+from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import ACCESS, AUDIT
+from holdfast.engine.namespaces import ACCESS, AUDIT, line_kind
 from holdfast.engine.row_format import Line, info_of
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, NotFoundError
-from holdfast.maintenance.backup.cut import Cut, at_time, steps_until
+from holdfast.maintenance.backup.cut import Cut
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
-from holdfast.maintenance.backup.line_rows import LineRow, LineRows
+from holdfast.maintenance.backup.line_history import ACTIONS, CHANGES, HistoryEvent, LineHistory, existed
+from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, LineRows
 from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of, loader_of, named_entries
 from holdfast.maintenance.backup.repository import Backup, Repository
+from holdfast.maintenance.backup.restore_report import CoveredSpan
 from holdfast.security.audit.archive_records import LINE as ARCHIVES
 from holdfast.security.audit.erasure_ledger import LINE as ERASURES
+from holdfast.security.audit.removals import ARRIVED, REMOVED, ArrivalRecord, RemovalRecord
+from holdfast.security.audit.verify import unpack_detail
 from holdfast.state.sessions.records import LINE as SESSIONS
 
 _log = logging.getLogger("holdfast.backups")
@@ -36,11 +44,15 @@ NEVER_SET_BACK = frozenset((ACCESS, AUDIT, ARCHIVES, ERASURES, SESSIONS))
 newest backup that can be read has them: what was revoked, frozen or ended since stays so. Their names are not hidden.
 """
 
+_SET_BACK = ("thread", "agent", "scope")
+"""The kinds of lines whose deletion is always recorded."""
+
 
 class RecoveryPoint(NamedTuple):
     """Lines to restore: a name for the point, its time, the entries of the lines, where they are cut off, the keys of
-    an encrypted store, and the id of the store; the entries that lines had then that are never set back; and damaged
-    lines, which are left out, with what is damaged."""
+    an encrypted store, and the id of the store; the entries that lines had then that are never set back; damaged lines,
+    which are left out, with what is damaged; those that are not as they were, since no backup knows that, with the
+    moment that they are of; and those to which something came from elsewhere."""
 
     name: str
     time: int
@@ -50,6 +62,8 @@ class RecoveryPoint(NamedTuple):
     store: str = ""
     then: Mapping[Line, LineEntry] = MappingProxyType({})
     damaged: Mapping[Line, str] = MappingProxyType({})
+    inexact: Mapping[Line, int] = MappingProxyType({})
+    arrivals: frozenset[Line] = frozenset()
 
     async def engine(self, repository: Repository, like: Engine, cuts: Mapping[Line, Cut] | None = None) -> Engine:
         """Return an engine on the lines."""
@@ -69,6 +83,15 @@ async def point_of_backup(repository: Repository, backup: Backup, like: Engine) 
     return await _point(repository, backup.id, backup.manifest.time, [backup], entries, {}, like)
 
 
+async def covered_span(repository: Repository, store: str) -> CoveredSpan | None:
+    """Return the first and the last moment to which a store can be restored; None if there are no backups of it."""
+    first = await repository.find_first(store, lambda _: True)
+    last = await anext(repository.newest_first(store), None)
+    if first is None or last is None:
+        return None
+    return CoveredSpan(to_datetime(first.manifest.time), to_datetime(last.manifest.until))
+
+
 async def point_at_time(
     repository: Repository,
     store: str,
@@ -78,89 +101,208 @@ async def point_at_time(
     *,
     skip_damaged: bool = False,
 ) -> RecoveryPoint:
-    """Return the selected lines of a store at a time. After the last backup, it is that. `NotFoundError` if there are
-    none. Those that are damaged are left out with `skip_damaged`; otherwise it raises `CorruptError`."""
+    """Return the selected lines of a store at a time. `NotFoundError` if there are none, or if the last backup was made
+    before. Those that are damaged are left out with `skip_damaged`; otherwise it raises `CorruptError`."""
     before = await repository.find_last(store, lambda each: each.until <= time)
-    after = await repository.find_first(store, lambda each: each.time >= time)
+    after = await repository.find_first(store, lambda each: to_datetime(each.until) >= to_datetime(time))
     if after is None:
-        newest = await anext(repository.newest_first(store), None)
-        if newest is not None:
-            return await point_of_backup(repository, newest, like)
-    sources = [each for each in (before, after) if each is not None]
-    keys = await backup_keys(repository, [each.manifest for each in sources], like)
-    known, found = dict[Line, LineEntry](), dict[Line, LineEntry]()
-    if before is not None:
-        known = {entry.line: entry for entry in await named_entries(repository, before, keys, like)}
-    if after is not None:
-        found = {entry.line: entry for entry in await named_entries(repository, after, keys, like)}
-    entries, cuts, damaged = dict(known), dict[Line, Cut](), dict[Line, str]()
-    for line, entry in found.items():
-        last = known.get(line)
-        if not selects(entry) and line.name not in NEVER_SET_BACK and entry.columns:
-            continue
-        if last == entry or not entry.columns or (keys is not None and keys.is_erased(entry)):
-            entries.setdefault(line, entry)
-            continue
-        if last is not None and await _origin(repository, last, like, keys) != await _origin(
-            repository, entry, like, keys
-        ):
-            last = None  # it was deleted, and created again
-        tips = {} if last is None else {tip.branch: tip.seq for tip in last.tips}
-        try:
-            if await _has_more(repository, entry, time, tips, like, keys):
-                refs = {} if last is None else await _refs(repository, last, like, keys)
-                entries[line], cuts[line] = entry, at_time(time, tips, refs)
-        except CorruptError as error:
-            if not skip_damaged:
-                raise
-            damaged[line] = str(error)
-            entries.pop(line, None)
-    if not sources or not (damaged or any(entry.columns for entry in entries.values())):
+        raise _not_covered(repository, time, before)
+    if before is not None and before.digest == after.digest:
+        return await point_of_backup(repository, after, like)
+    finder = _MomentFinder(repository, time, before, after, like)
+    await finder.open()
+    point = await finder.find(selects, skip_damaged=skip_damaged)
+    is_empty = not any(entry.columns and entry.name not in NEVER_SET_BACK for entry in point.entries)
+    if is_empty and not point.damaged and not point.inexact:
         raise NotFoundError(
             f"there is nothing of {to_datetime(time).isoformat(timespec='seconds')} or before it",
             where=repository.where,
             hint="`holdfast backup list` shows the times of backups; nothing is older than the first",
             code="no-backup",
         )
-    name = f"{sources[-1].id}-{to_datetime(time):%Y%m%dT%H%M%S.%f}"
-    point = await _point(repository, name, time, sources, entries, cuts, like)
-    return point._replace(damaged=damaged)
+    return point
 
 
-async def _has_more(
-    repository: Repository,
-    entry: LineEntry,
-    time: int,
-    known: Mapping[int, int],
-    like: Engine,
-    keys: BackupKeys | None,
-) -> bool:
-    """Return whether a line has steps of a time or before it that are not known."""
-    lengths = steps_until(await _load(repository, entry, like, keys), time, known)
-    return any(length > known.get(int(branch), -1) + 1 for branch, length in lengths.items())
+def _not_covered(repository: Repository, time: int, last: Backup | None) -> NotFoundError:
+    what = f"no backup was made at {to_datetime(time).isoformat(timespec='seconds')} or after it"
+    if last is None:
+        return NotFoundError(what, where=repository.where, hint="Make a backup", code="no-backup")
+    until = to_datetime(last.manifest.until).isoformat()
+    hint = f"The last moment that can be restored is {until}"
+    return NotFoundError(what, where=repository.where, hint=hint, code="not-covered")
 
 
-async def _origin(
-    repository: Repository, entry: LineEntry, like: Engine, keys: BackupKeys | None
-) -> tuple[int, bytes] | None:
+class _MomentFinder:
+    """Finds what the lines of a store were at a time between two backups."""
+
+    def __init__(self, repository: Repository, time: int, before: Backup | None, after: Backup, like: Engine) -> None:
+        self._repository = repository
+        self._time = time
+        self._before = before
+        self._after = after
+        self._like = like
+        self._events: dict[Line, list[HistoryEvent]] = {}
+        self._keys: BackupKeys | None = None
+        self._more: list[Backup] = []
+        """The backups after these two, oldest first, as soon as one is asked for."""
+        self.entries: dict[Line, LineEntry] = {}
+        self.cuts: dict[Line, Cut] = {}
+        self.inexact: dict[Line, int] = {}
+
+    async def open(self) -> None:
+        """Read the lists of lines, and the records of the audit since the first of the backups."""
+        sources = [each for each in (self._before, self._after) if each is not None]
+        self._keys = await backup_keys(self._repository, [each.manifest for each in sources], self._like)
+        self._first = {} if self._before is None else await self._entries_of(self._before)
+        self._last = await self._entries_of(self._after)
+        newest = await anext(self._repository.newest_first(self._after.manifest.store))
+        seen = set[tuple[Line, Key]]()
+        for entries in (self._last, await self._entries_of(newest)):  # some may be archived meanwhile
+            for entry in [each for each in entries.values() if each.name == AUDIT]:
+                known = self._first.get(entry.line)
+                await self._read_events(entry, "" if known is None else known.last_event, seen)
+
+    async def _entries_of(self, backup: Backup) -> dict[Line, LineEntry]:
+        keys = await backup_keys(self._repository, [backup.manifest], self._like)
+        return {entry.line: entry for entry in await named_entries(self._repository, backup, keys, self._like)}
+
+    async def _read_events(self, audit: LineEntry, since: str, seen: set[tuple[Line, Key]]) -> None:
+        rows = await self._load(audit)
+        codec, limit = self._like.context.codec, self._like.context.max_bytes
+        for key, row in sorted(rows.tables.get(EVENTS.name, {}).items()):
+            time, _, _, action, *_ = row.columns
+            if str(key[0]) <= since or not row.body or action not in ACTIONS or (audit.line, key) in seen:
+                continue
+            seen.add((audit.line, key))
+            stored = row.stored(EVENTS.name, (*audit.line, *key))
+            detail = unpack_detail(codec, BACKUP_ROWS.decode(EVENTS, stored), limit)
+            change = CHANGES.get(str(action), "replace")
+            removed = msgspec.convert(detail.get(REMOVED, {}), dict[str, RemovalRecord])
+            arrived = msgspec.convert(detail.get(ARRIVED, {}), dict[str, ArrivalRecord])
+            for name, record in removed.items():
+                self._add_event(Line(audit.tenant, name), HistoryEvent(int(time), change, record))
+            for name, arrival in arrived.items():
+                self._add_event(Line(audit.tenant, name), HistoryEvent(int(time), "arrive", arrival))
+
+    def _add_event(self, line: Line, event: HistoryEvent) -> None:
+        self._events.setdefault(line, []).append(event)
+
+    async def _load(self, entry: LineEntry) -> LineRows:
+        engine = await backup_engine(self._repository, "", [entry], self._like, {}, self._keys)
+        backend = engine.context.stored
+        assert isinstance(backend, BackupBackend)  # noqa: S101 - see `backup_engine`
+        return await backend.load(entry.line)
+
+    async def find(self, selects: Callable[[LineEntry], bool], *, skip_damaged: bool) -> RecoveryPoint:
+        """Return the point. Lines that are not selected are as one of the backups has them."""
+        damaged = dict[Line, str]()
+        for line in sorted(self._first.keys() | self._last.keys() | self._events.keys()):
+            first, last = self._first.get(line), self._last.get(line)
+            entry = first or last
+            if entry is None:
+                self._find_unknown(line, ())
+            elif line.name in NEVER_SET_BACK:
+                self.entries[line] = last or entry
+            elif not entry.columns or (first == last and line not in self._events):
+                self.entries[line] = entry
+            elif not selects(entry):
+                self.entries |= {} if first is None else {line: first}
+            elif self._keys is not None and self._keys.is_erased(last or entry):
+                self.entries[line] = entry
+            else:
+                try:
+                    await self._find_line(line, first, last)
+                except CorruptError as error:
+                    if not skip_damaged:
+                        raise
+                    damaged[line] = str(error)
+        sources = [each for each in (self._before, self._after) if each is not None]
+        name = f"{self._after.id}-{to_datetime(self._time):%Y%m%dT%H%M%S.%f}"
+        point = await _point(self._repository, name, self._time, sources, self.entries, self.cuts, self._like)
+        then = {line: self._first.get(line, entry) for line, entry in point.then.items()}
+        arrivals = [line for line, events in self._events.items() if any(each.change == "arrive" for each in events)]
+        return point._replace(then=then, damaged=damaged, inexact=self.inexact, arrivals=frozenset(arrivals))
+
+    async def _find_line(self, line: Line, first: LineEntry | None, last: LineEntry | None) -> None:
+        """Find what a line was, which may be another line of its name in each of the backups."""
+        entries = [each for each in (first, last) if each is not None]
+        rows = [await self._load(each) for each in entries]
+        if len(rows) == 2 and _origin(rows[0]) == _origin(rows[1]):
+            await self._find_origin(line, entries, rows, has_first=True)
+            return
+        for entry, own in reversed(list(zip(entries, rows, strict=True))):
+            if await self._find_origin(line, [entry], [own], has_first=entry is first):
+                return
+        self._find_unknown(line, {_origin(each)[0] for each in rows})
+
+    def _find_unknown(self, line: Line, known: Collection[int]) -> None:
+        """Find out whether there was another line of a name, given when those were created that a backup has."""
+        if line_kind(line.name) not in _SET_BACK:
+            return
+        events = self._events.get(line, ())
+        for created in {each.record.created for each in events if each.is_whole}.difference(known):
+            is_erased = any(each.change == "erase" for each in events if each.record.created == created)
+            if existed(events, created, self._time) and not is_erased:
+                self.inexact[line] = created - 1
+
+    async def _find_origin(
+        self, line: Line, entries: list[LineEntry], rows: list[LineRows], *, has_first: bool
+    ) -> bool:
+        """Find what a line was, given what backups have of it. Returns False if it did not exist."""
+        events = self._events.get(line, ())
+        history = LineHistory(line, rows, events, has_first=has_first)
+        if not history.exists(self._time):
+            return False
+        until = history.known_until(self._time)
+        async for entry in self._later_entries(line) if until < self._time else _nothing():
+            own = await self._load(entry)
+            if entry not in entries and _origin(own) == _origin(rows[0]):
+                entries, rows = [*entries, entry], [*rows, own]
+                history = LineHistory(line, rows, events, has_first=has_first)
+                if (until := history.known_until(self._time)) == self._time:
+                    break
+        oldest = self._before.manifest.time if has_first and self._before is not None else -1
+        if until < self._time or not history.knows_refs(until):
+            self.inexact[line] = max(until, oldest)
+        if len(entries) == 1 and has_first and not history.was_deleted() and line_kind(line.name) in _SET_BACK:
+            self.inexact[line] = oldest
+        if until < oldest:
+            self.entries[line] = entries[0]
+        elif history.exists(until):
+            make = partial(_make, line, events, until, self._like.context.codec, has_first)
+            self.entries[line], self.cuts[line] = entries[-1], Cut(entries, make)
+        return True
+
+    async def _later_entries(self, line: Line) -> AsyncIterator[LineEntry]:
+        """Yield what the backups after these two have of a line."""
+        store = self._after.manifest.store
+        if not self._more:
+            self._more = [
+                backup
+                for backup in await self._repository.backups(store)
+                if backup.manifest.number > self._after.manifest.number
+            ]
+        for backup in self._more:
+            entry = (await self._entries_of(backup)).get(line)
+            if entry is not None and entry.columns:
+                yield entry
+
+
+async def _nothing() -> AsyncIterator[LineEntry]:
+    for _ in ():
+        yield _
+
+
+async def _make(
+    line: Line, events: Sequence[HistoryEvent], time: int, codec: Codec, has_first: bool, sources: Sequence[LineRows]
+) -> LineRows:
+    return await LineHistory(line, sources, events, has_first=has_first).at(time, codec)
+
+
+def _origin(rows: LineRows) -> tuple[int, bytes]:
     """Return what tells a line from others of its name: when it was created, and its salt."""
-    engine = await backup_engine(repository, "", [entry], like, {}, keys)
-    (rows,) = await engine.context.backend.read([Get(LINES, [tuple(entry.line)])])
-    return (info_of(rows[0]).created, info_of(rows[0]).salt) if rows else None
-
-
-async def _refs(
-    repository: Repository, entry: LineEntry, like: Engine, keys: BackupKeys | None
-) -> Mapping[Key, LineRow]:
-    """Return the tags and other references that a line had."""
-    return (await _load(repository, entry, like, keys)).tables.get(REFS.name, {})
-
-
-async def _load(repository: Repository, entry: LineEntry, like: Engine, keys: BackupKeys | None) -> LineRows:
-    engine = await backup_engine(repository, "", [entry], like, {}, keys)
-    backend = engine.context.stored
-    assert isinstance(backend, BackupBackend)  # noqa: S101 - see `backup_engine`
-    return await backend.load(entry.line)
+    info = info_of(CHECKSUMS.decode(LINES, rows.row))
+    return info.created, info.salt
 
 
 async def _point(

@@ -17,9 +17,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from holdfast.errors import CorruptError
-from holdfast.maintenance.backup.format import HEADER, NONCE, Repack, Slice, pack_name
-from holdfast.maintenance.backup.packs import PACK_BYTES, PendingSlice
+from holdfast.maintenance.backup.format import HEADER, NONCE, REPACK_LEVEL, Repack, Slice, pack_name
+from holdfast.maintenance.backup.packs import PACK_BYTES, PAGES, PendingSlice
 from holdfast.maintenance.backup.repository import Backup, Repository
+from holdfast.maintenance.backup.storage import RepositoryStorage
 
 _Moves: TypeAlias = dict[tuple[int, int, int], Slice]
 """Where the slices of a pack are now, by offset, start and size."""
@@ -31,8 +32,8 @@ class PackMap:
     def __init__(self, repacks: Iterable[Repack], sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
         self._moved: dict[bytes, _Moves] = {}
-        self.is_damaged = False
-        """Whether packs are missing that others were moved to."""
+        self._missing: dict[bytes, set[bytes]] = {}
+        """The packs that are missing, and that others, which are gone, were moved to."""
         found: list[tuple[bytes, _Moves]] = []
         for repack in repacks:
             moved: dict[bytes, _Moves] = {}
@@ -53,17 +54,24 @@ class PackMap:
     def _rescue(self, left: Sequence[tuple[bytes, _Moves]]) -> bool:
         """Find a pack that is gone, and of which new packs are missing, too: what is in the others counts. Returns
         whether there is one."""
-        for gone, moves in left:
-            if pack_name(gone) not in self.sizes and any(map(self._exists, moves.values())):
-                self.is_damaged = True
+        for gone, _ in left:
+            if pack_name(gone) not in self.sizes:
                 every = [each for pack, other in left if pack == gone for each in other.items()]
-                self._moved[gone] = dict(every) | {key: new for key, new in every if self._exists(new)}
+                self._moved[gone] = {key: new for key, new in every if self._exists(new)}
+                self._missing[gone] = {new.pack for _, new in every if not self._exists(new)}
                 return True
         return False
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether packs are missing that others were moved to."""
+        return bool(self._missing)
+
     def names(self, packs: Collection[bytes]) -> set[str]:
-        """Return the names of the packs that have the content of some packs."""
-        return {pack_name(each) for each in self.follow(packs) if each not in self._moved}
+        """Return the names of the packs that have the content of some packs, or should have it."""
+        followed = self.follow(packs)
+        missing = {new for pack in followed for new in self._missing.get(pack, ())}
+        return {pack_name(each) for each in missing | followed if each not in self._moved}
 
     def follow(self, packs: Collection[bytes]) -> set[bytes]:
         """Return some packs, and all that their content was moved to, one after another."""
@@ -104,7 +112,7 @@ async def pack_map(repository: Repository) -> PackMap:
     return PackMap(repacks.values(), await repository.pack_sizes())
 
 
-class _Buffer:
+class PackBuffer:
     """Collects packs that are to be stored later."""
 
     def __init__(self, where: str) -> None:
@@ -114,6 +122,11 @@ class _Buffer:
     async def create(self, name: str, data: bytes) -> bool:
         self.packs.append((name, data))
         return True
+
+    async def store(self, storage: RepositoryStorage) -> None:
+        """Store the packs: first the copies, since a record of repacking counts as soon as all packs exist."""
+        for name, data in sorted(self.packs):
+            await storage.create(name, data)
 
 
 class _PackUse:
@@ -171,7 +184,7 @@ class Repacker:
             for part in backup.manifest.pages:
                 if part not in seen:
                     seen.add(part)
-                    use(part, "pages")
+                    use(part, PAGES)
             for entry in await self._repository.entries(backup.manifest):
                 for chunk in entry.chunks:
                     if chunk.keys not in seen:
@@ -187,8 +200,8 @@ class Repacker:
 
     async def _move(self, packs: Sequence[_PackUse]) -> int:
         """Write the slices of some packs into new ones. A pack with damage stays as it is."""
-        buffer = _Buffer(self._repository.where)
-        writer = self._repository.pack_writer(buffer)
+        buffer = PackBuffer(self._repository.where)
+        writer = self._repository.pack_writer(buffer, REPACK_LEVEL)
         moved: list[tuple[Slice, PendingSlice]] = []
         count = 0
         for pack in packs:
@@ -202,8 +215,7 @@ class Repacker:
         if moved:
             slices = [(part.pack, part.offset, part.start, new.resolve()) for part, new in moved]
             await self._repository.add_repack(Repack(self._now, slices))
-        for name, data in buffer.packs:
-            await self._repository.storage.create(name, data)
+        await buffer.store(self._repository.storage)
         return count
 
 

@@ -27,14 +27,16 @@ from holdfast.engine.types import to_time
 from holdfast.errors import CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.maintenance.backup.format import (
     BACKUPS,
+    CREATE_LEVEL,
     KINDS,
     LOCKS,
+    LOSSES,
     PACKS,
     REMOVED,
     REPACKS,
-    REPOSITORY,
     LineEntry,
     LockInfo,
+    Loss,
     Manifest,
     RemovedBackup,
     Repack,
@@ -48,7 +50,8 @@ from holdfast.maintenance.backup.format import (
 )
 from holdfast.maintenance.backup.object_codec import ObjectCodec
 from holdfast.maintenance.backup.packs import BlockReader, PackStorage, PackWriter
-from holdfast.maintenance.backup.storage import RepositoryStorage, foreign_place, open_storage
+from holdfast.maintenance.backup.repository_marker import open_marker
+from holdfast.maintenance.backup.storage import RepositoryStorage, open_storage
 
 if TYPE_CHECKING:
     from holdfast.maintenance.backup.repository_key import RepositoryKey
@@ -64,9 +67,7 @@ UNREADABLE = (CorruptError, UnsupportedError)
 _CACHED_MANIFESTS = 10_000
 _CACHED_LINES = 50_000
 
-_INFO, _MANIFEST, _LOCK, _REMOVED, _REPACK = (
-    KINDS[folder].mark for folder in (REPOSITORY, BACKUPS, LOCKS, REMOVED, REPACKS)
-)
+_MANIFEST, _LOCK, _REMOVED, _REPACK = (KINDS[folder].mark for folder in (BACKUPS, LOCKS, REMOVED, REPACKS))
 
 
 class Backup(NamedTuple):
@@ -131,9 +132,9 @@ class Repository:
         """The path or URL, without secrets."""
         return self.storage.where
 
-    def pack_writer(self, storage: PackStorage | None = None) -> PackWriter:
+    def pack_writer(self, storage: PackStorage | None = None, level: int = CREATE_LEVEL) -> PackWriter:
         """Return what writes packs, here or elsewhere."""
-        return PackWriter(storage or self.storage, self._codec)
+        return PackWriter(storage or self.storage, self._codec, level)
 
     # Manifests ------------------------------------------------------------------------------------------------
 
@@ -149,13 +150,15 @@ class Repository:
     async def load(self, store: str, number: int) -> Backup:
         """Return a manifest."""
         name = manifest_name(store, number)
-        data = await self.storage.get(name)
-        if data is None:
+
+        def decode(data: bytes) -> Backup:
+            manifest = self._codec.decode(_MANIFEST, name, data, Manifest, f"{self.where}/{name}")
+            return Backup(manifest, digest_of(data), len(data))
+
+        found = await self.storage.read(name, decode)
+        if found is None:
             raise _no_backup(f"{self.where}/{name}")
-        manifest = self._codec.decode(_MANIFEST, name, data, Manifest, f"{self.where}/{name}")
-        if (manifest.store, manifest.number) != (store, number):
-            raise CorruptError("a manifest is under the name of another", where=f"{self.where}/{name}")
-        return Backup(manifest, digest_of(data), len(data))
+        return found
 
     async def survey(self, store: str | None = None) -> tuple[list[Backup], list[UnreadableBackup]]:
         """Return all backups, or those of a store, in order, and those whose manifests cannot be read."""
@@ -168,6 +171,11 @@ class Repository:
                 elif backup is not None and not backup.manifest.abandoned:
                     found.append(backup)
         return found, unreadable
+
+    async def every_manifest(self, store: str) -> list[Backup]:
+        """Return all manifests of a store that can be read, those of abandoned backups, too."""
+        loaded = [await self._try_load(store, number) for number in await self.numbers(store)]
+        return [each for each in loaded if isinstance(each, Backup)]
 
     async def backups(self, store: str | None = None) -> list[Backup]:
         """Return all backups that can be read, or those of a store, in order."""
@@ -297,10 +305,7 @@ class Repository:
         name, removed = manifest_name(store, number), removed_name(store, number)
         if await self.storage.exists(removed) or await self.storage.list_after(f"{BACKUPS}/{store}", name):
             return None
-        data = self._codec.encode(_MANIFEST, name, manifest)
-        self._codec.decode(
-            _MANIFEST, name, data, Manifest, f"{self.where}/{name}"
-        )  # what cannot be read is never there
+        data = self.encode_object(_MANIFEST, name, manifest)
         if not await self.storage.create(name, data) and await self.storage.get(name) != data:
             return None  # and not refused only since the answer to a first attempt was lost
         if await self.storage.exists(removed):
@@ -420,10 +425,19 @@ class Repository:
 
     async def break_lock(self, lock: OpenLock) -> bool:
         """Break a lock, so that the process that has it cannot finish. Returns False if it has just finished."""
-        last = await self.chain(lock.store)
+        return await self._commit_abandoned(lock.store, lock.number, "a lock was broken")
+
+    async def abandon(self, store: str, number: int) -> None:
+        """Replace the last manifest of a store, which is lost, by one that says that there is no such backup."""
+        await self.storage.delete([manifest_name(store, number)])
+        self._manifests.pop((store, number), None)
+        await self._commit_abandoned(store, number, "the backup was lost")
+
+    async def _commit_abandoned(self, store: str, number: int, reason: str) -> bool:
+        last = await self.chain(store)
         manifest = Manifest(
-            store=lock.store,
-            number=lock.number,
+            store=store,
+            number=number,
             parent=last.digest,
             time=max(time.time_ns(), last.time),
             until=max(time.time_ns(), last.until),
@@ -431,7 +445,7 @@ class Repository:
             tenant=None,
             url="",
             holdfast="",
-            reason="a lock was broken",
+            reason=reason,
             seconds=0.0,
             lines=0,
             rows=0,
@@ -471,6 +485,14 @@ class Repository:
         """Record slices that are about to be moved."""
         await self.create_object(_REPACK, f"{REPACKS}/{record.time:020d}-{secrets.token_hex(8)}", record)
 
+    async def losses(self) -> list[Loss]:
+        """Return the records of what repairs could not bring back, without those that cannot be read."""
+        found: list[Loss] = []
+        for name in await self._names(LOSSES):
+            with suppress(*UNREADABLE, NotFoundError):
+                found.append(await self.read_object(KINDS[LOSSES].mark, name, Loss))
+        return found
+
     async def _find_moved(self, part: Slice) -> Sequence[Slice]:
         """Return where a slice may be that was moved."""
         key = part.pack, part.offset, part.start, part.size
@@ -485,16 +507,24 @@ class Repository:
 
     async def read_object(self, kind: bytes, name: str, type: type[T]) -> T:
         """Read a small object."""
-        data = await self.storage.get(name)
-        if data is None:
+        found = await self.storage.read(name, lambda data: self.decode_object(kind, name, data, type))
+        if found is None:
             raise NotFoundError("an object of the repository is gone", where=f"{self.where}/{name}", code="no-backup")
-        return self._codec.decode(kind, name, data, type, f"{self.where}/{name}")
+        return found
+
+    def decode_object(self, kind: bytes, name: str, data: bytes, type: type[T], place: str = "") -> T:
+        """Return the value in a small object, which may be read from another place than its name."""
+        return self._codec.decode(kind, name, data, type, f"{self.where}/{place or name}")
 
     async def create_object(self, kind: bytes, name: str, value: Any) -> bool:
         """Store a small object; False if the name is in use."""
+        return await self.storage.create(name, self.encode_object(kind, name, value))
+
+    def encode_object(self, kind: bytes, name: str, value: Any) -> bytes:
+        """Return a small object."""
         data = self._codec.encode(kind, name, value)
-        self._codec.decode(kind, name, data, type(value), f"{self.where}/{name}")
-        return await self.storage.create(name, data)
+        self._codec.decode(kind, name, data, type(value), f"{self.where}/{name}")  # what cannot be read is never there
+        return data
 
     async def _names(self, folder: str) -> Sequence[str]:
         return [info.name for info in await self.storage.list_objects(folder)]
@@ -541,7 +571,7 @@ async def connect_repository(
         provider = provider_of(keys or os.environ[KEYS_VARIABLE])
     storage = open_storage(target, options, create=create)
     try:
-        info, key = await _open_info(storage, provider, create=create), None
+        info, key = await open_marker(storage, provider, create=create), None
         if info.key or provider is not None:
             from holdfast.maintenance.backup.repository_key import open_key
 
@@ -554,30 +584,6 @@ async def connect_repository(
 
 KEYS_VARIABLE = "HOLDFAST_BACKUP_KEYS"
 """The variable that says where the key of repositories is."""
-
-
-async def _open_info(storage: RepositoryStorage, keys: KeyProvider | None, *, create: bool) -> RepositoryInfo:
-    data = await storage.get(REPOSITORY)
-    if data is None and create and not await storage.is_empty():
-        data = await storage.get(REPOSITORY)  # another process may have created it since
-        if data is None:
-            raise foreign_place(storage.where)
-    if data is None and create:
-        info = RepositoryInfo(secrets.token_hex(16), time.time_ns())
-        if keys is not None:
-            from holdfast.maintenance.backup.repository_key import create_key
-
-            info = await create_key(storage, info, keys)
-        await storage.create(REPOSITORY, ObjectCodec("").encode(_INFO, REPOSITORY, info))
-        data = await storage.get(REPOSITORY)  # that of another process, if it was faster
-    if data is None:
-        raise NotFoundError(
-            "there is no repository of backups",
-            where=storage.where,
-            hint="Check the path; it is created by the first `holdfast backup create`",
-            code="no-repository",
-        )
-    return ObjectCodec("").decode(_INFO, REPOSITORY, data, RepositoryInfo, f"{storage.where}/{REPOSITORY}")
 
 
 def _number_of(name: str) -> int:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.interface import BlockingCall
 from holdfast.engine.types import to_datetime
@@ -18,6 +18,9 @@ from holdfast.maintenance.backup.storage import RepositoryStorage
 from holdfast.security.encryption.cipher import Cipher, derive, new_key
 from holdfast.security.encryption.provider import KeyProvider, LocalKeys
 from holdfast.security.encryption.settings import provider_for
+
+if TYPE_CHECKING:
+    from holdfast.maintenance.backup.repository import Repository
 
 _KEY = KINDS[KEYS].mark
 
@@ -147,15 +150,27 @@ async def _load(
 ) -> tuple[list[tuple[str, WrappedKey]], list[CorruptError | UnsupportedError]]:
     found, damaged = list[tuple[str, WrappedKey]](), list[CorruptError | UnsupportedError]()
     for each in await storage.list_objects(KEYS):
-        data = await storage.get(each.name)
-        if data is None:
-            continue
+        decode = partial(
+            ObjectCodec(info.id).decode, _KEY, each.name, type=WrappedKey, where=f"{storage.where}/{each.name}"
+        )
         try:
-            record = ObjectCodec(info.id).decode(_KEY, each.name, data, WrappedKey, f"{storage.where}/{each.name}")
-            found.append((each.name, record))
+            record = await storage.read(each.name, decode)
+            found += [] if record is None else [(each.name, record)]
         except (CorruptError, UnsupportedError) as error:
             damaged.append(error)
     return found, damaged
+
+
+def require_key(repository: Repository) -> RepositoryKey:
+    """Return the key of a repository. `ConfigError` if it is not encrypted."""
+    if repository.key is None:
+        raise ConfigError(
+            "the repository is not encrypted",
+            where=repository.where,
+            hint="Start another repository, which is encrypted from its first backup on",
+            code="not-encrypted",
+        )
+    return repository.key
 
 
 def _context(info: RepositoryInfo) -> dict[str, str]:

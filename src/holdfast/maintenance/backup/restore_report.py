@@ -11,19 +11,31 @@ from holdfast.engine.row_format import Line
 from holdfast.maintenance.backup.format import LineEntry
 
 RestoreAction: TypeAlias = Literal[
-    "create", "extend", "switch", "revert", "beside", "same", "newer", "left out", "kept", "erased", "damaged"
+    "create",
+    "extend",
+    "switch",
+    "revert",
+    "beside",
+    "same",
+    "newer",
+    "left out",
+    "kept",
+    "erased",
+    "damaged",
+    "unknown",
 ]
 """What a restore does with a line: create it; add what it lacks; switch HEAD to what the backup has; append a step with
 that state; create it under another name, beside another thread of its name. Or nothing: it is the same; the store has a
 newer state; the store has records of its own, or the session is over; it was created after the backup, and is kept; it
-was erased since; or it is damaged in the backup."""
+was erased since; it is damaged in the backup; or it was there at that moment, and no backup has it."""
 
 
 class RestoredLine(NamedTuple):
     """A line in a restore: its tenant, its kind and name, what is done with it, its steps in the backup, and those that
     the store has and the backup does not; those that are added; the name that it is restored under, if that is another;
     and, of a dry run, the difference of its state, as `diff` shows it, the beginning of it. Of a damaged line, it is
-    what is damaged."""
+    what is damaged. Where the backups do not know all that the line had at the moment of the restore, `known_at` is the
+    moment that it is restored to."""
 
     tenant: str
     kind: str
@@ -34,6 +46,7 @@ class RestoredLine(NamedTuple):
     added: int = 0
     as_name: str = ""
     changes: tuple[str, ...] = ()
+    known_at: datetime | None = None
 
 
 class RestoreReport(NamedTuple):
@@ -48,6 +61,18 @@ class RestoreReport(NamedTuple):
     bytes: int
     seconds: float
     dry_run: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether the backups know all that the lines had at the moment of the restore."""
+        return all(each.known_at is None for each in self.lines)
+
+
+class CoveredSpan(NamedTuple):
+    """The first and the last moment to which a store can be restored from its backups."""
+
+    first: datetime
+    last: datetime
 
 
 class Selection(NamedTuple):

@@ -27,24 +27,34 @@ from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.lost_rows import mark_key
-from holdfast.engine.namespaces import agent_of, is_thread, rename_line, root_of, short_name
+from holdfast.engine.namespaces import (
+    AUDIT,
+    BACKUPS_PLACE,
+    agent_of,
+    is_thread,
+    rename_line,
+    root_of,
+    short_name,
+)
 from holdfast.engine.quotas import quota_key
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress, Revision, to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.history import branches
 from holdfast.history.revisions import resolve
-from holdfast.maintenance.backup.cut import at_step
+from holdfast.maintenance.backup.cut import at_step, whole
 from holdfast.maintenance.backup.erased_data import read_ledgers, remove_erased, says_whose
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.reader import BackupBackend
 from holdfast.maintenance.backup.recovery_point import RecoveryPoint
 from holdfast.maintenance.backup.repository import Repository
 from holdfast.maintenance.backup.restore_plan import RestorePlan
-from holdfast.maintenance.backup.restore_report import RestoreReport, Selection, describe
+from holdfast.maintenance.backup.restore_report import RestoredLine, RestoreReport, Selection, describe
 from holdfast.maintenance.backup.session_records import plan_sessions
-from holdfast.maintenance.backup.store_record import pick_chain
+from holdfast.maintenance.backup.store_record import last_backups, pick_chain
 from holdfast.maintenance.erasure.reapply import apply_ledger
+from holdfast.security.audit.removals import ARRIVED, arrival_of, plain_records
+from holdfast.security.audit.thread_audit import record_request
 
 _PAUSED = "paused"
 """The state of a job that is not run."""
@@ -69,11 +79,13 @@ class Restorer:
         in_place: bool = False,
         dry_run: bool = False,
         skip_damaged: bool = False,
+        exact: bool = False,
     ) -> RestoreReport:
         """Restore the selected lines. What is needed of the backup is verified first.
 
         `ConflictError` if the store has another history of one of them, or a newer one and it is not `in_place`.
-        `CorruptError` if one is damaged in the backup, unless these are skipped.
+        `CorruptError` if one is damaged in the backup, unless these are skipped. `NotFoundError` if it is to be `exact`
+        and the backups do not know all that one of them had.
         """
         start = time.monotonic()
         keys = self._point.keys
@@ -84,6 +96,10 @@ class Restorer:
             for line, what in self._point.damaged.items()
             if selection.includes_line(line)
         ]
+        inexact = {line: time for line, time in self._point.inexact.items() if selection.includes_line(line)}
+        if exact and inexact:
+            raise self._not_exact(inexact)
+        report += (describe(line, "unknown") for line in inexact.keys() - {entry.line for entry in selected})
         self._check_names(selection, [entry.line for entry in selected])
         entries = [entry for entry in selected if keys is None or not keys.is_erased(entry)]
         report += (describe(each.line, "erased") for each in selected if keys is not None and keys.is_erased(each))
@@ -110,7 +126,11 @@ class Restorer:
         await self._verify(
             source, [line for line in lines if dry_run or plan.actions[line] not in ("create", "beside")]
         )
-        jobs, settings = ([], []) if as_thread is not None else await self._tenant_rows(selection, lines)
+        jobs, settings = (
+            ([], [])
+            if as_thread is not None
+            else await self._tenant_rows(selection, lines, report if skip_damaged else None)
+        )
         settings = [] if is_own else settings  # what is not set there was not lost
         steps = {} if at is not None or as_thread is not None else _steps_of(entries, self._point.cuts)
         for line in lines:
@@ -119,17 +139,22 @@ class Restorer:
         if as_thread is None:
             report += await plan.kept(selection, self._point)
         if not dry_run:
-            await self._apply(
-                source, plan, besides, sessions.requests, [*_create(JOBS, jobs), *_create(REFS, settings)]
-            )
+            others = [*_create(JOBS, jobs), *_create(REFS, settings)]
+            is_backed_up = bool(await last_backups(self._engine, selection.tenant or ""))
+            await self._apply(source, plan, besides, sessions.requests, others, is_backed_up=is_backed_up)
             for row in settings:
                 if row.key == quota_key(tenant := str(row.key[0])):
                     self._engine.context.quotas.note(tenant, row)
             await self._apply_erasures({line.tenant for line in lines})
+        moments = {describe(line, "same")[:3]: time for line, time in inexact.items()}
+        known = [moments.get((each.tenant, each.kind, each.name)) for each in report]
         return RestoreReport(
             self._point.name,
             to_datetime(self._point.time),
-            tuple(report),
+            tuple(
+                each if time is None else each._replace(known_at=to_datetime(max(time, 0)))
+                for each, time in zip(report, known, strict=True)
+            ),
             len(jobs),
             self._rows,
             self._bytes,
@@ -153,8 +178,18 @@ class Restorer:
                 code="clear-refused",
             )
 
+    def _not_exact(self, inexact: Mapping[Line, int]) -> NotFoundError:
+        line, time = min(inexact.items(), key=lambda each: each[1])
+        others = f", and {len(inexact) - 1} more" if len(inexact) > 1 else ""
+        return NotFoundError(
+            f"the backups do not know all that {short_name(line.name)!r} had at that moment{others}",
+            where=f"backup {self._point.name}",
+            hint=f"It is known at {to_datetime(max(time, 0)).isoformat()}. Restore that, or what is not exact",
+            code="not-exact",
+        )
+
     def _check_names(self, selection: Selection, lines: Sequence[Line]) -> None:
-        found = {line.name for line in (*lines, *self._point.damaged)}
+        found = {line.name for line in (*lines, *self._point.damaged, *self._point.inexact)}
         for name in selection.names or ():
             if name not in found:
                 hint = "`holdfast backup show` lists what a backup has"
@@ -176,7 +211,8 @@ class Restorer:
             raise InvalidError("a checkpoint is named where one thread is restored", hint="Name the thread")
         id = (await resolve(source, roots[0], at)).id
         point = point._replace(name=f"{point.name}@{id}")
-        return await point.engine(self._repository, self._engine, {entry.line: at_step(id) for entry in entries})
+        cuts = {entry.line: at_step(id, point.cuts.get(entry.line, whole(entry))) for entry in entries}
+        return await point.engine(self._repository, self._engine, cuts)
 
     async def _records_then(self) -> Engine:
         """Return an engine on the records that are never set back, as they were."""
@@ -253,6 +289,8 @@ class Restorer:
         besides: Mapping[Line, Line],
         records: Sequence[AppendRequest],
         others: Sequence[Change],
+        *,
+        is_backed_up: bool,
     ) -> None:
         switched = plan.lines("switch")
         generations = await self._new_generations([*switched, *plan.reverts])
@@ -260,7 +298,9 @@ class Restorer:
         for line, request in plan.reverts.items():
             self._mark(request, generations[line.tenant])
         created = [*plan.lines("create"), *(besides[line] for line in plan.lines("beside"))]
-        commit = partial(self._commit, [*requests, *plan.reverts.values(), *records], generations, others)
+        arrivals = await self._arrivals(source, [*created, *plan.lines("extend")]) if is_backed_up else []
+        every = [*requests, *plan.reverts.values(), *records, *arrivals]
+        commit = partial(self._commit, every, generations, others)
         copier = StoreCopier(source, self._engine, self._report_copy)
         self._rows, self._bytes = await copier.copy_together(
             created, commit, partial(_check, source), plan.lines("extend")
@@ -268,6 +308,17 @@ class Restorer:
         for request in requests:
             # Somebody may have saved a step with a greater id just before, and nobody can any more.
             await branches.switch(self._engine, request.line, request.new_branch)
+
+    async def _arrivals(self, source: Engine, lines: Sequence[Line]) -> list[AppendRequest]:
+        """Return the records of what is added to the store, since earlier backups of it do not have that; of tenants
+        whose audit is not restored with it."""
+        requests = []
+        for tenant in sorted({line.tenant for line in lines} - {line.tenant for line in lines if line.name == AUDIT}):
+            own = [line for line in lines if line.tenant == tenant]
+            arrived = {line.name: await arrival_of(source, self._engine, line) for line in own}
+            detail = {"backup": self._point.name, ARRIVED: plain_records(arrived)}
+            requests.append(record_request(self._engine, [Line(tenant, BACKUPS_PLACE)], "restore", detail))
+        return requests
 
     async def _commit(
         self,
@@ -330,9 +381,12 @@ class Restorer:
         if self._progress is not None:
             self._progress(progress.done, progress.total, f"{progress.phase} {progress.thread}")
 
-    async def _tenant_rows(self, selection: Selection, lines: Sequence[Line]) -> tuple[list[Row], list[Row]]:
+    async def _tenant_rows(
+        self, selection: Selection, lines: Sequence[Line], damaged: list[RestoredLine] | None
+    ) -> tuple[list[Row], list[Row]]:
         """Return the jobs that the store does not have, paused, and the settings that it does not have, where all lines
-        are restored; and the rows of timers of agents that are."""
+        are restored; and the rows of timers of agents that are. Damaged ones are left out and added to a list, if it is
+        given."""
         restores_all = selection.names is None and "audit" in selection.kinds
         if not restores_all and not any(map(agent_of, lines)):
             return [], []
@@ -350,7 +404,15 @@ class Restorer:
         for entry in entries:
             wanted = Get(REFS, [quota_key(entry.tenant), mark_key(entry.tenant)])
             queries = (Scan(JOBS, tuple(entry.line)), wanted)
-            found, found_settings = await source.context.backend.read(queries)
+            try:
+                found, found_settings = await source.context.backend.read(queries)
+            except CorruptError as error:
+                if damaged is None:
+                    raise
+                damaged.append(
+                    describe(entry.line, "damaged")._replace(name="settings and jobs", changes=(str(error),))
+                )
+                continue
             own, own_settings = await self._engine.context.backend.read(queries)
             existing = {row.key for row in (*own, *own_settings)}
             for row in found:

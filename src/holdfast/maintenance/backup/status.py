@@ -33,13 +33,21 @@ class RepositorySize(msgspec.Struct):
 
 
 async def backup_status(engine: Engine, home: str) -> dict[str, int | float | str]:
-    """Return when the last backup was made, and the last drill, and whether that proved a backup; nothing, if never."""
+    """Return when the last backup was made; when what it reuses was last read, that of all of it which was not for the
+    longest time; and when the last drill was, and whether that proved a backup. Nothing, if never."""
     (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
     status: dict[str, int | float | str] = {}
     backups = [int(row.columns[1]) for row in found if str(row.key[3]).startswith(RECORD)]
+    checks = [
+        time
+        for row in found
+        if str(row.key[3]).startswith(RECORD) and (time := msgspec.json.decode(str(row.columns[0])).get("checked"))
+    ]
     drills = [(int(row.columns[1]), str(row.columns[0])) for row in found if str(row.key[3]).startswith(f"{DRILL} ")]
     if backups:
         status["last_backup"] = to_datetime(max(backups)).isoformat(timespec="seconds")
+    if checks:
+        status["oldest_backup_check"] = to_datetime(min(checks)).isoformat(timespec="seconds")
     if drills:
         time, text = max(drills)
         result = "OK" if msgspec.json.decode(text)["ok"] else "failed"

@@ -5,23 +5,28 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage, RetryingStorage
+from holdfast.backends.object_store.object_storage import PAGE, ObjectInfo, ObjectStorage, RetryingStorage
 from holdfast.backends.object_store.request_sender import RequestSender
 from holdfast.backends.runtime.loop_thread import LoopThread
 from holdfast.backends.urls import redacted_url, split_options, url_to_path
-from holdfast.errors import ConfigError, InvalidError
-from holdfast.maintenance.backup.format import REPOSITORY
+from holdfast.errors import ConfigError, CorruptError, InvalidError, UnsupportedError
+from holdfast.maintenance.backup.format import COPIES, KEYS, PACKS, REPOSITORY, copy_name, is_copied
+
+T = TypeVar("T")
 
 _BUCKETS = ("s3", "gs", "az")
 _TIMEOUT = 60.0
-_KEY = re.compile("keys/[0-9a-f]{16}")
+_KEY = re.compile(f"({COPIES}/)?{KEYS}/[0-9a-f]{{16}}")
 
 
 class RepositoryStorage:
-    """Creates, reads, lists and deletes objects, for sync callers and asyncio. Nothing is ever overwritten."""
+    """Creates, reads, lists and deletes objects, for sync callers and asyncio. Only what is damaged is
+    ever overwritten. An object
+    that is stored twice exists as long as one of the two does."""
 
     def __init__(self, open_storage: Callable[[], ObjectStorage], where: str, timeout: float) -> None:
         self.where = where
@@ -34,24 +39,66 @@ class RepositoryStorage:
             raise
 
     async def create(self, name: str, data: bytes) -> bool:
-        """Store an object durably; False if the name is in use."""
-        return await self._sender.send(lambda: self._storage.create(name, data))
+        """Store an object durably, twice if its kind is; False if the name is in use."""
+        if is_copied(name) and await self.get(copy_name(name)) not in (None, data):
+            return False
+        created = await self._sender.send(lambda: self._storage.create(name, data))
+        if created and is_copied(name):
+            await self._sender.send(lambda: self._storage.create(copy_name(name), data))
+        return created
+
+    async def read(self, name: str, decode: Callable[[bytes], T]) -> T | None:
+        """Decode an object, or its copy, if it is missing or damaged; None if neither exists. Raises the error of
+        `decode` if neither can be read."""
+        problem: CorruptError | UnsupportedError | None = None
+        for each in (name, copy_name(name)) if is_copied(name) else (name,):
+            data = await self.get(each)
+            try:
+                if data is not None:
+                    return decode(data)
+            except (CorruptError, UnsupportedError) as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return None
 
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
         """Read an object, or a range of it; None if it does not exist."""
         return await self._sender.send(lambda: self._storage.get(name, start, length))
 
+    async def complete(self, name: str) -> None:
+        """Store an object twice of which there is only one: whoever stored it was interrupted."""
+        for place, other in ((copy_name(name), name), (name, copy_name(name))):
+            if await self.get(place, 0, 1) is None:
+                data = await self.get(other)
+                if data is not None:
+                    await self._sender.send(partial(self._storage.create, place, data))
+
+    async def replace(self, name: str, data: bytes) -> None:
+        """Replace an object that is damaged, or create it. Only repairs do that."""
+        await self._sender.send(lambda: self._storage.put(name, data))  # which creates no folder
+        await self._sender.send(lambda: self._storage.create(name, data))
+
     async def list_objects(self, folder: str) -> list[ObjectInfo]:
         """List all objects in a folder and its subfolders, by name."""
-        return sorted(await self._sender.send(lambda: self._storage.list_objects(folder)))
+        found = await self._sender.send(lambda: self._storage.list_objects(folder))
+        if is_copied(folder):
+            found += _originals(await self._sender.send(lambda: self._storage.list_objects(copy_name(folder))))
+        return _by_name(found)
 
     async def list_after(self, folder: str, name: str) -> list[ObjectInfo]:
         """List the first objects in a folder, by name, that follow a name: up to `PAGE` of them."""
-        return await self._sender.send(lambda: self._storage.list_page(folder, name))
+        found = await self._sender.send(lambda: self._storage.list_page(folder, name))
+        if is_copied(folder):
+            copies = await self._sender.send(lambda: self._storage.list_page(copy_name(folder), copy_name(name)))
+            found = _by_name([*found, *_originals(copies)])[:PAGE]
+        return found
 
     async def exists(self, name: str) -> bool:
         """Return whether there is an object of this name."""
-        return await self._sender.send(lambda: self._storage.exists(name))
+        if await self._sender.send(lambda: self._storage.exists(name)):
+            return True
+        return is_copied(name) and await self._sender.send(lambda: self._storage.exists(copy_name(name)))
 
     async def is_empty(self) -> bool:
         """Return whether there is no object at all, except keys of a repository that somebody began to create."""
@@ -59,7 +106,8 @@ class RepositoryStorage:
         return all(_KEY.fullmatch(info.name) for info in found)
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete objects. Missing ones are no error."""
+        """Delete objects, and their copies. Missing ones are no error."""
+        names = [*names, *(copy_name(name) for name in names if is_copied(name) or name.startswith(f"{PACKS}/"))]
         await self._sender.send(lambda: self._storage.delete(names))
 
     async def delete_temporary(self, before: float) -> None:
@@ -72,6 +120,17 @@ class RepositoryStorage:
             await self._sender.send(self._storage.close)
         finally:
             self._thread.stop()
+
+
+def _originals(copies: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Return copies under the names of the objects that they are of."""
+    return [info._replace(name=info.name.removeprefix(f"{COPIES}/")) for info in copies]
+
+
+def _by_name(found: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Return objects in the order of their names, of two of the same name the first."""
+    by_name = {info.name: info for info in reversed(found)}
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def foreign_place(where: str) -> ConfigError:
@@ -120,14 +179,15 @@ def _open_directory(text: str, options: Mapping[str, Any], *, create: bool) -> R
     folder = path.absolute()
     if folder.is_file():
         raise foreign_place(str(folder))
+    has_mark = any((folder / name).is_file() for name in (REPOSITORY, copy_name(REPOSITORY)))
     if (
         create
-        and not (folder / REPOSITORY).exists()
+        and not has_mark
         and folder.is_dir()
-        and any(each.name not in ("new", "keys") for each in folder.iterdir())
+        and any(each.name not in ("new", KEYS, COPIES) for each in folder.iterdir())
     ):
         raise foreign_place(str(folder))
     # A copy of a repository may lack the directory of new files, which is empty.
-    is_complete = (folder / "new").is_dir() or ((folder / REPOSITORY).is_file() and os.access(folder, os.W_OK))
+    is_complete = (folder / "new").is_dir() or (has_mark and os.access(folder, os.W_OK))
     read_only = not create and not is_complete
     return RepositoryStorage(lambda: DirectoryStorage(folder, read_only, private=True), str(folder), _TIMEOUT)

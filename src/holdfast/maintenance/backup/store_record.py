@@ -34,11 +34,16 @@ class BackupRecord(msgspec.Struct):
     digest: str
     repository: str
     where: str
+    checked: int = 0
+    """When the pack was read whose last check is the longest ago."""
 
 
 async def record_backup(engine: Engine, home: str, repository: Repository, made: Backup) -> None:
     """Remember a backup. `home` is the tenant whose settings have the record."""
-    record = BackupRecord(made.manifest.store, made.manifest.number, made.digest.hex(), repository.id, repository.where)
+    manifest = made.manifest
+    record = BackupRecord(
+        manifest.store, manifest.number, made.digest.hex(), repository.id, repository.where, manifest.oldest_check
+    )
     name = f"{RECORD}{repository.id}" + ("" if home or made.manifest.tenant is None else OWN_TENANT)
     key: Key = (home, "", SETTING, name, "")
     row = Row(key, (msgspec.json.encode(record).decode(), made.manifest.time))

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from holdfast.engine.row_format import Line
@@ -124,6 +125,7 @@ def _check_prune(settings: Mapping[str, Any]) -> None:
 async def _prune(job: JobContextBase) -> JobResult:
     from holdfast.maintenance.backup.holds import holds_of_store
     from holdfast.maintenance.backup.pruner import MAX_UNUSED, RepositoryPruner, record_prune
+    from holdfast.maintenance.backup.reasons import open_reason
     from holdfast.maintenance.backup.store_record import record_size
 
     handle = job.store._handle
@@ -131,7 +133,10 @@ async def _prune(job: JobContextBase) -> JobResult:
         grace = parse_nanoseconds(job.settings.get("grace", "1d"), "grace")
         holds = await holds_of_store(handle.engine, handle.tenant)
         unused = job.settings.get("max_unused", MAX_UNUSED)
-        pruner = RepositoryPruner(repository, grace=grace, now=handle.now(), holds=holds, max_unused=unused)
+        opener = partial(open_reason, handle.engine, handle.tenant)
+        pruner = RepositoryPruner(
+            repository, grace=grace, now=handle.now(), holds=holds, max_unused=unused, open_reason=opener
+        )
         policy = _retention(job.settings)
         report = await pruner.prune(policy, None)
         await record_prune(handle.engine, handle.tenant, repository, report)

@@ -5,14 +5,14 @@ They are rebuilt in memory, by the same code that writes them as steps are saved
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from msgspec.structs import replace
 
 from holdfast.backends.interface import Backend, Batch, Query, Row
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import UNREADABLE, scan_rows
-from holdfast.backends.tables import AGENT_STATES, READABLE, WORDS, Table
+from holdfast.backends.tables import AGENT_STATES, READABLE, WORDS, Key, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.store_diff import same_row
 from holdfast.engine.cache import MemoryCache
@@ -24,6 +24,9 @@ from holdfast.errors import ConflictError
 
 _CACHE_BYTES = 16 << 20
 _DERIVED = (*READABLE, WORDS)
+_LONGEST_START = 3
+"""Stores have an index of their own for how words start, up to so many characters."""
+_MATCHES_AT_ONCE = 1000
 
 
 class _DerivedInMemory(Wrapper):
@@ -97,6 +100,52 @@ async def _is_same(backend: Backend, memory: MemoryBackend, table: Table, line: 
                 return False
     except UNREADABLE:
         return False
+
+
+async def check_word_index(engine: Engine, line: Line) -> list[Finding]:
+    """Return a finding if the store's own index of words does not find what the rows of the text index have."""
+    backend = engine.context.backend
+    if not backend.capabilities.words or await _finds_words(backend, line):
+        return []
+    what = "the store's own index of words does not find what the text index has"
+    return [Finding(FindingCode.STALE_WORDS, what, *line, space=WORDS.name, key=tuple(line))]
+
+
+async def _finds_words(backend: Backend, line: Line) -> bool:
+    """Return whether a search finds every row of the text index by each of its words, and by how these start."""
+    by_word: dict[str, set[Key]] = {}
+    by_start: dict[str, set[Key]] = {}
+    try:
+        async for row in scan_rows(backend, WORDS, tuple(line)):
+            for word in str(row.columns[1]).split():
+                by_word.setdefault(word, set()).add(row.key)
+                for length in range(1, _LONGEST_START + 1):
+                    by_start.setdefault(word[:length], set()).add(row.key)
+        for word, keys in by_word.items():
+            if not await _matches(backend, line, keys, words=[word]):
+                return False
+        for start, keys in by_start.items():
+            if not await _matches(backend, line, keys, prefixes=[start]):
+                return False
+    except UNREADABLE:
+        return False
+    return True
+
+
+async def _matches(
+    backend: Backend, line: Line, keys: Set[Key], *, words: Sequence[str] = (), prefixes: Sequence[str] = ()
+) -> bool:
+    """Return whether a search in a line finds all of these rows."""
+    missing, after = set(keys), None
+    while missing:
+        page = await backend.match(
+            line.tenant, words, prefixes=prefixes, line=line.name, after=after, limit=_MATCHES_AT_ONCE
+        )
+        missing.difference_update(page.keys)
+        if page.next is None:
+            return not missing
+        after = page.next
+    return True
 
 
 def _agrees(table: Table, row: Row, rebuilt: Row) -> bool:

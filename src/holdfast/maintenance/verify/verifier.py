@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,7 @@ from holdfast.engine.namespaces import ALL_KINDS, COUNT_FIELDS, COUNTS, LineKind
 from holdfast.engine.row_format import LEASE, OWNER, Line
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.maintenance.verify.derived_rows import compare_derived_rows
+from holdfast.maintenance.verify.derived_rows import check_word_index, compare_derived_rows
 from holdfast.maintenance.verify.heads import StoreHeads, compare_head
 
 MAX_FINDINGS = 10_000
@@ -243,8 +243,10 @@ class _Verification:
         ):
             raise NotFoundError("there is no such thread", where=f"thread {line}", hint="See threads()")
         report.count(name)
+        if self._level >= VerifyLevel.HASHES:
+            await self._check_derived(line, check_word_index)
         if self._level >= VerifyLevel.DECODE:
-            await self._check_derived(line)
+            await self._check_derived(line, compare_derived_rows)
         await self._compare(name)
         if self._progress is not None:
             self._progress(report.lines, total, name)
@@ -261,11 +263,11 @@ class _Verification:
             report.add(finding)
         return check
 
-    async def _check_derived(self, line: Line) -> None:
-        found = await compare_derived_rows(self._engine, line)
+    async def _check_derived(self, line: Line, check: Callable[[Engine, Line], Awaitable[list[Finding]]]) -> None:
+        found = await check(self._engine, line)
         if found:
             # A difference that a writer caused is gone the second time.
-            again = {each.same for each in await compare_derived_rows(self._engine, line)}
+            again = {each.same for each in await check(self._engine, line)}
             for finding in found:
                 if finding.same in again:
                     self.report.add(finding)

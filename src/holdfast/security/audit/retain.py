@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.interface import Change, Delete, Expect, Row, Scan
-from holdfast.backends.tables import EVENTS, STEPS, TABLES
+from holdfast.backends.tables import EVENTS, LINES, STEPS, TABLES
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
@@ -24,6 +24,7 @@ from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntrie
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import HoldfastError
 from holdfast.security.audit.recorder import add_events
+from holdfast.security.audit.removals import REMOVED, find_removed, plain_records
 from holdfast.security.encryption.destroyed_keys import erased_key_changes
 
 REMOVE = "remove"
@@ -55,11 +56,16 @@ def removal_request(
     async def work_out(entries: SystemLineEntries) -> LineChange:
         # First how the lines end: whatever comes while the rest is read fails on that.
         held, ends = await require_no_hold(engine.context.backend, lines), await _last_steps(engine, lines)
+        removed, same = await find_removed(engine.context.backend, [Delete(LINES, tuple(line)) for line in lines])
         nexts = ((*line, 0, 0 if end is None else end.seq + 1) for line, end in ends.items())
-        unchanged[:] = [*held, *(Expect(STEPS, key, None) for key in nexts)]
-        about = detail or {}
+        unchanged[:] = [*held, *same, *(Expect(STEPS, key, None) for key in nexts)]
+        records = plain_records(removed)
         gone = [
-            _removal_event(engine, actor, line, end, action, about) for line, end in ends.items() if end is not None
+            _removal_event(
+                engine, actor, line, end, action, {**(detail or {}), REMOVED: {line.name: records[line.name]}}
+            )
+            for line, end in ends.items()
+            if end is not None
         ]
         retained = await _retained_events(engine, lines, details=not erase)
         return await add_events(line, entries, [*retained, *gone])

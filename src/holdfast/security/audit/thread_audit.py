@@ -1,8 +1,9 @@
 """Records of what is done to threads.
 
 A step of a thread says itself who saved it and why. For everything else there is a row in the line of the audit, which
-is stored in the same batch as the change. What removes something, protects it or lets it out of the store is always
-recorded; the rest only if an identity does it, or it has a correlation id or a cause.
+is stored in the same batch as the change. What removes or replaces something, protects it or lets it out of the store
+is always recorded, with what was there before; the rest only if an identity does it, or it has a correlation id or a
+cause.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from holdfast.backends.interface import Batch, Change
+from holdfast.backends.interface import Batch
 from holdfast.engine import trace_context
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.append_batch import ChangeRefused
@@ -20,15 +21,19 @@ from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Authority, current_authority
 from holdfast.engine.model.scopes import THREAD, place_of_line
 from holdfast.engine.namespaces import AUDIT, is_thread
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import ERASE, Line
 from holdfast.engine.system_line import SystemLine
 from holdfast.security.audit.recorder import add_events
+from holdfast.security.audit.removals import REMOVED, find_removed, plain_records
 
 _OF_KEYS = {"rotate-keys", "schedule-key", "keep-key", "destroy-key", "create-signing-key"}
 _OF_SUBJECTS = {"erase", "erased", "set-subject"}
 _OF_THREADS = {"delete", "delete-branch", "prune", "export", "import", "hold", "release", "unpin", "set-owner"}
 ALWAYS = _OF_KEYS | _OF_SUBJECTS | _OF_THREADS
 """The actions that are always recorded."""
+
+REPLACING = {"tag", "untag", "label", "unlabel", "pin", "rename-branch"}
+"""The actions that are always recorded where something was there before."""
 
 _AT_ONCE = 500
 """How many records a step has at most."""
@@ -45,16 +50,21 @@ def recorded(
     authority, trace = current_authority(), trace_context.current()
     every = [lines] if isinstance(lines, Line) else lines
     plain = engine.context.apply if is_limited else engine.context.backend.apply
-    if not (action in ALWAYS or authority.actor or trace.correlation or trace.cause):
+    is_recorded = bool(action in ALWAYS or authority.actor or trace.correlation or trace.cause)
+    if not (is_recorded or action in REPLACING):
         return plain
 
     async def apply(batch: Batch) -> int | None:
         again = False
         while True:
-            conditions = list[Change]()
+            removed, conditions = await find_removed(engine.context.backend, batch, names=action != ERASE)
+            if not (is_recorded or removed):
+                return await plain(batch)
             if authority.preconditions is not None:
                 conditions += await authority.preconditions(again)
-            request = _request(engine, every, action, detail, authority)
+            found = detail() if callable(detail) else detail
+            about = {**(found or {}), **({REMOVED: plain_records(removed)} if removed else {})}
+            request = record_request(engine, every, action, about, authority)
             request.other_changes, request.is_limited = [*conditions, *batch], is_limited
             try:
                 await engine.writer.save(request)
@@ -73,14 +83,21 @@ async def record(
 ) -> None:
     """Record something that changes nothing in the store."""
     for start in range(0, len(lines), _AT_ONCE):
-        request = _request(engine, lines[start : start + _AT_ONCE], action, detail, current_authority(), outcome)
+        request = record_request(engine, lines[start : start + _AT_ONCE], action, detail, current_authority(), outcome)
         request.is_limited = False
         await engine.writer.save(request)
 
 
-def _request(
-    engine: Engine, lines: Sequence[Line], action: str, detail: Detail, authority: Authority, outcome: str = "ok"
+def record_request(
+    engine: Engine,
+    lines: Sequence[Line],
+    action: str,
+    detail: Detail,
+    authority: Authority | None = None,
+    outcome: str = "ok",
 ) -> AppendRequest:
+    """Return the request for a step of the audit with records, one for each line, to be saved with others."""
+    authority = authority or current_authority()
     audit = SystemLine(engine, Line(lines[0].tenant, AUDIT), authority.actor)
     found = detail() if callable(detail) else detail
     packed = engine.context.codec.pack(dict(found)) if found else b""

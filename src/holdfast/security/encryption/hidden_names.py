@@ -209,6 +209,10 @@ class NamedBackend(Wrapper):
         codec = await self._codec(str(key[0]))
         return key if codec is None else (key[0], codec.hide(str(key[1])), *key[2:])
 
+    async def rebuild_line(self, tenant: str, line: str) -> bool:
+        _, stored = await self._hidden_key((tenant, line))
+        return await self.inner.rebuild_line(tenant, str(stored))
+
     # Reading --------------------------------------------------------------------------------------------------
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:

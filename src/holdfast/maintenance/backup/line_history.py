@@ -1,0 +1,405 @@
+"""A line at a moment, from all that backups know of it.
+
+The backup before the moment has what the line had then, except for what was removed meanwhile. Those after it have what
+was added meanwhile and not removed since. The audit says what was removed, and when; and when something came from
+elsewhere. Pruned steps return if a backup has them. Where a line had a step that no backup has, its state is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from typing import Literal, NamedTuple, TypeAlias
+
+from holdfast.backends.interface import Put, Row, Scan
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.tables import (
+    BRANCHES,
+    EVENTS,
+    FOLDS,
+    LINES,
+    LINKS,
+    NODES,
+    OBJECTS,
+    REFS,
+    STEPS,
+    TABLES,
+    WRITES,
+    Key,
+    Scalar,
+    Table,
+)
+from holdfast.codec import Codec
+from holdfast.engine.artifact_links import LINE as ARTIFACTS
+from holdfast.engine.checked_rows import CHECKSUMS
+from holdfast.engine.context import EngineContext
+from holdfast.engine.engine import Engine
+from holdfast.engine.rewrite.rewriter import RewritePlan
+from holdfast.engine.row_format import ERASE, Branch, Line, LineInfo, StepRef, info_of, info_row, is_about_step
+from holdfast.maintenance.backup.line_rows import LineRow, LineRows
+from holdfast.security.audit.removals import RECORDED_KINDS, ArrivalRecord, RemovalRecord
+from holdfast.security.audit.retain import REMOVE
+from holdfast.security.audit.thread_audit import REPLACING
+
+Change: TypeAlias = Literal["arrive", "prune", "delete", "replace", "erase"]
+CHANGES: Mapping[str, Change] = {
+    "prune": "prune",
+    "delete": "delete",
+    REMOVE: "delete",
+    "delete-branch": "delete",
+    ERASE: "erase",
+}
+"""What actions in the audit do to lines. Others replace names, or remove them."""
+ACTIONS = frozenset((*CHANGES, *REPLACING, "unpin", "release", "set-owner", "hold", "import", "restore"))
+"""The actions in the audit whose records say what a line had before."""
+Place: TypeAlias = tuple[int, int]
+
+_TABLES = {table.name: table for table in TABLES}
+
+
+class HistoryEvent(NamedTuple):
+    """A change of a line that its steps do not show, as the audit has it: what came from elsewhere, or was removed."""
+
+    time: int
+    change: Change
+    record: RemovalRecord | ArrivalRecord
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the line came or went with it."""
+        return not self.record.had if isinstance(self.record, ArrivalRecord) else self.record.is_whole
+
+    def concerns(self, place: Place, time: int) -> bool:
+        """Return whether a step of this time was among it. Later steps may have the same place."""
+        if time > self.time:
+            return False
+        if isinstance(self.record, ArrivalRecord):
+            had, has = (dict(each).get(place[0], 0) for each in (self.record.had, self.record.has))
+            return had <= place[1] < has
+        if self.is_whole or (self.change == "delete" and place[0] in {each[0] for each in self.record.branches}):
+            return True
+        return any(branch == place[0] and first <= place[1] <= last for branch, first, last in self.record.steps)
+
+
+class _Chosen(NamedTuple):
+    step: StepRef
+    row: LineRow
+
+
+class LineHistory:
+    """A line of one origin, as several backups have it, the oldest first."""
+
+    def __init__(
+        self, line: Line, sources: Sequence[LineRows], events: Iterable[HistoryEvent], *, has_first: bool
+    ) -> None:
+        """`has_first` says whether the first of the sources was made before the moments that are asked for."""
+        self._line = line
+        self._sources = sources
+        self._first = sources[0] if has_first else LineRows()
+        self._later = sources[1:] if has_first else sources
+        created = _info(sources[0].row).created
+        self._events = sorted((each for each in events if each.record.created == created), key=lambda each: each.time)
+        self._created = created
+        self._steps = [_steps_of(line, source) for source in sources]
+        self._in_first = {place: each.step.hash for place, each in self._steps[0].items()} if has_first else {}
+
+    # Steps --------------------------------------------------------------------------------------------------------
+
+    def exists(self, time: int) -> bool:
+        """Return whether the store had the line at a time."""
+        return existed(self._events, self._created, time, is_first=bool(self._first.tables))
+
+    def was_deleted(self) -> bool:
+        """Return whether there is a record of its deletion."""
+        return any(each.is_whole and each.change in ("delete", "erase") for each in self._events)
+
+    def known_until(self, time: int) -> int:
+        """Return the last time up to this one at which the state of every branch is known."""
+        while lost := self._lost_ends(time):
+            time = min(lost) - 1
+        return time
+
+    def _status(self, step: StepRef, time: int) -> str:
+        """Return whether the store had a step at a time: it is `there`, `pruned`, `deleted`, or `later`."""
+        events = (each for each in self._events if each.concerns(step[:2], step.time))
+        return _is_there(events, time, self._in_first.get(step[:2]) == step.hash, step.time)
+
+    def _lost_ends(self, time: int) -> list[int]:
+        """Return the times of the steps that branches ended with at a time, and that no backup has."""
+        chosen = self._union(time)
+        steps = {place: each.step.time for place, each in chosen.items() if self._status(each.step, time) == "there"}
+        for event in self._events:
+            for end in event.record.ends if isinstance(event.record, RemovalRecord) else ():
+                for seq, since in enumerate(end.times, end.length - len(end.times)):
+                    events = (each for each in self._events if each.concerns((end.branch, seq), since))
+                    if (end.branch, seq) not in chosen and _is_there(events, time, False, since) == "there":
+                        steps[end.branch, seq] = since
+        ends = dict(sorted(steps))
+        lost = [steps[place] for place in ends.items() if self._is_lost(place, chosen)]
+        for branch in self._branches(time):  # one without steps of its own ends where it starts
+            start = (branch.base_branch, branch.base_length - 1)
+            if branch.branch not in ends and start in steps and self._is_lost(start, chosen):
+                lost.append(branch.created)
+        return [each for each in lost if each <= time]
+
+    def _is_lost(self, place: Place, chosen: Mapping[Place, _Chosen]) -> bool:
+        return place not in self._in_first and (place not in chosen or chosen[place].step.pruned)
+
+    def _union(self, time: int) -> dict[Place, _Chosen]:
+        """Return the steps and stubs that a line had by a time, and those that were removed before."""
+        chosen = dict[Place, _Chosen]()
+        for steps in self._steps:
+            for branch in {place[0] for place in steps}:
+                self._add_branch(branch, steps, chosen, time)
+        return {
+            place: each
+            for place, each in sorted(chosen.items())
+            if place in self._in_first or self._status(each.step, time) != "later"
+        }
+
+    def _add_branch(self, branch: int, steps: Mapping[Place, _Chosen], chosen: dict[Place, _Chosen], time: int) -> None:
+        """Add what a backup has of a branch. Its number may be that of another branch before it, or its end another."""
+        other: int | None = None
+        for seq in count():
+            place = (branch, seq)
+            if place not in steps:
+                break
+            each, known = steps[place], chosen.get(place)
+            if known is not None and known.step.hash != each.step.hash and other is None:
+                if self._status(each.step, time) == "later":
+                    return
+                other = seq
+                for later in [one for one in chosen if one[0] == branch and one[1] >= seq]:
+                    del chosen[later]
+                known = None
+            if known is None or (known.step.pruned and not each.step.pruned):
+                chosen[place] = each
+
+    # The line at a moment -------------------------------------------------------------------------------------------
+
+    async def at(self, time: int, codec: Codec) -> LineRows:
+        """Return the line at a time at which its steps are known."""
+        chosen = self._union(time)
+        dropped = {
+            place
+            for place, each in chosen.items()
+            if not each.step.pruned and self._status(each.step, time) == "deleted"
+        }
+        branches = self._branches(time)
+        created = {each.branch: each.created for each in branches}
+        for place in [each for each in dropped if chosen[each].step.time < created.get(each[0], 0)]:
+            del chosen[place]  # of a branch before it that had the same number
+            dropped.discard(place)
+        starts = {(each.base_branch, each.base_length - 1) for each in branches}
+        stored = {place[0] for place, each in chosen.items() if not each.step.pruned}
+        for place, each in sorted(chosen.items(), reverse=True):
+            # What a branch has after its last step is not needed any more.
+            is_last = place[0] in stored and (place[0], place[1] + 1) not in chosen
+            if is_last and each.step.pruned and place not in self._in_first and place not in starts:
+                del chosen[place]
+        ids = {each.step.id for place, each in chosen.items() if place not in dropped} - {""}
+        found = LineRows()
+        found.row = self._line_row(chosen, ids)
+        numbers = {place[0] for place in chosen} - {0}
+        every = self._branch_rows(self._sources).values()
+        kept = {each.branch: each for each in every if each.branch in numbers}
+        kept |= {each.branch: each for each in branches if self._starts(each, chosen)}
+        self._set(found, BRANCHES, ((each[:1], each[1:], b"") for each in kept.values()))
+        found.tables[STEPS.name] = {place: each.row for place, each in chosen.items()}
+        if not dropped and (source := self._only_source(chosen)) is not None:
+            found.tables |= {table.name: dict(source.tables.get(table.name, {})) for table in (NODES, OBJECTS, FOLDS)}
+            found.row = _line_row(self._line, _info(found.row)._replace(form=_info(source.row).form))
+        else:
+            for table in (NODES, OBJECTS, FOLDS):
+                found.tables[table.name] = {
+                    key: row for each in self._sources for key, row in _table(each, table).items()
+                }
+        found.tables[FOLDS.name] = {key: row for key, row in found.tables[FOLDS.name].items() if key in chosen}
+        if dropped or self._only_source(chosen) is None:
+            found = await _rewrite(self._line, found, frozenset(dropped), codec)
+        self._set(found, REFS, ((key, columns, b"") for key, columns in self._refs(time, ids)[0].items()))
+        self._set_rest(found, time, ids)
+        found.size = sum(len(row.body) for rows in found.tables.values() for row in rows.values())
+        return found
+
+    def _line_row(self, chosen: Mapping[Place, _Chosen], ids: set[str]) -> Row:
+        infos = [_info(each.row) for each in self._sources]
+        last = next((each for each in (*reversed(infos[1:]), infos[0]) if each.switched_from in ids), None)
+        stubs = sum(each.step.pruned for each in chosen.values())
+        switched_from = "" if last is None else last.switched_from
+        form = max(each.form for each in infos) + 2  # a rewrite removes the forms next to it
+        return _line_row(self._line, infos[-1]._replace(form=form, pruned=stubs, switched_from=switched_from))
+
+    def _only_source(self, chosen: Mapping[Place, _Chosen]) -> LineRows | None:
+        """Return a backup that has all the steps as they are, if there is one."""
+        for source, steps in zip(self._sources, self._steps, strict=True):
+            if all(place in steps and steps[place].step == each.step for place, each in chosen.items()):
+                return source
+        return None
+
+    # Branches -------------------------------------------------------------------------------------------------------
+
+    def _branch_rows(self, sources: Iterable[LineRows]) -> dict[tuple[int, int], Branch]:
+        """Return branches by number and time of creation."""
+        rows = [row for source in sources for row in _table(source, BRANCHES).items()]
+        branches = [Branch.of(Row((*self._line, *key), row.columns)) for key, row in rows]
+        return {(each.branch, each.created): each for each in branches}
+
+    def _branches(self, time: int) -> list[Branch]:
+        """Return the branches that the line had at a time, by the names that they had then."""
+        first, later = self._branch_rows([self._first]), self._branch_rows(self._later)
+        known = {} if self._is_deleted_after(time) else first | later
+        for event in reversed(self._events):
+            for branch in [Branch(*each) for each in getattr(event.record, "branches", ())]:
+                key = (branch.branch, branch.created)
+                if event.time > time:
+                    known[key] = branch  # the first record after the time has what it was then
+                elif event.change == "delete" and key not in later:
+                    known.pop(key, None)
+        found = [branch for key, branch in sorted(known.items()) if key in first or branch.created <= time]
+        arrived = [each.record for each in self._events if each.change == "arrive" and each.time > time]
+        if arrived and not self._is_deleted_after(time):  # to the line as it was
+            had = dict(arrived[0].had) if isinstance(arrived[0], ArrivalRecord) else {}
+            found = [branch for branch in found if branch.branch in had]
+        return list({each.branch: each for each in found}.values())
+
+    def _is_deleted_after(self, time: int) -> bool:
+        """Return whether the line was deleted after a time. What it had until then is all on record."""
+        return any(each.is_whole and each.change == "delete" and each.time > time for each in self._events)
+
+    def _starts(self, branch: Branch, chosen: Mapping[Place, _Chosen]) -> bool:
+        """Return whether a branch has steps, or can be continued."""
+        base = chosen.get((branch.base_branch, branch.base_length - 1))
+        return (branch.branch, 0) in chosen or bool(branch.name and base is not None and not base.step.pruned)
+
+    # References and the rest ----------------------------------------------------------------------------------------
+
+    def knows_refs(self, time: int) -> bool:
+        """Return whether all references at a time are known: of none that are gone it is unknown since when."""
+        return self._refs(time, {each.step.id for each in self._union(time).values()})[1]
+
+    def _refs(self, time: int, ids: set[str]) -> tuple[dict[Key, tuple[Scalar, ...]], bool]:
+        """Return the references that the line had at a time, and whether they are known."""
+        first, is_exact = _table(self._first, REFS), True
+        last = _table(self._later[-1], REFS) if self._later else {}
+        records: dict[Key, list[tuple[HistoryEvent, tuple[Scalar, ...]]]] = {}
+        for event in self._events:
+            for kind, name, step, *columns in getattr(event.record, "refs", ()):
+                records.setdefault((kind, name, step), []).append((event, tuple(columns)))
+        known = {key: row.columns for source in self._sources for key, row in _table(source, REFS).items()}
+        refs = dict[Key, tuple[Scalar, ...]]()
+        for key in known.keys() | records.keys():
+            own = None if key not in last else last[key].columns
+            before = None if key not in first else first[key].columns
+            if key[0] not in RECORDED_KINDS:
+                columns = own if self._later else before
+            elif later := [columns for event, columns in records.get(key, ()) if event.time > time]:
+                columns = later[0] if later[0] == before or int(later[0][1]) <= time else None
+            elif self._is_deleted_after(time):
+                columns = None
+            elif own is not None and (own == before or int(own[1]) <= time):
+                columns = own
+            else:
+                # What a prune removed returns with its step.
+                earlier = [event for event, _ in records.get(key, ()) if event.change != "prune"]
+                columns = None if earlier else before
+                pruned = [columns for event, columns in records.get(key, ()) if event.change == "prune"]
+                if columns is not None and not pruned and columns[0] in ids | {""}:
+                    is_exact = False
+            if columns is not None and (not is_about_step(Row((*self._line, *key), columns)) or columns[0] in ids):
+                refs[key] = columns
+            elif columns is not None and not any(event.change == "erase" for event in self._events):
+                is_exact = False  # its step is not known
+        return refs, is_exact
+
+    def _set_rest(self, found: LineRows, time: int, ids: set[str]) -> None:
+        """Set pending writes, events and links."""
+        later = {each.step.id for steps in self._steps for each in steps.values()} - ids - {""}
+        last, first = self._sources[-1], self._first
+        events = {
+            key: row for each in self._sources for key, row in _table(each, EVENTS).items() if key[0] not in later
+        }
+        found.tables[EVENTS.name] = events
+        in_last = {each.step.id for each in self._steps[-1].values()}
+        writes = {key: row for key, row in _table(first, WRITES).items() if key[0] in ids - in_last}
+        found.tables[WRITES.name] = writes | {
+            key: row for key, row in _table(last, WRITES).items() if key[0] not in later
+        }
+        links, known = _table(last, LINKS), _table(first, LINKS)
+        if self._line.name == ARTIFACTS:
+            gone = {
+                row.columns[4]
+                for key, row in events.items()
+                if key not in _table(first, EVENTS) and row.columns[3] == "delete"
+            }
+            kept = {key: row for key, row in links.items() if key in known or int(row.columns[0]) <= time}
+            kept |= {key: row for key, row in known.items() if key not in links and gone.isdisjoint(key)}
+        else:
+            kept = {key: row for key, row in links.items() if later.isdisjoint((key[1], row.columns[1]))}
+            kept |= {key: row for key, row in known.items() if row.columns[1] in ids}
+        found.tables[LINKS.name] = kept
+
+    def _set(self, found: LineRows, table: Table, rows: Iterable[tuple[Key, tuple[Scalar, ...], bytes]]) -> None:
+        stored = [CHECKSUMS.encode(table, Row((*self._line, *key), columns, body)) for key, columns, body in rows]
+        found.tables[table.name] = {row.key[2:]: LineRow(row.columns, row.body) for row in stored}
+
+
+def existed(events: Iterable[HistoryEvent], created: int, time: int, *, is_first: bool = False) -> bool:
+    """Return whether a line that was created at a time existed at another."""
+    own = [each for each in events if each.is_whole and each.record.created == created]
+    return _is_there(sorted(own, key=lambda each: each.time), time, is_first, created) == "there"
+
+
+def _is_there(events: Iterable[HistoryEvent], time: int, is_first: bool, since: int) -> str:
+    """Return whether something is `there` at a time, `pruned`, `deleted` or only `later`, given the events about it in
+    order, whether the backup before the time has it, and since when it is."""
+    found = list(events)
+    if any(event.change == "erase" for event in found):
+        return "deleted"
+    if before := [event.change for event in found if event.time <= time]:
+        return {"arrive": "there", "prune": "pruned", "delete": "deleted"}[before[-1]]
+    if is_first:
+        return "there"
+    came_later = bool(found) and found[0].change == "arrive"
+    return "there" if since <= time and not came_later else "later"
+
+
+def _table(rows: LineRows, table: Table) -> Mapping[Key, LineRow]:
+    return rows.tables.get(table.name, {})
+
+
+def _steps_of(line: Line, rows: LineRows) -> dict[Place, _Chosen]:
+    found = {key: StepRef.of(Row((*line, *key), row.columns)) for key, row in _table(rows, STEPS).items()}
+    return {step[:2]: _Chosen(step, rows.tables[STEPS.name][key]) for key, step in sorted(found.items())}
+
+
+def _info(row: Row) -> LineInfo:
+    return info_of(CHECKSUMS.decode(LINES, row))
+
+
+def _line_row(line: Line, info: LineInfo) -> Row:
+    return CHECKSUMS.encode(LINES, info_row(line, info))
+
+
+async def _rewrite(line: Line, rows: LineRows, dropped: frozenset[Place], codec: Codec) -> LineRows:
+    """Return a line of which the steps are of several backups in one form, without some of them, as a prune leaves it.
+    Their hashes stay the same."""
+    scratch = Engine(EngineContext(MemoryBackend(), codec=codec))
+    stored = scratch.context.stored
+    await stored.apply([Put(LINES, rows.row)])
+    for name, found in rows.tables.items():
+        await stored.apply([Put(_TABLES[name], row.stored(name, (*line, *key))) for key, row in found.items()])
+
+    async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:  # noqa: ARG001
+        return RewritePlan(dropped)
+
+    await scratch.rewriter.rewrite(line, choose if dropped else None)
+    tables = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS)
+    (info,), *parts = await stored.read([Scan(table, tuple(line)) for table in tables])
+    result = LineRows()
+    result.row, form = info, info.columns[2]
+    for table, part in zip(tables[1:], parts, strict=True):
+        result.tables[table.name] = {
+            row.key[2:]: LineRow(row.columns, row.body) for row in part if table is not NODES or row.key[2] == form
+        }
+    return result

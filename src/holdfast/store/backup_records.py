@@ -1,0 +1,46 @@
+"""Records of backups, as `store.backups` returns them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+
+class BackupInfo(NamedTuple):
+    """A backup: its id; the store; its number among those of the store; the moment of it; the number of lines; the
+    bytes that it added to the repository, and those that it needs there; how long it took; why it was made; and the
+    names of damaged lines, of which it has the last readable state, if any."""
+
+    id: str
+    store: str
+    number: int
+    time: datetime
+    lines: int
+    added: int
+    bytes: int
+    seconds: float
+    reason: str
+    url: str
+    damaged: tuple[str, ...]
+
+
+class BackupLine(NamedTuple):
+    """A thread or another line in a backup: its tenant, kind and name, the number of its steps, and the bytes of its
+    rows."""
+
+    tenant: str
+    kind: str
+    name: str
+    steps: int
+    bytes: int
+
+
+class BackupChange(NamedTuple):
+    """A difference between two backups: `added`, `removed` or `changed`, and the numbers of steps of both."""
+
+    change: str
+    tenant: str
+    kind: str
+    name: str
+    before: int
+    after: int

@@ -1,0 +1,115 @@
+"""One id of the caller's own that several writers save at once, each with another content: one wins, the others get a
+conflict, and no step has the id twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.errors import ConflictError
+from holdfast.store.store import Store
+from tests.engine.lines import store_on
+from tests.servers.places import KINDS, place
+from tests.support.interference import InterferingBackend, Moment, at_every_moment
+from tests.support.nightly import mostly_nightly
+
+WRITERS = 8
+
+
+SHARED = [kind for kind in KINDS if kind != "memory"]
+"""Stores on which a save takes long enough that another one starts meanwhile."""
+
+
+@pytest.fixture(params=mostly_nightly(SHARED, daily=["sqlite", "file", "postgres"]))
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with holdfast.open(place(request.param, tmp_path)) as store:
+        yield store
+
+
+Save = Callable[[Store, int], object]
+
+
+def saved(attempt: Callable[[], object]) -> bool:
+    try:
+        attempt()
+    except ConflictError as error:
+        assert "at the same time" in error.what or "follows another one" in error.what  # noqa: PT017 - others fail
+        return False
+    return True
+
+
+def save_all(store: Store, save: Save) -> int:
+    """Let all writers save at once. Returns how many did not get a conflict."""
+    start, outcomes = threading.Barrier(WRITERS), list[bool]()
+
+    def write(number: int) -> None:
+        start.wait()
+        outcomes.append(saved(lambda: save(store, number)))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(WRITERS)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(outcomes) == WRITERS, "a writer failed with another error"
+    return sum(outcomes)
+
+
+def test_of_threads_that_save_one_id_at_least_one_wins_and_verify_is_clean(any_store: Store) -> None:
+    lost = 0
+    for turn in range(4):
+        thread = f"t{turn}"
+        if turn % 2:
+            any_store.put(thread, {"before": 1}, id="0")
+        if turn == 3:
+            any_store.put(thread, {"n": -1}, id="x")
+        won = save_all(any_store, lambda store, number: store.put(thread, {"n": number}, id="x"))  # noqa: B023
+        assert won, thread
+        assert len([each for each in any_store.log(thread) if each.id == "x"]) == 1
+        lost += WRITERS - won
+    assert lost, "no two saved at once"
+    assert not any_store.maintenance.verify().findings
+
+
+def test_the_same_content_is_no_conflict(any_store: Store) -> None:
+    assert save_all(any_store, lambda store, _: store.put("t", {"n": 1}, id="x")) == WRITERS
+    assert not any_store.maintenance.verify().findings
+
+
+def at_the_end(store: Store, number: int) -> object:
+    return store.put("t", {"n": number}, id="x")
+
+
+def on_a_branch(store: Store, number: int) -> object:
+    return store.put("t", {"n": number}, id="x", branch="main" if number else "side")
+
+
+@pytest.mark.parametrize("save", [at_the_end, on_a_branch])
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("cached", [False, True])
+def test_at_every_moment_of_a_save_another_store_saves_the_same_id(save: Save, exists: bool, cached: bool) -> None:
+    conflicts = 0
+
+    def scenario(moment: Moment) -> None:
+        nonlocal conflicts
+        backend = InterferingBackend()
+        first = store_on(backend)
+        first.put("t", {"n": 0}, id="0")
+        first.thread("t").fork("side", at="0")
+        if exists:
+            first.put("t", {"n": -1}, id="x", branch="main")
+        store = first if cached else store_on(backend)
+        other = store_on(backend)
+        with moment.interfere(backend, lambda: saved(lambda: save(other, 0))):
+            won = saved(lambda: save(store, 1))
+        conflicts += not won
+        found = store_on(backend)
+        assert not found.maintenance.verify().findings
+        assert (found.get("t", at="x").state == {"n": 1}) is won
+
+    at_every_moment(scenario)
+    assert conflicts

@@ -1,0 +1,330 @@
+"""Recovery to a moment between two backups, where something was removed meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import PersistentAgent
+from holdfast.backends.interface import Delete
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import REFS
+from holdfast.encryption import Encryption, LocalKeys
+from holdfast.engine.context import EngineContext
+from holdfast.engine.engine import Engine
+from holdfast.engine.types import to_datetime
+from holdfast.errors import ConflictError, NotFoundError
+from holdfast.store import Store
+from tests.interfaces.cli import kit
+from tests.maintenance.kit import SECOND, Clock, timed
+
+
+class Desk(PersistentAgent, name="moments-desk"):
+    n: int = 0
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "repository"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def save(store: Store, kind: str, number: int) -> None:
+    match kind:
+        case "thread":
+            store.put("chat", {"n": number})
+        case "scope":
+            store.state(agent="researcher")["n"] = number
+        case "agent":
+            desk = store.agents.restore("desk", Desk) if number else Desk().attach(store, "desk")
+            desk.n = number
+            desk.save()
+
+
+def read(store: Store, kind: str) -> int:
+    match kind:
+        case "thread":
+            return int(store.get("chat").state["n"])
+        case "scope":
+            return int(store.state(agent="researcher")["n"])
+    return store.agents.restore("desk", Desk).n
+
+
+NAMES = {"thread": "chat", "scope": "researcher", "agent": "desk"}
+
+
+def steps_of(store: Store, kind: str) -> int:
+    (found,) = store.threads(kind=kind).all()  # type: ignore[arg-type]
+    return found.steps
+
+
+@pytest.mark.parametrize("kind", ["thread", "scope", "agent"])
+def test_what_was_pruned_since_returns(kind: str, clock: Clock, repository: Path) -> None:
+    """Steps 0 to 4, a backup, steps 5 to 7, a prune, and a backup."""
+    store, times = timed(clock), list[int]()
+    for number in range(8):
+        clock.now += SECOND
+        save(store, kind, number)
+        times.append(clock.now)
+        if number == 4:
+            clock.now += SECOND
+            store.backups(repository).create()
+    clock.now += SECOND
+    store.maintenance.prune(kinds=kind, keep_last=1)  # type: ignore[arg-type]
+    pruned = clock.now
+    clock.now += SECOND
+    store.backups(repository).create()
+    for time, value, steps, known_at in (
+        (times[4] + SECOND, 4, 5, None),
+        (times[5], 4, 5, times[5] - 1),
+        (times[6], 4, 5, times[5] - 1),
+        (times[7], 7, 6, None),
+        (pruned, 7, 6, None),
+    ):
+        with holdfast.open("memory://") as new:
+            report = new.backups(repository).restore(to_datetime(time))
+            assert (read(new, kind), steps_of(new, kind)) == (value, steps)
+            assert [each.known_at for each in report.lines if each.kind == kind] == [
+                None if known_at is None else to_datetime(known_at)
+            ]
+            assert report.exact is (known_at is None)
+            assert new.maintenance.verify(level="decode").ok
+        with holdfast.open("memory://") as new:
+            if known_at is None:
+                new.backups(repository).restore(to_datetime(time), exact=True)
+                continue
+            with pytest.raises(NotFoundError) as error:
+                new.backups(repository).restore(to_datetime(time), exact=True)
+            assert error.value.code == "not-exact"
+            assert not list(new.threads(kind="all").all()), "nothing is restored"
+
+
+def test_hashes_stay_as_they_were(clock: Clock, repository: Path) -> None:
+    store = timed(clock)
+    ids = [store.put("chat", {"n": number}).id for number in range(40)]
+    hashes = [store.get("chat", at=id).hash for id in ids]
+    clock.now += SECOND
+    store.backups(repository).create()
+    clock.now += SECOND
+    later = store.put("chat", {"n": 40})
+    clock.now += SECOND
+    store.maintenance.prune(["chat"], keep_last=1)
+    store.backups(repository).create()
+    with holdfast.open("memory://") as new:
+        new.backups(repository).restore(to_datetime(clock.now - SECOND))
+        assert [new.get("chat", at=id).hash for id in (*ids, later.id)] == [*hashes, later.hash]
+        assert [new.get("chat", at=id).state["n"] for id in ids] == list(range(40))
+
+
+def removed(store: Store, clock: Clock, repository: Path) -> int:
+    """Names and a branch that are removed between two backups. Returns a moment before that."""
+    thread = store.thread("chat")
+    for number in range(3):
+        clock.now += SECOND
+        thread.put({"n": number})
+    thread.tag("first", at="HEAD~2")
+    thread.tag("moved", at="HEAD~2")
+    thread.pin(reason="kept")
+    thread.fork("side", at="HEAD~1")
+    thread.put({"n": "side"}, branch="side")
+    clock.now += SECOND
+    store.backups(repository).create()
+    clock.now += SECOND
+    moment = clock.now
+    clock.now += SECOND
+    thread.untag("first")
+    thread.tag("moved", move=True)
+    thread.unpin()
+    thread.delete_branch("side", force=True)
+    clock.now += SECOND
+    store.backups(repository).create()
+    return moment
+
+
+def names_of(store: Store) -> tuple[Any, ...]:
+    thread = store.thread("chat")
+    tags = {tag: store.get("chat", at=id).state["n"] for tag, id in thread.tags().items()}
+    return tags, [each.reason for each in thread.pins()], [each.name for each in thread.branches()]
+
+
+@pytest.mark.parametrize("encryption", [None, Encryption(LocalKeys(b"1" * 32))], ids=["plain", "encrypted"])
+def test_what_was_removed_since_is_there_and_what_was_removed_before_is_not(
+    encryption: Encryption | None, clock: Clock, repository: Path, tmp_path: Path
+) -> None:
+    with holdfast.open(tmp_path / "agents.db", encryption=encryption) as opened:
+        store = Store(Engine(EngineContext(opened._engine.context.backend, clock=clock)), "")
+        moment = removed(store, clock, repository)
+        for time, names in (
+            (moment, ({"first": 0, "moved": 0}, ["kept"], ["main", "side"])),
+            (moment + SECOND, ({"moved": 2}, [], ["main"])),
+        ):
+            with holdfast.open(tmp_path / f"{time}.db", encryption=encryption) as new:
+                assert new.backups(repository).restore(to_datetime(time), exact=True).exact
+                assert names_of(new) == names
+                assert new.maintenance.verify(level="decode").ok
+
+
+def test_the_owner_s_removals_are_recorded_with_what_was_there(clock: Clock, repository: Path) -> None:
+    store = timed(clock)
+    removed(store, clock, repository)
+    found = {each.action: each.detail["removed"]["chat"] for each in store.audit.query(thread="chat")}
+    assert found.keys() == {"untag", "tag", "unpin", "delete-branch"}
+    assert found["untag"]["refs"][0][:2] == ("tag", "first")
+    assert found["delete-branch"]["branches"][0][-1] == "side"
+    rows = len(store.audit.query())
+    store.thread("chat").untag("first")
+    store.thread("chat").tag("new")
+    assert len(store.audit.query()) == rows, "they replace nothing"
+
+
+def test_without_a_record_it_comes_back_and_is_not_exact(clock: Clock, repository: Path) -> None:
+    store = timed(clock)
+    store.put("chat", {"n": 1})
+    store.thread("chat").tag("first")
+    clock.now += SECOND
+    store.backups(repository).create()
+    run(store._engine.context.backend.apply([Delete(REFS, ("", "chat", "tag", "first"))]))
+    clock.now += SECOND
+    store.put("chat", {"n": 2})
+    clock.now += SECOND
+    store.backups(repository).create()
+    with holdfast.open("memory://") as new:
+        report = new.backups(repository).restore(to_datetime(clock.now - SECOND))
+        assert not report.exact
+        assert new.get("chat", at="first").state == {"n": 1}
+        assert new.get("chat").state == {"n": 2}
+
+
+def test_a_deleted_thread_is_gone_after_its_deletion(clock: Clock, repository: Path) -> None:
+    store = timed(clock)
+    store.put("chat", {"n": 1})
+    store.put("other", {"n": 1})
+    clock.now += SECOND
+    store.backups(repository).create()
+    clock.now += SECOND
+    store.delete("chat")
+    clock.now += SECOND
+    store.put("short", {"n": 1})
+    clock.now += SECOND
+    store.delete("short")
+    clock.now += SECOND
+    store.backups(repository).create()
+    for back, threads, unknown in ((4, ["chat", "other"], []), (3, ["other"], []), (2, ["other"], ["short"])):
+        with holdfast.open("memory://") as new:
+            report = new.backups(repository).restore(to_datetime(clock.now - back * SECOND + SECOND // 2))
+            assert [each.thread for each in new.threads().all()] == threads
+            assert [each.name for each in report.lines if each.action == "unknown"] == unknown
+            assert report.exact is not bool(unknown)
+
+
+@pytest.mark.parametrize("how", ["import", "restore"])
+def test_what_came_from_elsewhere_is_there_since_then(how: str, clock: Clock, repository: Path, tmp_path: Path) -> None:
+    store = timed(clock)
+    store.put("chat", {"n": 1})
+    store.put("other", {"n": 1})
+    made = store.backups(repository).create()
+    store.export(tmp_path / "chat.jsonl", threads=["chat"])
+    clock.now += SECOND
+    store.delete("chat")
+    clock.now += SECOND
+    store.backups(repository).create()
+    clock.now += SECOND
+    moment = clock.now
+    clock.now += SECOND
+    if how == "import":
+        store.import_(tmp_path / "chat.jsonl")
+    else:
+        store.backups(repository).restore(made.id, threads=["chat"])
+    clock.now += SECOND
+    store.backups(repository).create()
+    for time, threads in ((moment, ["other"]), (moment + SECOND, ["chat", "other"])):
+        with holdfast.open("memory://") as new:
+            assert new.backups(repository).restore(to_datetime(time), exact=True).exact
+            assert [each.thread for each in new.threads().all()] == threads
+
+
+def test_a_drill_proves_a_moment_and_finds_one_that_is_not(
+    clock: Clock, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = timed(clock)
+    store.put("chat", {"n": 1})
+    assert store.backups(repository).create()
+    first = store.backups(repository).drill()
+    assert first.ok
+    assert first.moment is None, "there is no backup before it"
+    clock.now += SECOND
+    store.put("chat", {"n": 2})
+    clock.now += SECOND
+    store.maintenance.prune(["chat"], keep_last=1)
+    clock.now += 10**6 * SECOND
+    store.backups(repository).create()
+    report = store.backups(repository).drill()
+    assert report.ok, report.findings
+    assert report.moment is not None
+    from holdfast.maintenance.backup.line_history import LineHistory
+
+    at = LineHistory.at
+    monkeypatch.setattr(LineHistory, "at", lambda self, time, codec: at(self, time - 10**7 * SECOND, codec))
+    broken = store.backups(repository).drill()
+    assert any("is missing" in each for each in broken.findings), broken.findings
+
+
+def test_a_stale_agent_is_refused_as_a_thread_is(clock: Clock, repository: Path) -> None:
+    for on_conflict in ("raise", "merge", "overwrite"):
+        store = timed(clock)
+        other = Store(Engine(EngineContext(store._engine.context.stored, clock=clock)), "")
+        run(other._engine.lines.generations.load(""))
+        desks = [Desk().attach(each, f"desk {on_conflict}", on_conflict=on_conflict) for each in (store, other)]
+        desks[0].save()
+        desks[1].reload()
+        made = store.backups(repository).create()
+        for number, desk in enumerate(desks):
+            clock.now += SECOND
+            desk.reload()
+            desk.n = number + 1
+            desk.save()
+        clock.now += SECOND
+        store.backups(repository).restore(made.id, in_place=True)
+        for desk in desks:
+            desk.n = 9
+            with pytest.raises(ConflictError) as error:
+                desk.save()
+            assert error.value.code == "store-restored"
+        desks[0].reload()
+        desks[0].n = 10
+        desks[0].save()
+
+
+def test_the_command_says_what_is_not_exact_and_what_is_covered(
+    clock: Clock, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = timed(clock)
+    store.put("chat", {"n": 1})
+    clock.now += SECOND
+    store.backups(repository).create()
+    for number in (2, 3):
+        clock.now += SECOND
+        store.put("chat", {"n": number})
+    moment = to_datetime(clock.now - SECOND).isoformat()
+    store.maintenance.prune(["chat"], keep_last=1)
+    clock.now += SECOND
+    store.backups(repository).create()
+    monkeypatch.setenv("HOLDFAST_BACKUPS", str(repository))
+    url = f"sqlite:///{tmp_path}/new.db"
+    refused = kit.run("backup", "restore", moment, "--create", "--exact", store=url)
+    assert refused.code == 3
+    assert "do not know all that 'chat' had" in refused.err
+    result = kit.run("backup", "restore", moment, "--create", store=url)
+    assert result.code == 6
+    assert "chat is not exact" in result.err
+    assert "Every moment from" in kit.run("backup", "list", store=url).err
+    late = kit.run("backup", "restore", "2027-01-01T00:00:00Z", "--create", store=url)
+    assert late.code == 3
+    assert "The last moment that can be restored is" in late.err
