@@ -221,7 +221,11 @@ UNOPENED: list[tuple[str, dict[str, Any], str]] = [
     ("sqlite://x.db", {}, "names no SQLite file"),
     ("sqlite:///:memory:", {}, "For a store in memory open memory://"),
     ("sqlite:///no/such/folder/x.db", {}, "cannot be opened.*directory must exist"),
-    ("sqlite:///x.db?nonsense=1", {}, "no option 'nonsense' .*It takes synchronous, busy_timeout and read_only"),
+    (
+        "sqlite:///x.db?nonsense=1",
+        {},
+        "no option 'nonsense' .*busy_timeout, read_only and file_mode",
+    ),
     ("sqlite:///x.db", {"nonsense": 1}, "no option 'nonsense'"),
     ("sqlite:///x.db?synchronous=maybe", {}, "synchronous cannot be 'maybe' .*It is one of full, normal"),
     ("sqlite:///x.db", {"busy_timeout": -1}, "busy_timeout cannot be -1"),

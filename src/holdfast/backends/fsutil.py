@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import IO, Final, Literal
 
 from holdfast.errors import DeniedError
 
-_PRIVATE: Final = 0o600
+PRIVATE: Final = 0o600
+"""The permissions of files that hold states: only their owner reads them."""
 
 
 def path_exists(path: Path, where: str) -> bool:
@@ -29,12 +31,23 @@ def open_private(path: Path, mode: Literal["wb", "xb"]) -> IO[bytes]:
     if os.name == "nt":
         return path.open(mode)
     file: IO[bytes] = open(path, mode, opener=_open_private)  # noqa: SIM115 - the caller closes it
-    os.fchmod(file.fileno(), _PRIVATE)  # it may have been left by an earlier attempt
+    os.fchmod(file.fileno(), PRIVATE)  # it may have been left by an earlier attempt
     return file
 
 
 def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, _PRIVATE)
+    return os.open(path, flags, PRIVATE)
+
+
+def create_empty(path: Path, mode: int) -> None:
+    """Create a file with these permissions, whatever the umask, if there is none. It is never opened: to close a file
+    gives up the locks that other threads have on it. Where that is not possible, nothing happens."""
+    try:
+        os.mknod(path, mode | stat.S_IFREG)
+        if mode != PRIVATE:
+            path.chmod(mode)
+    except (OSError, AttributeError):
+        return
 
 
 def flush_folder(folder: Path) -> None:

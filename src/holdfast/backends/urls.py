@@ -193,6 +193,14 @@ def parse_bool(url: str, name: str, value: object) -> bool:
     return parsed
 
 
+def parse_mode(url: str, name: str, value: object) -> int:
+    """Return the permissions of a file: `0o660`, or "660" in a URL."""
+    text = format(value, "o") if type(value) is int else str(value)
+    if not re.fullmatch("0?[67][0-7]{2}", text) or int(text, 8) & ~0o666:
+        raise _invalid(url, name, value, "permissions with those of the owner, such as 660")
+    return int(text, 8)
+
+
 def parse_choice(url: str, name: str, value: object, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise _invalid(url, name, value, f"one of {', '.join(choices)}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agents.storage.agent_line import AgentLine
+from holdfast.backends.fsutil import open_private
 from holdfast.backends.runtime.drivers import run as drive
 from holdfast.engine.checked_rows import clear_refused
 from holdfast.engine.namespaces import CONTENT_KINDS, split_name
@@ -40,7 +41,8 @@ def record(store: Store, thread: str, file: str | os.PathLike[str]) -> int:
     data = io.BytesIO()
     with _copy(store, lines) as scratch:
         scratch.export(data, kinds=CONTENT_KINDS)
-    return Path(file).write_bytes(data.getvalue())
+    with open_private(Path(file), "wb") as out:
+        return out.write(data.getvalue())
 
 
 def run(

@@ -173,6 +173,7 @@ def test_retries_timeouts_cancellations_and_failures_are_replayed(tmp_path: Path
 @pytest.mark.nightly
 def test_a_file_is_replayed_and_compared(short: Store, tmp_path: Path) -> None:
     replay.record(short, "chat", tmp_path / "chat.replay")
+    assert (tmp_path / "chat.replay").stat().st_mode & 0o077 == 0
     replay.run(tmp_path / "chat.replay", GRAPH).check()
     replay.compare(tmp_path / "chat.replay", tmp_path / "chat.replay").check()
     record(short, "other", 4)

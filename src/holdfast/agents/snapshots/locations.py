@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.backends.fsutil import flush_folder
+from holdfast.backends.fsutil import PRIVATE, flush_folder, open_private
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
 from holdfast.errors import (
@@ -142,7 +142,7 @@ class PlainDirectory(SnapshotStorage):
         new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
             try:
-                with new.open("xb") as file:
+                with open_private(new, "xb") as file:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
@@ -203,7 +203,7 @@ def _claim_name(new: Path, path: Path) -> None:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
             raise
         # A file system without links. The reserved name is an empty file for a moment, and nobody else gets the name.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE))
         new.replace(path)
 
 

@@ -6,6 +6,8 @@ Options, as arguments or in the URL's query:
 
 - `grace`: for how many seconds folded and deleted objects stay on the disk, 60 by default. Processes whose clocks
   differ by more than half of it must not share a store.
+- `file_mode`: the permissions of files, 600 by default: only this user reads them. Who may read a file may enter its
+  directory.
 - `read_only`: open an existing store without changing anything, even if this user may not write.
 - `timeout`: for how many seconds to retry while others write the same thread, or too many files are open; 30 by
   default. A full disk is reported at once.
@@ -14,6 +16,7 @@ Options, as arguments or in the URL's query:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import os
@@ -25,11 +28,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
-from holdfast.backends.fsutil import flush_folder, path_exists
+from holdfast.backends.fsutil import PRIVATE, flush_folder, path_exists
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import PAGE, ObjectInfo, ObjectStorage
-from holdfast.backends.urls import parse_bool, parse_duration, redacted_url, split_options, url_to_path
+from holdfast.backends.urls import parse_bool, parse_duration, parse_mode, redacted_url, split_options, url_to_path
 from holdfast.errors import (
     ConfigError,
     DeniedError,
@@ -42,7 +45,7 @@ from holdfast.errors import (
 T = TypeVar("T")
 
 GRACE = 60.0
-_OPTIONS = {"grace": GRACE, "timeout": TIMEOUT, "read_only": False}
+_OPTIONS = {"grace": GRACE, "timeout": TIMEOUT, "read_only": False, "file_mode": PRIVATE}
 _TEMPORARY_FOLDER = "new"
 _TEMPORARY_ERRORS = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -57,8 +60,11 @@ class FileBackend(ObjectStoreBackend):
     schemes = ("file",)
     takes_read_only = True
 
-    def __init__(self, url: str, folder: Path, timeout: float, grace: float, read_only: bool = False) -> None:
+    def __init__(
+        self, url: str, folder: Path, timeout: float, grace: float, read_only: bool = False, file_mode: int = PRIVATE
+    ) -> None:
         super().__init__(url, timeout, grace)
+        self._file_mode = file_mode
         self._folder = folder
         self._read_only = read_only
 
@@ -76,6 +82,7 @@ class FileBackend(ObjectStoreBackend):
         timeout = parse_duration(url, "timeout", chosen.get("timeout", TIMEOUT), 0.001)
         grace = parse_duration(url, "grace", chosen.get("grace", GRACE), 10)
         read_only = parse_bool(url, "read_only", chosen.get("read_only", False))
+        file_mode = parse_mode(url, "file_mode", chosen.get("file_mode", PRIVATE))
         folder = path.absolute()
         if read_only and not path_exists(folder / object_names.FORMAT, str(folder)):
             raise NotFoundError(
@@ -84,12 +91,12 @@ class FileBackend(ObjectStoreBackend):
                 hint="Check the path; a store is created when it is opened for writing",
                 code="no-store",
             )
-        store = cls(redacted_url(rest), folder, timeout, grace, read_only)
+        store = cls(redacted_url(rest), folder, timeout, grace, read_only, file_mode)
         await store.start()
         return store
 
     def _open_storage(self) -> ObjectStorage:
-        return DirectoryStorage(self._folder, self._read_only)
+        return DirectoryStorage(self._folder, self._read_only, file_mode=self._file_mode)
 
     def _give_up_error(self, why: str, sent: bool, seconds: float | None = None) -> TransientError:
         seconds = self._timeout if seconds is None else seconds
@@ -114,9 +121,10 @@ class DirectoryStorage(ObjectStorage):
     does not.
     """
 
-    def __init__(self, root: Path, read_only: bool = False, *, private: bool = False) -> None:
-        """With `private`, only this user may read files and folders that it creates."""
-        self._modes = (0o600, 0o700) if private else (0o666, 0o777)
+    def __init__(self, root: Path, read_only: bool = False, *, file_mode: int = PRIVATE) -> None:
+        """Files are created with `file_mode`, and folders such that who may read the files may enter them."""
+        self._file_mode = file_mode
+        self._folder_mode = file_mode | (file_mode & 0o444) >> 2
         self._root = root
         self._read_only = read_only
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-files")
@@ -258,9 +266,11 @@ class DirectoryStorage(ObjectStorage):
     def _write(self, data: bytes) -> Path:
         temporary = self._root / _TEMPORARY_FOLDER / secrets.token_hex(16)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
-        file = os.open(temporary, flags, self._modes[0])
+        file = os.open(temporary, flags, self._file_mode)
         try:
             try:
+                if self._file_mode != PRIVATE:
+                    os.fchmod(file, self._file_mode)  # whatever the umask
                 rest = memoryview(data)
                 while rest:
                     rest = rest[os.write(file, rest) :]
@@ -349,9 +359,12 @@ class DirectoryStorage(ObjectStorage):
             pass  # it is created below
         if folder != self._root:
             self._ensure_folder(folder.parent)
-            folder.mkdir(self._modes[1], exist_ok=True)
         else:
-            folder.mkdir(self._modes[1], parents=True, exist_ok=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(self._folder_mode)
+            if self._file_mode != PRIVATE:
+                folder.chmod(folder.stat().st_mode | self._folder_mode)  # whatever the umask
         self._flush(folder.parent)
         if len(self._flushed) > _CACHED_FOLDERS:
             self._flushed.clear()

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import apsw
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.fsutil import path_exists
+from holdfast.backends.fsutil import PRIVATE, create_empty, path_exists
 from holdfast.backends.sqlite.errors import BUSY, is_damage
 from holdfast.backends.sqlite.schema import (
     APPLICATION_ID,
@@ -46,6 +46,8 @@ class FileOptions(NamedTuple):
     read_only: bool = False
     frozen: bool = False
     """Whether nobody may write the file, nor a log beside it: it is read as it is, without locks."""
+    file_mode: int = PRIVATE
+    """The permissions of a file that is created. SQLite gives them to the log, too."""
 
 
 class LockWait:
@@ -88,6 +90,8 @@ def connect(settings: FileOptions, *, create: bool = False) -> apsw.Connection:
     name, flags = settings.path, apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     if settings.frozen:
         name, flags = f"file:{quote(name)}?immutable=1", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    if create and settings.vfs is None:
+        create_empty(Path(name), settings.file_mode)
     connection = apsw.Connection(
         name,
         flags=flags,

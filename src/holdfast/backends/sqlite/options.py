@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qsl
 
+from holdfast.backends.fsutil import PRIVATE
 from holdfast.backends.sqlite.database_file import FileOptions
-from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, redacted_url, url_to_path
+from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, parse_mode, redacted_url, url_to_path
 from holdfast.errors import ConfigError
 
 
@@ -27,13 +28,13 @@ def parse_options(url: str, options: dict[str, Any]) -> FileOptions:
         )
     values = {**dict(parse_qsl(url.partition("?")[2], keep_blank_values=True)), **options}
     vfs: str | None = options.get("vfs")
-    known = {"synchronous", "busy_timeout", "read_only"} | ({"vfs", "exclusive"} & options.keys())
+    known = {"synchronous", "busy_timeout", "read_only", "file_mode"} | ({"vfs", "exclusive"} & options.keys())
     unknown = sorted(values.keys() - known)
     if unknown:
         raise ConfigError(
             f"a SQLite store takes no option {unknown[0]!r}",
             where=redacted_url(url),
-            hint="It takes synchronous, busy_timeout and read_only",
+            hint="It takes synchronous, busy_timeout, read_only and file_mode",
         )
     levels = ("full", "normal") if vfs is None else ("full", "normal", "off")
     synchronous = parse_choice(url, "synchronous", values.get("synchronous", "full"), levels)
@@ -42,4 +43,5 @@ def parse_options(url: str, options: dict[str, Any]) -> FileOptions:
     absolute = str(path if vfs is not None else path.resolve())
     exclusive = bool(values.get("exclusive", vfs is not None))
     read_only = parse_bool(url, "read_only", values.get("read_only", False))
-    return FileOptions(url, absolute, synchronous, busy_timeout, vfs, exclusive, read_only)
+    file_mode = parse_mode(url, "file_mode", values.get("file_mode", PRIVATE))
+    return FileOptions(url, absolute, synchronous, busy_timeout, vfs, exclusive, read_only, file_mode=file_mode)

@@ -440,6 +440,7 @@ def _replace_file(connection: apsw.Connection | None, path: Path, new: Path) -> 
             hint=f"What could be read is in {new}: stop all that uses the store, and rename it",
         ) from error
     os.link(path, damaged)
+    shutil.copymode(path, new)
     if connection is None and log.exists():
         log.rename(f"{damaged}-wal")
     Path(f"{path}-shm").unlink(missing_ok=True)

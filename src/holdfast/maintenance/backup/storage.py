@@ -190,4 +190,4 @@ def _open_directory(text: str, options: Mapping[str, Any], *, create: bool) -> R
     # A copy of a repository may lack the directory of new files, which is empty.
     is_complete = (folder / "new").is_dir() or (has_mark and os.access(folder, os.W_OK))
     read_only = not create and not is_complete
-    return RepositoryStorage(lambda: DirectoryStorage(folder, read_only, private=True), str(folder), _TIMEOUT)
+    return RepositoryStorage(lambda: DirectoryStorage(folder, read_only), str(folder), _TIMEOUT)
