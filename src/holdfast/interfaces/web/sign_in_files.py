@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.backends.fsutil import open_private
 from holdfast.errors import ConfigError
 from holdfast.interfaces.http.protection import SIGN_IN
 
@@ -47,8 +46,7 @@ def token_file(port: int, token: str) -> Iterator[Path]:
     try:
         path = state_folder() / f"{port}.token"
         path.unlink(missing_ok=True)  # of a server that was killed
-        with open_private(path, "xb") as file:
-            file.write(token.encode())
+        _write(path, token)
     except (OSError, RuntimeError) as error:
         raise ConfigError(
             f"the token of the start cannot be written: {error}",
@@ -77,8 +75,7 @@ def loopback_name(store: object) -> str:
         if _NAME.fullmatch(found) and path.stat().st_mode & 0o077 == 0:
             return found
         path.unlink(missing_ok=True)
-        with open_private(path, "xb") as file:
-            file.write(fresh.encode())
+        _write(path, fresh)
     except (OSError, RuntimeError, UnicodeDecodeError):
         return fresh  # for this time
     return fresh
@@ -90,8 +87,7 @@ class SignInFile:
     def __init__(self, url: str, code: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-sign-in-", dir=visible_folder()))
         self.path = self._folder / "open.html"
-        with open_private(self.path, "xb") as file:
-            file.write(_PAGE.format(address=html.escape(f"{url.rstrip('/')}{SIGN_IN}"), code=code).encode())
+        _write(self.path, _PAGE.format(address=html.escape(f"{url.rstrip('/')}{SIGN_IN}"), code=code))
 
     def remove(self) -> None:
         """Remove it."""
@@ -111,3 +107,9 @@ def visible_folder() -> Path:
     found = _DOWNLOADS.search(config)
     downloads = Path(found[1].replace("$HOME", str(home))) if found else home / "Downloads"
     return downloads if downloads.is_dir() and os.access(downloads, os.W_OK) else home
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a new file that only this user can read."""
+    with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
