@@ -417,7 +417,7 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance.backup.repository_key import provider_of, require_key
 
         async with self._open() as repository:
-            key = require_key(repository)
+            key = require_key(repository.key, repository.where)
             master, name = await key.wrap(repository.storage, repository.info, provider_of(keys))
             await records.notice(repository, [name], self._handle.now())
             await self._record(repository, "add-backup-key", {"key": master})
@@ -429,7 +429,7 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance.backup.repository_key import list_keys, require_key
 
         async with self._open() as repository:
-            require_key(repository)
+            require_key(repository.key, repository.where)
             return await list_keys(repository.storage, repository.info)
 
     @sync_and_async
@@ -444,7 +444,7 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance.backup.repository_key import list_keys, require_key
 
         async with self._open() as repository:
-            require_key(repository)
+            require_key(repository.key, repository.where)
             await records.check_frozen(repository)
             found = await list_keys(repository.storage, repository.info)
             names = [each.name for each in found if each.master == id]

@@ -400,7 +400,7 @@ class RecordClient(HttpTransport):
         return found
 
     def run_drill(self, name: str, *, if_match: str = "", key: str = "") -> admin_models.DrillModel:
-        """Restore the newest backup aside, and verify it."""
+        """Restore the newest backup aside, and a moment before it, and verify them."""
         params = inputs.NameParams(name=name)
         found: admin_models.DrillModel = self.send(
             "POST", "/backups/{name}/drills", params, None, admin_models.DrillModel, if_match=if_match, key=key

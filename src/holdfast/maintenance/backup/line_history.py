@@ -98,8 +98,11 @@ class LineHistory:
         self._first = sources[0] if has_first else LineRows()
         self._later = sources[1:] if has_first else sources
         created = _info(sources[0].row).created
-        self._events = sorted((each for each in events if each.record.created == created), key=lambda each: each.time)
+        known = list(events)
+        self._events = sorted((each for each in known if each.record.created == created), key=lambda each: each.time)
         self._created = created
+        self._replaced = min((each.record.created for each in known if each.record.created > created), default=None)
+        """When the next line of the name was created, if one is known of: this one was gone, recorded or not."""
         self._steps = [_steps_of(line, source) for source in sources]
         self._in_first = {place: each.step.hash for place, each in self._steps[0].items()} if has_first else {}
 
@@ -107,6 +110,8 @@ class LineHistory:
 
     def exists(self, time: int) -> bool:
         """Return whether the store had the line at a time."""
+        if self._replaced is not None and self._replaced <= time:
+            return False
         return existed(self._events, self._created, time, is_first=bool(self._first.tables))
 
     def was_deleted(self) -> bool:

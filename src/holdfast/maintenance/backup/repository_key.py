@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from holdfast.backends.interface import BlockingCall
 from holdfast.engine.types import to_datetime
@@ -18,9 +18,6 @@ from holdfast.maintenance.backup.storage import RepositoryStorage
 from holdfast.security.encryption.cipher import Cipher, derive, new_key
 from holdfast.security.encryption.provider import KeyProvider, LocalKeys
 from holdfast.security.encryption.settings import provider_for
-
-if TYPE_CHECKING:
-    from holdfast.maintenance.backup.repository import Repository
 
 _KEY = KINDS[KEYS].mark
 
@@ -161,16 +158,16 @@ async def _load(
     return found, damaged
 
 
-def require_key(repository: Repository) -> RepositoryKey:
-    """Return the key of a repository. `ConfigError` if it is not encrypted."""
-    if repository.key is None:
+def require_key(key: RepositoryKey | None, where: str) -> RepositoryKey:
+    """Return the key of a repository. `ConfigError` if it is not encrypted, and has none."""
+    if key is None:
         raise ConfigError(
             "the repository is not encrypted",
-            where=repository.where,
+            where=where,
             hint="Start another repository, which is encrypted from its first backup on",
             code="not-encrypted",
         )
-    return repository.key
+    return key
 
 
 def _context(info: RepositoryInfo) -> dict[str, str]:

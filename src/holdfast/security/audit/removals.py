@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.backends.interface import Backend, Batch, Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.interface import Backend, Batch, Change, Delete, Expect, Put, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.line_head import end_query
@@ -67,9 +67,9 @@ async def find_removed(
     lines = list(dict.fromkeys(Line(str(key[0]), str(key[1])) for key in _affected(batch)))
     if not lines:
         return {}, []
-    (rows,) = await backend.read([Get(LINES, [tuple(line) for line in lines])])
+    answers = await backend.read([Scan(LINES, tuple(line), bodies=False) for line in lines])
     found, unchanged = dict[str, RemovalRecord](), list[Change]()
-    for row in rows:
+    for row in (row for rows in answers for row in rows):
         line, record = Line(*map(str, row.key)), RemovalRecord(int(row.columns[0]))
         own = [each for each in batch if not isinstance(each, Expect) and _key(each)[:2] == tuple(line)]
         if any(isinstance(each, Delete) and each.space is LINES for each in own):
