@@ -188,3 +188,13 @@ def test_without_a_terminal_no_code_is_shown_and_the_token_is_in_a_file(home: Pa
         assert token not in shown
         assert not CODE.search(shown)
         assert json.loads(first)["token_file"] == str(file) if option else first.startswith("http://")
+
+
+def test_plain_loopback_says_what_is_weaker(home: Path, store_file: Path) -> None:
+    with running_command(home, store_file, "--no-browser", "--plain-loopback") as running:
+        shown = running.read_until(CODE.pattern)
+        assert re.search(r"^http://127\.0\.0\.1:\d+/\s*$", shown, re.MULTILINE)
+        assert ".localhost" not in shown
+        assert "every program that serves a port of this machine" in " ".join(shown.split())
+    with running_command(home, store_file, "--no-browser", "--host", "127.0.0.2") as running:
+        assert "--plain-loopback" in running.read_until("holdfast explain|plain-loopback")
