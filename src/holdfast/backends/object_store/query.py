@@ -6,11 +6,9 @@ thread would make all others inaccessible.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import secrets
 from collections.abc import Callable, Sequence, Set
-from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from holdfast.backends.batch_eval import Columns
@@ -29,7 +27,7 @@ from holdfast.backends.object_store.shard_view import (
     ViewOutdated,
 )
 from holdfast.backends.tables import Key, Table
-from holdfast.errors import CorruptError, DeniedError
+from holdfast.errors import CorruptError
 
 _logger = logging.getLogger("holdfast.backends")
 
@@ -38,9 +36,6 @@ T = TypeVar("T")
 _FIRST_SHARDS = 32
 """How many shards are read at first, if a scan may find enough in them."""
 
-
-_LISTINGS = 4
-"""How often all objects are listed before the shards that keep changing are locked."""
 
 _SNAPSHOT_ATTEMPTS = 24
 """How often several shards are read before those that keep changing are locked."""
@@ -184,24 +179,13 @@ class QueryRunner:
     async def _find_in_all(self, shard_queries: Sequence[_ShardQuery]) -> list[list[tuple[Row, BodyLookup | None]]]:
         """Find rows in all shards of a tenant or of the store, on one snapshot.
 
-        A listing of all objects shows which shards have changed. Those that keep changing are locked.
+        A listing of all objects shows which shards have changed.
         """
-        id, locked = secrets.token_hex(16), set[ShardNames]()
-        try:
-            return await self._find_on_listing(shard_queries, id, locked)
-        finally:
-            if locked:
-                await self._log.decide(id, committed=False)
-
-    async def _find_on_listing(
-        self, shard_queries: Sequence[_ShardQuery], id: str, locked: set[ShardNames]
-    ) -> list[list[tuple[Row, BodyLookup | None]]]:
-        """Find rows in all shards. Those that are locked are added to a set."""
         shard_log = self._log
         roots = {top for one in shard_queries for top in one.listing_roots()}
         views: dict[ShardNames, ShardView] = {}
         named = _named(shard_queries)
-        for attempt in itertools.count():
+        while True:
             check_deadline()
             versions = {each: view.version for each, view in views.items()}
             began = clock()
@@ -225,18 +209,12 @@ class QueryRunner:
                     one.shard_limit = len(shards)
                     one.narrow([each for each in sorted(shards) if each[: len(one.prefix)] == one.prefix])
                 return [one.find(views) for one in shard_queries]
-            if attempt >= _LISTINGS:
-                for each in (each for each in outdated_shards if each in views and each not in locked):
-                    with suppress(DeniedError):  # this user reads only
-                        await self._lock_shard(each, id)
-                        locked.add(each)
             # For shards that come from the cache, the next listing shows whether they are up to date.
             cached = {each: shard_log.cached(folder(each)) for each in outdated_shards if each not in views}
             views |= {each: view for each, view in cached.items() if view is not None}
             missing = [each for each in outdated_shards if cached.get(each) is None]
             loaded = await gather_limited([self._read_shard(each, each not in named) for each in missing])
             views |= dict(zip(missing, loaded, strict=True))
-        raise AssertionError  # never reached
 
     async def _list_names(self, roots: set[str]) -> set[str]:
         found = await gather_limited([self._log.storage.list_objects(top) for top in sorted(roots)])

@@ -403,13 +403,11 @@ class MomentFinder:
         token, lines = await self._changes(token)
         return token, {*await self._reader.lines(self._tenant)} if lines is None else lines
 
-    async def find(self, token: str, pending: Iterable[Line], busy: Iterable[Line] = ()) -> Moment:
+    async def find(self, token: str, pending: Iterable[Line]) -> Moment:
         """Return a moment, with the outlines of all lines that changed after a token was issued. `pending` are lines
-        that changed already, and `busy` ones of which it is likely that they change again."""
+        that changed already."""
         lines = {*pending}
         for attempt in range(_ATTEMPTS):
-            if attempt:
-                lines.update(busy)
             before, time, names = token, self._clock(), set[Line]()
             if attempt < _PATIENCE:
                 outlines = await self._reader.outlines(sorted(lines))

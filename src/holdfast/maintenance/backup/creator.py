@@ -321,7 +321,6 @@ class BackupCreator:
         pending = {*before, *await self._reader.lines(self._tenant)} if changed is None else {*changed, *lost, *damaged}
         settings = {Line(line.tenant, "") for line in (*before, *pending)} if self._reader.has_keys else set[Line]()
         """The lines with the keys of tenants, which the feed does not name."""
-        busy = set[Line]()
         for _ in range(_ROUNDS):
             ordered = sorted(pending)
             for start in range(0, len(ordered), AT_ONCE):
@@ -331,13 +330,12 @@ class BackupCreator:
                     if self._progress is not None:
                         self._progress(number, len(ordered), await self._reader.name(line))
             token, pending = await self._moments.changed(token)
-            busy |= pending
             if not pending or len(pending) >= len(ordered):
                 break  # nothing is left, or it does not become less
         rewritten: set[Line] = set()
         attempt = 0
         while True:
-            moment = await self._moments.find(token, pending | settings, busy)
+            moment = await self._moments.find(token, pending | settings)
             if moment.is_complete:
                 for line in entries.keys() - moment.outlines.keys():
                     del entries[line]
