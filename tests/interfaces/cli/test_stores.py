@@ -140,7 +140,7 @@ def as_nobody(*arguments: str) -> kit.Result:
 @pytest.mark.parametrize("scheme", mostly_nightly(["sqlite", "file"], daily=["sqlite"]))
 def test_a_store_that_may_only_be_read(place: Path, scheme: str) -> None:
     url = f"{scheme}:///{place}/store"
-    with holdfast.open(url) as store:
+    with holdfast.open(url, file_mode=0o644) as store:
         fill(store)
     before = sorted(path for path in place.rglob("*"))
     found = as_nobody("log", "t1", "--oneline", "--store", url)
@@ -154,7 +154,7 @@ def test_a_store_that_may_only_be_read(place: Path, scheme: str) -> None:
 
 def test_a_store_that_may_only_be_read_while_its_owner_writes(place: Path) -> None:
     url = f"sqlite:///{place}/store"
-    with holdfast.open(url) as store:
+    with holdfast.open(url, file_mode=0o644) as store:
         fill(store)
         store.put("t1", {"count": 6}, id="c6")
         found = as_nobody("log", "t1", "-1", "--oneline", "--store", url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -222,6 +221,8 @@ def _show_code(session: CliContext, code: str) -> None:
 
 def _open_browser(session: CliContext, url: str, code: str, stack: ExitStack) -> None:
     """Open the browser on a file that signs it in, and remove the file when its code works no longer."""
+    import asyncio  # slow to import
+
     from holdfast.interfaces.http.authentication import CODE_SECONDS
     from holdfast.interfaces.web.sign_in_files import SignInFile
 
