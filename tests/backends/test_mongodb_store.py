@@ -36,6 +36,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Table
 from holdfast.errors import ConfigError, HoldfastError, InvalidError, TooLargeError, UnavailableError
 from tests.servers import MongoServer, mongodb, mongodb_server
+from tests.support.nightly import by_night
 
 MIB = 1 << 20
 LINE = ("tenant", "line")
@@ -437,6 +438,8 @@ def test_tidying_has_collections_moved_together_that_are_half_empty(
             asked.append(collection)
             if code:
                 raise OperationFailure("refused", code)
+            if not by_night():  # it may wait for what other tests do on the same server
+                return {"bytesFreed": 0}
         found = await command(self, name, collection, **options)
         free = 2 << 20 if collection in ("nodes", "steps") else 0
         return {**found, "freeStorageSize": free, "storageSize": 3 << 20} if name == "collStats" else found
