@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import PersistentAgent
-from holdfast.interfaces.cli.exit_codes import INTEGRITY
+from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
 from tests.damaged import flipped
 from tests.interfaces.cli import kit
 
@@ -185,6 +185,10 @@ def test_a_damaged_thread_is_named_and_the_exit_code_says_so(tmp_path: Path) -> 
         assert (counted.records[0]["threads"], counted.records[0]["damaged"]) == (2, 1)
     assert kit.run("export", tmp_path / "all.hfx", store=url).code == INTEGRITY
     assert kit.run("copy", f"{tmp_path}/copy.db", store=url).code == INTEGRITY
-    assert kit.run("backup", "create", "-r", tmp_path / "repository", store=url).code == INTEGRITY
+    made = kit.run("backup", "create", "-r", tmp_path / "repository", store=url)
+    assert (made.code, "'b' is damaged" in made.err) == (FINDINGS, True)
+    with holdfast.open(tmp_path / "restored.db") as restored:
+        restored.backups(tmp_path / "repository").restore()
+        assert [each.thread for each in restored.threads()] == ["a"]
     assert kit.run("delete", "b", "--yes", store=url).code == 0
     assert kit.run("threads", "--names", store=url).lines == ["a"]

@@ -152,7 +152,12 @@ class LineReader:
 
     async def outlines(self, lines: Sequence[Line]) -> dict[Line, Outline | CorruptError]:
         """Read the outlines of lines, all as of one moment. The error, where a line is damaged."""
-        return (await self._read_outlines(lines, ()))[0]
+        try:
+            return (await self._read_outlines(lines, ()))[0]
+        except CorruptError as error:
+            if len(lines) > 1:
+                raise
+            return {lines[0]: error}
 
     async def outlines_and_names(
         self, lines: Sequence[Line], tenant: str | None
@@ -215,10 +220,9 @@ class LineReader:
         """Read lines of which at least one is damaged. The others are then read at once."""
         damaged: dict[Line, Outline | CorruptError] = {}
         for line in lines:
-            try:
-                await self.outlines([line])
-            except CorruptError as error:
-                damaged[line] = error
+            found = (await self.outlines([line]))[line]
+            if isinstance(found, CorruptError):
+                damaged[line] = found
         rest = [line for line in lines if line not in damaged]
         return {**damaged, **(await self.outlines(rest) if rest else {})}
 
