@@ -292,9 +292,10 @@ class QuotaLimiter:
         amount = self._amount(state, room, cost, now) if room.covers(cost) else None
         new = settled.add(QuotaUsage(), self._process, in_flight.plus(amount or QuotaUsage()), now).row(tenant)
         expected = ledgers[0].columns if ledgers else None
-        if await self._backend.apply([Expect(REFS, new.key, expected), Put(REFS, new)]) is None:
-            with self._lock:
-                state.start_allotment(number, amount or QuotaUsage(), done, now)
+        if await self._backend.apply([Expect(REFS, new.key, expected), Put(REFS, new)]) is not None:
+            return  # nothing is refused by a ledger that has changed since
+        with self._lock:
+            state.start_allotment(number, amount or QuotaUsage(), done, now)
         if amount is None:
             raise _quota_error(tenant, limits, room, cost)
 

@@ -54,10 +54,10 @@ def test_the_token_is_an_option_or_in_the_environment(
     assert "HOLDFAST_TOKEN" in missing.error["hint"]
     wrong = kit.run("threads", "--json", "--token", "hf_start_wrong", store=served.url)
     assert wrong.error["code"] == "unauthenticated"
-    given = kit.run("threads", "--token", served.token, store=served.url)
+    given = kit.run("threads", "--json", "--token", served.token, store=served.url)
     monkeypatch.setenv("HOLDFAST_TOKEN", served.token)
     (tmp_path / "holdfast.toml").write_text(f'[stores.default]\nurl = "{served.url}"\n')
-    found = kit.run("threads")
+    found = kit.run("threads", "--json")
     assert (given.code, found.code) == (0, 0)
     assert given.out == found.out
     assert "chat/anna" in found.out
