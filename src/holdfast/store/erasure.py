@@ -207,7 +207,8 @@ class ErasureOperations:
 
     @sync_and_async
     async def public_key(self) -> str:
-        """Return the key that checks the certificates of this store, in hex. Publish it where others trust it."""
+        """Return the key that checks the certificates and the exported audits of this store, in hex. Publish it where
+        others trust it."""
         from holdfast.maintenance.erasure.eraser import find_signer
         from holdfast.security.erasure.certificate import public_key_of
 

@@ -149,7 +149,9 @@ def show(session: CliContext, id: str) -> None:
 
 @command("key")
 def key(session: CliContext) -> None:
-    """Print the public key that checks the certificates of this store. Publish it where others trust it.
+    """Print the public key that checks the certificates and the exported audits of this store.
+
+    Publish it where others trust it.
 
     \b
     holdfast erase key

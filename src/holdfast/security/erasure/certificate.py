@@ -87,28 +87,20 @@ class Certificate:
     def sign(self, key: Ed25519PrivateKey) -> Certificate:
         """Return the certificate, signed."""
         unsigned = _with(self, public_key=public_key_of(key), signature="")
-        return _with(unsigned, signature=b64encode(key.sign(_signed_bytes(unsigned))).decode())
+        return _with(unsigned, signature=sign(_signed_bytes(unsigned), key))
 
     def check(self, public_key: str | None = None) -> None:
         """Check the signature. `CorruptError` if it is not right, or made with another key than this one.
 
         Without `public_key`, that of the certificate is used: then anybody may have signed it.
         """
-        try:
-            from cryptography.exceptions import InvalidSignature
-            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-        except ImportError as error:  # pragma: no cover - the extra is installed where tests run
-            raise missing_extra("encryption", error) from error
         expected = parse_public_key(self.public_key if public_key is None else public_key)
         if expected != self.public_key:
             raise CorruptError(
                 f"the certificate was signed with another key, {self.public_key[:16]}…", hint=_HINT, code=_CODE
             )
-        try:
-            signature = b64decode(self.signature, validate=True)
-            Ed25519PublicKey.from_public_bytes(bytes.fromhex(expected)).verify(signature, _signed_bytes(self))
-        except (InvalidSignature, ValueError):
-            raise CorruptError("the certificate was altered, or not signed", hint=_HINT, code=_CODE) from None
+        if not is_signed(_signed_bytes(self), self.signature, expected):
+            raise CorruptError("the certificate was altered, or not signed", hint=_HINT, code=_CODE)
 
 
 _TEXTS = (
@@ -127,6 +119,26 @@ _TEXTS = (
 def new_salt() -> bytes:
     """Return a random salt for the digest of a subject."""
     return os.urandom(16)
+
+
+def sign(content: bytes, key: Ed25519PrivateKey) -> str:
+    """Return the signature of a content, in base64."""
+    return b64encode(key.sign(content)).decode()
+
+
+def is_signed(content: bytes, signature: str, public_key: str) -> bool:
+    """Return whether a content was signed with the key that this public key belongs to."""
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    except ImportError as error:  # pragma: no cover - the extra is installed where tests run
+        raise missing_extra("encryption", error) from error
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
+        key.verify(b64decode(signature, validate=True), content)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def public_key_of(key: Ed25519PrivateKey) -> str:

@@ -1,7 +1,8 @@
-"""The key that signs certificates: one for each tenant, in the table of keys, which no copy of a store contains.
+"""The key that signs certificates of erasure and exports of the audit: one for each tenant, in the table of keys, which
+no copy of a store contains.
 
 In an encrypted store it is encrypted like the other keys of the tenant. It stays the same when encryption is turned on
-or off, or the master key changes: certificates are checked with one public key.
+or off, or the master key changes: all that it signed is checked with one public key.
 """
 
 from __future__ import annotations
@@ -43,6 +44,16 @@ async def signing_key(engine: Engine, tenant: str) -> Ed25519PrivateKey:
         apply = recorded(engine, Line(tenant, KEYS_PLACE), "create-signing-key")
         await apply([Create(KEYS, new.row())])
     raise TransientError("the key for certificates keeps changing", where=engine.context.backend.url, hint="Try again")
+
+
+async def export_key(engine: Engine, tenant: str) -> Ed25519PrivateKey | None:
+    """Return the key of a tenant to sign an export with; None if there is none, and the store is open for reading
+    only."""
+    found = await _find_key(engine, tenant)
+    try:
+        return await signing_key(engine, tenant) if found is None else found
+    except DeniedError:
+        return None
 
 
 async def _find_key(engine: Engine, tenant: str) -> Ed25519PrivateKey | None:
