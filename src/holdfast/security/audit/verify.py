@@ -254,6 +254,15 @@ def check_stub(
     return find_mismatches(digest(contents) if erased else proof.events, numbers, contents, {})
 
 
+async def removed_lines(engine: Engine, tenant: str) -> dict[str, int]:
+    """Return the lines that were removed according to the audit, and how many steps they had."""
+    line, found = Line(tenant, AUDIT), dict[str, int]()
+    async for audited in audited_steps(engine, line):
+        contents = [(row.columns, packed_detail(row, engine.context.max_bytes)) for row in audited.rows]
+        found |= _removed_lines(line, audited.rows, contents, engine.context.codec)
+    return found
+
+
 def _removed_lines(
     line: Line, rows: Sequence[Row], contents: Sequence[tuple[Sequence[Any], bytes]], codec: Codec
 ) -> dict[str, int]:
