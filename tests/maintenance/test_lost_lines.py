@@ -21,7 +21,6 @@ from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.nightly import mostly_nightly
 
 
-
 class Keeper(PersistentAgent):
     """An agent that keeps something."""
 

@@ -357,7 +357,9 @@ class _Comparison:
         if outline.info is None:
             self._add(FindingCode.GONE_THREAD, f"the {self._noun} is gone", table=LINES)
         elif outline.info.created != head.created:
-            self._add(FindingCode.GONE_THREAD, f"the {self._noun} was deleted, and another has its name now", table=LINES)
+            self._add(
+                FindingCode.GONE_THREAD, f"the {self._noun} was deleted, and another has its name now", table=LINES
+            )
         elif outline.info.version < head.version:
             self._add(FindingCode.ROLLED_BACK, "the thread is older than when heads were exported", table=LINES)
         else:
