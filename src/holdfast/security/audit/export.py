@@ -186,7 +186,7 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
 
 
 def _document(engine: Engine, line: Line, salt: bytes, audited: AuditedStep) -> dict[str, Any]:
-    point, step, rows, problem, proof = audited
+    point, step, rows, problem, proof, _ = audited
     found: dict[str, Any] = {"line": chain_name(line, point.branch), "seq": point.seq, "hash": point.hash.hex()}
     limit = engine.context.max_bytes
     if step is None and problem:
