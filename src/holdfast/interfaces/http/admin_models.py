@@ -266,6 +266,8 @@ class ReplayReportModel(Model):
     note: str
     state: Any
     is_open: bool
+    effects: list[str]
+    """Everything that the code did beside its models and tools, with where."""
 
 
 class SchemaModel(Model):
