@@ -345,16 +345,20 @@ def test_a_third_party_can_check_it(store: Store, clock: Clock, tmp_path: Path) 
     assert finding.what == "step 3 is not the one that the heads say"
 
 
+def written(document: dict[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":")) + "\n"
+
+
 def rewritten(path: Path, change: Any) -> Path:
     """The file with a line changed, by somebody who knows how the digest at its end is made."""
     import hashlib
 
     documents = [json.loads(line) for line in path.read_text().splitlines()][:-1]
     change(documents)
-    lines = [json.dumps(each, separators=(",", ":")) + "\n" for each in documents]
+    lines = list(map(written, documents))
     digest = hashlib.sha256("".join(lines).encode()).hexdigest()
     other = path.with_name("other.jsonl")
-    other.write_text("".join(lines) + json.dumps({"digest": digest}) + "\n")
+    other.write_text("".join(lines) + written({"digest": digest}))
     return other
 
 
@@ -409,6 +413,10 @@ def test_a_file_that_was_altered_is_found_out(store: Store, clock: Clock, tmp_pa
             list(export._documents(path))
     path.write_text(whole)
     assert holdfast.access.check_audit(path).ok
+    for other_end in (whole[:-1], whole[:-1] + " ", whole[:-1] + "\t\n", whole[:-2] + " }\n"):
+        path.write_text(other_end)
+        with pytest.raises(CorruptError):
+            holdfast.access.check_audit(path)
     for added in ("\n", whole.splitlines()[1], '{"line": "x"}\n'):
         path.write_text(whole + added)
         with pytest.raises(CorruptError, match="follows the end"):
@@ -445,7 +453,7 @@ def signed_again(path: Path, key: Ed25519PrivateKey) -> Path:
     digest = json.loads(end)["digest"]
     signature = {"public_key": public_key_of(key), "signature": sign(f"holdfast audit 1 {digest}".encode(), key)}
     other = path.with_name("signed.jsonl")
-    other.write_text("".join(lines) + json.dumps({"digest": digest} | signature) + "\n")
+    other.write_text("".join(lines) + written({"digest": digest} | signature))
     return other
 
 
@@ -483,7 +491,7 @@ def test_an_export_is_signed_with_the_key_of_the_store(
         (changed, signed | json.loads(changed_end)),  # with the signature of what it was
         *((lines, signed | more) for more in ({"signature": zeros}, {"signature": 5}, {"public_key": 5}, {"more": 1})),
     ):
-        path.write_text("".join(text) + json.dumps(document) + "\n")
+        path.write_text("".join(text) + written(document))
         for verify in (check, holdfast.access.check_audit):
             with pytest.raises(CorruptError):
                 verify(path)

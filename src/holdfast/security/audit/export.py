@@ -117,7 +117,7 @@ class AuditWriter:
         return writer
 
     def _write(self, document: Mapping[str, Any]) -> None:
-        line = json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+        line = _encode(document)
         self._whole.update(line)
         sealed = self._key is not None and self._number
         self._file.write(self._key.seal(line, self._number).encode() + b"\n" if sealed and self._key else line)
@@ -146,6 +146,10 @@ class AuditWriter:
         else:
             self._write({"digest": sha, "public_key": self.public_key, "signature": sign(_signed(sha), self._signer)})
         return sha
+
+
+def _encode(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
 def _signed(digest: str) -> bytes:
@@ -303,7 +307,7 @@ def _documents(
     whole, key = hashlib.sha256(), None
     with path.open("rb") as file:
         for number, text in enumerate(file):
-            line = text if key is None else key.unseal(text.rstrip(b"\n"), number, str(path))
+            line = text if key is None else key.unseal(text.removesuffix(b"\n"), number, str(path))
             try:
                 document = json.loads(line)
             except ValueError as error:
@@ -311,6 +315,8 @@ def _documents(
             if not isinstance(document, dict):
                 raise CorruptError("a line of the exported audit is no document", where=str(path))
             if "digest" in document:
+                if line != _encode(document):  # nothing covers its own bytes
+                    raise CorruptError("the file is not as it was written", where=str(path), hint=_COPY)
                 _check_end(document, whole.hexdigest(), public_key, str(path))
                 if file.read(1):
                     raise CorruptError(
