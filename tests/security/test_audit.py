@@ -32,7 +32,7 @@ from holdfast.engine.row_format import Line, StepRef, open_step
 from holdfast.errors import CorruptError, DeniedError, InvalidError, UnavailableError
 from holdfast.security.audit import export, recorder
 from holdfast.security.audit.recorder import AuditRecorder
-from holdfast.security.erasure.certificate import public_key_of, sign
+from holdfast.security.audit.signature import public_key_of, sign
 from holdfast.store.store import Store
 from tests.agents.autosaved import until
 from tests.state.kit import SECOND, Clock, store_on

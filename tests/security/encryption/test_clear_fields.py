@@ -146,7 +146,7 @@ def fill(store: Store, searched: threading.Event) -> set[str]:
     store.access.grant("agent:b", "read", "agent:a", keys=plant("grant keys"))
     store.access.issue_token("agent:b", name=plant("token name"))
     store.as_identity(agent=plant("identity")).state(agent=word("identity"))["k"] = 1
-    form = TypedDict(plant("schema form"), {plant("schema field"): int})  # type: ignore[misc, operator]
+    form = TypedDict(plant("schema form"), {plant("schema field"): int})  # type: ignore[misc]
     store.schemas.attach(Schema(plant("schema"), "1.0.0", form), threads=plant("schema threads"))
     store.jobs.add(plant("job"), "compact", settings={"prefix": plant("job setting")})
     store.erasure.assign(plant("subject"), "made")

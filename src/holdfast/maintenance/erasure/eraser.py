@@ -83,7 +83,7 @@ def new_erasure_id() -> str:
 async def find_signer(engine: Engine, tenant: str) -> Ed25519PrivateKey:
     """Return the key that signs certificates. `ConfigError` if the extra for it is not installed."""
     try:
-        from holdfast.security.erasure.signing_key import signing_key
+        from holdfast.security.audit.signing_key import signing_key
     except ImportError as missing:
         raise ConfigError(
             "certificates need cryptography, which is not installed",

@@ -33,6 +33,7 @@ from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.security.audit.archive_records import ArchiveRecords, segment_of
 from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.retain import REMOVE, STEP
+from holdfast.security.audit.signature import is_signed, parse_public_key, public_key_of, sign
 from holdfast.security.audit.verify import (
     AuditedStep,
     AuditFinding,
@@ -46,7 +47,6 @@ from holdfast.security.audit.verify import (
     packed_detail,
 )
 from holdfast.security.encryption.file_key import FileKey, new_file_key, open_file_key
-from holdfast.security.erasure.certificate import is_signed, parse_public_key, public_key_of, sign
 
 if TYPE_CHECKING:  # they need an extra
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -160,7 +160,7 @@ async def find_signer(engine: Engine, tenant: str) -> Ed25519PrivateKey | None:
     """Return the key that signs an export; None without the extra for it, and if the store has none and is open for
     reading only."""
     try:
-        from holdfast.security.erasure.signing_key import export_key
+        from holdfast.security.audit.signing_key import export_key
     except ImportError:
         return None
     return await export_key(engine, tenant)

@@ -10,15 +10,14 @@ from __future__ import annotations
 import hmac
 import json
 import os
-from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from unicodedata import normalize
 
-from holdfast._lazy import missing_extra
-from holdfast.errors import CorruptError, InvalidError
+from holdfast.errors import CorruptError
 from holdfast.security.audit.erasure_ledger import digest_subject
+from holdfast.security.audit.signature import is_signed, parse_public_key, public_key_of, sign
 
 if TYPE_CHECKING:  # it needs an extra, and certificates are listed without it
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -119,44 +118,6 @@ _TEXTS = (
 def new_salt() -> bytes:
     """Return a random salt for the digest of a subject."""
     return os.urandom(16)
-
-
-def sign(content: bytes, key: Ed25519PrivateKey) -> str:
-    """Return the signature of a content, in base64."""
-    return b64encode(key.sign(content)).decode()
-
-
-def is_signed(content: bytes, signature: str, public_key: str) -> bool:
-    """Return whether a content was signed with the key that this public key belongs to."""
-    try:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    except ImportError as error:  # pragma: no cover - the extra is installed where tests run
-        raise missing_extra("encryption", error) from error
-    try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
-        key.verify(b64decode(signature, validate=True), content)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
-def public_key_of(key: Ed25519PrivateKey) -> str:
-    """Return the public key that belongs to a key, in hex."""
-    return key.public_key().public_bytes_raw().hex()
-
-
-def parse_public_key(text: str) -> str:
-    """Return a public key in hex. `InvalidError` if it is none."""
-    plain = text.strip().lower()
-    try:
-        if len(bytes.fromhex(plain)) != 32:
-            raise ValueError
-    except ValueError:
-        raise InvalidError(
-            "a public key is 64 hex digits", where=ascii(text)[:80], hint="`holdfast erase key` prints it"
-        ) from None
-    return plain
 
 
 def _with(certificate: Certificate, **fields: str) -> Certificate:
