@@ -151,7 +151,10 @@ class EventHub:
         while True:
             try:
                 await self._end_streams(key)
-                token, changes = await self._look(key, token)
+                found, changes = await self._look(key, token)
+                is_news = bool(changes.threads or changes.agents or changes.scopes or not changes.complete)
+                if is_news:  # a token may have been revoked before the look
+                    await self._end_streams(key)
             except Exception as error:  # noqa: BLE001 - told to who waits, or else the next look has all
                 if not begun.done():
                     begun.set_exception(error)
@@ -161,9 +164,10 @@ class EventHub:
                     _log.exception("a look for changes failed")
                 await asyncio.sleep(self._service.options.poll)
                 continue
+            token = found
             if not begun.done():
                 begun.set_result(None)
-            if changes.threads or changes.agents or changes.scopes or not changes.complete:
+            if is_news:
                 for stream in tuple(self._streams.get(key, ())):
                     stream.add(token, changes)
             await asyncio.sleep(self._service.options.poll)

@@ -233,10 +233,11 @@ class Replayer:
         """Replay a run. An effect of the code stops it: then from the recorded end of that step on, so that all of them
         are found, and not one for each replay."""
         while True:
+            known = len(self.recorder.divergences)
             state = await self._replay_run(graph, run)
-            found = self.recorder.divergences
-            left = [each for each in run if found and _step(each) >= found[-1].step]
-            if not 1 < len(left) < len(run) or any(each.kind != "effect" for each in found):
+            new = self.recorder.divergences[known:]
+            left = [each for each in run if new and _step(each) >= new[-1].step]
+            if not 1 < len(left) < len(run) or any(each.kind != "effect" for each in new):
                 return state
             run = left
 
