@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +12,6 @@ import pytest
 
 import holdfast
 from holdfast.encryption import Encryption, LocalKeys
-from holdfast.engine import leases
-from holdfast.errors import ConflictError
-from holdfast.store import erasure
 from tests.security.erasure.people import few_states, found_in, opened_rows, plant, plant_few, states_of
 from tests.support.kills import MOMENTS, Moment, kill, kill_at_write, run_in_child
 from tests.support.nightly import mostly_nightly
@@ -35,13 +30,6 @@ _PHASES = [
     "certificate",
 ]
 _FEW = ["u-1 chat", "group", "certificate"]
-
-
-@pytest.fixture(autouse=True)
-def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an erasure, and the rewriting of a line, be resumed soon after its process died."""
-    monkeypatch.setattr(erasure, "_LIFE", 0.3)
-    monkeypatch.setattr(leases, "_LIFE_NS", 3 * 10**8)
 
 
 @pytest.mark.parametrize("expected", mostly_nightly([_PHASES, _FEW], daily=[_FEW]), ids=len)
@@ -111,11 +99,7 @@ def _erase_in_child(
         if write:
             kill_at_write(write, moment)
         with holdfast.open(path, encryption=encryption) as store:
-            while True:
-                with suppress(ConflictError):  # the lease of the process before has not ended
-                    store.erasure.erase("u-1", progress=progress)
-                    return
-                time.sleep(0.05)
+            store.erasure.erase("u-1", progress=progress)  # at once, though the leases of the process before are there
 
     reported, killed = run_in_child(work)
     return "" if not killed else reported[-1] if reported else "begin"

@@ -263,6 +263,9 @@ class Eraser:
         erased = Counter({_COUNTED[kind]: count for kind, count in parts.erased.items()})
         erased["details of audit records"] = await ledger.count_replaced(name)
         rewritten = Counter({_COUNTED[kind]: count for kind, count in parts.rewritten.items()})
+        from holdfast.security.sensitive.credential_check import forget_erased  # slow to import
+
+        await forget_erased(engine, tenant)
         self._report(0, 0, "purge")
         remains = [*await engine.context.backend.purge(), *await self._archives()]
         self._report(0, 0, "certificate")

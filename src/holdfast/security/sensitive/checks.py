@@ -54,7 +54,7 @@ _NOT_DOMAINS = frozenset(
 addresses."""
 
 _PLACEHOLDER = re.compile(
-    r"[<\[(][A-Za-z_. -]*[>\])]|\$?\{[\w.: -]*\}|\$?\{\{[\w.: -]*\}\}|\$[A-Z_][A-Z0-9_]*|%[A-Z_]+%|(.)\1*"
+    r"[<\[(][A-Za-z_.: -]*[>\])]|\$?\{[\w.: -]*\}|\$?\{\{[\w.: -]*\}\}|\$[A-Z_][A-Z0-9_]*|%[A-Z_]+%|(.)\1*"
     r"|(?:your|my|the|some|example|sample|dummy|fake|test|change|insert|replace|redacted"
     r"|placeholder|secret|password|none|null|undefined|true|false|todo|n/?a)(?:[-_ .].*|me|here)?|.*(?:\.\.\.|…).*"
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2}.*|[a-z][a-z0-9+.-]*://.*|[.~]{0,2}/.*"
