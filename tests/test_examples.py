@@ -53,6 +53,17 @@ def test_the_haiku_agent_goes_on_with_its_conversation() -> None:
     assert printed[-1] == "collected: tides, kelp, git"
 
 
+def test_the_leaked_key_is_noticed_and_replaced() -> None:
+    assert run("leaked_key") == [
+        "credentials in clear at 1 place: holdfast doctor",
+        "credentials in clear at 1 place: github-token at messages[1] of thread:chat-1",
+        "replaced in 1 thread, 1 checkpoint pruned",
+        "I use the token [redacted:github-token]",
+        "Does [redacted:github-token] work?",
+        "0 credentials are left",
+    ]
+
+
 def test_the_order_desk_charges_and_ships_once() -> None:
     done = "the parcel at the dock, approved by Ada"
     assert run("order_desk") == [

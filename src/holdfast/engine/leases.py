@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
 from holdfast.backends.runtime.drivers import Pause
-from holdfast.backends.runtime.process_identity import has_ended, process_identity
 from holdfast.backends.tables import REFS, Key, Scalar
 from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import LEASE, Line
@@ -40,6 +39,8 @@ class Lease:
         self._line = line
         self._purpose = purpose
         self._life = _LIFE_NS if life is None else int(life * 1e9)
+        from holdfast.backends.runtime.process_identity import process_identity  # what only reads needs no lease
+
         token = f"{process_identity()}{_AFTER_PROCESS}{os.urandom(8).hex()}"
         self._row = Row((*line, LEASE, purpose, ""), (token, context.clock()))
 
@@ -157,4 +158,6 @@ def is_paused(refs: Iterable[Row], clock: Callable[[], int]) -> bool:
 
 def _is_abandoned(lease: Row) -> bool:
     """Return whether the process that has a lease is known to have ended."""
+    from holdfast.backends.runtime.process_identity import has_ended
+
     return bool(has_ended(str(lease.columns[0]).partition(_AFTER_PROCESS)[0]))

@@ -191,9 +191,10 @@ class SensitiveOperations(RevealOperations):
 
     @sync_and_async
     async def redact(
-        self, *, formats: Formats = "credentials", kinds: LineKinds = "all", progress: Progress | None = None
+        self, *, formats: Formats | None = None, kinds: LineKinds = "all", progress: Progress | None = None
     ) -> RedactionReport:
-        """Replace sensitive data in what is stored by `[redacted:…]`, and remove its bytes.
+        """Replace sensitive data in what is stored by `[redacted:…]`, and remove its bytes: by default what
+        `credentials` reports.
 
         The latest state of each branch that has some is saved again without it, and the checkpoints that have it are
         pruned: their states cannot be read any more, and their hashes still prove the history. `protect` is for what is
@@ -201,8 +202,9 @@ class SensitiveOperations(RevealOperations):
         they are. If it is interrupted, call it again.
         """
         from holdfast.maintenance.erasure.redaction import redact_stored
+        from holdfast.security.sensitive.credential_check import noticed_formats
 
-        detector = Detector(parse_formats(formats))
+        detector = Detector(noticed_formats() if formats is None else parse_formats(formats))
         return await redact_stored(self._handle.engine, self._handle.tenant, detector, parse_kinds(kinds), progress)
 
     def _protector(self) -> Protector:

@@ -43,6 +43,7 @@ def test_an_erasure_is_resumed_wherever_it_was_killed(expected: list[str], tmp_p
     with holdfast.open(path) as store:
         (certificate,) = store.erasure.certificates()
         assert (certificate.erased, certificate.rewritten) == ({"scopes": 1, "threads": 2}, {"threads": 1})
+        assert certificate.steps_removed == 5
         assert found_in(opened_rows(store))["u-1"] == set()
         assert few_states(store, "u-2") == before
         assert store.maintenance.verify(level="decode").findings == []

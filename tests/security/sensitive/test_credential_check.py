@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -30,7 +30,8 @@ from tests.support.kills import kill, run_in_child
 
 KEY = github_token(Random("noticed"))
 OTHER = stripe_key(Random("noticed"))
-ENCRYPTED = Encryption(LocalKeys(b"1" * 32))
+ENCRYPTED: Encryption | Literal[False] = Encryption(LocalKeys(b"1" * 32))
+PLAIN: Encryption | Literal[False] = False
 
 
 @pytest.fixture
@@ -231,7 +232,7 @@ def test_an_erasure_meanwhile_is_noticed_when_places_are_stored(store: Store) ->
 
 
 def test_an_encrypted_store_has_the_places_encrypted(tmp_path: Path) -> None:
-    for name, encryption in (("plain", False), ("encrypted", ENCRYPTED)):
+    for name, encryption in {"plain": PLAIN, "encrypted": ENCRYPTED}.items():
         folder = tmp_path / name
         folder.mkdir()
         with holdfast.open(folder / "a.db", encryption=encryption) as store:

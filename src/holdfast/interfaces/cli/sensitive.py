@@ -72,7 +72,7 @@ def scan(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], 
     "formats",
     multiple=True,
     metavar="FORMAT",
-    help="Only these: credentials (the default), personal, all, or one such as email; may be repeated.",
+    help="Credentials, personal, all, or one such as email; may be repeated. By default, what the doctor reports.",
 )
 @kinds_option("Only in lines of this kind; may be repeated.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -90,7 +90,7 @@ def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...]
     session.confirm("Replace sensitive data, and prune all checkpoints that have some?", yes=yes)
     chosen = {} if not kinds else {"kinds": parse_kinds(kinds)}
     with session.progress("Redacting") as bar:
-        report = store.sensitive.redact(formats=formats or "credentials", progress=bar, **chosen)
+        report = store.sensitive.redact(formats=formats or None, progress=bar, **chosen)
     session.tell(
         f"Replaced in {plural(report.lines, 'line')}; {plural(report.checkpoints, 'checkpoint')} pruned.",
         report._asdict(),

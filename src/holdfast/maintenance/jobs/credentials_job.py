@@ -22,7 +22,8 @@ async def _check(job: JobContextBase) -> JobResult:
     await check.store()
     # Without names: runs stay when what they found is erased.
     count = len(check.progress.places)
-    return JobResult(f"credentials in clear at {count} places: holdfast doctor" if count else "no credentials found")
+    places = "1 place" if count == 1 else f"{count} places"
+    return JobResult(f"credentials in clear at {places}: holdfast doctor" if count else "no credentials found")
 
 
 _STORED_AFTER = 50

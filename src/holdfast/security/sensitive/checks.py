@@ -126,6 +126,15 @@ def is_value(text: str) -> bool:
     return len(text) >= 4 and _PLACEHOLDER.fullmatch(text[:200]) is None
 
 
+_SPECIMEN = re.compile(r"([B-Za-z0-9*])\1{7}|EXAMPLE|example")
+"""What documents write in place of keys. Runs of `A` and `/` are zeros and ones in base64: real keys have them, too."""
+
+
+def is_genuine(text: str) -> bool:
+    """Whether text in the format of a key is one, and not a specimen from a document."""
+    return _SPECIMEN.search(text) is None
+
+
 _PUBLIC_ID = re.compile(
     r"(?:chatcmpl|cmpl|msg|run|call|toolu|srvtoolu|resp|req|thread|asst|file|vs|fs|rs|fc|ws|batch|ftjob|gen|item|evt|cus"
     r"|pi|ch|in|sub|prod|price|sha(?:1|256|384|512))[-_]|AAAA[BCE]|iVBORw0KGgo|/9j/|R0lGOD|JVBERi0|UEsDB|H4sI"

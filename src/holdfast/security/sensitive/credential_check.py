@@ -20,10 +20,10 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.security.sensitive.detector import Detector, parse_formats
 from holdfast.security.sensitive.formats import CREDENTIALS, FORMATS
+from holdfast.security.sensitive.keys import TO_PROTECT, TO_REDACT
 from holdfast.security.sensitive.policies import is_covered
 from holdfast.security.sensitive.protector import Protector
 from holdfast.security.sensitive.scan import SensitiveFinding, SensitiveScan
-from holdfast.security.sensitive.settings import TO_PROTECT, TO_REDACT
 
 NOTICED: Final = "credentials"
 """The kind of the ref of a tenant that has the progress of the check."""
@@ -38,6 +38,12 @@ _SLACK = 5 * 60 * 10**9
 
 Report: TypeAlias = Callable[[int, str], Awaitable[None]]
 """Called after each line, with the number of lines that were searched, and the name. It may raise to end the check."""
+
+
+def noticed_formats() -> frozenset[str]:
+    """Return the formats that are looked for: all of credentials, but for random text that nothing names a secret. Ids
+    and data in base64 look the same."""
+    return parse_formats(CREDENTIALS) - {"high-entropy"}
 
 
 class CredentialPlace(msgspec.Struct, frozen=True, array_like=True):
@@ -101,7 +107,7 @@ class CredentialCheck:
         self._backend = engine.context.backend
         self._row = row
         policies = engine.protection.policies if isinstance(engine.protection, Protector) else None
-        self._scan = SensitiveScan(engine, tenant, Detector(parse_formats(CREDENTIALS)), policies)
+        self._scan = SensitiveScan(engine, tenant, Detector(noticed_formats()), policies)
         self.progress = known if known.formats == _FORMATS else CredentialProgress()
 
     @classmethod

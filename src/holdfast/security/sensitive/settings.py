@@ -10,10 +10,6 @@ from holdfast.security.encryption.settings import provider_for
 from holdfast.security.sensitive.keys import KeySource
 
 _KNOWN: Final = ("action", "formats", "scope", "key", "keys", "name")
-TO_PROTECT: Final = "HOLDFAST_SENSITIVE=redact"
-TO_REDACT: Final = "holdfast sensitive redact"
-"""What to set and to call, so that credentials are replaced in what is saved from now on, and in what is stored."""
-
 _HINT: Final = 'Such as "tokenise", "redact:personal", or { action = "refuse", formats = "card", scope = "support-*" }'
 
 
