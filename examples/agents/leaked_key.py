@@ -1,6 +1,10 @@
-"""A key that somebody pasted into a chat is noticed: where it is. It is replaced in what is stored, and in what follows.
+"""A key that somebody pasted into a chat is noticed, and replaced: in what is stored, and in what follows.
 
-python -m examples.agents.leaked_key
+The check runs in the background; here a runner of jobs does what is due. It says where the key is, and never has it.
+
+    python -m examples.agents.leaked_key
+
+It prints what was found, the message before and after, and what is left.
 """
 
 from __future__ import annotations
