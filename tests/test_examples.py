@@ -30,6 +30,7 @@ def run(name: str) -> list[str]:
         capture_output=True,
         encoding="utf-8",
         check=False,
+        env={name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""

@@ -229,7 +229,7 @@ class Rate(NamedTuple):
 
     kind: str
     found: int
-    count: int
+    examples: int
 
 
 def measure() -> tuple[list[Rate], list[Rate]]:
@@ -261,9 +261,9 @@ def describe() -> str:
     true, false = measure()
     lines = []
     for title, rates in (("with a credential", true), ("without one", false)):
-        found, count = sum(each.found for each in rates), sum(each.count for each in rates)
+        found, count = sum(each.found for each in rates), sum(each.examples for each in rates)
         lines += [f"| {count:,} examples {title} | noticed: {found:,} |", "|---|---|"]
-        lines += [f"| {each.kind} | {each.found} of {each.count} |" for each in rates]
+        lines += [f"| {each.kind} | {each.found} of {each.examples} |" for each in rates]
         lines.append("")
     return "\n".join(lines).rstrip("\n")
 

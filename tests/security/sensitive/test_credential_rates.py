@@ -15,9 +15,9 @@ def test_the_rates_are_those_of_the_guide() -> None:
 
 def test_most_credentials_are_noticed_and_hardly_anything_else() -> None:
     true, false = measure()
-    assert (sum(each.count for each in true), sum(each.count for each in false)) == (TRUE, FALSE) == (200, 2_000)
+    assert (sum(each.examples for each in true), sum(each.examples for each in false)) == (TRUE, FALSE) == (200, 2_000)
     assert sum(each.found for each in true) >= 0.97 * TRUE, true
-    assert min(each.found / each.count for each in true) >= 0.8, true
+    assert min(each.found / each.examples for each in true) >= 0.8, true
     assert sum(each.found for each in false) <= 0.002 * FALSE, [each for each in false if each.found]
 
 
