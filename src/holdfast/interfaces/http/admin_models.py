@@ -323,6 +323,7 @@ class CertificateModel(Model):
     erased: dict[str, int]
     rewritten: dict[str, int]
     keys_destroyed: int
+    steps_removed: int
     retained: list[str]
     unreachable: list[str]
     public_key: str
@@ -344,6 +345,8 @@ class ErasureReportModel(Model):
     rewritten: dict[str, int]
     names: list[str]
     held: list[str]
+    steps: int
+    keys: int
     certificate: CertificateModel | None
 
 

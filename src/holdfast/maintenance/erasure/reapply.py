@@ -76,6 +76,9 @@ async def apply_ledger(
     eraser = AuditEraser(own, tenant, ledger, subjects, lines)
     has_rows = bool(subjects) and await eraser.erase(f"{own.context.clock():020}-again")
     if has_rows or not report.is_empty:
+        from holdfast.security.sensitive.credential_check import forget_erased  # slow to import
+
+        await forget_erased(own, tenant)
         await own.context.backend.purge()
     return report
 

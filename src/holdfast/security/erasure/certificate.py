@@ -45,6 +45,8 @@ class Certificate:
     rewritten: Mapping[str, int] = field(default_factory=dict)
     """From how many lines that others share, by kind, the data was removed."""
     keys_destroyed: int = 0
+    steps_removed: int = 0
+    """How many steps were removed, with what was erased or from lines that others share."""
     retained: tuple[str, ...] = ()
     """What was kept on purpose, such as records of the audit without their content."""
     unreachable: tuple[str, ...] = ()
@@ -76,6 +78,7 @@ class Certificate:
             for name in ("erased", "rewritten"):
                 found[name] = {_text(key): _number(value) for key, value in found[name].items()}
             _number(found["keys_destroyed"])
+            _number(found["steps_removed"])
             for name in _TEXTS:
                 _text(found[name])
             bytes.fromhex(found["subject_salt"])
