@@ -184,7 +184,7 @@ class LineHistory:
         return {
             place: each
             for place, each in sorted(chosen.items())
-            if place in self._in_first or self._status(each.step, time) != "later"
+            if self._in_first.get(place) == each.step.hash or self._status(each.step, time) != "later"
         }
 
     def _add_branch(self, branch: int, steps: Mapping[Place, _Chosen], chosen: dict[Place, _Chosen], time: int) -> None:
@@ -210,19 +210,16 @@ class LineHistory:
     async def at(self, time: int, codec: Codec) -> LineRows:
         """Return the line at a time at which its steps are known."""
         chosen = self._union(time)
-        dropped = {
-            place
-            for place, each in chosen.items()
-            if not each.step.pruned and self._status(each.step, time) == "deleted"
-        }
         branches = self._branches(time)
         created = {each.branch: each.created for each in branches}
-        for place in dropped.copy():
-            step = chosen[place].step
-            # Of a branch before it that had the same number, or of the line before it came back.
-            if step.time < created.get(place[0], 0) or self._went_with_line(step, time):
-                del chosen[place]
-                dropped.discard(place)
+        dropped = set[Place]()
+        for place, each in list(chosen.items()):
+            if self._status(each.step, time) != "deleted":
+                continue
+            if each.step.time < created.get(place[0], 0) or self._went_with_line(each.step, time):
+                del chosen[place]  # of a branch before it that had the same number, or of the line before it came back
+            elif not each.step.pruned:
+                dropped.add(place)
         starts = {(each.base_branch, each.base_length - 1) for each in branches}
         stored = {place[0] for place, each in chosen.items() if not each.step.pruned}
         for place, each in sorted(chosen.items(), reverse=True):

@@ -238,11 +238,9 @@ class _MomentFinder:
         """Find what a line was, which may be another line of its name in each of the backups."""
         pairs = ((self._before, first), (self._after, last))
         known = [await self._version(backup, entry) for backup, entry in pairs if backup and entry]
-        if len(known) == 2 and _origin(known[0]) == _origin(known[1]):
-            await self._find_origin(line, known, has_first=True)
-            return
-        for version in reversed(known):
-            if await self._find_origin(line, [version], has_first=version.entry is first):
+        is_one = len(known) == 2 and _origin(known[0]) == _origin(known[1])
+        for versions in [known] if is_one else [[each] for each in reversed(known)]:
+            if await self._find_origin(line, versions, has_first=versions[0].entry is first):
                 return
         await self._find_unknown(line, {_origin(each)[0] for each in known})
 
