@@ -144,7 +144,7 @@ def test_whatever_others_do_meanwhile(kind: str, first: str, on_end: OnEnd, same
                 each.go(first, second, moment)
                 each.check()
 
-            at_every_moment(scenario, ["any"], at_least=3, stride=by_day(1, 2))
+            at_every_moment(scenario, ["any"], at_least=3, stride=by_day(1, 3))
     finally:
         run(backend.close())
 

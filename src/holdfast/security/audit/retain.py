@@ -59,11 +59,10 @@ def removal_request(
         removed, same = await find_removed(engine.context.backend, [Delete(LINES, tuple(line)) for line in lines])
         nexts = ((*line, 0, 0 if end is None else end.seq + 1) for line, end in ends.items())
         unchanged[:] = [*held, *same, *(Expect(STEPS, key, None) for key in nexts)]
-        records = plain_records(removed)
+        # Of a line whose first row is damaged, or which somebody else has removed meanwhile, there is no more to say.
+        records = {name: {REMOVED: {name: record}} for name, record in plain_records(removed).items()}
         gone = [
-            _removal_event(
-                engine, actor, line, end, action, {**(detail or {}), REMOVED: {line.name: records[line.name]}}
-            )
+            _removal_event(engine, actor, line, end, action, {**(detail or {}), **records.get(line.name, {})})
             for line, end in ends.items()
             if end is not None
         ]
