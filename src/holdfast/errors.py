@@ -314,6 +314,7 @@ FINER_CODES = {
     "unconfirmed": DeniedError,
     "rate-limited": TransientError,
     "hook-failed": VetoError,
+    "hook-own-change": VetoError,
     "sensitive-data": DeniedError,
     "sensitive-key": ConfigError,
     "no-responder": RequestTimeoutError,

@@ -16,13 +16,13 @@ from holdfast.engine.pages import Page
 from holdfast.engine.patterns import matcher
 from holdfast.errors import InvalidError
 from holdfast.hooks import execution_log
-from holdfast.hooks.checkpoint_hooks import SAVE, CheckpointHooks
 from holdfast.hooks.context import AFTER, BEFORE, RECORDINGS, HookContext, HookExecution, HookInfo, Recording
 from holdfast.hooks.hook import Hook, check_signature, name_of
 from holdfast.hooks.pending_calls import POINTS as DURABLE_POINTS
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import HookRegistry
 from holdfast.hooks.runner import is_async
+from holdfast.hooks.save_hooks import SAVE, SaveHooks
 from holdfast.hooks.statistics import HookStatisticsList, summarize_executions
 from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_seconds
 
@@ -245,8 +245,8 @@ class HookOperations:
                     durable,
                 )
             )
-            if SAVE in matched:
-                self._engine.writer.around = CheckpointHooks(self._registry()).save
+            if SAVE in matched or phase == BEFORE:
+                self._engine.writer.around = SaveHooks(self._registry()).save
             return function
 
         return register

@@ -284,6 +284,8 @@ class HookInfo(NamedTuple):
     vetoes: int
     skipped: int
     dropped: int
+    bypassed: int
+    """How many changes were made without a before-hook, since it failed, was late or off."""
     average: float
     """In seconds."""
     worst: float

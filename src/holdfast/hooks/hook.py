@@ -52,6 +52,8 @@ class Hook:
     vetoes: int = 0
     skipped: int = 0
     dropped: int = 0
+    bypassed: dict[str, int] = field(default_factory=dict)
+    """How many changes were made without it that it could have refused, by outcome: it failed, was late or off."""
     total: int = 0
     worst: int = 0
     last_error: str = ""
@@ -73,6 +75,7 @@ class Hook:
             self.vetoes,
             self.skipped,
             self.dropped,
+            sum(self.bypassed.values()),
             self.total / self.calls / 1e9 if self.calls else 0.0,
             self.worst / 1e9,
             _STATES[self.breaker.state],

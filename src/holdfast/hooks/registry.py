@@ -14,6 +14,7 @@ from holdfast.backends.runtime.metrics import Sample
 from holdfast.backends.runtime.threads import Ticker, WorkerThread
 from holdfast.backends.tables import LINKS
 from holdfast.engine import trace_context
+from holdfast.engine.append_queue import outer_saves
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.model.missing import MISSING
@@ -177,6 +178,8 @@ class HookRegistry:
             yield Sample("hook_vetoes_total", labels, hook.vetoes)
             yield Sample("hook_skipped_total", labels, hook.skipped)
             yield Sample("hook_dropped_total", labels, hook.dropped)
+            for outcome, count in [*hook.bypassed.items()]:
+                yield Sample("hook_bypassed_total", (hook.name, outcome), count)
             yield Sample("hook_off", labels, int(hook.breaker.state == "open"))
         yield Sample("validation_failures_total", ("hook",), refused)
         yield Sample("hooks_waiting", (), self.after_queue.waiting)
@@ -216,13 +219,8 @@ class HookRegistry:
                     subject.events.append(Event("hook", subject.actor, hook.name, subject.key, "ok", pure_result))
                     continue
                 result = pure_result
-            elif is_running(hook.name) or not hook.breaker.allows():
-                pass
-            elif hook.inline:
-                result = _mark_late(hook, call_inline(hook.name, subject.trace, hook.function, context))
-            else:
-                run = hook.runner.on_loop if hook.is_async else hook.runner.in_thread
-                result = await run(hook.function, context, hook.budget, hook_context(hook.name, subject.trace))
+            elif not is_running(hook.name) and hook.breaker.allows():
+                result = await _call_before(hook, subject, context)
             veto = self._apply_result(hook, subject, context, result)
             if veto is not None:
                 await self._raise_veto(subject, veto)
@@ -255,7 +253,9 @@ class HookRegistry:
         if outcome == "veto":
             assert isinstance(result.error, VetoError)  # noqa: S101 - that is what makes it one
             return result.error
-        if hook.fail_closed and not result.returned and not is_running(hook.name):
+        if result.returned or is_running(hook.name):
+            return None
+        if hook.fail_closed:
             what = "is off because it failed again and again" if outcome == "skipped" else "failed"
             refusal = VetoError(
                 f"the hook {hook.name!r} {what}, and nothing is changed without it",
@@ -264,6 +264,9 @@ class HookRegistry:
             )
             refusal.__cause__ = result.error
             return refusal
+        hook.bypassed[outcome] = hook.bypassed.get(outcome, 0) + 1
+        if outcome == "late":
+            log.error("a change was made without the hook %s, which was late: it could have refused it", hook.name)
         return None
 
     async def _raise_veto(self, subject: HookedChange, veto: VetoError) -> None:
@@ -442,6 +445,21 @@ def _call_pure(hook: Hook, context: HookContext) -> int | HookResult:
         return _mark_late(hook, check_result(start, value))
     hook.count_call(duration)
     return duration
+
+
+async def _call_before(hook: Hook, subject: HookedChange, context: HookContext) -> HookResult:
+    """Call a before-hook. Until it ends or is late, the save that is being made here waits for it."""
+    save = (outer_saves.get() or (None,))[-1]
+    if save is not None:
+        save.waits = True
+    try:
+        if hook.inline:
+            return _mark_late(hook, call_inline(hook.name, subject.trace, hook.function, context))
+        start = hook.runner.on_loop if hook.is_async else hook.runner.in_thread
+        return await start(hook.function, context, hook.budget, hook_context(hook.name, subject.trace))
+    finally:
+        if save is not None:
+            save.waits = False
 
 
 def _mark_late(hook: Hook, result: HookResult) -> HookResult:

@@ -60,6 +60,12 @@ _ALL = (
     Family("hook_vetoes_total", "counter", "Changes that hooks refused.", ("hook", "phase")),
     Family("hook_skipped_total", "counter", "Calls that were skipped, since the hook is off.", ("hook", "phase")),
     Family("hook_dropped_total", "counter", "Calls that were dropped, since too many waited.", ("hook", "phase")),
+    Family(
+        "hook_bypassed_total",
+        "counter",
+        "Changes that were made without a before-hook that could have refused them: it failed, was late or off.",
+        ("hook", "outcome"),
+    ),
     Family("hook_off", "gauge", "Whether a hook is off, since it failed again and again.", ("hook", "phase")),
     Family("hooks_waiting", "gauge", "Calls of after-hooks that wait."),
     Family("transitions_total", "counter", "Transitions of agents, by outcome.", ("outcome",)),
