@@ -44,7 +44,12 @@ class Hook:
     """Whether it only reads its context, and so needs no context variables of its own."""
     breaker: CircuitBreaker
     durable: bool = False
-    """Whether its pending calls are stored with the change."""
+    """Whether its calls are stored with the change, until they are delivered."""
+    max_attempts: int | None = None
+    max_age: int = 0
+    """After how many attempts, and how many nanoseconds, a durable call that fails is given up."""
+    ordered: bool = False
+    """Whether durable calls of one key are made one after another."""
     runner: HookRunner = field(default_factory=HookRunner)
     """Runs it, apart from all other hooks."""
     calls: int = 0

@@ -67,6 +67,7 @@ _ALL = (
         ("hook", "outcome"),
     ),
     Family("hook_off", "gauge", "Whether a hook is off, since it failed again and again.", ("hook", "phase")),
+    Family("hook_undelivered", "gauge", "Calls of durable hooks that were given up, and are kept.", ("hook",)),
     Family("hooks_waiting", "gauge", "Calls of after-hooks that wait."),
     Family("transitions_total", "counter", "Transitions of agents, by outcome.", ("outcome",)),
     Family("agent_saves_total", "counter", "Saves of agents, by outcome.", ("outcome",)),

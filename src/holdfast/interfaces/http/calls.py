@@ -62,7 +62,7 @@ CALLS: Mapping[str, PartCalls] = {
     ),
     "steps": _part("get list signals", "resolve"),
     "timers": _part("list", "cancel set"),
-    "hooks": _part("get history list statistics"),
+    "hooks": _part("get history list statistics undelivered", "discard retry retry_failed"),
     "timeline": _part("causes effects query"),
     "access": _part(
         "assignments frozen grants groups may parents roles tokens",

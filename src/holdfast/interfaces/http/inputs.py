@@ -474,6 +474,13 @@ class HookExecutionParams(Input):
     reference: str
 
 
+class UndeliveredParams(PageParams):
+    """Which undelivered calls of durable hooks to list."""
+
+    hook: str | None = None
+    state: Literal["pending", "failed"] | None = None
+
+
 class HookReplayRequest(Input):
     """How to replay a call of a hook."""
 

@@ -525,6 +525,37 @@ class RecordClient(HttpTransport):
         )
         return found
 
+    def list_undelivered_calls(
+        self,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        hook: str | None = None,
+        state: Literal["pending", "failed"] | None = None,
+    ) -> models.PageModel[admin_models.UndeliveredCallModel]:
+        """List the calls of durable hooks that were not delivered: those that were given up, then those to be made."""
+        params = inputs.UndeliveredParams(limit=limit, cursor=cursor, hook=hook, state=state)
+        found: models.PageModel[admin_models.UndeliveredCallModel] = self.send(
+            "GET", "/hooks/undelivered", params, None, models.PageModel[admin_models.UndeliveredCallModel]
+        )
+        return found
+
+    def retry_call(self, reference: str, *, if_match: str = "", key: str = "") -> models.DoneModel:
+        """Have a call made soon that was given up, or that waits. A process that has the hook makes it."""
+        params = inputs.HookExecutionParams(reference=reference)
+        found: models.DoneModel = self.send(
+            "POST", "/hooks/undelivered/{reference}/retries", params, None, models.DoneModel, if_match=if_match, key=key
+        )
+        return found
+
+    def discard_call(self, reference: str, *, if_match: str = "", key: str = "") -> models.DoneModel:
+        """Remove a call that is not to be made."""
+        params = inputs.HookExecutionParams(reference=reference)
+        found: models.DoneModel = self.send(
+            "DELETE", "/hooks/undelivered/{reference}", params, None, models.DoneModel, if_match=if_match, key=key
+        )
+        return found
+
     def get_recording(
         self, thread: str, *, at: str | None = None, limit: int = 50, cursor: str | None = None
     ) -> models.PageModel[admin_models.RecordedStepModel]:
