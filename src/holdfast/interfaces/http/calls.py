@@ -57,7 +57,7 @@ CALLS: Mapping[str, PartCalls] = {
     "sessions": _part("archived get list", "collect delete end resume start touch update"),
     "artifacts": _part("changes get list of read verify", "delete register"),
     "agents": _part(
-        "diff exists export history list load messages transfers transitions",
+        "diff exists export history list load machine messages transfers transitions unsaved",
         "delete import_ resolve rollback signal transfer transfer_many",
     ),
     "steps": _part("get list signals", "resolve"),
