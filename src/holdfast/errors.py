@@ -320,6 +320,7 @@ FINER_CODES = {
     "no-responder": RequestTimeoutError,
     "responder-died": RequestTimeoutError,
     "agent-conflict": ConflictError,
+    "agent-deleted": NotFoundError,
     "agent-exists": ConflictError,
     "agent-class-unknown": NotFoundError,
     "agent-schema": UnsupportedError,

@@ -247,7 +247,7 @@ class AgentOperations:
 
     @property
     def _step_line(self) -> StepLine:
-        return StepLine(self.persister.line)
+        return StepLine(self.persister.line, self.persister)
 
     def _reach(self, kind: str, key: str) -> None:
         """Remember that this process has come to a sleep or a wait, for versions of the code."""

@@ -21,7 +21,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from holdfast.agents.definition.state_machine import invoke
-from holdfast.agents.steps.records import LEASE_LOST, RETRY, StepLine, StepRecord, digest_arguments, lost_error
+from holdfast.agents.steps.records import (
+    LEASE_LOST,
+    RETRY,
+    StepLine,
+    StepRecord,
+    deleted_error,
+    digest_arguments,
+    lost_error,
+)
 from holdfast.agents.storage.record import error_text
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.engine import validation
@@ -340,7 +348,9 @@ class OnceCall:
             current = None if stored is None else (stored.get("token", ""), stored["state"])
             if current == (lease.token, state):
                 return []  # an earlier attempt recorded it, and only the answer was lost
-            if stored is None or current != (expected, "running"):
+            if stored is None:
+                raise deleted_error(self._where)
+            if current != (expected, "running"):
                 raise lost_error(self._where)
             return ending(
                 self.line, self.key, {**stored, "token": lease.token}, state, view.now, result, error, due, resolved
