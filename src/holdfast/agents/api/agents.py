@@ -25,6 +25,7 @@ from holdfast.agents.runtime.metrics import StoreMetrics
 from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.steps.api import AsyncSteps, AsyncTimers, Steps, Timers
 from holdfast.agents.steps.records import StepLine
+from holdfast.agents.steps.retention import PrunedSteps, prune_agents, prune_line
 from holdfast.agents.steps.signals import send_signal
 from holdfast.agents.steps.timers import row_removals
 from holdfast.agents.storage import json_document, listing
@@ -47,7 +48,7 @@ from holdfast.history import comparison
 from holdfast.history.diff_result import Diff
 from holdfast.security.audit.retain import remove_lines
 from holdfast.security.handle import StoreHandle
-from holdfast.time_parser import Time, parse_time
+from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_time
 
 A = TypeVar("A", bound=PersistentAgent)
 B = TypeVar("B", bound=AsyncPersistentAgent)
@@ -264,10 +265,27 @@ class AgentsOperations:
         )
 
     @sync_and_async
-    async def signal(self, agent: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
+    async def signal(
+        self, agent: str, name: str, value: Any = None, *, id: str | None = None, create: bool = False
+    ) -> bool:
         """Send a signal to an agent, which `agent.wait_for(name)` returns, now or later. Returns False if one with this
-        id was sent before. It takes the right to write `signal` of the scope `agent:…/custom:steps/main`."""
-        return await send_signal(StepLine(AgentLine(self._handle, agent)), name, value, id)
+        id was sent before. `NotFoundError` if there is no such agent; with `create`, it is kept for one that is saved
+        later. It takes the right to write `signal` of the scope `agent:…/custom:steps/main`."""
+        return await send_signal(StepLine(AgentLine(self._handle, agent)), name, value, id, create=create)
+
+    @sync_and_async
+    async def prune_steps(
+        self, older_than: Duration, *, agent: str | None = None, dry_run: bool = False
+    ) -> PrunedSteps:
+        """Delete the records of durable steps, sleeps and waits that ended longer ago, signals that nobody waited for,
+        and timers that nobody delivered: of one agent, or of all. A step that is deleted is run again if it is asked
+        for. The job `prune-steps` does this."""
+        before = self._handle.now() - parse_nanoseconds(older_than, "age")
+        if agent is None:
+            return await prune_agents(self._handle, before, dry_run=dry_run)
+        found = PrunedSteps()
+        await prune_line(StepLine(AgentLine(self._handle, agent)), before, found, dry_run=dry_run)
+        return found
 
     def _steps(self, id: str) -> Steps:
         """Return the durable steps of an agent, whether it is live or not."""

@@ -118,6 +118,9 @@ class Lifecycle:
         """Whether this object set the agent's status, and not a process that is gone."""
         self.reached_steps: set[str] = set()
         """The records of durable steps, sleeps and waits that this process has come to."""
+        self.recorded_steps: frozenset[str] | None = None
+        """The records of durable steps that earlier processes left, as this one found them at its first new step."""
+        self.has_reported_unused = False
         self.line_columns: tuple[Any, ...] | None = None
         """The row of the agent's line, as its durable steps last found it."""
         self.unsaved_result: UnsavedResult | None = None

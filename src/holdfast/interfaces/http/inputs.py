@@ -442,6 +442,8 @@ class SignalRequest(Input):
     value: Any = None
     signal_id: str | None = None
     """One whose id was sent before is not sent again."""
+    create: bool = False
+    """Whether it is kept for an agent that does not exist yet."""
 
 
 # Hooks, jobs, erasure, backups ------------------------------------------------------------------------------------

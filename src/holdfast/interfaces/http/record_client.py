@@ -278,7 +278,15 @@ class RecordClient(HttpTransport):
         return found
 
     def send_signal(
-        self, id: str, name: str, *, value: Any = None, signal_id: str | None = None, if_match: str = "", key: str = ""
+        self,
+        id: str,
+        name: str,
+        *,
+        value: Any = None,
+        signal_id: str | None = None,
+        create: bool = False,
+        if_match: str = "",
+        key: str = "",
     ) -> admin_models.SentSignalModel:
         """Send a signal to an agent, which gets it when it waits for it. One whose id was sent before is not sent."""
         params = inputs.IdParams(id=id)
@@ -286,7 +294,7 @@ class RecordClient(HttpTransport):
             "POST",
             "/agents/{id}/signals",
             params,
-            inputs.SignalRequest(name=name, value=value, signal_id=signal_id),
+            inputs.SignalRequest(name=name, value=value, signal_id=signal_id, create=create),
             admin_models.SentSignalModel,
             if_match=if_match,
             key=key,
