@@ -114,7 +114,7 @@ def stats(session: CliContext, hook: str | None, scope: str | None, since: str |
 @command("archive")
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--keep-within", metavar="AGE", help="Keep records up to this age: 30d.")
-@click.option("--keep-last", type=click.IntRange(1), metavar="N", help="Keep about the last N records.")
+@click.option("--keep-last", type=click.IntRange(1), metavar="N", help="Keep at least the last N records.")
 @click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Keep at most this many bytes of records.")
 @dry_run_option
 def archive(

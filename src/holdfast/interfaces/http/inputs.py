@@ -488,6 +488,8 @@ class HookReplayRequest(Input):
 
     value: Any = None
     """Given to the hook in place of the recorded value, if it is not null."""
+    changes: dict[str, Any] | None = None
+    """Others of `key`, `value`, `old`, `actor` and `metadata` than were recorded."""
 
 
 class RecordingParams(ThreadParams):

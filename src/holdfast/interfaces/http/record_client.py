@@ -518,7 +518,13 @@ class RecordClient(HttpTransport):
         return found
 
     def replay_hook(
-        self, reference: str, *, value: Any = None, if_match: str = "", key: str = ""
+        self,
+        reference: str,
+        *,
+        value: Any = None,
+        changes: dict[str, Any] | None = None,
+        if_match: str = "",
+        key: str = "",
     ) -> admin_models.ReplayedCallModel:
         """Replay a recorded call with the hooks that the server was started with, on a fork of the state."""
         params = inputs.HookExecutionParams(reference=reference)
@@ -526,7 +532,7 @@ class RecordClient(HttpTransport):
             "POST",
             "/hooks/executions/{reference}/replays",
             params,
-            inputs.HookReplayRequest(value=value),
+            inputs.HookReplayRequest(value=value, changes=changes or {}),
             admin_models.ReplayedCallModel,
             if_match=if_match,
             key=key,

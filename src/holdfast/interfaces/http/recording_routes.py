@@ -86,6 +86,7 @@ def replay_hook(
             code,
             reference=params.reference,
             value=body.value,
+            changes=body.changes,
             timeout=call.service.options.replay_timeout,
         )
     found = report.calls[0]

@@ -333,7 +333,7 @@ DECLARATIONS: dict[str, Declaration] = {
         excluded={
             "record": _FILES,
             "run_open": "Call `run` with `only_open` for each of `store.threads`.",
-            "hook_replay_job": f"{_OWN}it names code of the host.",
+            **dict.fromkeys(("hook_replay_job", "replay_job"), f"{_OWN}it names code of the host."),
             **dict.fromkeys(
                 ("now", "random", "uuid4", "recorded"), "It is for code that is recorded, which is Python."
             ),
