@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
+import pytest
+
+from tools import quality
+from tools.quality import Result, keep_steps, passed_steps
 from tools.run_report import grown_files, read_report
 
 REPORT = """<testsuites><testsuite>
@@ -35,3 +40,29 @@ def test_a_file_has_grown_if_the_slower_machine_does_not_explain_it() -> None:
         "tests/test_3.py grew by 15.0 s to 35.0 s",
         "tests/test_new.py grew by 4.0 s to 4.0 s",
     ]
+
+
+def test_a_long_step_that_passed_is_kept_for_the_same_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "docs" / "quality.md"
+    page.parent.mkdir()
+    for name, path in {"ROOT": tmp_path, "PAGE": page, "STEPS": tmp_path / "build" / "nightly.json"}.items():
+        monkeypatch.setattr(quality, name, path)
+
+    def git(*arguments: str) -> None:
+        subprocess.run(("git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments), cwd=tmp_path, check=True)
+
+    long = Result("long", True, 100.0)
+    git("init", "--quiet")
+    (tmp_path / ".gitignore").write_text("build\n")
+    for content in ("1", "2"):
+        page.write_text(content)
+        git("add", "--all")
+        git("commit", "--quiet", "--message", content)
+        assert passed_steps() == {}, "nothing ran on this commit"
+        keep_steps([long, Result("short", True, 1.0), Result("failed", False, 100.0)])
+        assert passed_steps() == {"long": long}
+    page.write_text("the page of a run is no change")
+    assert passed_steps() == {"long": long}
+    (tmp_path / "file").touch()
+    keep_steps([long])
+    assert passed_steps() == {}, "other files than those of a commit may change again"

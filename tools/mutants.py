@@ -265,6 +265,8 @@ def main() -> None:
         percent, least = covered(folder), coverage.Coverage().get_option("report:fail_under")
         print(f"{percent:.2f} % of the lines and branches are covered; {least} % have to be")
         sys.exit(percent < float(str(least)))
+    outcome_file = folder / "outcomes.json"
+    outcome_file.unlink(missing_ok=True)
     reach = Reach(folder)
     every = [each for path in sorted((ROOT / "src").rglob("*.py")) for each in mutants(path)]
     drawn = list(enumerate(random.Random(options.seed).sample(every, options.count)))
@@ -301,7 +303,7 @@ def main() -> None:
         each.start()
     for each in workers:
         each.join()
-    (folder / "outcomes.json").write_text(json.dumps(outcomes))
+    outcome_file.write_text(json.dumps(outcomes))
     print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()))
     sys.exit(outcomes["not tried"] > 0)
 

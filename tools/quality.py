@@ -15,13 +15,20 @@ from tools.run_report import RunReport
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "quality.md"
+STEPS = ROOT / "build" / "nightly.json"
+"""The steps that passed, for a run that was interrupted to go on after them."""
+
+CHANGED = ", with changes"
+_SHORT = 60
+"""A step that took fewer seconds is repeated."""
 
 _PAGE = """\
 # Measured quality
 
 `make nightly` wrote this page at the end of a whole run: every test on every store and composition, with new random \
 examples, coverage, deliberate changes of the source, the table of guarantees, the benchmarks with their bounds, and \
-the everyday tests on other versions of Python. A page written by a run that failed says so.
+the everyday tests on other versions of Python. A page written by a run that failed says so. A run that was \
+interrupted goes on, on the same commit, after the steps that have passed.
 
 | | |
 |---|---|
@@ -41,6 +48,22 @@ class Result(NamedTuple):
     name: str
     passed: bool
     seconds: float
+
+
+def passed_steps() -> dict[str, Result]:
+    """Return the long steps that have passed on the same commit, by their names."""
+    commit = _commit()
+    kept = json.loads(STEPS.read_text()) if STEPS.exists() else {}
+    if kept.get("commit") != commit or CHANGED in commit:
+        return {}
+    return {name: Result(name, True, seconds) for name, seconds in kept["steps"].items()}
+
+
+def keep_steps(results: Sequence[Result]) -> None:
+    """Keep the long steps that have passed."""
+    steps = {each.name: each.seconds for each in results if each.passed and each.seconds >= _SHORT}
+    STEPS.parent.mkdir(exist_ok=True)
+    STEPS.write_text(json.dumps({"commit": _commit(), "steps": steps}))
 
 
 def write_page(
@@ -85,7 +108,11 @@ def _found() -> str:
 
 
 def _commit() -> str:
-    """Return the commit that was tested, and whether the files are its own."""
-    commit = subprocess.run(("git", "rev-parse", "--short=12", "HEAD"), capture_output=True, text=True, check=False)
-    changed = subprocess.run(("git", "status", "--porcelain"), capture_output=True, text=True, check=False)
-    return (commit.stdout.strip() or "unknown") + (", with changes" if changed.stdout.strip() else "")
+    """Return the commit that was tested, and whether the files are its own, but for the page itself."""
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    changed = _git("status", "--porcelain", "--", ".", f":!{PAGE.relative_to(ROOT)}")
+    return (commit or "unknown") + (CHANGED if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()

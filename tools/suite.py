@@ -2,7 +2,8 @@
 
 `test` runs the linters beside the everyday tests; mypy alone takes a minute when it starts cold. `record` does the same
 and keeps how long each file took, for later runs to be compared with. `nightly` runs everything except `make torture`,
-one step after the other, continues after a failure, sums up at the end, and writes the result to docs/quality.md.
+one step after the other, continues after a failure, sums up at the end, and writes the result to docs/quality.md. It
+repeats no long step that has passed on the same commit, so that a run that was interrupted can go on.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tools import browser, mutants
+from tools import browser
 from tools.audit import known_vulnerabilities
-from tools.quality import Result, write_page
+from tools.quality import Result, keep_steps, passed_steps, write_page
 from tools.run_report import RunReport, grown_files, read_report, record_times, recorded_times
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -141,7 +142,6 @@ def nightly() -> list[Result]:
         vulnerabilities = known_vulnerabilities()
         return not vulnerabilities
 
-    (mutants.EVERYDAY / "outcomes.json").unlink(missing_ok=True)
     browser.ensure()
     steps: list[tuple[str, Callable[[], bool]]] = [
         ("lint", run_linters),
@@ -161,7 +161,10 @@ def nightly() -> list[Result]:
             steps.append((f"the everyday tests on Python {version}", partial(run, command)))
         else:
             left_out.append(f"Python {version}, which is not installed, or without ensurepip")
-    results = [timed(name, step) for name, step in steps]
+    kept, results = passed_steps(), list[Result]()
+    for name, step in steps:
+        results.append(kept.get(name) or timed(name, step))
+        keep_steps(results)
     for name, passed, seconds in results:
         report(f"{'passed' if passed else 'FAILED'}  {minutes(seconds)}  {name}")
     for each in left_out:
