@@ -412,12 +412,13 @@ def test_a_clock_that_was_set_back() -> None:
 
 def test_options_are_checked() -> None:
     with store() as held:
+        options: dict[str, Any]
         for options in ({"attempts": 3}, {"max_age": "1d"}, {"ordered": True}):
             with pytest.raises(InvalidError, match="durable"):
-                held.hooks.after("state.set", **options)(print)  # type: ignore[arg-type]
+                held.hooks.after("state.set", **options)(print)
         for options in ({"attempts": 0}, {"max_age": 0}, {"attempts": "many"}):
             with pytest.raises(InvalidError):
-                held.hooks.after("state.set", durable=True, **options)(print)  # type: ignore[arg-type]
+                held.hooks.after("state.set", durable=True, **options)(print)
         with pytest.raises(InvalidError, match="is not called for"):
             held.hooks.after("session.start", durable=True)(print)
         with pytest.raises(InvalidError, match="pending or failed"):

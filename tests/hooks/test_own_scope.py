@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_a_hook_that_does_not_handle_the_error_refuses_the_change() -> None:
             elif call.key != "by":
                 state["by"] = "hook"
 
-        changes = [
+        changes: list[Callable[[], Any]] = [
             lambda: state.set("n", 1),
             lambda: state.batch({"n": 1, "m": 2}),
             lambda: state.patch("n", {"a": 1}),

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.agents.storage.record import Status as Status
     from holdfast.agents.storage.transition_log import TransitionCheck as TransitionCheck
     from holdfast.agents.storage.transition_log import TransitionCounts as TransitionCounts
+    from holdfast.agents.storage.transition_log import TransitionKey as TransitionKey
     from holdfast.agents.storage.transition_log import TransitionRecord as TransitionRecord
     from holdfast.agents.storage.transition_log import check_transitions as check_transitions
     from holdfast.agents.storage.transition_log import count_transitions as count_transitions
@@ -88,6 +89,7 @@ _MODULES = {
     "holdfast.agents.storage.transition_log": (
         "TransitionCheck",
         "TransitionCounts",
+        "TransitionKey",
         "TransitionRecord",
         "check_transitions",
         "count_transitions",

@@ -511,6 +511,8 @@ def _function_name(function: Callable[..., Any]) -> str:
     its function."""
     while isinstance(function, partial):
         function = function.func
+    if not getattr(function, "is_named", True):  # that of a script may not be
+        return _UNNAMED
     name = str(getattr(function, "__qualname__", type(function).__qualname__))
     return name.rpartition("<locals>.")[2][:200]
 

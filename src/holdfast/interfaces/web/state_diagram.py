@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.agents import Machine, TransitionCounts
-from holdfast.agents.storage.transition_log import TransitionKey
+from holdfast.agents import Machine, TransitionCounts, TransitionKey
 
 _CHARACTER = 7
 _HEIGHT = 40
