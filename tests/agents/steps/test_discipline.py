@@ -203,6 +203,7 @@ def test_old_records_are_deleted_by_retention(how: str, tmp_path: Path) -> None:
         _fill(store, desk, "old")
         place_.clock.sleep(100 * 86400)
         _fill(store, desk, "young")
+        assert store.as_identity(agent="other").agents.prune_steps("90d").agents == 0
         would = store.agents.prune_steps("90d", dry_run=True)
         assert (would.agents, would.steps, would.waits, would.signals, would.timers) == (1, 2, 2, 1, 1)
         assert len(desk.steps.list()) == 4

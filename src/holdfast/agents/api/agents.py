@@ -278,8 +278,8 @@ class AgentsOperations:
         self, older_than: Duration, *, agent: str | None = None, dry_run: bool = False
     ) -> PrunedSteps:
         """Delete the records of durable steps, sleeps and waits that ended longer ago, signals that nobody waited for,
-        and timers that nobody delivered: of one agent, or of all. A step that is deleted is run again if it is asked
-        for. The job `prune-steps` does this."""
+        and timers that nobody delivered: of one agent, or of all that the caller may write. A step that is deleted is
+        run again if it is asked for. The job `prune-steps` does this."""
         before = self._handle.now() - parse_nanoseconds(older_than, "age")
         if agent is None:
             return await prune_agents(self._handle, before, dry_run=dry_run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,6 +15,7 @@ from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES
 from holdfast.engine.namespaces import agent_of
 from holdfast.engine.row_format import Line
+from holdfast.errors import DeniedError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.reader import ScopeView, StateItem
 from holdfast.state.writer import KeyWrite
@@ -38,10 +40,11 @@ class PrunedSteps:
 
 
 async def prune_agents(handle: StoreHandle, before: int, *, dry_run: bool) -> PrunedSteps:
-    """Delete old records of all agents."""
+    """Delete old records of all agents whose steps the caller may write."""
     total = PrunedSteps()
     async for line in _step_lines(handle):
-        await prune_line(line, before, total, dry_run=dry_run)
+        with suppress(DeniedError):
+            await prune_line(line, before, total, dry_run=dry_run)
     return total
 
 
