@@ -30,6 +30,7 @@ def run(name: str) -> list[str]:
         capture_output=True,
         encoding="utf-8",
         check=False,
+        env={name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
@@ -51,6 +52,17 @@ def test_the_haiku_agent_goes_on_with_its_conversation() -> None:
     assert [line[:3] for line in printed if line.startswith("(")] == ["(1)", "(2)", "(3)"]
     assert printed[2] == "back, in the form 5-7-5, with 4 messages"
     assert printed[-1] == "collected: tides, kelp, git"
+
+
+def test_the_leaked_key_is_noticed_and_replaced() -> None:
+    assert run("leaked_key") == [
+        "credentials in clear at 1 place: holdfast doctor",
+        "credentials in clear at 1 place: github-token at messages[1] of thread:chat-1",
+        "replaced in 1 thread, 1 checkpoint pruned",
+        "I use the token [redacted:github-token]",
+        "Does [redacted:github-token] work?",
+        "0 credentials are left",
+    ]
 
 
 def test_the_order_desk_charges_and_ships_once() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.maintenance import RedactionReport
 from holdfast.security import (
+    CredentialReport,
     EnvironmentKeys,
     FileKeys,
     KeySource,
@@ -18,11 +20,13 @@ from holdfast.store import AsyncSensitive, Sensitive
 
 __all__ = [
     "AsyncSensitive",
+    "CredentialReport",
     "EnvironmentKeys",
     "FileKeys",
     "KeySource",
     "PresidioRecognizer",
     "Recognizer",
+    "RedactionReport",
     "Sensitive",
     "SensitiveFinding",
     "SensitivePolicy",

@@ -88,10 +88,11 @@ def kill_alone(replica_set: MongoReplicaSet) -> int:
 
 
 def _is_ahead(admin: Any) -> bool:
-    """Whether a primary has a commit of a store that no majority has."""
-    majority = admin.command("replSetGetStatus")["optimes"]["lastCommittedOpTime"]["ts"]
-    newest = next(admin.client.local["oplog.rs"].find().sort("$natural", -1).limit(1))
-    return bool(newest["ts"] > majority and "applyOps" in newest["o"])
+    """Whether a primary has a commit of a store on its disk that no majority has."""
+    times = admin.command("replSetGetStatus")["optimes"]
+    durable, majority = (times[name]["ts"] for name in ("durableOpTime", "lastCommittedOpTime"))
+    newest = admin.client.local["oplog.rs"].find_one({"ts": durable})
+    return bool(durable > majority and newest is not None and "applyOps" in newest["o"])
 
 
 def test_the_primary_is_killed_at_each_moment_of_a_commit() -> None:

@@ -116,7 +116,8 @@ class Threads:
     def start(self, call: Callable[[], Any]) -> None:
         before = self._stores.waiting()
         self.calls.append(self._pool.submit(call))
-        until(lambda: self._stores.waiting() > before)
+        until(lambda: self._stores.waiting() > before or self.calls[-1].done())
+        assert self._stores.waiting() > before, self.calls[-1].exception()
 
     def lead(self, call: Callable[[], Any]) -> None:
         """Start a call that gets as far as the gate."""

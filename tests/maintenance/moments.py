@@ -90,12 +90,12 @@ class Model:
 
     def remove(self, name: str) -> None:
         life = self.world.lines.pop(name)
-        self.world.gone.setdefault(life.number, set()).update(life.content)
+        self.world.gone.setdefault(life.number, set()).update(life.content, *life.own.values())
 
     def arrive(self, name: str, life: Life) -> None:
-        """A life that was deleted comes back, as it was at some time."""
+        """A life that was deleted comes back, as it was at some time. What had been pruned then may return."""
         self.world.lines[name] = deepcopy(life)
-        self.world.gone.get(life.number, set()).difference_update(life.content)
+        self.world.gone.get(life.number, set()).difference_update(life.content, *life.own.values())
 
     def remove_branch(self, name: str, branch: str, ids: Iterable[str]) -> None:
         life = self.world.lines[name]

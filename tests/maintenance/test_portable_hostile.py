@@ -52,6 +52,16 @@ def test_every_flipped_byte_is_found(tmp_path: Path, stride: int) -> None:
     for end in range(0, len(data), 211 * stride):
         with pytest.raises((CorruptError, InvalidError)):
             target.import_(io.BytesIO(data[:end]))
+    # Of the last line, which has the checksum of the others, every byte counts, too, and blanks are no exception.
+    *_, last = data.splitlines(keepends=True)
+    start = len(data) - len(last)
+    other_blanks = [
+        data[:at] + blank + data[at:] for at in (start, start + 1, len(data) - 1) for blank in (b" ", b"\t")
+    ]
+    other_ends = [data[:-1] + bytes([each]) for each in range(256) if each != ord("\n")]
+    for other in (data[:-1], *other_ends, *other_blanks, data[:start] + last.replace(b'":', b'": ', 1)):
+        with pytest.raises(CorruptError):
+            target.import_(io.BytesIO(other))
     with pytest.raises(CorruptError, match="after its end"):
         target.import_(io.BytesIO(data + b"x"))
     deep = b'{"type":' + b"[" * 100_000

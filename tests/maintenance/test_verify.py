@@ -74,7 +74,7 @@ def test_against_heads_everything_is_found(pruned: bool) -> None:
     every = [*damage.missing(rows), *damage.altered(rows), *Random(2).sample(list(damage.exchanged(rows)), 40)]
     for what, damaged in every:
         engine = loaded(damaged)
-        found = run(compare_head(engine.context.backend, heads, "t")) or found_in(engine)
+        found = run(compare_head(engine, heads, "t", {})) or found_in(engine)
         # A version that goes up is what an honest change makes of it.
         assert found or what[3] == "version", what
 
@@ -240,7 +240,7 @@ def test_a_rolled_back_thread_is_found() -> None:
     store.thread("t").fork("side", at="1")
     heads = run(export_heads(store._engine, ""))
     engine = loaded(before)
-    (found,) = run(compare_head(engine.context.backend, heads, "t"))
+    (found,) = run(compare_head(engine, heads, "t", {}))
     assert found.code is FindingCode.ROLLED_BACK
 
 
@@ -313,7 +313,7 @@ def test_a_cut_off_end_is_told_though_names_cannot_be_read() -> None:
         store.put("t", {"turn": turn})
     heads = store.maintenance.heads()
     run(backend.apply([Delete(STEPS, ("", "t", 0, 2))]))
-    found = run(compare_head(CheckedBackend(Unreadable(backend)), heads, "t"))
+    found = run(compare_head(store_on(CheckedBackend(Unreadable(backend)))._engine, heads, "t", {}))
     assert [each.code for each in found] == [FindingCode.CUT_OFF]
 
 

@@ -7,12 +7,16 @@ import os
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
 import holdfast
@@ -28,6 +32,7 @@ from holdfast.engine.row_format import Line, StepRef, open_step
 from holdfast.errors import CorruptError, DeniedError, InvalidError, UnavailableError
 from holdfast.security.audit import export, recorder
 from holdfast.security.audit.recorder import AuditRecorder
+from holdfast.security.audit.signature import public_key_of, sign
 from holdfast.store.store import Store
 from tests.agents.autosaved import until
 from tests.state.kit import SECOND, Clock, store_on
@@ -326,9 +331,9 @@ def test_a_third_party_can_check_it(store: Store, clock: Clock, tmp_path: Path) 
     before = store.audit.export(path)
     store.state(agent="a")["more"] = 1
     done = store.audit.export(path)
-    assert (done.lines, done.rows) == (3, 8)
+    assert (done.lines, done.rows) == (3, 9)
     checked = holdfast.access.check_audit(path, before.heads)
-    assert (checked.ok, checked.rows, checked.heads) == (True, 8, dict(done.heads))
+    assert (checked.ok, checked.rows, checked.heads) == (True, 9, dict(done.heads))
     heads = store.maintenance.heads()
     for line, (length, commit) in done.heads.items():
         (main,) = heads.threads[line].branches
@@ -340,16 +345,20 @@ def test_a_third_party_can_check_it(store: Store, clock: Clock, tmp_path: Path) 
     assert finding.what == "step 3 is not the one that the heads say"
 
 
+def written(document: dict[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":")) + "\n"
+
+
 def rewritten(path: Path, change: Any) -> Path:
     """The file with a line changed, by somebody who knows how the digest at its end is made."""
     import hashlib
 
     documents = [json.loads(line) for line in path.read_text().splitlines()][:-1]
     change(documents)
-    lines = [json.dumps(each, separators=(",", ":")) + "\n" for each in documents]
+    lines = list(map(written, documents))
     digest = hashlib.sha256("".join(lines).encode()).hexdigest()
     other = path.with_name("other.jsonl")
-    other.write_text("".join(lines) + json.dumps({"digest": digest}) + "\n")
+    other.write_text("".join(lines) + written({"digest": digest}))
     return other
 
 
@@ -404,6 +413,10 @@ def test_a_file_that_was_altered_is_found_out(store: Store, clock: Clock, tmp_pa
             list(export._documents(path))
     path.write_text(whole)
     assert holdfast.access.check_audit(path).ok
+    for other_end in (whole[:-1], whole[:-1] + " ", whole[:-1] + "\t\n", whole[:-2] + " }\n"):
+        path.write_text(other_end)
+        with pytest.raises(CorruptError):
+            holdfast.access.check_audit(path)
     for added in ("\n", whole.splitlines()[1], '{"line": "x"}\n'):
         path.write_text(whole + added)
         with pytest.raises(CorruptError, match="follows the end"):
@@ -411,6 +424,94 @@ def test_a_file_that_was_altered_is_found_out(store: Store, clock: Clock, tmp_pa
     path.write_text('{"kind": "else"}\n')
     with pytest.raises(InvalidError):
         holdfast.access.check_audit(path)
+
+
+def test_exchanged_bodies_are_found_also_of_rows_without_details() -> None:
+    """A body without details is a checksum of its row, so an exchange of two changes nothing that a digest covers."""
+    with holdfast.open("memory://") as store:
+        for number in range(2):
+            store.state(agent="a")["k"] = number
+            store.sessions.start(f"s{number}")
+            store.access.grant("agent:b", "read", "agent:a", keys=f"k{number}")
+        stored = store._engine.context.stored
+        (rows,) = run(stored.read([Scan(EVENTS, ("",))]))
+        exchanged = [pair for pair in combinations(rows, 2) if pair[0].body != pair[1].body]
+        assert any(len(one.body) == len(other.body) for one, other in exchanged)
+        assert store.audit.verify().ok
+        for one, other in exchanged:
+            swapped = one._replace(body=other.body), other._replace(body=one.body)
+            run(stored.apply([Put(EVENTS, row) for row in swapped]))
+            found = {each.step for each in store.audit.verify().findings}
+            assert {str(row.key[2]) for row in swapped} <= found, (one, other)
+            run(stored.apply([Put(EVENTS, one), Put(EVENTS, other)]))
+        assert store.audit.verify().ok
+
+
+def signed_again(path: Path, key: Ed25519PrivateKey) -> Path:
+    """The file with its digest signed with another key, by somebody who knows how that is done."""
+    *lines, end = path.read_text().splitlines(keepends=True)
+    digest = json.loads(end)["digest"]
+    signature = {"public_key": public_key_of(key), "signature": sign(f"holdfast audit 1 {digest}".encode(), key)}
+    other = path.with_name("signed.jsonl")
+    other.write_text("".join(lines) + written({"digest": digest} | signature))
+    return other
+
+
+@pytest.mark.parametrize("archived", [False, True], ids=["export", "segment"])
+def test_an_export_is_signed_with_the_key_of_the_store(
+    store: Store, clock: Clock, tmp_path: Path, archived: bool
+) -> None:
+    use(store, clock)
+    path = tmp_path / "audit.jsonl"
+    public_key = store.audit.export(path).public_key
+    assert public_key == store.erasure.public_key()
+    if archived:
+        path = tmp_path / "segment.jsonl"
+        assert store.audit.archive(path, older_than="0s").public_key == public_key
+    check = partial(holdfast.access.check_audit, public_key=public_key.upper())
+    assert (check(path).findings, check(path).public_key) == ([], public_key)
+
+    def rename(documents: list[dict[str, Any]]) -> None:
+        documents[0]["tenant"] = "other"  # which no hash of a step covers
+
+    *lines, end = path.read_text().splitlines(keepends=True)
+    zeros = b64encode(bytes(64)).decode()
+    unsigned = rewritten(path, rename)
+    assert holdfast.access.check_audit(unsigned).ok, "nobody can see it without the key"
+    with pytest.raises(CorruptError, match="not signed"):
+        check(unsigned)
+    own = Ed25519PrivateKey.generate()
+    resigned = signed_again(unsigned, own)
+    assert holdfast.access.check_audit(resigned).public_key == public_key_of(own)
+    with pytest.raises(CorruptError, match="signed with another key"):
+        check(resigned)
+    *changed, changed_end = unsigned.read_text().splitlines(keepends=True)
+    signed = json.loads(end)
+    for text, document in (
+        (changed, signed | json.loads(changed_end)),  # with the signature of what it was
+        *((lines, signed | more) for more in ({"signature": zeros}, {"signature": 5}, {"public_key": 5}, {"more": 1})),
+    ):
+        path.write_text("".join(text) + written(document))
+        for verify in (check, holdfast.access.check_audit):
+            with pytest.raises(CorruptError):
+                verify(path)
+    with pytest.raises(InvalidError, match="64 hex digits"):
+        holdfast.access.check_audit(path, public_key="5f")
+
+
+def test_an_export_of_a_store_that_is_only_read_is_signed_if_it_has_a_key(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.state(agent="a")["k"] = 1
+    path = tmp_path / "audit.jsonl"
+    reading = partial(holdfast.open, tmp_path / "a.db", read_only=True)
+    with reading() as store:
+        assert store.audit.export(path).public_key == ""
+        assert holdfast.access.check_audit(path).ok
+    with holdfast.open(tmp_path / "a.db") as store:
+        public_key = store.erasure.public_key()
+    with reading() as store:
+        assert store.audit.export(path).public_key == public_key
+        assert holdfast.access.check_audit(path, public_key=public_key).ok
 
 
 def stub_of(store: Store, line: str, seq: int, *, proven: bool = True) -> Change:
@@ -439,7 +540,7 @@ def test_rows_stay_proven_when_their_steps_are_pruned(store: Store, tmp_path: Pa
     assert sorted(each.action for each in store.audit.query()) == ["prune", *["set"] * 4]
     done = store.audit.export(path)
     checked = holdfast.access.check_audit(path, done.heads)
-    assert (checked.ok, checked.pruned, checked.rows) == (True, 3, 5)
+    assert (checked.ok, checked.pruned, checked.rows) == (True, 3, 6)  # and that of the key which signed it
     assert store.maintenance.verify().findings == []
     first, *_ = rows = rows_of(store, line)
     altered = "its rows are not those that it was written with: altered, missing at the end, or added"

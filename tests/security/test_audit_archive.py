@@ -54,10 +54,12 @@ def rows_of(store: Store) -> set[tuple[Any, ...]]:
 
 def test_segments_form_a_chain_and_the_audit_still_verifies(store: Store, clock: Clock, tmp_path: Path) -> None:
     use(store, clock, 1)
-    before, every = rows_of(store), store.audit.export(tmp_path / "all.jsonl")
     first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
+    before = rows_of(store)
     plan = store.audit.archive(first, older_than="30s", dry_run=True)
     assert (plan.dry_run, first.exists(), rows_of(store)) == (True, False, before)
+    every = store.audit.export(tmp_path / "all.jsonl")
+    before = rows_of(store)
     done = store.audit.archive(first, older_than="30s")
     assert (done.segment, done.rows) == (1, plan.rows)
     assert done.rows > 3

@@ -16,6 +16,7 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, REFS
+from holdfast.encryption import LocalKeys
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.langgraph import HoldfastSaver
@@ -757,16 +758,15 @@ def test_a_hook_of_the_store_acts_for_the_store(store: Store, alice: IdentityVie
 
 def test_rights_are_one_closed_set(store: Store, alice: IdentityView) -> None:
     assert get_args(Right) == RIGHTS
-    words = "read, write, delete, share, replay, export, erase, backup, restore, keys, admin"
-    assert ", ".join(RIGHTS) == words
+    assert RIGHTS == ("read", "write", "delete", "erase", "keys", "admin")
     assert set(RIGHTS) >= OWNER_RIGHTS
     for right in RIGHTS:
         assert store.access.grant("user:bob", right, thread="x").right == right
         assert store.access.grant("user:bob", right, agent="a").right == right
         assert Policy().allow(right).rules[0].rights == right
     assert store.access.grant("user:bob", ["write", "read", "read"], thread="x").right == "read,write"
-    for wrong in ("both", "", "reads", "read,", "READ", [], ["read", "all"], 5, None):
-        with pytest.raises(InvalidError, match="read, write, delete, share"):
+    for wrong in ("both", "", "reads", "read,", "READ", "backup", [], ["read", "all"], 5, None):
+        with pytest.raises(InvalidError, match="read, write, delete, erase"):
             store.access.grant("user:bob", wrong, thread="x")  # type: ignore[arg-type]
         with pytest.raises(InvalidError):
             Policy().allow(wrong)  # type: ignore[arg-type]
@@ -779,7 +779,33 @@ def test_rights_are_one_closed_set(store: Store, alice: IdentityView) -> None:
     assert may("user:bob", "write", thread="free")
 
 
-def test_a_right_to_keys_or_backups_of_a_scope_reads_nothing(store: Store) -> None:
+USES: dict[str, Callable[[IdentityView], object]] = {
+    "read": lambda bob: bob.thread("chat").get(),
+    "write": lambda bob: bob.thread("chat").update({"n": 2}),
+    "delete": lambda bob: bob.thread("chat").delete(),
+    "erase": lambda bob: bob.erasure.erase("bob"),
+    "keys": lambda bob: bob.sensitive.reveal("nothing", thread="chat"),
+    "admin": lambda bob: bob.thread("chat").hold(reason="for a lawsuit"),
+}
+
+
+@pytest.mark.parametrize("right", RIGHTS)
+def test_every_right_is_needed_for_something(store: Store, alice: IdentityView, right: Right) -> None:
+    assert set(USES) == set(RIGHTS)
+    store.sensitive.protect(keys=LocalKeys(b"k" * 32))
+    alice.thread("chat").put({"n": 1})
+    store.erasure.assign("bob", "chat")
+    bob, use = store.as_identity(user="bob"), USES[right]
+    others = [each for each in RIGHTS if each not in (right, "read")]
+    for each in (*others, "read") if right != "read" else others:
+        store.access.grant("user:bob", each, thread="chat")
+    with pytest.raises((DeniedError, NotFoundError)):
+        use(bob)
+    store.access.grant("user:bob", right, thread="chat")
+    use(bob)
+
+
+def test_a_right_to_keys_of_a_scope_reads_nothing(store: Store) -> None:
     store.state(agent="a")["k"] = 1
     bob = store.as_identity(user="bob")
     for right in set(RIGHTS) - {"read", "write"}:

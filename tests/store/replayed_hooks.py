@@ -66,8 +66,12 @@ class Clerk(PersistentAgent, name="replayed-clerk"):
         question = f"{data}!" if CHANGE == "prompt" else str(data)
         self.notes.append(self.tools.call("ask", ask, question))
         self.notes.append(replay.now().isoformat())
+        if CHANGE == "leaks":
+            Path("leak-1.txt").write_text("x", encoding="utf-8")
 
     def on_close(self, data: Any) -> None:
+        if CHANGE == "leaks":
+            Path("leak-2.txt").write_text("x", encoding="utf-8")
         self.notes.append("changed" if CHANGE == "code" else str(replay.uuid4()))
 
 

@@ -175,6 +175,18 @@ def test_an_agent_is_replayed(tmp_path: Path) -> None:
         assert (changed.kind, "why!" in changed.diff) == ("input", True)
 
 
+def test_all_effects_of_an_agent_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open(tmp_path / "agents.db") as opened:
+        make_clerk(opened, "clerk-1")
+        (tmp_path / "empty").mkdir()
+        monkeypatch.chdir(tmp_path / "empty")
+        report = replay.run_agent(opened, "clerk-1", KIND, env={"CHANGE": "leaks"})
+    assert ["leak-1.txt" in report.effects[0], "leak-2.txt" in report.effects[1]] == [True, True]
+    assert (len(report.effects), report.divergences, report.steps) == (2, 2, 2)
+    assert str(report.divergence) == report.effects[0]
+    assert not list((tmp_path / "empty").iterdir())
+
+
 def test_open_agents_are_checked_against_new_code(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as opened:
         make_clerk(opened, "finished")

@@ -17,6 +17,9 @@ _LIFE_NS = 60 * 10**9
 """How long a lease is valid without renewal, unless it says otherwise."""
 
 
+_AFTER_PROCESS = "|"
+"""Ends the identity of the process in the token of a lease."""
+
 _PAUSE_NS = 10 * 10**9
 _PAUSE = "switch"
 """The purpose of a lease during which nobody appends to a line, and how long it is valid."""
@@ -36,7 +39,10 @@ class Lease:
         self._line = line
         self._purpose = purpose
         self._life = _LIFE_NS if life is None else int(life * 1e9)
-        self._row = Row((*line, LEASE, purpose, ""), (os.urandom(8).hex(), context.clock()))
+        from holdfast.backends.runtime.process_identity import process_identity  # what only reads needs no lease
+
+        token = f"{process_identity()}{_AFTER_PROCESS}{os.urandom(8).hex()}"
+        self._row = Row((*line, LEASE, purpose, ""), (token, context.clock()))
 
     @property
     def token(self) -> str:
@@ -62,10 +68,13 @@ class Lease:
     async def require_free(self, observe: float = 0) -> tuple[Scalar, ...] | None:
         """Raise `ConflictError` if another process has the lease. Returns what its row must still be to acquire it.
 
-        One that has expired is free; or only if it is not renewed within `observe` seconds, either, where its holder
-        may well live: clocks differ, are set, and go on while a machine sleeps.
+        One whose process has ended is free at once, if that is known on this machine. One that has expired is free; or
+        only if it is not renewed within `observe` seconds, either, where its holder may well live: clocks differ, are
+        set, and go on while a machine sleeps.
         """
         rows = await self._read()
+        if rows and _is_abandoned(rows[0]):
+            return rows[0].columns
         # In both directions: clocks of two machines differ a little, and one that was set back may show a future time.
         if rows and abs(self._context.clock() - int(rows[0].columns[1])) < self._life:
             raise self._conflict()
@@ -143,4 +152,12 @@ def pause_key(line: Line) -> Key:
 
 def is_paused(refs: Iterable[Row], clock: Callable[[], int]) -> bool:
     """Return whether a pause is among these rows, and still valid."""
-    return any(row.key[2:4] == (LEASE, _PAUSE) and abs(clock() - int(row.columns[1])) < _PAUSE_NS for row in refs)
+    pauses = [row for row in refs if row.key[2:4] == (LEASE, _PAUSE)]
+    return any(abs(clock() - int(row.columns[1])) < _PAUSE_NS and not _is_abandoned(row) for row in pauses)
+
+
+def _is_abandoned(lease: Row) -> bool:
+    """Return whether the process that has a lease is known to have ended."""
+    from holdfast.backends.runtime.process_identity import has_ended
+
+    return bool(has_ended(str(lease.columns[0]).partition(_AFTER_PROCESS)[0]))

@@ -25,6 +25,7 @@ from holdfast.codec.envelope import (
     tampered_error,
     unseal,
 )
+from holdfast.engine.artifact_links import ARTIFACT
 from holdfast.engine.checked_rows import UNPROTECTED, RowCodec
 from holdfast.engine.row_format import HOLD, PIN, ROW_FORM
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
@@ -42,7 +43,10 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _SHORT, _MAX_DIGESTS = 24, 4096
 """The length of texts whose digests are cached, and how many are."""
 
-_HIDDEN_NAMES: dict[str, tuple[str, ...]] = {LINKS.name: ("sha256",), REFS.name: (PIN, HOLD)}
+_HIDDEN_NAMES: dict[str, tuple[str, ...]] = {
+    LINKS.name: ("sha256", "type", "producer", ARTIFACT),
+    REFS.name: (PIN, HOLD),
+}
 """The kinds of rows whose name, in the key, is content: of links and of refs."""
 
 _NAMES: dict[str, tuple[int, ...]] = {LINKS.name: (3, 4), REFS.name: (3,)}
@@ -190,7 +194,8 @@ class SealedRowCodec(RowCodec):
 
     def hide_key(self, table: Table, key: Key) -> Key:
         """Return a key with a digest in place of a text that is no name: the SHA-256 of content, which would confirm a
-        guess, and the reason of a pin or hold. A key that is hidden already stays as it is."""
+        guess, the type and the producer of an artifact, a key that was changed with one, and the reason of a pin or
+        hold. A key that is hidden already stays as it is."""
         if len(key) < 4:
             return key
         hidden = list(key)

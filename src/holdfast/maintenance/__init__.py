@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.doctor.result import CheckLevel as CheckLevel
     from holdfast.maintenance.doctor.result import CheckResult as CheckResult
     from holdfast.maintenance.erasure.eraser import ErasureReport as ErasureReport
+    from holdfast.maintenance.erasure.redaction import RedactionReport as RedactionReport
     from holdfast.maintenance.explain.explanations import Explanation as Explanation
     from holdfast.maintenance.explain.explanations import explain as explain
     from holdfast.maintenance.explain.explanations import explanations as explanations
@@ -79,6 +80,7 @@ _MODULES = {
     "holdfast.maintenance.backup.restore_report": ("CoveredSpan", "RestoreAction", "RestoredLine", "RestoreReport"),
     "holdfast.maintenance.doctor.result": ("CheckLevel", "CheckResult"),
     "holdfast.maintenance.erasure.eraser": ("ErasureReport",),
+    "holdfast.maintenance.erasure.redaction": ("RedactionReport",),
     "holdfast.maintenance.archive.subject_export": ("SubjectExportReport",),
     "holdfast.maintenance.explain.explanations": ("Explanation", "explain", "explanations"),
     "holdfast.maintenance.keys.reencryption": ("ReencryptReport",),

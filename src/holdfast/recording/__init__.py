@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.recording.process import ReplayProcess as ReplayProcess
     from holdfast.recording.process import serve as serve
     from holdfast.recording.report import ReplayReport as ReplayReport
+    from holdfast.recording.report import effects_of as effects_of
     from holdfast.recording.report import first_of as first_of
     from holdfast.recording.sources import now as now
     from holdfast.recording.sources import random as random
@@ -84,6 +85,7 @@ _MODULES = {
     ),
     "holdfast.recording.report": (
         "ReplayReport",
+        "effects_of",
         "first_of",
     ),
     "holdfast.recording.sources": (

@@ -29,6 +29,9 @@ class ReplayReport:
     state: Any = None
     is_open: bool = False
     """Whether the thread is not finished: an interrupt or an error stopped it, or its process ended."""
+    effects: tuple[str, ...] = ()
+    """Everything that the code did beside its models and tools, with where: connections, writes, processes, stores. A
+    task ends with the first one, and the replay goes on with the step after it."""
 
     @property
     def matches(self) -> bool:
@@ -65,7 +68,15 @@ class ReplayReport:
         """Return the report that a process wrote."""
         fields = {name: found[name] for name in cls.__slots__ if name in found}
         first = fields.pop("divergence", None)
+        fields["effects"] = tuple(fields.get("effects", ()))
         return cls(**fields, divergence=None if first is None else Divergence(**first))
+
+
+def effects_of(divergences: Sequence[Divergence]) -> tuple[str, ...]:
+    """Return the effects among divergences, as text, in their order in the run; those of a task that was tried again
+    once."""
+    found = sorted((each for each in divergences if each.kind == "effect"), key=lambda each: each.position)
+    return tuple(dict.fromkeys(map(str, found)))
 
 
 def first_of(divergences: Sequence[Divergence]) -> Divergence | None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.security.encryption.settings import Encryption as Encryption
     from holdfast.security.encryption.settings import Mode as Mode
     from holdfast.security.erasure.certificate import Certificate as Certificate
+    from holdfast.security.sensitive.credential_check import CredentialReport as CredentialReport
     from holdfast.security.sensitive.detector import Recognizer as Recognizer
     from holdfast.security.sensitive.detector import SensitiveSpan as SensitiveSpan
     from holdfast.security.sensitive.detector import find as find
@@ -43,6 +44,7 @@ _MODULES = {
     "holdfast.security.audit.export": ("AuditCheck", "AuditExport", "check_audit"),
     "holdfast.security.audit.query": ("AuditRecord",),
     "holdfast.security.audit.verify": ("AuditFinding", "AuditReport"),
+    "holdfast.security.sensitive.credential_check": ("CredentialReport",),
     "holdfast.security.sensitive.detector": ("SensitiveSpan", "Recognizer", "find"),
     "holdfast.security.sensitive.keys": ("KeySource",),
     "holdfast.security.sensitive.policies": ("SensitivePolicy",),

@@ -23,6 +23,7 @@ from holdfast.recording import (
     ReplayReport,
     current_journal,
     difference,
+    effects_of,
     first_of,
     isolate,
     plain,
@@ -52,7 +53,7 @@ class AgentReplayer:
             self._found.clear()
             if not self._is_isolated:
                 self._is_isolated = True
-                isolate(lambda what: self._found.append(Divergence("effect", f"the code {what}")))
+                isolate(self._report_effect)
             kinds = _import(order["kind"])
             latest = recorded.agents.load(id)
             if order.get("only_open") and latest.kind not in kinds:
@@ -73,7 +74,7 @@ class AgentReplayer:
                 )
                 state = self._replay_action(recorded, line, action, journal)
                 steps, calls = steps + 1, calls + len(journal.recorded) - len(journal.left)
-                if self._found:
+                if any(each.kind != "effect" for each in self._found):
                     break
             found = self._found
             return ReplayReport(
@@ -87,11 +88,17 @@ class AgentReplayer:
                 note,
                 plain(state),
                 is_open,
+                effects_of(found),
             ).to_json()
+
+    def _report_effect(self, what: str) -> None:
+        journal = current_journal.get()
+        step, key = (0, "") if journal is None else (journal.step, journal.key)
+        self._found.append(Divergence("effect", f"the code {what}", step, key))
 
     def _replay_action(self, recorded: Store, line: AgentLine, action: dict[str, Any], journal: ReplayJournal) -> Any:
         """Take a recorded transition again, and compare the agent with the recorded one. Returns its state."""
-        version, key = action["version"], action["key"]
+        version, key, known = action["version"], action["key"], len(self._found)
         before, is_async = current_journal.set(journal), _is_async(recorded.agents.load(line.id).kind)
         try:
             error, record = asyncio.run(_atake(recorded, line, action)) if is_async else _take(recorded, line, action)
@@ -104,7 +111,7 @@ class AgentReplayer:
         if text is not None:
             self._found.append(Divergence("error", "the action ends otherwise", version, key, 0, text))
         state = _state_of(record)
-        if not self._found and not action.get("error"):
+        if len(self._found) == known and not action.get("error"):
             text = difference(_state_of(recorded.agents.load(line.id, version=version + 1)), state)
             if text is not None:
                 self._found.append(Divergence("output", "the agent differs", version, key, 1 << 30, text))

@@ -115,9 +115,9 @@ class AuditOperations:
     async def export(self, path: str | Path) -> AuditExport:
         """Write the audit to a file, one JSON document a line, with everything that the hashes cover.
 
-        A third party can check it with `holdfast.access.check_audit`, and needs only the file, and perhaps heads that
-        were exported earlier. That of an encrypted store is encrypted, and needs the master key, too, unless the store
-        was opened with `clear=["export"]`.
+        A third party can check it with `holdfast.access.check_audit`, and needs only the file, the public key of the
+        store that signed it, and perhaps heads that were exported earlier. That of an encrypted store is encrypted, and
+        needs the master key, too, unless the store was opened with `clear=["export"]`.
         """
         from holdfast.security.audit import export
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.guard import OWNER, Authority, acting
@@ -25,6 +26,10 @@ from holdfast.security.sensitive.packed_values import replace_texts
 from holdfast.security.sensitive.policies import Action, PolicySet, SensitivePolicy, check_action, domain_of
 from holdfast.security.sensitive.protector import Protector
 from holdfast.security.sensitive.scan import SensitiveReport, SensitiveScan
+
+if TYPE_CHECKING:
+    from holdfast.maintenance.erasure.redaction import RedactionReport
+    from holdfast.security.sensitive.credential_check import CredentialReport
 
 T = TypeVar("T")
 
@@ -117,8 +122,8 @@ class SensitiveOperations(RevealOperations):
         is a pattern of scopes and of threads, `key` one of keys and of channels. Where several policies match, the last
         one that was added and names the format decides; one of the same name is replaced.
 
-        The keys of digests and tokens come from `keys`, by default from the environment. `recognizers` find what no
-        format describes.
+        The keys of digests and tokens come from `keys`, by default from the environment. `redact` needs none: without
+        a key, it leaves no digest. `recognizers` find what no format describes.
         """
         act = check_action(action)
         place, channel = str(scope), key
@@ -128,7 +133,7 @@ class SensitiveOperations(RevealOperations):
                 "the action encrypt has keys of its own", hint="keys=FileKeys('…'), or use the action tokenise"
             )
         markers = None
-        if act in ("tokenise", "redact", "encrypt"):
+        if act in ("tokenise", "encrypt") or (act == "redact" and (keys or os.environ.get(VARIABLE))):
             source = keys or _environment_keys()
             markers = Markers(source, self._handle.tenant, "sealed" if act == "encrypt" else "token")
             if act != "redact":
@@ -172,6 +177,35 @@ class SensitiveOperations(RevealOperations):
         `history`, everything that their steps wrote. The report has paths and formats, and no values."""
         scan = SensitiveScan(self._handle.engine, self._handle.tenant, Detector(parse_formats(formats)))
         return await scan.run(parse_kinds(kinds), history=history, progress=progress)
+
+    @sync_and_async
+    async def credentials(self, *, seconds: float | None = None) -> CredentialReport:
+        """Return where credentials are in clear, and of which format, without the credentials.
+
+        A job that every runner has looks for them in what was saved: `JobRunner`, or `holdfast jobs work`. This goes on
+        where the job was, for at most so many `seconds`, and stores nothing.
+        """
+        from holdfast.security.sensitive.credential_check import look
+
+        return await look(self._handle.engine, self._handle.tenant, seconds)
+
+    @sync_and_async
+    async def redact(
+        self, *, formats: Formats | None = None, kinds: LineKinds = "all", progress: Progress | None = None
+    ) -> RedactionReport:
+        """Replace sensitive data in what is stored by `[redacted:…]`, and remove its bytes: by default what
+        `credentials` reports.
+
+        The latest state of each branch that has some is saved again without it, and the checkpoints that have it are
+        pruned: their states cannot be read any more, and their hashes still prove the history. `protect` is for what is
+        saved from now on. `DeniedError` if a legal hold protects such a checkpoint. Backups and other copies stay as
+        they are. If it is interrupted, call it again.
+        """
+        from holdfast.maintenance.erasure.redaction import redact_stored
+        from holdfast.security.sensitive.credential_check import noticed_formats
+
+        detector = Detector(noticed_formats() if formats is None else parse_formats(formats))
+        return await redact_stored(self._handle.engine, self._handle.tenant, detector, parse_kinds(kinds), progress)
 
     def _protector(self) -> Protector:
         engine = self._handle.engine

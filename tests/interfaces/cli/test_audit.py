@@ -111,6 +111,13 @@ def test_an_export_is_checked_without_the_store(noted: Hf, url: str, tmp_path: P
     assert kit.run("audit", "check", "audit.jsonl", "--json").records[0]["ok"]
     (again,) = noted("audit", "export", "second.jsonl", "--json").records
     assert again["digest"] == done.out.strip()
+    public_key = noted("erase", "key").out.strip()
+    assert public_key == again["public_key"]
+    assert public_key in checked.err, "to be compared"
+    told = kit.run("audit", "check", "audit.jsonl", "--public-key", public_key)
+    assert (told.code, public_key in told.err) == (0, False)
+    other = kit.run("audit", "check", "audit.jsonl", "--public-key", "5f" * 32)
+    assert (other.code, "signed with another key" in other.err) == (5, True)
 
     noted("heads", "heads.json")
     assert kit.run("audit", "check", "audit.jsonl", "--heads", "heads.json").code == 0
@@ -160,6 +167,7 @@ def test_wrong_use_is_told(noted: Hf, tmp_path: Path, subtests: pytest.Subtests)
 
 
 def test_looking_changes_nothing(noted: Hf, tmp_path: Path) -> None:
+    noted("erase", "key")  # which creates it
     before = noted("audit", "--json").out
     noted("audit", "verify")
     noted("audit", "export", "audit.jsonl")

@@ -141,7 +141,7 @@ def test_a_job_that_fails_ends_with_its_error(hf: Hf, tmp_path: Path) -> None:
 def test_work_once_runs_what_is_due_and_tells(hf: Hf, url: str) -> None:
     for name, kind in (("a", "tidy"), ("b", "compact"), ("check", "verify")):
         hf("jobs", "add", name, kind, "--every", "6h")
-    assert hf("jobs", "work", "--once").out == ""
+    assert hf("jobs", "work", "--once").lines[1:] == []  # but for the one that every store has
     make_due(url, "a", "b")
     done = hf("jobs", "work", "--once", "--json")
     assert done.code == 0

@@ -220,6 +220,7 @@ backup freeze -r repository
 backup unfreeze --yes -r repository
 backup schedule -r repository
 erase --subject nobody --yes
+sensitive redact --yes
 erase list
 erase key
 doctor

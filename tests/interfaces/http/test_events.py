@@ -21,6 +21,7 @@ from typing import Any, Self
 import pytest
 
 import holdfast
+from holdfast.errors import HoldfastError
 from holdfast.interfaces.http import events
 from holdfast.interfaces.http.client import HttpClient
 from tests.interfaces.http.kit import SECONDS, ServedStore
@@ -80,6 +81,44 @@ def test_a_change_is_an_event(live: ServedStore) -> None:
         assert reader.next()["threads"] == ["chat"]
         live.store.state(agent="writer")["draft"] = 2
         assert reader.next()["scopes"] == ["agent:writer"]
+
+
+class FaultyView:
+    """A view of a store whose changes cannot be read, for a reason that is no error of a store's."""
+
+    def __init__(self, store: holdfast.Store) -> None:
+        self._store = store
+        self.calls = threading.Semaphore(0)
+
+    def changes(self, since: str | None = None) -> Any:
+        self.calls.release()
+        raise ValueError("a fault")
+
+
+def test_a_stream_after_a_fault_is_answered(live: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault is told to every stream that begins while it lasts, and is over with it, for those that are open."""
+    view, faulty = live.service.view, FaultyView(live.store)
+    with EventReader(live) as opened, HttpClient(live.url, live.token, timeout=SECONDS) as client:
+        opened.next()
+        monkeypatch.setattr(live.service, "view", lambda _: faulty)
+        for _ in range(3):
+            assert faulty.calls.acquire(timeout=SECONDS)
+        with pytest.raises(HoldfastError, match="the server has a fault"):
+            client.open_events()
+        monkeypatch.setattr(live.service, "view", view)
+        with client.open_events() as stream:
+            first = next(stream.events())
+            assert first[1].complete
+            live.store.put("after", {"n": 1})
+            assert opened.threads(1) == {"after"}
+    monkeypatch.setattr(live.service, "view", lambda _: faulty)
+    with HttpClient(live.url, live.token, timeout=SECONDS) as client:
+        for _ in range(2):  # the first look of all, and no other stream is open
+            with pytest.raises(HoldfastError, match="the server has a fault"):
+                client.open_events()
+        monkeypatch.setattr(live.service, "view", view)
+        with client.open_events() as stream:
+            assert next(stream.events())[1].complete
 
 
 def test_a_stream_resumes_without_a_gap(live: ServedStore) -> None:

@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from holdfast.errors import HoldfastError, TooLargeError, UnavailableError
 from holdfast.interfaces.http.inputs import NoParams
+from holdfast.interfaces.http.limited_response import _LimitedStream
 from holdfast.interfaces.http.transport import _LONGEST as TIMES
 from holdfast.interfaces.http.transport import HttpTransport
 
@@ -128,3 +129,18 @@ def test_control_characters_are_visible() -> None:
     assert "\x1b" not in str(caught.value)
     assert "\u202e" not in str(caught.value)
     assert r"no\x1b[2J" in str(caught.value)
+
+
+def test_a_slow_answer_leaves_the_next_one_its_time() -> None:
+    """What was left of the time of a whole answer is no limit of the next one on the connection."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(30)
+        theirs.sendall(b"x")
+        stream = _LimitedStream(ours, 10, 0.5)
+        assert stream.read(1) == b"x"
+        limited = ours.gettimeout()
+        assert limited is not None
+        assert limited <= 0.5
+        stream.close()
+        assert ours.gettimeout() == 30

@@ -83,7 +83,7 @@ READS: dict[str, Read] = {
     "access": lambda store: (store.access.grants(), store.access.tokens(), store.access.roles()),
     "audit": lambda store: (list(store.audit.query()), store.audit.verify()),
     "erasure": lambda store: store.erasure.certificates(),
-    "maintenance.heads": lambda store: store.maintenance.heads(),
+    "maintenance.heads": lambda store: replace(store.maintenance.heads(), time=""),
     "maintenance.verify": lambda store: replace(store.maintenance.verify(), seconds=0.0),
     "maintenance.prune": lambda store: store.maintenance.prune("chat", holdfast.Retention(keep_last=2), dry_run=True),
     "maintenance.quota": lambda store: store.maintenance.quota(),

@@ -155,6 +155,8 @@ def tell(state: State) -> dict[str, Any]:
             connection.sendall(b"x")
     if CHANGE == "write" and state["rounds"] == 1:
         Path("leak.txt").write_text("x", encoding="utf-8")
+    if CHANGE == "leaks":
+        Path(f"leak-{state['rounds']}.txt").write_text("x", encoding="utf-8")
     if CHANGE == "code" and state["rounds"] == 3:
         text.append("changed")
     return {"messages": [AIMessage("|".join(map(str, text)))], "rounds": state["rounds"] + 1}

@@ -82,7 +82,7 @@ def test_a_run_replays_to_the_same_states(rounds: int, tmp_path: Path) -> None:
         assert content(store) == before
     assert report.steps >= rounds * 7
     assert report.calls > rounds * 11
-    assert not report.is_open
+    assert (report.is_open, report.effects) == (False, ())
     assert report.state["notes"] == result["notes"]
     assert [each["content"] for each in report.state["messages"]] == [each.content for each in result["messages"]]
     assert plain(result["messages"]) == report.state["messages"]
@@ -110,6 +110,16 @@ def test_the_first_divergence_is_reported(short: Store, change: str, tmp_path: P
     with pytest.raises(ConflictError, match="differs") as caught:
         report.check()
     assert caught.value.code == "replay-diverged"
+
+
+def test_all_effects_are_reported_and_not_only_the_first(short: Store, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = replay.run(short, GRAPH, thread="chat", env={"CHANGE": "leaks"})
+    assert [effect.partition("opens ")[2].partition(" to ")[0] for effect in report.effects] == [
+        f"'leak-{number}.txt'" for number in range(4)
+    ]
+    assert (str(report.divergence), report.divergences) == (report.effects[0], 4)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.nightly  # by day, the guide does

@@ -13,6 +13,7 @@ import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
@@ -29,6 +30,7 @@ from holdfast.interfaces.web.page_renderer import rich_text, static_version
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import SECONDS, Answer, ServedStore
 from tests.interfaces.web.kit import HOSTILE, ODD_VIEWS, VIEWS, fill_agents, find_call
+from tests.security.sensitive.samples import github_token
 
 
 def signed_in(served: ServedStore) -> dict[str, str]:
@@ -505,6 +507,26 @@ def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
             assert "<pre><code>" in answer.text, "it says what to do"
         for path in ("audit", "verify?level=hashes", "metrics/plots"):
             assert get(served, f"/{path}").status == 200, path
+
+
+def test_the_overview_shows_where_credentials_are_and_what_to_do(tmp_path: Path) -> None:
+    key = github_token(Random("overview"))
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.as_identity("user:alice").thread("mine").put({"text": "hello"})
+        token = store.access.issue_token("user:alice").secret
+        with ServedStore(store, page_routes) as served:
+            assert "Credentials" not in get(served, "/").text
+            store.as_identity("user:alice").thread("mine").put({"text": f"use {key}"})
+            shown = get(served, "/").text
+            assert "github-token at text of thread:mine" in shown
+            for line in ("HOLDFAST_SENSITIVE=redact", "holdfast sensitive redact"):
+                assert f"<code>{line}</code>" in shown
+            assert key not in shown
+            cookie = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(token)}"}
+            own = served.request("GET", "/", token=None, headers=cookie)
+            assert (own.status, "mine" in own.text, "Credentials" in own.text) == (200, True, False)
+            store.sensitive.redact()
+            assert "Credentials" not in get(served, "/").text
 
 
 def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:

@@ -83,8 +83,11 @@ def test_the_usual_data(kind: str, tmp_path: Path) -> None:
         plant_few(store)
         before = few_states(store, "u-2")
         assert len(found_in(opened_rows(store))["u-1"]) == 4
+        plan = store.erasure.erase("u-1", dry_run=True)
+        assert (plan.steps, plan.keys) == (4, 0)  # and one of another person, with a state that has some of it
         report = store.erasure.erase("u-1")
         assert (report.erased, report.rewritten) == ({"scopes": 1, "threads": 2}, {"threads": 1})
+        assert (report.steps, report.keys) == (5, 0)
         assert found_in(opened_rows(store))["u-1"] == set()
         assert few_states(store, "u-2") == before
         assert store.maintenance.verify(level="decode").findings == []

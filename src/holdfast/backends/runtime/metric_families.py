@@ -84,6 +84,7 @@ _ALL = (
     Family("job_failures", "gauge", "Failed runs of a job in a row.", ("job", "type")),
     Family("job_overdue_seconds", "gauge", "How long a job is overdue.", ("job", "type")),
     Family("job_last_success_timestamp_seconds", "gauge", "When a job last succeeded.", ("job", "type")),
+    Family("credentials_found", "gauge", "Places where credentials are stored in clear, at most 100."),
     Family("replication_lag_seconds", "gauge", "How far the copy of a mirror or write-behind store is behind."),
     Family("replication_lag_batches", "gauge", "How many batches it lacks."),
     Family("replication_lag_bytes", "gauge", "How many bytes it lacks."),

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 
 def process_identity() -> str:
     """Return what tells this process from all others, on any machine; empty where the system does not say."""
+    return _identity(os.getpid())
+
+
+@lru_cache(1)
+def _identity(pid: int) -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()} {os.getpid()} {_started(os.getpid())}"
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()} {pid} {_started(pid)}"
     except OSError:
         return ""
 

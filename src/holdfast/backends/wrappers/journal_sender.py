@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
-from holdfast.backends.interface import Backend, Change, Delete, Expect, Put, Row, Scan, Suspension
+from holdfast.backends.interface import Backend, Change, Delete, Expect, Get, Put, Row, Scan, Suspension
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.threads import WorkerThread
@@ -24,6 +24,7 @@ from holdfast.backends.tables import JOURNAL
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.journal import JournalEntry, MergedBatch
 from holdfast.backends.wrappers.replica_pair import (
+    PURGE,
     ReplicaCursor,
     ReplicaIdentity,
     ReplicaMismatch,
@@ -60,6 +61,8 @@ class JournalSender:
         self.fatal_error: HoldfastError | None = None
         """Why nothing will be sent any more."""
         self._cursor: ReplicaCursor | None = None
+        self.must_purge = True
+        """Whether both stores may have to be purged when the copy has caught up."""
         self._trimmed = 0
         self._stop_at: float | None = None
         self.reinit_locks()
@@ -192,6 +195,8 @@ class JournalSender:
             return True
         rows = self._rows(cursor.number)
         if not rows:
+            if self.must_purge:
+                self._purge()
             if self._stop_at is not None:
                 self.trim()
             return False
@@ -279,6 +284,20 @@ class JournalSender:
                 self._waiters = [each for each in self._waiters if each[0] > self.sent]
         for future in done:
             future.set_result(True)
+
+    def _purge(self) -> None:
+        """Purge both stores, if somebody wanted that while the copy could not be reached."""
+        self.must_purge = False
+        ((*rows,),) = run(self._local.read([Get(JOURNAL, [PURGE])]))
+        if rows:
+            try:
+                self.trim()
+                run(self._local.purge())
+                run(self._remote.purge())
+                run(self._local.apply([Delete(JOURNAL, PURGE)]))
+            except HoldfastError:
+                self.must_purge = True
+                raise
 
     def _trim_when_idle(self) -> None:
         try:

@@ -23,6 +23,8 @@ from holdfast.errors import ConfigError
 
 _IDENTITY: Key = ("", "identity", 0)
 _COPY: Key = ("", "copy", 0)
+PURGE: Key = ("", "purge", 0)
+"""The key of a row of the local store that says that both stores are to be purged when the copy has caught up."""
 
 _PAGE = 64
 _PAGE_BYTES = 4 << 20

@@ -50,7 +50,7 @@ from holdfast.backends.wrappers.journal_sender import JournalSender
 from holdfast.backends.wrappers.lazy_open import LazyBackend
 from holdfast.backends.wrappers.private_rows import read_caller_rows, translate_batch
 from holdfast.backends.wrappers.replica_healer import ReplicaHealer
-from holdfast.backends.wrappers.replica_pair import ReplicaIdentity, attach, read_identity
+from holdfast.backends.wrappers.replica_pair import PURGE, ReplicaIdentity, attach, read_identity
 from holdfast.errors import (
     ConfigError,
     DeniedError,
@@ -189,12 +189,16 @@ class ReplicatingBackend(Wrapper):
 
     async def tidy(self) -> None:
         await self.inner.tidy()
-        await self.remote.tidy()
+        if await self._wait_caught_up():
+            await self.remote.tidy()
 
     async def purge(self) -> list[str]:
-        """Purge both stores, the copy when it has got everything, and the journal of what it got."""
+        """Purge both stores, the copy when it has got everything, and the journal of what it got. If that takes too
+        long, the sender does so as soon as the copy has caught up, also if the pair is closed and opened again."""
         if not await self._wait_caught_up():
-            lag = f"the copy {self.remote.url}, which lags behind, and the journal: {self._sender.trouble}"
+            await self.inner.apply([Put(JOURNAL, Row(PURGE, (time.time_ns(),)))])
+            self._sender.must_purge = True
+            lag = f"the copy {self.remote.url} and the journal, until it has caught up: {self._sender.trouble}"
             return [*await self.inner.purge(), lag]
         await BlockingCall(self._sender.trim)
         return [*await self.inner.purge(), *await self.remote.purge()]

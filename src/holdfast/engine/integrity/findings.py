@@ -77,6 +77,7 @@ class FindingCode(StrEnum):
     ROLLED_BACK = "rolled-back"
     GONE_BRANCH = "gone-branch"
     GONE_THREAD = "gone-thread"
+    LOST_LINE = "lost-line"
     PRUNED_SINCE = "pruned-since"
     RENAMED_BRANCH = "renamed-branch"
     CHANGED_NAMES = "changed-names"

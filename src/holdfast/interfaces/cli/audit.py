@@ -116,20 +116,25 @@ def verify(session: CliContext, heads_file: str | None) -> None:
 @command("export")
 @click.argument("file", type=click.Path(dir_okay=False))
 def export(session: CliContext, file: str) -> None:
-    """Write the audit to a file that can be checked without the store: JSON, a line for each step. That of an encrypted
-    store is encrypted, too.
+    """Write the audit to a file that can be checked without the store: JSON, a line for each step.
+
+    It is signed: `holdfast erase key` prints the public key. That of an encrypted store is encrypted, too.
 
     \b
     holdfast audit export audit.jsonl
     """
     if not Path(file).absolute().parent.is_dir():
         raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
-    done = session.open().audit.export(file)
+    done = session.open_to_record().audit.export(file)
     if session.json:
         session.emit(done)
     else:
         session.note(f"Exported {plural(done.rows, 'row')} of {plural(done.steps, 'step')}. Keep the digest elsewhere:")
         session.out.line(done.digest)
+        if not done.public_key:
+            session.note(
+                "It is not signed: the store has no key, and this user may not write it or lacks cryptography."
+            )
 
 
 @command("archive")
@@ -164,19 +169,22 @@ def archive(session: CliContext, file: str, older_than: str, kinds: tuple[str, .
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--heads", "heads_file", metavar="FILE", help="Compare with heads that `holdfast heads` exported.")
 @click.option("--keys", metavar="PROVIDER", help="The master key of an encrypted store, such as environment.")
-def check(session: CliContext, file: str, heads_file: str | None, keys: str | None) -> None:
+@click.option("--public-key", metavar="HEX", help="The key that it must be signed with.")
+def check(session: CliContext, file: str, heads_file: str | None, keys: str | None, public_key: str | None) -> None:
     """Check an exported audit, without a store. That of an encrypted store needs the master key.
+
+    Without --public-key, whoever altered it may have signed it again, with a key of their own.
 
     The exit code is 5 if the file is damaged, 6 if its content is not what was written.
 
     \b
-    holdfast audit check audit.jsonl
+    holdfast audit check audit.jsonl --public-key 5f2a…
     holdfast audit check audit.jsonl --keys file:/etc/holdfast.key
     """
     from holdfast.security import check_audit
 
     try:
-        checked = check_audit(file, _heads(heads_file), keys=keys)
+        checked = check_audit(file, _heads(heads_file), keys=keys, public_key=public_key)
     except HoldfastError:  # some are errors of the system, too
         raise
     except FileNotFoundError:
@@ -188,6 +196,10 @@ def check(session: CliContext, file: str, heads_file: str | None, keys: str | No
     else:
         verified = f"{plural(checked.steps, 'step')}, {plural(checked.rows, 'row')}"
         _report(session, checked.findings, verified + f", {checked.pruned:,} pruned" * bool(checked.pruned))
+        if not checked.public_key:
+            session.note("It is not signed.")
+        elif public_key is None:
+            session.note(f"It was signed with the key {checked.public_key}: compare it with that of the store.")
     if not checked.ok:
         raise click.exceptions.Exit(FINDINGS)
 

@@ -58,7 +58,9 @@ def erase(
     assert certificate is not None  # noqa: S101 - it was no dry run
     if out is not None:
         _write(Path(out), certificate)
-    counts = ", ".join(f"{count} {kind}" for kind, count in (*report.erased.items(), *_rewritten(report)))
+    further = ("steps removed", report.steps), ("keys destroyed", report.keys)
+    every = *report.erased.items(), *_rewritten(report), *(each for each in further if each[1])
+    counts = ", ".join(f"{count} {kind}" for kind, count in every)
     session.tell(f"Erased {counts or 'nothing: there was nothing'}. Certificate {certificate.id}", _plain(certificate))
     for each in certificate.unreachable:
         session.warn(f"copies may still be in {each}")
@@ -78,6 +80,7 @@ def _show_plan(session: CliContext, report: ErasureReport) -> None:
                 "rewritten": report.rewritten,
                 "names": list(report.names),
                 "held": list(report.held),
+                "steps": report.steps,
             }
         )
     else:
@@ -149,7 +152,9 @@ def show(session: CliContext, id: str) -> None:
 
 @command("key")
 def key(session: CliContext) -> None:
-    """Print the public key that checks the certificates of this store. Publish it where others trust it.
+    """Print the public key that checks the certificates and the exported audits of this store.
+
+    Publish it where others trust it.
 
     \b
     holdfast erase key

@@ -78,9 +78,8 @@ def give(
 ) -> None:
     """Grant an identity or a group rights to a scope, or to threads. Prints the id of the grant.
 
-    Rights are read, write, delete, share, replay, export, erase, backup, restore, keys and admin; several are separated
-    by commas. In place of a scope, thread: and a pattern names threads. With --as, an identity grants rights to what is
-    its own.
+    Rights are read, write, delete, erase, keys and admin; several are separated by commas. In place of a scope, thread:
+    and a pattern names threads. With --as, an identity grants rights to what is its own.
 
     \b
     holdfast grant give agent:b read agent:a

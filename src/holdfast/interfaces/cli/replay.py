@@ -200,6 +200,9 @@ def _report(session: CliContext, found: list[ReplayReport]) -> None:
             session.out.line(f"{safe(each.thread)}: cannot be replayed exactly: {safe(each.note)}")
         else:
             session.out.line(f"{safe(each.thread)}: diverges at {safe(str(first), lines=True)}")
+            further = [effect for effect in each.effects if effect != str(first)]
+            for effect in further:
+                session.out.line(f"  also at {safe(effect)}")
     if not all(each.matches for each in found):
         raise click.exceptions.Exit(exit_codes.FINDINGS)
 

@@ -11,10 +11,11 @@ from holdfast.interfaces.cli.formatting import plural, safe
 
 @group("sensitive")
 def sensitive(session: CliContext) -> None:
-    """Find credentials and personal data in a store.
+    """Find credentials and personal data in a store, and replace them.
 
     \b
     holdfast sensitive scan
+    holdfast sensitive redact
     """
 
 
@@ -65,4 +66,38 @@ def scan(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], 
         raise click.exceptions.Exit(FINDINGS)
 
 
+@command("redact")
+@click.option(
+    "--format",
+    "formats",
+    multiple=True,
+    metavar="FORMAT",
+    help="Credentials, personal, all, or one such as email; may be repeated. By default, what the doctor reports.",
+)
+@kinds_option("Only in lines of this kind; may be repeated.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], yes: bool) -> None:
+    """Replace sensitive data in what is stored, in the latest states, and prune the checkpoints that have it.
+
+    `holdfast sensitive scan --history` shows where it is. The states of those checkpoints cannot be read any more.
+    Backups and other copies stay as they are.
+
+    \b
+    holdfast sensitive redact
+    holdfast sensitive redact --format github-token --yes
+    """
+    store = session.open(write=True)
+    session.confirm("Replace sensitive data, and prune all checkpoints that have some?", yes=yes)
+    chosen = {} if not kinds else {"kinds": parse_kinds(kinds)}
+    with session.progress("Redacting") as bar:
+        report = store.sensitive.redact(formats=formats or None, progress=bar, **chosen)
+    session.tell(
+        f"Replaced in {plural(report.lines, 'line')}; {plural(report.checkpoints, 'checkpoint')} pruned.",
+        report._asdict(),
+    )
+    for each in report.remains:
+        session.warn(f"copies may still be in {each}")
+
+
 sensitive.add_command(scan)
+sensitive.add_command(redact)

@@ -288,6 +288,8 @@ class ReplayReportModel(Model):
     note: str
     state: Any
     is_open: bool
+    effects: list[str]
+    """Everything that the code did beside its models and tools, with where."""
 
 
 class SchemaModel(Model):
@@ -343,6 +345,7 @@ class CertificateModel(Model):
     erased: dict[str, int]
     rewritten: dict[str, int]
     keys_destroyed: int
+    steps_removed: int
     retained: list[str]
     unreachable: list[str]
     public_key: str
@@ -364,6 +367,8 @@ class ErasureReportModel(Model):
     rewritten: dict[str, int]
     names: list[str]
     held: list[str]
+    steps: int
+    keys: int
     certificate: CertificateModel | None
 
 

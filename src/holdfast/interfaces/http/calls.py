@@ -78,7 +78,7 @@ CALLS: Mapping[str, PartCalls] = {
     ),
     "jobs": _part("due get list", "add pause remove resume run"),
     "alerts": _part("list", "silence"),
-    "sensitive": _part("reveal scan"),
+    "sensitive": _part("credentials reveal scan", "redact"),
 }
 """The operations that can be called, by the part of the store that has them."""
 
@@ -89,6 +89,7 @@ _CONFIRMED = (
     *((part, operation) for part in ("access", "keys", "erasure") for operation in CALLS[part].changes),
     ("store", "grant"),
     ("store", "revoke"),
+    ("sensitive", "redact"),
 )
 """Changes that a browser must confirm."""
 

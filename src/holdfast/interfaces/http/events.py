@@ -8,6 +8,7 @@ checked who may still see it: the stream of a token that was revoked ends.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
@@ -17,6 +18,8 @@ import msgspec
 from holdfast.errors import HoldfastError, InvalidError, TransientError
 from holdfast.interfaces.http.models import StoreChangesModel
 from holdfast.interfaces.http.service import Caller, Service
+
+_log = logging.getLogger("holdfast.http")
 
 _HEARTBEAT = 20.0
 """After so many seconds without a change, a comment is sent, so that nothing on the way closes the connection."""
@@ -83,7 +86,8 @@ class EventHub:
         self._ended = ended
         self._closed = False
         self._streams: dict[Caller, set[EventStream]] = {}
-        self._tasks: dict[Caller, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self._tasks: dict[Caller, tuple[asyncio.Task[None], asyncio.Future[None]]] = {}
+        """The looks for changes of each caller, and when the first one has succeeded or failed."""
         self.count = 0
         """How many streams are open."""
 
@@ -97,10 +101,10 @@ class EventHub:
         self._streams.setdefault(key, set()).add(stream)
         try:
             if key not in self._tasks:
-                begun = asyncio.Event()
+                begun = asyncio.get_running_loop().create_future()
                 self._tasks[key] = asyncio.create_task(self._follow(key, begun)), begun
             # Only then: what changes between this look and the first of the task would be lost.
-            await self._tasks[key][1].wait()
+            await asyncio.shield(self._tasks[key][1])
             token, changes = await self._look(key, since)
             yield b"retry: 2000\n" + encode_event(token, changes)
             while (event := await stream.next()) is not None:
@@ -140,18 +144,30 @@ class EventHub:
             threads=found.threads, agents=found.agents, scopes=scopes, complete=found.complete
         )
 
-    async def _follow(self, key: Caller, begun: asyncio.Event) -> None:
-        """Look for changes from time to time, and pass them to the streams of a caller."""
+    async def _follow(self, key: Caller, begun: asyncio.Future[None]) -> None:
+        """Look for changes from time to time, and pass them to the streams of a caller. If the first look fails, so do
+        the streams that wait for it."""
         token: str | None = None
         while True:
             try:
                 await self._end_streams(key)
-                token, changes = await self._look(key, token)
-            except HoldfastError:  # the store cannot be reached now: the next look has all
+                found, changes = await self._look(key, token)
+                is_news = bool(changes.threads or changes.agents or changes.scopes or not changes.complete)
+                if is_news:  # a token may have been revoked before the look
+                    await self._end_streams(key)
+            except Exception as error:  # noqa: BLE001 - told to who waits, or else the next look has all
+                if not begun.done():
+                    begun.set_exception(error)
+                    begun.exception()  # who waits may have gone
+                    return
+                if not isinstance(error, HoldfastError):
+                    _log.exception("a look for changes failed")
                 await asyncio.sleep(self._service.options.poll)
                 continue
-            begun.set()
-            if changes.threads or changes.agents or changes.scopes or not changes.complete:
+            token = found
+            if not begun.done():
+                begun.set_result(None)
+            if is_news:
                 for stream in tuple(self._streams.get(key, ())):
                     stream.add(token, changes)
             await asyncio.sleep(self._service.options.poll)

@@ -37,6 +37,8 @@ class _LimitedStream(io.RawIOBase):
         return count
 
     def close(self) -> None:
+        if not self.closed:
+            self._socket.settimeout(self._timeout)  # for the next response on the connection
         self._file.close()
         super().close()
 

@@ -183,7 +183,7 @@ def replay_thread(
     described = (
         None if first is None else admin_models.DivergenceModel(**fields_of(admin_models.DivergenceModel, first))
     )
-    return kind(**fields_of(kind, report, divergence=described))
+    return kind(**fields_of(kind, report, divergence=described, effects=list(report.effects)))
 
 
 class _StateLists(Mapping[str, Sequence[Any]]):

@@ -34,6 +34,7 @@ from holdfast.recording import (
     current_journal,
     decode_items,
     difference,
+    effects_of,
     first_of,
     plain,
 )
@@ -209,8 +210,8 @@ class Replayer:
             self._thread.note = "only its end is there: it was pruned, or the run saved no steps (durability='exit')"
         if not self._thread.note:
             for run in self._thread.runs(since):
-                state = await self._replay_run(graph, await self._thread.load_run(run))
-                if recorder.divergences:
+                state = await self._replay_past_effects(graph, await self._thread.load_run(run))
+                if any(each.kind != "effect" for each in recorder.divergences):
                     break
         if recorder.divergences and not self._thread.attempts:
             self._thread.note = "the run was not recorded: pass the saver's recorder as a callback"
@@ -225,7 +226,20 @@ class Replayer:
             self._thread.note,
             plain(state),
             is_open,
+            effects_of(recorder.divergences),
         )
+
+    async def _replay_past_effects(self, graph: Pregel[Any, Any, Any, Any], run: list[SavedCheckpoint]) -> Any:
+        """Replay a run. An effect of the code stops it: then from the recorded end of that step on, so that all of them
+        are found, and not one for each replay."""
+        while True:
+            known = len(self.recorder.divergences)
+            state = await self._replay_run(graph, run)
+            new = self.recorder.divergences[known:]
+            left = [each for each in run if new and _step(each) >= new[-1].step]
+            if not 1 < len(left) < len(run) or any(each.kind != "effect" for each in new):
+                return state
+            run = left
 
     async def _replay_run(self, graph: Pregel[Any, Any, Any, Any], run: list[SavedCheckpoint]) -> Any:
         first, last = run[0], _step(run[-1])
@@ -236,13 +250,14 @@ class Replayer:
         await self.scratch.aput(config, seed, metadata, seed["channel_versions"])
         resume: Any = None
         step, failures = _step(first), 0
+        known = len(self.recorder.divergences)
         while True:
             limit: RunnableConfig = {**config, "recursion_limit": last - step + _MORE_STEPS}
             end = await self._run_once(graph, resume, limit)
             latest = await arun(self.scratch._checkpoints.get(thread_name(self._thread_id)))
             reached = step if latest is None else _step(latest)
             failures = failures + 1 if end == "failed" and reached <= step else 0
-            if end == "over" or self.recorder.divergences:
+            if end == "over" or len(self.recorder.divergences) > known:
                 break
             answers = self.recorder.next_resume()
             if answers is None and reached >= last:

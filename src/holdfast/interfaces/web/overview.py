@@ -21,6 +21,9 @@ T = TypeVar("T")
 _READ = 2000
 """How many threads are read to find those that changed last."""
 
+_LOOK_SECONDS = 0.3
+"""How long one view of the overview looks for credentials; the next one goes on."""
+
 _RECENT = 8
 _DAYS = 14
 _GROWTH_DAYS = 30
@@ -54,6 +57,7 @@ class AttentionItem(NamedTuple):
     what: str
     why: str
     command: str
+    """What to do, in one line or several."""
     address: str = ""
     """The page that has more of it."""
 
@@ -136,8 +140,11 @@ def _attention(call: Call, jobs: Sequence[models.JobModel], reads: _Reads) -> li
     found = [
         AttentionItem(f"Alert {each.rule}", each.message, f"holdfast explain {each.rule}", "/jobs")
         for each in alerts
-        if each.state == "firing"
+        if each.state == "firing" and each.rule != "credentials"  # below, with the places
     ]
+    noticed = reads.attempt("Credentials", lambda: call.owned.sensitive.credentials(seconds=_LOOK_SECONDS))
+    if noticed is not None and noticed.findings:
+        found.append(AttentionItem("Credentials", noticed.describe(), "\n".join(noticed.remedies)))
     for job in jobs:
         if job.failures:
             last = job.runs[0].message if job.runs else ""

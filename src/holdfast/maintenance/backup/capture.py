@@ -50,7 +50,7 @@ LARGE = (STEPS, FOLDS, EVENTS, NODES, OBJECTS)
 
 BACKED_UP = (*SMALL, *LARGE)
 
-_LOCAL = frozenset((LEASE, "ledger", "orphan"))
+_LOCAL = frozenset((LEASE, "ledger", "orphan", "credentials"))
 """Kinds of refs about work in progress, or derived ones."""
 
 AT_ONCE = 200

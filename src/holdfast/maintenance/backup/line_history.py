@@ -69,16 +69,18 @@ class HistoryEvent(NamedTuple):
         """Whether the line came or went with it."""
         return not self.record.had if isinstance(self.record, ArrivalRecord) else self.record.is_whole
 
-    def concerns(self, place: Place, time: int) -> bool:
-        """Return whether a step of this time was among it. Later steps may have the same place."""
+    def effect(self, place: Place, time: int) -> Change | None:
+        """Return what it did to a step of this time. Later steps may have the same place."""
         if time > self.time:
-            return False
+            return None
         if isinstance(self.record, ArrivalRecord):
             had, has = (dict(each).get(place[0], 0) for each in (self.record.had, self.record.has))
-            return had <= place[1] < has
+            # The line that came is all there was, whether or not there is a record of the deletion before it.
+            return "arrive" if had <= place[1] < has else "delete" if self.is_whole else None
         if self.is_whole or (self.change == "delete" and place[0] in {each[0] for each in self.record.branches}):
-            return True
-        return any(branch == place[0] and first <= place[1] <= last for branch, first, last in self.record.steps)
+            return self.change
+        steps = self.record.steps
+        return self.change if any(each[0] == place[0] and each[1] <= place[1] <= each[2] for each in steps) else None
 
 
 class _Chosen(NamedTuple):
@@ -90,19 +92,28 @@ class LineHistory:
     """A line of one origin, as several backups have it, the oldest first."""
 
     def __init__(
-        self, line: Line, sources: Sequence[LineRows], events: Iterable[HistoryEvent], *, has_first: bool
+        self,
+        line: Line,
+        sources: Sequence[LineRows],
+        times: Sequence[int],
+        events: Iterable[HistoryEvent],
+        *,
+        has_first: bool,
     ) -> None:
-        """`has_first` says whether the first of the sources was made before the moments that are asked for."""
+        """`times` are those of the backups; `has_first` says whether the first of them was made before the moments that
+        are asked for."""
         self._line = line
         self._sources = sources
+        self._next_time = next(iter(times[has_first:]), None)
         self._first = sources[0] if has_first else LineRows()
         self._later = sources[1:] if has_first else sources
         created = _info(sources[0].row).created
         known = list(events)
         self._events = sorted((each for each in known if each.record.created == created), key=lambda each: each.time)
         self._created = created
-        self._replaced = min((each.record.created for each in known if each.record.created > created), default=None)
-        """When the next line of the name was created, if one is known of: this one was gone, recorded or not."""
+        others = {each.record.created for each in known if each.record.created != created}
+        self._others = [time for each in others for time in _appearances(known, each)]
+        """When there was another line of the name: by then, this one was gone, recorded or not."""
         self._steps = [_steps_of(line, source) for source in sources]
         self._in_first = {place: each.step.hash for place, each in self._steps[0].items()} if has_first else {}
 
@@ -110,7 +121,9 @@ class LineHistory:
 
     def exists(self, time: int) -> bool:
         """Return whether the store had the line at a time."""
-        if self._replaced is not None and self._replaced <= time:
+        own = (each for each in _appearances(self._events, self._created) if each <= time)
+        since = max(own, default=self._created)
+        if any(since < each <= time for each in self._others):
             return False
         return existed(self._events, self._created, time, is_first=bool(self._first.tables))
 
@@ -121,34 +134,46 @@ class LineHistory:
     def known_until(self, time: int) -> int:
         """Return the last time up to this one at which the state of every branch is known."""
         while lost := self._lost_ends(time):
-            time = min(lost) - 1
+            came = [each.time for each in self._events if each.change == "arrive" and min(lost) <= each.time <= time]
+            time = max((min(lost), *came)) - 1
         return time
 
     def _status(self, step: StepRef, time: int) -> str:
         """Return whether the store had a step at a time: it is `there`, `pruned`, `deleted`, or `later`."""
-        events = (each for each in self._events if each.concerns(step[:2], step.time))
-        return _is_there(events, time, self._in_first.get(step[:2]) == step.hash, step.time)
+        is_first = self._in_first.get(step[:2]) == step.hash
+        return _is_there(_effects(self._events, step[:2], step.time), time, is_first, step.time)
+
+    def _went_with_line(self, step: StepRef, time: int) -> bool:
+        """Return whether the last event about a step up to a time took all of the line."""
+        events = [each for each in self._events if each.time <= time and each.effect(step[:2], step.time)]
+        return bool(events) and events[-1].is_whole
 
     def _lost_ends(self, time: int) -> list[int]:
         """Return the times of the steps that branches ended with at a time, and that no backup has."""
         chosen = self._union(time)
-        steps = {place: each.step.time for place, each in chosen.items() if self._status(each.step, time) == "there"}
+        times, lost = dict[Place, int](), set[Place]()
+        for place, each in chosen.items():
+            if self._status(each.step, time) == "there":
+                times[place] = each.step.time
+                if each.step.pruned and place not in self._in_first:
+                    lost.add(place)
         for event in self._events:
             for end in event.record.ends if isinstance(event.record, RemovalRecord) else ():
                 for seq, since in enumerate(end.times, end.length - len(end.times)):
-                    events = (each for each in self._events if each.concerns((end.branch, seq), since))
-                    if (end.branch, seq) not in chosen and _is_there(events, time, False, since) == "there":
-                        steps[end.branch, seq] = since
-        ends = dict(sorted(steps))
-        lost = [steps[place] for place in ends.items() if self._is_lost(place, chosen)]
-        for branch in self._branches(time):  # one without steps of its own ends where it starts
-            start = (branch.base_branch, branch.base_length - 1)
-            if branch.branch not in ends and start in steps and self._is_lost(start, chosen):
-                lost.append(branch.created)
-        return [each for each in lost if each <= time]
-
-    def _is_lost(self, place: Place, chosen: Mapping[Place, _Chosen]) -> bool:
-        return place not in self._in_first and (place not in chosen or chosen[place].step.pruned)
+                    place = (end.branch, seq)
+                    is_known = place in chosen and chosen[place].step.time == since
+                    effects = _effects(self._events, place, since)
+                    if not is_known and _is_there(effects, time, False, since) == "there":
+                        times[place] = since
+                        lost.add(place)
+        ends = dict(sorted(times))
+        found = [times[place] for place in ends.items() if place in lost]
+        found += (
+            branch.created  # one without steps of its own ends where it starts
+            for branch in self._branches(time)
+            if branch.branch not in ends and (branch.base_branch, branch.base_length - 1) in lost
+        )
+        return [each for each in found if each <= time]
 
     def _union(self, time: int) -> dict[Place, _Chosen]:
         """Return the steps and stubs that a line had by a time, and those that were removed before."""
@@ -159,7 +184,7 @@ class LineHistory:
         return {
             place: each
             for place, each in sorted(chosen.items())
-            if place in self._in_first or self._status(each.step, time) != "later"
+            if self._in_first.get(place) == each.step.hash or self._status(each.step, time) != "later"
         }
 
     def _add_branch(self, branch: int, steps: Mapping[Place, _Chosen], chosen: dict[Place, _Chosen], time: int) -> None:
@@ -185,16 +210,16 @@ class LineHistory:
     async def at(self, time: int, codec: Codec) -> LineRows:
         """Return the line at a time at which its steps are known."""
         chosen = self._union(time)
-        dropped = {
-            place
-            for place, each in chosen.items()
-            if not each.step.pruned and self._status(each.step, time) == "deleted"
-        }
         branches = self._branches(time)
         created = {each.branch: each.created for each in branches}
-        for place in [each for each in dropped if chosen[each].step.time < created.get(each[0], 0)]:
-            del chosen[place]  # of a branch before it that had the same number
-            dropped.discard(place)
+        dropped = set[Place]()
+        for place, each in list(chosen.items()):
+            if self._status(each.step, time) != "deleted":
+                continue
+            if each.step.time < created.get(place[0], 0) or self._went_with_line(each.step, time):
+                del chosen[place]  # of a branch before it that had the same number, or of the line before it came back
+            elif not each.step.pruned:
+                dropped.add(place)
         starts = {(each.base_branch, each.base_length - 1) for each in branches}
         stored = {place[0] for place, each in chosen.items() if not each.step.pruned}
         for place, each in sorted(chosen.items(), reverse=True):
@@ -252,25 +277,38 @@ class LineHistory:
 
     def _branches(self, time: int) -> list[Branch]:
         """Return the branches that the line had at a time, by the names that they had then."""
-        first, later = self._branch_rows([self._first]), self._branch_rows(self._later)
-        known = {} if self._is_deleted_after(time) else first | later
-        for event in reversed(self._events):
+        first, later = self._branch_rows([self._base(time)]), self._branch_rows(self._later[:1])
+        (events, is_deleted), recorded = self._events_until_known(time), dict[tuple[int, int], Branch]()
+        known = {} if is_deleted else first | later
+        for event in reversed(events):
             for branch in [Branch(*each) for each in getattr(event.record, "branches", ())]:
                 key = (branch.branch, branch.created)
                 if event.time > time:
-                    known[key] = branch  # the first record after the time has what it was then
+                    recorded[key] = branch  # the first record after the time has what it was then
                 elif event.change == "delete" and key not in later:
                     known.pop(key, None)
+        known |= recorded
         found = [branch for key, branch in sorted(known.items()) if key in first or branch.created <= time]
-        arrived = [each.record for each in self._events if each.change == "arrive" and each.time > time]
-        if arrived and not self._is_deleted_after(time):  # to the line as it was
+        arrived = [each.record for each in events if each.change == "arrive" and each.time > time]
+        if arrived and not is_deleted:  # to the line as it was
             had = dict(arrived[0].had) if isinstance(arrived[0], ArrivalRecord) else {}
             found = [branch for branch in found if branch.branch in had]
         return list({each.branch: each for each in found}.values())
 
-    def _is_deleted_after(self, time: int) -> bool:
-        """Return whether the line was deleted after a time. What it had until then is all on record."""
-        return any(each.is_whole and each.change == "delete" and each.time > time for each in self._events)
+    def _base(self, time: int) -> LineRows:
+        """Return what the line was before its events up to a time; empty, if all of it has come anew since."""
+        has_come = any(each.is_whole and each.change == "arrive" and each.time <= time for each in self._events)
+        return LineRows() if has_come else self._first
+
+    def _events_until_known(self, time: int) -> tuple[Sequence[HistoryEvent], bool]:
+        """Return the events up to the next time at which all is known of the line, and whether that is its deletion,
+        whose record says what it had. Otherwise a backup has it."""
+        for number, event in enumerate(self._events):
+            if self._next_time is not None and event.time > self._next_time:
+                return self._events[:number], False
+            if event.is_whole and event.change == "delete" and event.time > time:
+                return self._events[: number + 1], True
+        return self._events, False
 
     def _starts(self, branch: Branch, chosen: Mapping[Place, _Chosen]) -> bool:
         """Return whether a branch has steps, or can be continued."""
@@ -285,10 +323,11 @@ class LineHistory:
 
     def _refs(self, time: int, ids: set[str]) -> tuple[dict[Key, tuple[Scalar, ...]], bool]:
         """Return the references that the line had at a time, and whether they are known."""
-        first, is_exact = _table(self._first, REFS), True
-        last = _table(self._later[-1], REFS) if self._later else {}
+        first, is_exact = _table(self._base(time), REFS), True
+        last = _table(self._later[0], REFS) if self._later else {}
         records: dict[Key, list[tuple[HistoryEvent, tuple[Scalar, ...]]]] = {}
-        for event in self._events:
+        events, is_deleted = self._events_until_known(time)
+        for event in events:
             for kind, name, step, *columns in getattr(event.record, "refs", ()):
                 records.setdefault((kind, name, step), []).append((event, tuple(columns)))
         known = {key: row.columns for source in self._sources for key, row in _table(source, REFS).items()}
@@ -300,7 +339,7 @@ class LineHistory:
                 columns = own if self._later else before
             elif later := [columns for event, columns in records.get(key, ()) if event.time > time]:
                 columns = later[0] if later[0] == before or int(later[0][1]) <= time else None
-            elif self._is_deleted_after(time):
+            elif is_deleted:
                 columns = None
             elif own is not None and (own == before or int(own[1]) <= time):
                 columns = own
@@ -351,21 +390,34 @@ class LineHistory:
 
 def existed(events: Iterable[HistoryEvent], created: int, time: int, *, is_first: bool = False) -> bool:
     """Return whether a line that was created at a time existed at another."""
-    own = [each for each in events if each.is_whole and each.record.created == created]
-    return _is_there(sorted(own, key=lambda each: each.time), time, is_first, created) == "there"
+    own = sorted((each.time, each.change) for each in events if each.is_whole and each.record.created == created)
+    return _is_there(own, time, is_first, created) == "there"
 
 
-def _is_there(events: Iterable[HistoryEvent], time: int, is_first: bool, since: int) -> str:
-    """Return whether something is `there` at a time, `pruned`, `deleted` or only `later`, given the events about it in
+def _effects(events: Iterable[HistoryEvent], place: Place, time: int) -> list[tuple[int, Change]]:
+    effects = ((each.time, each.effect(place, time)) for each in events)
+    return [(when, effect) for when, effect in effects if effect is not None]
+
+
+def _appearances(events: Iterable[HistoryEvent], created: int) -> list[int]:
+    """Return the times at which a line that was created at one of them came to be in the store, as far as is known."""
+    own = sorted(
+        (each for each in events if each.is_whole and each.record.created == created), key=lambda each: each.time
+    )
+    arrived = [each.time for each in own if each.change == "arrive"]
+    return arrived if own and own[0].change == "arrive" else [created, *arrived]
+
+
+def _is_there(effects: Sequence[tuple[int, Change]], time: int, is_first: bool, since: int) -> str:
+    """Return whether something is `there` at a time, `pruned`, `deleted` or only `later`, given what happened to it in
     order, whether the backup before the time has it, and since when it is."""
-    found = list(events)
-    if any(event.change == "erase" for event in found):
+    if any(change == "erase" for _, change in effects):
         return "deleted"
-    if before := [event.change for event in found if event.time <= time]:
+    if before := [change for when, change in effects if when <= time]:
         return {"arrive": "there", "prune": "pruned", "delete": "deleted"}[before[-1]]
     if is_first:
         return "there"
-    came_later = bool(found) and found[0].change == "arrive"
+    came_later = bool(effects) and effects[0][1] == "arrive"
     return "there" if since <= time and not came_later else "later"
 
 

@@ -132,6 +132,14 @@ def _not_covered(repository: Repository, time: int, last: Backup | None) -> NotF
     return NotFoundError(what, where=repository.where, hint=hint, code="not-covered")
 
 
+class _Version(NamedTuple):
+    """A line in a backup, and when that was made."""
+
+    entry: LineEntry
+    time: int
+    rows: LineRows
+
+
 class _MomentFinder:
     """Finds what the lines of a store were at a time between two backups."""
 
@@ -197,25 +205,12 @@ class _MomentFinder:
         """Return the point. Lines that are not selected are as one of the backups has them."""
         damaged = dict[Line, str]()
         for line in sorted(self._first.keys() | self._last.keys() | self._events.keys()):
-            first, last = self._first.get(line), self._last.get(line)
-            entry = first or last
-            if entry is None:
-                self._find_unknown(line, ())
-            elif line.name in NEVER_SET_BACK:
-                self.entries[line] = last or entry
-            elif not entry.columns or (first == last and line not in self._events):
-                self.entries[line] = entry
-            elif not selects(entry):
-                self.entries |= {} if first is None else {line: first}
-            elif self._keys is not None and self._keys.is_erased(last or entry):
-                self.entries[line] = entry
-            else:
-                try:
-                    await self._find_line(line, first, last)
-                except CorruptError as error:
-                    if not skip_damaged:
-                        raise
-                    damaged[line] = str(error)
+            try:
+                await self._find_line(line, selects)
+            except CorruptError as error:
+                if not skip_damaged:
+                    raise
+                damaged[line] = str(error)
         sources = [each for each in (self._before, self._after) if each is not None]
         name = f"{self._after.id}-{to_datetime(self._time):%Y%m%dT%H%M%S.%f}"
         point = await _point(self._repository, name, self._time, sources, self.entries, self.cuts, self._like)
@@ -223,57 +218,77 @@ class _MomentFinder:
         arrivals = [line for line, events in self._events.items() if any(each.change == "arrive" for each in events)]
         return point._replace(then=then, damaged=damaged, inexact=self.inexact, arrivals=frozenset(arrivals))
 
-    async def _find_line(self, line: Line, first: LineEntry | None, last: LineEntry | None) -> None:
-        """Find what a line was, which may be another line of its name in each of the backups."""
-        entries = [each for each in (first, last) if each is not None]
-        rows = [await self._load(each) for each in entries]
-        if len(rows) == 2 and _origin(rows[0]) == _origin(rows[1]):
-            await self._find_origin(line, entries, rows, has_first=True)
-            return
-        for entry, own in reversed(list(zip(entries, rows, strict=True))):
-            if await self._find_origin(line, [entry], [own], has_first=entry is first):
-                return
-        self._find_unknown(line, {_origin(each)[0] for each in rows})
+    async def _find_line(self, line: Line, selects: Callable[[LineEntry], bool]) -> None:
+        first, last = self._first.get(line), self._last.get(line)
+        entry = first or last
+        if entry is None:
+            await self._find_unknown(line, ())
+        elif line.name in NEVER_SET_BACK:
+            self.entries[line] = last or entry
+        elif not entry.columns or (first == last and line not in self._events):
+            self.entries[line] = entry
+        elif not selects(entry):
+            self.entries |= {} if first is None else {line: first}
+        elif self._keys is not None and self._keys.is_erased(last or entry):
+            self.entries[line] = entry
+        else:
+            await self._find_changed(line, first, last)
 
-    def _find_unknown(self, line: Line, known: Collection[int]) -> None:
-        """Find out whether there was another line of a name, given when those were created that a backup has."""
+    async def _find_changed(self, line: Line, first: LineEntry | None, last: LineEntry | None) -> None:
+        """Find what a line was, which may be another line of its name in each of the backups."""
+        pairs = ((self._before, first), (self._after, last))
+        known = [await self._version(backup, entry) for backup, entry in pairs if backup and entry]
+        is_one = len(known) == 2 and _origin(known[0]) == _origin(known[1])
+        for versions in [known] if is_one else [[each] for each in reversed(known)]:
+            if await self._find_origin(line, versions, has_first=versions[0].entry is first):
+                return
+        await self._find_unknown(line, {_origin(each)[0] for each in known})
+
+    async def _version(self, backup: Backup, entry: LineEntry) -> _Version:
+        return _Version(entry, backup.manifest.until, await self._load(entry))
+
+    async def _find_unknown(self, line: Line, known: Collection[int]) -> None:
+        """Find out whether there was another line of a name, given when those were created that the two backups have.
+        One that came back has it."""
         if line_kind(line.name) not in _SET_BACK:
             return
         events = self._events.get(line, ())
         for created in {each.record.created for each in events if each.is_whole}.difference(known):
             is_erased = any(each.change == "erase" for each in events if each.record.created == created)
-            if existed(events, created, self._time) and not is_erased:
-                self.inexact[line] = created - 1
+            if not existed(events, created, self._time) or is_erased:
+                continue
+            async for version in self._later_versions(line):
+                if _origin(version)[0] == created and await self._find_origin(line, [version], has_first=False):
+                    return
+            self.inexact[line] = created - 1
 
-    async def _find_origin(
-        self, line: Line, entries: list[LineEntry], rows: list[LineRows], *, has_first: bool
-    ) -> bool:
+    async def _find_origin(self, line: Line, known: list[_Version], *, has_first: bool) -> bool:
         """Find what a line was, given what backups have of it. Returns False if it did not exist."""
         events = self._events.get(line, ())
-        history = LineHistory(line, rows, events, has_first=has_first)
+        history = _history(line, events, has_first, known)
         if not history.exists(self._time):
             return False
         until = history.known_until(self._time)
-        async for entry in self._later_entries(line) if until < self._time else _nothing():
-            own = await self._load(entry)
-            if entry not in entries and _origin(own) == _origin(rows[0]):
-                entries, rows = [*entries, entry], [*rows, own]
-                history = LineHistory(line, rows, events, has_first=has_first)
+        async for version in self._later_versions(line) if until < self._time else _nothing():
+            if version.entry not in [each.entry for each in known] and _origin(version) == _origin(known[0]):
+                known = [*known, version]
+                history = _history(line, events, has_first, known)
                 if (until := history.known_until(self._time)) == self._time:
                     break
         oldest = self._before.manifest.time if has_first and self._before is not None else -1
         if until < self._time or not history.knows_refs(until):
             self.inexact[line] = max(until, oldest)
-        if len(entries) == 1 and has_first and not history.was_deleted() and line_kind(line.name) in _SET_BACK:
+        if len(known) == 1 and has_first and not history.was_deleted() and line_kind(line.name) in _SET_BACK:
             self.inexact[line] = oldest
         if until < oldest:
-            self.entries[line] = entries[0]
+            self.entries[line] = known[0].entry
         elif history.exists(until):
-            make = partial(_make, line, events, until, self._like.context.codec, has_first)
-            self.entries[line], self.cuts[line] = entries[-1], Cut(entries, make)
+            times = [each.time for each in known]
+            make = partial(_make, line, events, until, self._like.context.codec, has_first, times)
+            self.entries[line], self.cuts[line] = known[-1].entry, Cut([each.entry for each in known], make)
         return True
 
-    async def _later_entries(self, line: Line) -> AsyncIterator[LineEntry]:
+    async def _later_versions(self, line: Line) -> AsyncIterator[_Version]:
         """Yield what the backups after these two have of a line."""
         store = self._after.manifest.store
         if not self._more:
@@ -285,23 +300,34 @@ class _MomentFinder:
         for backup in self._more:
             entry = (await self._entries_of(backup)).get(line)
             if entry is not None and entry.columns:
-                yield entry
+                yield await self._version(backup, entry)
 
 
-async def _nothing() -> AsyncIterator[LineEntry]:
+async def _nothing() -> AsyncIterator[_Version]:
     for _ in ():
         yield _
 
 
+def _history(line: Line, events: Sequence[HistoryEvent], has_first: bool, known: Sequence[_Version]) -> LineHistory:
+    rows, times = [each.rows for each in known], [each.time for each in known]
+    return LineHistory(line, rows, times, events, has_first=has_first)
+
+
 async def _make(
-    line: Line, events: Sequence[HistoryEvent], time: int, codec: Codec, has_first: bool, sources: Sequence[LineRows]
+    line: Line,
+    events: Sequence[HistoryEvent],
+    time: int,
+    codec: Codec,
+    has_first: bool,
+    times: Sequence[int],
+    sources: Sequence[LineRows],
 ) -> LineRows:
-    return await LineHistory(line, sources, events, has_first=has_first).at(time, codec)
+    return await LineHistory(line, sources, times, events, has_first=has_first).at(time, codec)
 
 
-def _origin(rows: LineRows) -> tuple[int, bytes]:
+def _origin(version: _Version) -> tuple[int, bytes]:
     """Return what tells a line from others of its name: when it was created, and its salt."""
-    info = info_of(CHECKSUMS.decode(LINES, rows.row))
+    info = info_of(CHECKSUMS.decode(LINES, version.rows.row))
     return info.created, info.salt
 
 

@@ -31,6 +31,8 @@ _MINUTE, _HOUR = 60 * 10**9, 3600 * 10**9
 _DRILL_AGE = 31 * 24 * _HOUR
 _BACKUP_AGE = 7 * 86400 * 10**9
 """After how many nanoseconds a backup is old."""
+_LOOK_SECONDS = 5.0
+"""How long credentials are looked for."""
 _MANY = 1000
 _LIST = 5
 
@@ -53,6 +55,7 @@ async def checks(store: StoreHandle, *, full: bool = False) -> list[CheckResult]
         ("backup-last", last_backup(store)),
         ("backup-drill", backup_drills(store)),
         ("backup-size", backup_sizes(store)),
+        ("credentials", credentials(store, full)),
     ):
         found += await _run(code, check)
     return found
@@ -318,6 +321,21 @@ async def backup_sizes(store: StoreHandle) -> list[CheckResult]:
         elif size.limit:
             found.append(ok("backup-size", text))
     return found
+
+
+async def credentials(store: StoreHandle, full: bool) -> list[CheckResult]:
+    """Report where credentials are stored in clear."""
+    from holdfast.security.sensitive.credential_check import look
+
+    found = await look(store.engine, store.tenant, None if full else _LOOK_SECONDS)
+    if found.findings:
+        protect, redact = found.remedies
+        remedy = f"Protect what is saved from now on: {protect}. Replace what is stored: {redact}. Issue new ones"
+        return [warning("credentials", found.describe(_LIST), remedy)]
+    if not found.complete:
+        remedy = "Run `holdfast doctor --full`, or `holdfast jobs work`, which looks for them in the background"
+        return [note("credentials", "none found so far: not all that is stored was searched", remedy)]
+    return [ok("credentials", "none found in what is stored")]
 
 
 def sqlite_settings(path: Path) -> list[CheckResult]:

@@ -32,6 +32,7 @@ from holdfast.maintenance.erasure.removal import (
     ERASURE,
     HISTORIES,
     KEYS,
+    count_steps,
     delete_artifact,
     delete_lines,
     delete_session,
@@ -73,6 +74,10 @@ class ErasureReport:
     """Of a dry run, what would be deleted or rewritten: `delete thread chat-1`, `rewrite thread group`."""
     held: tuple[str, ...] = ()
     """Of a dry run, what a legal hold protects: as long as there is one, nothing is erased."""
+    steps: int = 0
+    """How many steps were removed, with what was deleted or from lines that others share; of a dry run, at least."""
+    keys: int = 0
+    """How many keys were destroyed; 0 for a dry run."""
     certificate: Certificate | None = None
 
 
@@ -84,7 +89,7 @@ def new_erasure_id() -> str:
 async def find_signer(engine: Engine, tenant: str) -> Ed25519PrivateKey:
     """Return the key that signs certificates. `ConfigError` if the extra for it is not installed."""
     try:
-        from holdfast.security.erasure.signing_key import signing_key
+        from holdfast.security.audit.signing_key import signing_key
     except ImportError as missing:
         raise ConfigError(
             "certificates need cryptography, which is not installed",
@@ -96,7 +101,10 @@ async def find_signer(engine: Engine, tenant: str) -> Ed25519PrivateKey:
 
 def report_of(subject: str, certificate: Certificate) -> ErasureReport:
     """Return the report of an erasure that is done."""
-    return ErasureReport(subject, False, certificate.erased, certificate.rewritten, certificate=certificate)
+    steps, keys = certificate.steps_removed, certificate.keys_destroyed
+    return ErasureReport(
+        subject, False, certificate.erased, certificate.rewritten, steps=steps, keys=keys, certificate=certificate
+    )
 
 
 class Eraser:
@@ -139,7 +147,12 @@ class Eraser:
         whole = [*map(_describe, found.lines), *(f"artifact {id}" for id in found.artifacts)]
         whole += [f"session {id}" for id in found.sessions]
         names = [*(f"delete {each}" for each in whole), *(f"rewrite {_describe(line)}" for line in found.steps)]
-        return ErasureReport(self._subject, True, _sorted(erased), _sorted(rewritten), tuple(names), tuple(held))
+        steps = sum(map(len, found.steps.values())) + sum(
+            [await count_steps(self._engine, each) for each in found.lines]
+        )
+        return ErasureReport(
+            self._subject, True, _sorted(erased), _sorted(rewritten), tuple(names), tuple(held), steps=steps
+        )
 
     # Erasing ------------------------------------------------------------------------------------------------------
 
@@ -265,6 +278,9 @@ class Eraser:
         erased = Counter({_COUNTED[kind]: count for kind, count in parts.erased.items()})
         erased["details of audit records"] = await ledger.count_replaced(name)
         rewritten = Counter({_COUNTED[kind]: count for kind, count in parts.rewritten.items()})
+        from holdfast.security.sensitive.credential_check import forget_erased  # slow to import
+
+        await forget_erased(engine, tenant)
         self._report(0, 0, "purge")
         remains = [*await engine.context.backend.purge(), *await self._archives()]
         self._report(0, 0, "certificate")
@@ -280,6 +296,7 @@ class Eraser:
             _sorted(erased),
             _sorted(rewritten),
             keys,
+            parts.steps,
             retained=(*_RETAINED, *await self._rights()),
             unreachable=tuple(remains),
         ).sign(signer)

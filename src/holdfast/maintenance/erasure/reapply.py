@@ -81,6 +81,9 @@ async def apply_ledger(
         for each in subjects:
             has_rows |= await delete_calls(own, tenant, each.is_about) > 0
     if has_rows or not report.is_empty:
+        from holdfast.security.sensitive.credential_check import forget_erased  # slow to import
+
+        await forget_erased(own, tenant)
         await own.context.backend.purge()
     return report
 

@@ -64,6 +64,8 @@ class ErasedPart(NamedTuple):
     """Other names by which records refer to it."""
     keys: Sequence[str]
     """The ids of keys that were destroyed."""
+    dropped: int
+    """How many steps were removed."""
 
 
 async def delete_lines(engine: Engine, lines: Sequence[Line], erasure: str, key: bytes) -> None:
@@ -73,7 +75,8 @@ async def delete_lines(engine: Engine, lines: Sequence[Line], erasure: str, key:
     for line in lines:
         tip = await engine.lines.load_tip(line)
         salt = b"" if tip is None else tip.info.salt
-        detail = {ERASURE: erasure, "kind": line_kind(line.name), "line": digest_line(key, salt) if salt else b""}
+        digest, dropped = digest_line(key, salt) if salt else b"", await count_steps(engine, line)
+        detail = {ERASURE: erasure, "kind": line_kind(line.name), "line": digest, "dropped": dropped}
         if is_thread(line.name):
             await engine.lines.delete(line, apply=_with_keys(engine, line, recorded(engine, line, ERASE, detail)))
         else:
@@ -82,6 +85,12 @@ async def delete_lines(engine: Engine, lines: Sequence[Line], erasure: str, key:
             if timers:
                 await engine.context.backend.apply(timers)
             engine.context.cache.drop_all(line)
+
+
+async def count_steps(engine: Engine, line: Line) -> int:
+    """Return how many steps a line has, without those that were pruned."""
+    rows = scan_rows(engine.context.backend, STEPS, tuple(line), bodies=False)
+    return sum([not StepRef.of(row).pruned async for row in rows])
 
 
 def _with_keys(engine: Engine, line: Line, apply: Apply) -> Apply:
@@ -152,6 +161,8 @@ class ErasedParts:
     """The names of all that was erased, and from when on."""
     keys: set[str] = field(default_factory=set)
     """The ids of keys that were destroyed."""
+    steps: int = 0
+    """How many steps were removed, with their lines or from lines that others share."""
 
     def add(self, part: ErasedPart) -> None:
         """Add a record."""
@@ -159,6 +170,7 @@ class ErasedParts:
         self.places.update(dict.fromkeys(part.places, 0))
         if part.line:
             self.lines.add(part.line)
+        self.steps += 0 if part.kind == HISTORIES else part.dropped
         if part.kind.startswith(REWRITTEN):
             self.rewritten[part.kind.removeprefix(REWRITTEN)] += 1
             # A message of a topic has nothing of another one, and says who published it.
@@ -192,7 +204,12 @@ async def erased_parts(engine: Engine, tenant: str, erasure: str, since: int) ->
             detail: Mapping[str, Any] = engine.context.codec.unpack(open_body(row, engine.context.max_bytes))
             if detail.get(ERASURE) == erasure:
                 name = _line_name(str(target).removesuffix(BETWEEN))
-                more = detail.get("since", 0), detail.get("places", ()), detail.get("keys", ())
+                more = (
+                    detail.get("since", 0),
+                    detail.get("places", ()),
+                    detail.get("keys", ()),
+                    detail.get("dropped", 0),
+                )
                 yield ErasedPart(detail["kind"], name, detail.get("line", b""), *more)
         if len(rows) < _PAGE:
             return

@@ -17,6 +17,7 @@ from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidErr
 from holdfast.maintenance.jobs.alert_job import ALERT_JOB
 from holdfast.maintenance.jobs.archive_job import ARCHIVE_HOOKS_JOB, ARCHIVE_JOB
 from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
+from holdfast.maintenance.jobs.credentials_job import CREDENTIALS_JOB
 from holdfast.maintenance.jobs.erasure_jobs import ERASURE_JOBS
 from holdfast.maintenance.jobs.heads_job import HEADS_JOB
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
@@ -396,6 +397,7 @@ _ALL = (
     *BACKUP_JOBS,
     *ERASURE_JOBS,
     ALERT_JOB,
+    CREDENTIALS_JOB,
 )
 
 KINDS: Mapping[str, JobType] = {kind.name: kind for kind in _ALL}
@@ -406,7 +408,9 @@ GROUP = "holdfast.jobs"
 """The entry point group of job types."""
 
 
-_WITHIN = frozenset({"tidy", "prune", "verify", "index", "orphans", "expire", "compact", "reencrypt", "project"})
+_WITHIN = frozenset(
+    {"tidy", "prune", "verify", "index", "orphans", "expire", "compact", "reencrypt", "project", "credentials"}
+)
 
 
 class JobTypes:

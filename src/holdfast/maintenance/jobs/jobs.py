@@ -23,6 +23,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import Line, check_name
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError, TooLargeError
 from holdfast.maintenance.jobs.builtin import JobTypes
+from holdfast.maintenance.jobs.credentials_job import CREDENTIALS, SCHEDULE
 from holdfast.maintenance.jobs.job import Job, scan_jobs
 from holdfast.maintenance.jobs.schedule import parse as parse_schedule
 from holdfast.maintenance.jobs.types import JobHost
@@ -136,6 +137,14 @@ class JobTable:
             condition: Change = Expect(JOBS, job.key, None) if old is None else old.unchanged()
             if await self.context.backend.apply([condition, job.put()]) is None:
                 return job
+
+    async def add_default(self) -> None:
+        """Store the job that every store has, due at once, unless there is one of its type, which may be paused."""
+        if any(job.kind == CREDENTIALS for job in await self.readable()):
+            return
+        now = self.context.clock()
+        job = Job(self.store.tenant, CREDENTIALS, CREDENTIALS, SCHEDULE, {}, False, now, 0, (), now, 1)
+        await self.context.backend.apply([Expect(JOBS, job.key, None), job.put()])  # another runner may have
 
     async def remove(self, name: str) -> bool:
         """Remove a job. A run of it that has started continues to its end."""

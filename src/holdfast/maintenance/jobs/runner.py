@@ -85,6 +85,8 @@ class _RunnerBase:
         self._progress = progress
         self._stopped = False
         self._timers_problem = ""
+        self._has_default = False
+        """Whether the store has the job that every store has."""
         self._prepare()
 
     def _prepare(self) -> None:
@@ -96,6 +98,9 @@ class _RunnerBase:
     async def round(self) -> float:
         """Run the jobs that are due, one after another. Returns the seconds until the next check."""
         try:
+            if not self._has_default:
+                await self._table.add_default()
+                self._has_default = True
             for job in await self._table.due():
                 if self._stopping():
                     break

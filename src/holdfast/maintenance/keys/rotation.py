@@ -10,6 +10,7 @@ from datetime import datetime
 from holdfast.backends.interface import Change, Delete, Get, Put
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import KEYS, SIGNING
+from holdfast.backends.urls import redacted_url
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import KEYS_PLACE
 from holdfast.engine.row_format import Line
@@ -18,11 +19,15 @@ from holdfast.errors import (
     ConfigError,
     ConflictError,
     CorruptError,
+    DeniedError,
     HoldfastError,
     InvalidError,
     NotFoundError,
     TransientError,
 )
+from holdfast.security.audit.erasure_ledger import ErasureLedger
+from holdfast.security.audit.signature import public_key_of
+from holdfast.security.audit.signing_key import check_signing_row, find_key
 from holdfast.security.audit.thread_audit import record, recorded
 from holdfast.security.encryption.destroyed_keys import destroyed_ids
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
@@ -40,7 +45,7 @@ from holdfast.security.encryption.key_rows import (
     destroyed_changes,
 )
 from holdfast.security.encryption.store_keys import StoreKeys
-from holdfast.security.erasure.signing_key import check_signing_row, missing_signers
+from holdfast.security.erasure.certificate import Certificate
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 _ATTEMPTS = 20
@@ -239,7 +244,7 @@ class TenantKeyring:
                 raise
             except HoldfastError as error:
                 problems.append(f"line {row.line!r}: {error.what}" if row.line else error.what)
-        problems += await missing_signers(self._engine, self._tenant)
+        problems += await _missing_signers(self._engine, self._tenant)
         count = sum(row.kind not in (INDEX, LIST) for row in rows)
         return KeyCheck(count, tuple(dict.fromkeys(problems)))
 
@@ -281,3 +286,20 @@ def _info(row: KeyRow, lines: int) -> KeyInfo:
 
 def _busy(url: str) -> TransientError:
     return TransientError("the keys of the store keep changing", where=url, hint="Try again")
+
+
+async def _missing_signers(engine: Engine, tenant: str) -> list[str]:
+    """Return what is wrong if certificates of this store were signed with a key that it does not have any more."""
+    try:
+        key = await find_key(engine, tenant)
+    except (CorruptError, DeniedError):
+        return []  # the check of the row itself says so
+    mine, here = "" if key is None else public_key_of(key), redacted_url(engine.context.backend.url)
+    entries = await ErasureLedger(engine, tenant).entries()
+    every = [Certificate.from_json(entry.certificate) for entry in entries]
+    missing = sorted({each.public_key for each in every if each.store == here} - {mine})
+    return [
+        f"certificates of erasure were signed with the key {each[:16]}…, which is gone: "
+        "its row `signing` was deleted or replaced"
+        for each in missing
+    ]

@@ -10,6 +10,7 @@ from holdfast.backends.distribution import Distribution
 from holdfast.backends.runtime.metrics import Sample
 from holdfast.errors import InvalidError
 from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
+from holdfast.security.sensitive.keys import TO_PROTECT, TO_REDACT
 from holdfast.time_parser import parse_seconds
 
 Severity: TypeAlias = Literal["warning", "critical"]
@@ -150,6 +151,12 @@ def _jobs(now: Situation) -> str:
     return f"the last run of the job {failing[0]} failed, or had findings" if failing else ""
 
 
+def _credentials(now: Situation) -> str:
+    count = now.metrics.value("credentials_found")
+    what = f"{count:.0f} places have" if count > 1 else "1 place has"
+    return f"{what} credentials in clear. For new saves: {TO_PROTECT}. For stored ones: {TO_REDACT}" if count else ""
+
+
 def _up(now: Situation) -> str:
     return "" if now.metrics.value("up") else "the store does not answer"
 
@@ -196,6 +203,7 @@ RULES: tuple[AlertRule, ...] = (
     AlertRule("replication-lag", "The copy of a mirror or write-behind store is behind.", "warning", _lag),
     AlertRule("backup-age", "The last backup is too old.", "critical", _backup),
     AlertRule("drill", "The last drill failed, or is too old.", "critical", _drill),
+    AlertRule("credentials", "Credentials are stored in clear.", "warning", _credentials, immediate=True),
     AlertRule("job-failing", "A job fails.", "warning", _jobs),
 )
 """All rules."""

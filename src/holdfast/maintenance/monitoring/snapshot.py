@@ -89,6 +89,10 @@ async def _read_store(handle: StoreHandle) -> list[Sample]:
     (settings,) = await read_despite_damage(context.backend, [Scan(REFS, (tenant, "", SETTING))])
     samples = [Sample("storage_bytes", (), await _size(context))]
     samples += _status(await context.backend.status())
+    from holdfast.security.sensitive.credential_check import count_places  # slow to import
+
+    if (count := await count_places(handle.engine, tenant)) is not None:
+        samples.append(Sample("credentials_found", (), count))
     backups: list[int] = []
     for row in settings:
         name, text = str(row.key[3]), str(row.columns[0])

@@ -57,7 +57,7 @@ async def repair_line(
         check = await look(engine.context, line, VerifyLevel.DECODE)
         total.left = [each for each in check.found.findings if each.severity is Severity.DAMAGE]
     if heads is not None and line.name in heads.threads:
-        found = await compare_head(engine.context.backend, heads, line.name)
+        found = await compare_head(engine, heads, line.name, {})
         total.left += [each for each in found if each.severity is Severity.DAMAGE]
     return total if changed or total.left else None
 

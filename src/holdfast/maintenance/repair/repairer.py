@@ -51,6 +51,7 @@ from holdfast.security.handle import HasHandle
 
 _CACHE_BYTES = 16 << 20
 _BATCH = 256
+_GONE = (FindingCode.GONE_THREAD, FindingCode.LOST_LINE)
 
 
 @dataclass
@@ -229,7 +230,7 @@ class _Repair:
             for source in self._sources:
                 missing |= set(await source.names(self._tenant))
         if self._heads is not None:
-            missing |= {each.thread for each in report.findings if each.code is FindingCode.GONE_THREAD}
+            missing |= {each.thread for each in report.findings if each.code in _GONE}
         await self._repair_threads(report, threads, lost=lost)
         left = [each for each in report.damage if not each.thread]
         if not lost and (more := await find_lost_rows(self._engine.context.backend, self._tenant)):

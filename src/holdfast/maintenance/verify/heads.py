@@ -17,7 +17,7 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,10 @@ from holdfast.engine.lines import LABEL, TAG
 from holdfast.engine.namespaces import ALL_KINDS, LineKind, is_thread, lines_of_kinds
 from holdfast.engine.row_format import HOLD, LEASE, PIN, Branch, Line, LineInfo, StepRef, info_of
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError
+from holdfast.security.audit.verify import removed_lines
+from holdfast.security.handle import StoreHandle
+from holdfast.state.artifacts.content import CONTENT_PREFIX
+from holdfast.state.artifacts.records import ArtifactRecords
 
 _MARK = "holdfast heads"
 _FORMAT = 1
@@ -284,10 +288,13 @@ def _row_digest(row: Row) -> bytes:
 # Comparing ----------------------------------------------------------------------------------------------------
 
 
-async def compare_head(backend: Backend, heads: StoreHeads, name: str) -> list[Finding]:
+async def compare_head(engine: Engine, heads: StoreHeads, name: str, removed: dict[str, int]) -> list[Finding]:
     """Return findings where a thread differs from its head by more than appends. `ConflictError` if it keeps changing
-    so."""
-    line = Line(heads.tenant, name)
+    so.
+
+    `removed` is for the lines that were removed according to the audit, which is read only if one is gone.
+    """
+    backend, line = engine.context.backend, Line(heads.tenant, name)
     found: list[Finding] = []
     try:
         for _ in range(_ATTEMPTS):
@@ -295,10 +302,29 @@ async def compare_head(backend: Backend, heads: StoreHeads, name: str) -> list[F
             comparison = _Comparison(backend, line, heads, await _outline(backend, line), found)
             await comparison.run()
             if not found or await comparison.is_current():
-                return found
+                return [
+                    await _told_apart(engine, heads, each, removed) if each.code is FindingCode.GONE_THREAD else each
+                    for each in found
+                ]
     except UNREADABLE:
         return found  # some rows cannot be read, which verifying them reports
     raise _changing_error(line)
+
+
+async def _told_apart(engine: Engine, heads: StoreHeads, gone: Finding, removed: dict[str, int]) -> Finding:
+    """Return the finding of a line that is gone; another one if nobody removed it. Of threads, nothing shows that."""
+    line = Line(heads.tenant, gone.thread)
+    if is_thread(line.name):
+        return gone
+    if line.name.startswith(CONTENT_PREFIX):
+        lost = await ArtifactRecords(StoreHandle(engine, line.tenant)).is_used(line)
+    else:
+        length = heads.threads[line.name].branches[0].length
+        if removed.get(line.name, 0) < length:  # it may have been removed since they were read
+            removed.update(await removed_lines(engine, line.tenant))
+        lost = removed.get(line.name, 0) < length
+    what = f"{gone.message}, and no record says that it was removed"
+    return replace(gone, code=FindingCode.LOST_LINE, message=what) if lost else gone
 
 
 class _Comparison:
@@ -312,6 +338,7 @@ class _Comparison:
         self._head = heads.threads[line.name]
         self._since = int(datetime.fromisoformat(heads.time).timestamp()) * 10**9
         """The earliest time at which the heads were exported."""
+        self._noun = "thread" if is_thread(line.name) else "line"
         self._outline = outline
         self._found = found
 
@@ -328,9 +355,11 @@ class _Comparison:
         """Compare everything."""
         head, outline = self._head, self._outline
         if outline.info is None:
-            self._add(FindingCode.GONE_THREAD, "the thread is gone", table=LINES)
+            self._add(FindingCode.GONE_THREAD, f"the {self._noun} is gone", table=LINES)
         elif outline.info.created != head.created:
-            self._add(FindingCode.GONE_THREAD, "the thread was deleted, and another has its name now", table=LINES)
+            self._add(
+                FindingCode.GONE_THREAD, f"the {self._noun} was deleted, and another has its name now", table=LINES
+            )
         elif outline.info.version < head.version:
             self._add(FindingCode.ROLLED_BACK, "the thread is older than when heads were exported", table=LINES)
         else:

@@ -165,6 +165,7 @@ class _Verification:
         self._heads = heads
         self._kinds = kinds
         self._expected = [] if heads is None else sorted(filter(self._is_selected, heads.threads))
+        self._removed: dict[str, int] = {}
         self._progress = progress
         self._start = time.monotonic()
         self.report = report
@@ -276,7 +277,7 @@ class _Verification:
         if self._heads is None or name not in self._heads.threads:
             return
         try:
-            for finding in await compare_head(self._backend, self._heads, name):
+            for finding in await compare_head(self._engine, self._heads, name, self._removed):
                 self.report.add(finding)
         except ConflictError:
             what = "the thread kept changing, and was not compared with its head"

@@ -13,9 +13,7 @@ from holdfast.engine.model.scopes import THREAD, Scope
 from holdfast.engine.patterns import KeyPattern, matcher
 from holdfast.errors import CorruptError, InvalidError
 
-Right: TypeAlias = Literal[
-    "read", "write", "delete", "share", "replay", "export", "erase", "backup", "restore", "keys", "admin"
-]
+Right: TypeAlias = Literal["read", "write", "delete", "erase", "keys", "admin"]
 """A right. There are no others."""
 
 Rights: TypeAlias = "Right | Iterable[Right]"
@@ -23,8 +21,8 @@ Rights: TypeAlias = "Right | Iterable[Right]"
 
 RIGHTS: tuple[Right, ...] = get_args(Right)
 
-OWNER_RIGHTS: frozenset[Right] = frozenset({"read", "write", "delete", "share", "replay", "export", "erase"})
-"""The rights that the owner of a thread has, and may grant. Holds, keys and backups are the store's owner's."""
+OWNER_RIGHTS: frozenset[Right] = frozenset({"read", "write", "delete", "erase"})
+"""The rights that the owner of a thread has, and may grant. Holds and keys are the store's owner's."""
 
 ALL = "**"
 """The pattern that matches every key and every scope."""

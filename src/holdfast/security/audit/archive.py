@@ -1,9 +1,10 @@
 """Archiving the audit: records of some age are written to a file, a *segment*, and removed from the store.
 
-A segment has the form of an exported audit, and is encrypted if the store is. It starts where the one before it ended,
-so segments form a chain, and each is checked alone or against the heads of the one before (`check_audit`). In the store
-the steps stay, with their hashes and the digests of their records. A system line says which steps have their records in
-a segment, in the same batch that removes them. So a record that is missing for any other reason is found as before.
+A segment has the form of an exported audit, is signed like one, and is encrypted if the store is. It starts where the
+one before it ended, so segments form a chain, and each is checked alone or against the heads of the one before
+(`check_audit`). In the store the steps stay, with their hashes and the digests of their records. A system line says
+which steps have their records in a segment, in the same batch that removes them. So a record that is missing for any
+other reason is found as before.
 
 Records that say what was removed or erased stay in the store: a verification needs them.
 """
@@ -27,7 +28,7 @@ from holdfast.engine.row_format import ERASE, Line
 from holdfast.errors import CorruptError, DeniedError, InvalidError
 from holdfast.security.audit.archive_records import LINE, ArchivedRange, ArchiveRecords
 from holdfast.security.audit.erasure_ledger import ErasureLedger
-from holdfast.security.audit.export import AuditWriter, SegmentInfo
+from holdfast.security.audit.export import AuditWriter, SegmentInfo, find_signer
 from holdfast.security.audit.retain import REMOVE
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.audit.verify import (
@@ -65,6 +66,8 @@ class AuditArchive:
     heads: Mapping[str, tuple[int, str]]
     held: tuple[str, ...] = ()
     dry_run: bool = False
+    public_key: str = ""
+    """The key that checks the signature of the file, in hex; empty if it is not signed."""
 
 
 async def archive(
@@ -82,6 +85,7 @@ async def archive(
     target, temporary = Path(path), Path(f"{path}.new")
     if target.exists():
         raise InvalidError("the file exists", where=str(path), hint="Each segment has a file of its own")
+    signer = None if dry_run else await find_signer(engine, tenant)
     records = ArchiveRecords(engine, tenant)
     ranges = await records.ranges()
     number = max((each.segment for each in ranges), default=0) + 1
@@ -90,7 +94,7 @@ async def archive(
     held: list[str] = []
     with open_private(temporary, "wb") as file:
         try:
-            writer = await AuditWriter.open(engine, tenant, file, SegmentInfo(number, before))
+            writer = await AuditWriter.open(engine, tenant, file, signer, SegmentInfo(number, before))
             for line in await audited_lines(engine, tenant):
                 if line_kind(line.name) not in kinds or line.name == LINE or only not in ("", line.name):
                     continue
@@ -126,6 +130,7 @@ async def archive(
         writer.heads,
         tuple(held),
         dry_run,
+        writer.public_key,
     )
 
 

@@ -1,8 +1,9 @@
 """Exports of the audit, which a third party can check without the store.
 
 A file has one JSON document a line: first a header; then each step with its rows and everything that its hash covers;
-last the head of each line. A checker recomputes every hash, compares the rows with the digests of the steps, and
-compares the heads with heads that were exported at another time (`Store.heads`).
+then the head of each line; last the digest of all that, signed with the key of the store. A checker recomputes every
+hash, compares the rows with the digests of the steps, compares the heads with heads that were exported at another time
+(`Store.heads`), and checks the signature: hashes alone can be made again by whoever alters the file.
 
 Of an encrypted store, every line after the header is encrypted with a key of the file. The header has that key,
 encrypted by the master key.
@@ -32,6 +33,7 @@ from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.security.audit.archive_records import ArchiveRecords, segment_of
 from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.retain import REMOVE, STEP
+from holdfast.security.audit.signature import is_signed, parse_public_key, public_key_of, sign
 from holdfast.security.audit.verify import (
     AuditedStep,
     AuditFinding,
@@ -46,12 +48,16 @@ from holdfast.security.audit.verify import (
 )
 from holdfast.security.encryption.file_key import FileKey, new_file_key, open_file_key
 
-if TYPE_CHECKING:  # it needs an extra
+if TYPE_CHECKING:  # they need an extra
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     from holdfast.security.encryption.provider import KeyProvider
 
 _MARK, _FORMAT = "holdfast audit", 1
 _PURPOSE = "audit"
 _COLUMNS = tuple(EVENTS.columns)
+_UNSIGNED, _SIGNED = {"digest"}, {"digest", "public_key", "signature"}
+_COPY = "Use another copy of it"
 _CLEAR = "If it was exported in the clear on purpose, check it without a key"
 
 
@@ -66,6 +72,9 @@ class AuditExport:
     rows: int
     digest: str
     heads: Mapping[str, tuple[int, str]]
+    public_key: str = ""
+    """The key that checks the signature, in hex; empty if the file is not signed: without cryptography, or a key in a
+    store that is open for reading only."""
 
 
 class SegmentInfo(NamedTuple):
@@ -78,19 +87,28 @@ class SegmentInfo(NamedTuple):
 class AuditWriter:
     """Writes steps of the audit to a file."""
 
-    def __init__(self, file: IO[bytes], key: FileKey | None) -> None:
+    def __init__(self, file: IO[bytes], key: FileKey | None, signer: Ed25519PrivateKey | None) -> None:
         self._file = file
         self._key = key
+        self._signer = signer
+        self.public_key = "" if signer is None else public_key_of(signer)
         self._whole = hashlib.sha256()
         self._number = 0
         self.heads: dict[str, tuple[int, str]] = {}
         self.steps = self.rows = 0
 
     @classmethod
-    async def open(cls, engine: Engine, tenant: str, file: IO[bytes], segment: SegmentInfo | None = None) -> Self:
+    async def open(
+        cls,
+        engine: Engine,
+        tenant: str,
+        file: IO[bytes],
+        signer: Ed25519PrivateKey | None,
+        segment: SegmentInfo | None = None,
+    ) -> Self:
         """Write the header. The rest is encrypted, if the store is."""
         key = await new_file_key(engine, _PURPOSE)
-        writer = cls(file, key)
+        writer = cls(file, key, signer)
         header: dict[str, Any] = {"kind": _MARK, "format": _FORMAT, "tenant": tenant}
         header["columns"] = ["number", *_COLUMNS, "detail"]
         if segment is not None:
@@ -99,7 +117,7 @@ class AuditWriter:
         return writer
 
     def _write(self, document: Mapping[str, Any]) -> None:
-        line = json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+        line = _encode(document)
         self._whole.update(line)
         sealed = self._key is not None and self._number
         self._file.write(self._key.seal(line, self._number).encode() + b"\n" if sealed and self._key else line)
@@ -120,20 +138,42 @@ class AuditWriter:
         self.rows += len(audited.rows)
 
     def end(self) -> str:
-        """Write the heads and the digest, and return it."""
+        """Write the heads and the digest, signed, and return it."""
         self._write({"heads": self.heads})
         sha = self._whole.hexdigest()
-        self._write({"digest": sha})
+        if self._signer is None:
+            self._write({"digest": sha})
+        else:
+            self._write({"digest": sha, "public_key": self.public_key, "signature": sign(_signed(sha), self._signer)})
         return sha
+
+
+def _encode(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+
+
+def _signed(digest: str) -> bytes:
+    return f"{_MARK} {_FORMAT} {digest}".encode()
+
+
+async def find_signer(engine: Engine, tenant: str) -> Ed25519PrivateKey | None:
+    """Return the key that signs an export; None without the extra for it, and if the store has none and is open for
+    reading only."""
+    try:
+        from holdfast.security.audit.signing_key import export_key
+    except ImportError:
+        return None
+    return await export_key(engine, tenant)
 
 
 async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
     """Write the audit to a file, atomically."""
     temporary = Path(f"{path}.new")
+    signer = await find_signer(engine, tenant)  # which the audit records if it is new, so before that is read
     archived = await ArchiveRecords(engine, tenant).ranges()
     replaced = await ErasureLedger(engine, tenant).replaced_digests()
     with open_private(temporary, "wb") as file:
-        writer = await AuditWriter.open(engine, tenant, file)
+        writer = await AuditWriter.open(engine, tenant, file, signer)
         lines = await audited_lines(engine, tenant)
         for line in lines:
             salt, own = await find_salt(engine.context, line), [each for each in archived if each.line == line.name]
@@ -146,11 +186,11 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> AuditExport:
                 writer.step(engine, line, salt, audited, **more)
         sha = writer.end()
     temporary.replace(path)
-    return AuditExport(str(path), len(lines), writer.steps, writer.rows, sha, writer.heads)
+    return AuditExport(str(path), len(lines), writer.steps, writer.rows, sha, writer.heads, writer.public_key)
 
 
 def _document(engine: Engine, line: Line, salt: bytes, audited: AuditedStep) -> dict[str, Any]:
-    point, step, rows, problem, proof = audited
+    point, step, rows, problem, proof, _ = audited
     found: dict[str, Any] = {"line": chain_name(line, point.branch), "seq": point.seq, "hash": point.hash.hex()}
     limit = engine.context.max_bytes
     if step is None and problem:
@@ -201,6 +241,8 @@ class AuditCheck:
     """The head of each line in the file: the number of its steps, and the hash of the last."""
     removed: dict[str, int] = field(default_factory=dict)
     """The lines that were removed according to the audit, and how many steps they had."""
+    public_key: str = ""
+    """The key that the file was signed with, in hex; empty if it was not signed."""
 
     @property
     def ok(self) -> bool:
@@ -213,15 +255,19 @@ def check_audit(
     heads: Mapping[str, tuple[int, str]] | None = None,
     *,
     keys: KeyProvider | str | None = None,
+    public_key: str | None = None,
 ) -> AuditCheck:
     """Check an exported audit, with the file only. That of an encrypted store needs `keys`, the master key; with them,
     a file that is not encrypted is refused.
+
+    `public_key` is that of the store, `store.erasure.public_key()`: a file that it did not sign is refused. Without it,
+    the file is checked with the key that it names, which may be anybody's.
 
     `heads` has the number of steps that each line had at an earlier time, and the hash of the last of them: the file
     must continue from there, or say that the line was removed since.
     """
     checked = AuditCheck()
-    documents = _documents(Path(path), keys)
+    documents = _documents(Path(path), keys, None if public_key is None else parse_public_key(public_key))
     first = next(documents, {})
     if first.get("kind") != _MARK or first.get("format") != _FORMAT:
         raise InvalidError(
@@ -233,6 +279,9 @@ def check_audit(
     for document in documents:
         if "heads" in document:
             ends = document["heads"]
+            continue
+        if "digest" in document:
+            checked.public_key = document.get("public_key", "")
             continue
         if checked.segment and set(document) == {"line", "start"} and document["line"] not in hashes:
             length, last = document["start"]
@@ -251,29 +300,31 @@ def check_audit(
     return checked
 
 
-def _documents(path: Path, keys: KeyProvider | str | None = None) -> Iterator[dict[str, Any]]:
-    """Return the documents of a file without the last one, the digest, which is checked."""
+def _documents(
+    path: Path, keys: KeyProvider | str | None = None, public_key: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Return the documents of a file. The last one, the digest, is checked."""
     whole, key = hashlib.sha256(), None
     with path.open("rb") as file:
         for number, text in enumerate(file):
-            line = text if key is None else key.unseal(text.rstrip(b"\n"), number, str(path))
+            line = text if key is None else key.unseal(text.removesuffix(b"\n"), number, str(path))
             try:
                 document = json.loads(line)
             except ValueError as error:
                 raise CorruptError(f"a line of the exported audit is no JSON: {error}", where=str(path)) from error
             if not isinstance(document, dict):
                 raise CorruptError("a line of the exported audit is no document", where=str(path))
-            if set(document) == {"digest"}:
-                if document["digest"] != whole.hexdigest():
-                    raise CorruptError(
-                        "the file is not as it was written", where=str(path), hint="Use another copy of it"
-                    )
+            if "digest" in document:
+                if line != _encode(document):  # nothing covers its own bytes
+                    raise CorruptError("the file is not as it was written", where=str(path), hint=_COPY)
+                _check_end(document, whole.hexdigest(), public_key, str(path))
                 if file.read(1):
                     raise CorruptError(
                         "something follows the end of the exported audit",
                         where=str(path),
                         hint="It was added later, and belongs to no audit. Use another copy of the file",
                     )
+                yield document
                 return
             whole.update(line)
             if not number and keys is not None and "sealed" not in document:
@@ -282,7 +333,23 @@ def _documents(path: Path, keys: KeyProvider | str | None = None) -> Iterator[di
             if not number and document.get("kind") == _MARK and "sealed" in document:
                 key = open_file_key(document["sealed"], _PURPOSE, _provider(keys), str(path))
             yield document
-    raise CorruptError("the end of the file is missing", where=str(path), hint="Use another copy of it")
+    raise CorruptError("the end of the file is missing", where=str(path), hint=_COPY)
+
+
+def _check_end(document: Mapping[str, Any], digest: str, public_key: str | None, where: str) -> None:
+    """Check the last document of a file: the digest of the others, and the signature if there is or must be one."""
+    if document["digest"] != digest or set(document) not in (_UNSIGNED, _SIGNED):
+        raise CorruptError("the file is not as it was written", where=where, hint=_COPY)
+    if set(document) == _UNSIGNED:
+        if public_key is not None:
+            raise CorruptError("the exported audit is not signed", where=where, hint=_COPY, code="tampered")
+        return
+    signed_by, signature = document["public_key"], document["signature"]
+    if public_key not in (None, signed_by):
+        what = f"the exported audit was signed with another key, {ascii(signed_by)[1:17]}…"
+        raise CorruptError(what, where=where, hint="Ask whoever exported it for the original", code="tampered")
+    if not isinstance(signature, str) or not is_signed(_signed(digest), signature, str(signed_by)):
+        raise CorruptError("the signature is not that of the exported audit", where=where, hint=_COPY, code="tampered")
 
 
 def _segment_number(header: Mapping[str, Any]) -> int:

@@ -75,6 +75,8 @@ class AuditedStep(NamedTuple):
     rows: Sequence[Row]
     problem: str = ""
     proof: StubProof | None = None
+    damaged: tuple[int, ...] = ()
+    """The numbers of rows that are not what was written, though perhaps only in what belongs to no content."""
 
 
 async def audited_lines(engine: Engine, tenant: str) -> list[Line]:
@@ -91,8 +93,11 @@ async def audited_steps(engine: Engine, line: Line) -> AsyncIterator[AuditedStep
         opened = [_open(engine, line, salt, row) for row in found]
         ids = [id_of(each) for each in opened]
         events = iter(await backend.read([Scan(EVENTS, (*line, id)) for id in ids if id]))
+        codec = engine.context.rows
         for each, id in zip(opened, ids, strict=True):
-            yield each._replace(rows=[engine.context.rows.salvage(EVENTS, row) for row in next(events)]) if id else each
+            stored = next(events) if id else []
+            damaged = tuple(int(row.key[3]) for row in stored if not codec.is_intact(EVENTS, row))
+            yield each._replace(rows=[codec.salvage(EVENTS, row) for row in stored], damaged=damaged)
         if len(found) < _PAGE:
             return
         last = opened[-1].point
@@ -104,9 +109,10 @@ def _open(engine: Engine, line: Line, salt: bytes, row: Row) -> AuditedStep:
     rows = engine.context.rows
     point = StepRef.of(rows.salvage(STEPS, row))
     try:
+        row = rows.decode(STEPS, row)
         if point.pruned:
             return AuditedStep(point, None, (), proof=point.proof)
-        step = open_step(line, rows.decode(STEPS, row), engine.context.max_bytes)
+        step = open_step(line, row, engine.context.max_bytes)
         if salt and step.commit(salt) != point.hash:
             return AuditedStep(point, None, (), "its hash is not that of its content")
         return AuditedStep(point, step, ())
@@ -177,7 +183,7 @@ async def _verify_line(
     hashes: set[bytes] = set()
     unknown = False
     async for audited in audited_steps(engine, line):
-        point, step, rows, problem, proof = audited
+        point, step, rows, problem, proof, damaged = audited
         report.steps += 1
         report.rows += len(rows)
         ids.add(id_of(audited))
@@ -216,6 +222,8 @@ async def _verify_line(
                 report.pruned += 1
                 first = None if before is None and (point.seq or point.branch) else _hash_of(before)
                 wrong += check_stub(line.name, point.hash, proof, first, point.merged, numbers, contents, erased=erased)
+        if not wrong:  # their content is what was written, and their checksums are those of other rows
+            wrong += (f"row {number} is damaged: its checksum is not that of the row" for number in damaged)
         hashes.add(point.hash)
         report.findings += (AuditFinding(line.name, id_of(audited), what) for what in wrong)
         before = point
@@ -252,6 +260,15 @@ def check_stub(
     if first is not None and proof.commit([*first, *(parent.commit for parent in merged)]) != commit:
         return ["it is marked as pruned, and what it left is not that of the step"]
     return find_mismatches(digest(contents) if erased else proof.events, numbers, contents, {})
+
+
+async def removed_lines(engine: Engine, tenant: str) -> dict[str, int]:
+    """Return the lines that were removed according to the audit, and how many steps they had."""
+    line, found = Line(tenant, AUDIT), dict[str, int]()
+    async for audited in audited_steps(engine, line):
+        contents = [(row.columns, packed_detail(row, engine.context.max_bytes)) for row in audited.rows]
+        found |= _removed_lines(line, audited.rows, contents, engine.context.codec)
+    return found
 
 
 def _removed_lines(

@@ -10,15 +10,14 @@ from __future__ import annotations
 import hmac
 import json
 import os
-from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from unicodedata import normalize
 
-from holdfast._lazy import missing_extra
-from holdfast.errors import CorruptError, InvalidError
+from holdfast.errors import CorruptError
 from holdfast.security.audit.erasure_ledger import digest_subject
+from holdfast.security.audit.signature import is_signed, parse_public_key, public_key_of, sign
 
 if TYPE_CHECKING:  # it needs an extra, and certificates are listed without it
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -46,6 +45,8 @@ class Certificate:
     rewritten: Mapping[str, int] = field(default_factory=dict)
     """From how many lines that others share, by kind, the data was removed."""
     keys_destroyed: int = 0
+    steps_removed: int = 0
+    """How many steps were removed, with what was erased or from lines that others share."""
     retained: tuple[str, ...] = ()
     """What was kept on purpose, such as records of the audit without their content."""
     unreachable: tuple[str, ...] = ()
@@ -77,6 +78,7 @@ class Certificate:
             for name in ("erased", "rewritten"):
                 found[name] = {_text(key): _number(value) for key, value in found[name].items()}
             _number(found["keys_destroyed"])
+            _number(found["steps_removed"])
             for name in _TEXTS:
                 _text(found[name])
             bytes.fromhex(found["subject_salt"])
@@ -87,28 +89,20 @@ class Certificate:
     def sign(self, key: Ed25519PrivateKey) -> Certificate:
         """Return the certificate, signed."""
         unsigned = _with(self, public_key=public_key_of(key), signature="")
-        return _with(unsigned, signature=b64encode(key.sign(_signed_bytes(unsigned))).decode())
+        return _with(unsigned, signature=sign(_signed_bytes(unsigned), key))
 
     def check(self, public_key: str | None = None) -> None:
         """Check the signature. `CorruptError` if it is not right, or made with another key than this one.
 
         Without `public_key`, that of the certificate is used: then anybody may have signed it.
         """
-        try:
-            from cryptography.exceptions import InvalidSignature
-            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-        except ImportError as error:  # pragma: no cover - the extra is installed where tests run
-            raise missing_extra("encryption", error) from error
         expected = parse_public_key(self.public_key if public_key is None else public_key)
         if expected != self.public_key:
             raise CorruptError(
                 f"the certificate was signed with another key, {self.public_key[:16]}…", hint=_HINT, code=_CODE
             )
-        try:
-            signature = b64decode(self.signature, validate=True)
-            Ed25519PublicKey.from_public_bytes(bytes.fromhex(expected)).verify(signature, _signed_bytes(self))
-        except (InvalidSignature, ValueError):
-            raise CorruptError("the certificate was altered, or not signed", hint=_HINT, code=_CODE) from None
+        if not is_signed(_signed_bytes(self), self.signature, expected):
+            raise CorruptError("the certificate was altered, or not signed", hint=_HINT, code=_CODE)
 
 
 _TEXTS = (
@@ -127,24 +121,6 @@ _TEXTS = (
 def new_salt() -> bytes:
     """Return a random salt for the digest of a subject."""
     return os.urandom(16)
-
-
-def public_key_of(key: Ed25519PrivateKey) -> str:
-    """Return the public key that belongs to a key, in hex."""
-    return key.public_key().public_bytes_raw().hex()
-
-
-def parse_public_key(text: str) -> str:
-    """Return a public key in hex. `InvalidError` if it is none."""
-    plain = text.strip().lower()
-    try:
-        if len(bytes.fromhex(plain)) != 32:
-            raise ValueError
-    except ValueError:
-        raise InvalidError(
-            "a public key is 64 hex digits", where=ascii(text)[:80], hint="`holdfast erase key` prints it"
-        ) from None
-    return plain
 
 
 def _with(certificate: Certificate, **fields: str) -> Certificate:

@@ -54,7 +54,7 @@ _NOT_DOMAINS = frozenset(
 addresses."""
 
 _PLACEHOLDER = re.compile(
-    r"[<\[(][A-Za-z_. -]*[>\])]|\$?\{[\w.: -]*\}|\$?\{\{[\w.: -]*\}\}|\$[A-Z_][A-Z0-9_]*|%[A-Z_]+%|(.)\1*"
+    r"[<\[(][A-Za-z_.: -]*[>\])]|\$?\{[\w.: -]*\}|\$?\{\{[\w.: -]*\}\}|\$[A-Z_][A-Z0-9_]*|%[A-Z_]+%|(.)\1*"
     r"|(?:your|my|the|some|example|sample|dummy|fake|test|change|insert|replace|redacted"
     r"|placeholder|secret|password|none|null|undefined|true|false|todo|n/?a)(?:[-_ .].*|me|here)?|.*(?:\.\.\.|…).*"
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2}.*|[a-z][a-z0-9+.-]*://.*|[.~]{0,2}/.*"
@@ -124,6 +124,15 @@ def is_email(text: str) -> bool:
 def is_value(text: str) -> bool:
     """Whether text is a value, and not a placeholder for one."""
     return len(text) >= 4 and _PLACEHOLDER.fullmatch(text[:200]) is None
+
+
+_SPECIMEN = re.compile(r"([B-Za-z0-9*])\1{7}|EXAMPLE|example")
+"""What documents write in place of keys. Runs of `A` and `/` are zeros and ones in base64: real keys have them, too."""
+
+
+def is_genuine(text: str) -> bool:
+    """Whether text in the format of a key is one, and not a specimen from a document."""
+    return _SPECIMEN.search(text) is None
 
 
 _PUBLIC_ID = re.compile(

@@ -69,6 +69,8 @@ def _credential(
     before: str = "",
 ) -> Format:
     """`bare` patterns have their own limits; others are not part of a longer word."""
+    if check is None and in_word:
+        check = checks.is_genuine
     whole = re.compile(pattern if bare else f"{_START}(?:{pattern}){_END}", re.IGNORECASE if folded else 0)
     named = re.compile(before) if before else None
     return Format(name, CREDENTIALS, whole, anchors, check, folded, in_word, 0, named)

@@ -86,13 +86,21 @@ class PolicySet:
         """Return the rules of a channel; None if it has none."""
         if not is_covered(line.name, channel):
             return None
-        place = root_of(line).name if is_thread(line.name) else place_of(line.name)
-        matching = [
-            each for each in reversed(self.policies) if matcher(each.scope)(place) and matcher(each.key)(channel)
-        ]
+        matching = self._matching(line, channel)
         if not matching or all(each.action == "allow" for each in matching):
             return None
-        return _rules(tuple(matching), is_internal(line.name, channel))
+        return _rules(matching, is_internal(line.name, channel))
+
+    def _matching(self, line: Line, channel: str) -> tuple[SensitivePolicy, ...]:
+        place = root_of(line).name if is_thread(line.name) else place_of(line.name)
+        return tuple(
+            each for each in reversed(self.policies) if matcher(each.scope)(place) and matcher(each.key)(channel)
+        )
+
+    def allows(self, line: Line, channel: str, format_: str) -> bool:
+        """Whether the policy that decides about a format in a channel leaves it as it is."""
+        deciding = next((each for each in self._matching(line, channel) if format_ in each.formats), None)
+        return deciding is not None and deciding.action == "allow"
 
     @property
     def everything(self) -> ChannelRules | None:

@@ -234,7 +234,7 @@ class Protector:
             channel = unpack_name(key)
             texts = self._texts(line, channel)
             if texts is not None:
-                if _has_fragments(operation):
+                if has_fragments(operation):
                     operation = await self._protect_result(line, key, operation, loaded, texts)
                 else:
                     operation = _protect_operation(texts, operation, (channel,), channel)
@@ -358,10 +358,10 @@ class Protector:
 # Operations ----------------------------------------------------------------------------------------------------------
 
 
-def _has_fragments(operation: Operation) -> bool:
+def has_fragments(operation: Operation) -> bool:
     """Whether an operation contains parts of a text, or changes an item."""
     if isinstance(operation, EditMap):
-        return any(_has_fragments(each) for _, each in operation.put)
+        return any(has_fragments(each) for _, each in operation.put)
     if isinstance(operation, EditList):
         return any(isinstance(part, ChangeItem) for part in operation.parts)
     return isinstance(operation, EditText)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Scan
+from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import STEPS, WRITES
 from holdfast.engine.engine import Engine
+from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap, unpack_name
 from holdfast.engine.model.scopes import place_of_line
@@ -19,8 +20,8 @@ from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.security.sensitive.detector import Detector
 from holdfast.security.sensitive.markers import ANY_MARKER
 from holdfast.security.sensitive.packed_values import Path, ReplaceText, replace_texts, texts_of
-from holdfast.security.sensitive.policies import is_covered, is_internal
-from holdfast.security.sensitive.protector import find_any, find_text
+from holdfast.security.sensitive.policies import PolicySet, is_covered, is_internal
+from holdfast.security.sensitive.protector import find_any, find_text, has_fragments
 
 _PAGE = 200
 
@@ -50,8 +51,10 @@ class SensitiveReport(NamedTuple):
 class SensitiveScan:
     """Searches the lines of a tenant."""
 
-    def __init__(self, engine: Engine, tenant: str, detector: Detector) -> None:
+    def __init__(self, engine: Engine, tenant: str, detector: Detector, policies: PolicySet | None = None) -> None:
+        """What one of the policies allows is not found."""
         self._engine = engine
+        self._policies = policies
         self._tenant = tenant
         self._detector = detector
         self._without_names = Detector(detector.names - {"field", "high-entropy", "named-secret"})
@@ -77,6 +80,38 @@ class SensitiveScan:
                 progress(number, len(lines), place)
         return SensitiveReport([*dict.fromkeys(findings)], len(lines), damaged)
 
+    async def whole(self, line: Line) -> list[SensitiveFinding]:
+        """Search all that the steps of a line wrote, and its latest state."""
+        return [each async for each in self._history(line)]
+
+    async def recent(self, line: Line, since: int) -> list[SensitiveFinding] | None:
+        """Search what the steps of a line wrote since a time, in nanoseconds since 1970. None if there are no such
+        steps: then something else about the line has changed."""
+        backend, max_bytes = self._engine.context.backend, self._engine.context.max_bytes
+        found: list[SensitiveFinding] = []
+        any_step, any_part = False, False
+        for branch in (0, *(each.branch for each in await self._engine.lines.branches(line))):
+            stop: tuple[int] | tuple[()] = ()
+            while True:
+                scan = Scan(STEPS, (*line, branch), stop=stop, reverse=True, limit=_PAGE)
+                (rows,) = await backend.read([scan])
+                new = [row for row in rows if StepRef.of(row).time >= since]
+                for row in new:
+                    if not StepRef.of(row).pruned:
+                        found += await self.step(line, row)
+                        edit = open_step(line, row, max_bytes).edit
+                        any_part = any_part or any(has_fragments(each) for _, each in edit.put)
+                any_step = any_step or bool(new)
+                if len(new) < _PAGE:
+                    break
+                stop = (int(new[-1].key[3]),)
+        if not any_step:
+            return None
+        found += [each async for each in self.pending(line)]
+        if any_part:  # what a part belongs to is in the state
+            found += [each async for each in self._latest(line)]
+        return found
+
     async def _latest(self, line: Line) -> AsyncIterator[SensitiveFinding]:
         tip = await self._engine.lines.load_tip(line)
         if tip is None or tip.point is None:
@@ -97,36 +132,50 @@ class SensitiveScan:
                 yield each
 
     async def _history(self, line: Line) -> AsyncIterator[SensitiveFinding]:
-        backend, max_bytes = self._engine.context.backend, self._engine.context.max_bytes
+        backend = self._engine.context.backend
         start: tuple[int, int] | tuple[()] = ()
         while True:
             (rows,) = await backend.read([Scan(STEPS, tuple(line), start=start, limit=_PAGE)])
             for row in rows:
-                point = StepRef.of(row)
-                if point.pruned:
+                if StepRef.of(row).pruned:
                     continue
-                step = open_step(line, row, max_bytes)
-                edits = [(unpack_name(key), operation) for key, operation in step.edit.put]
-                for channel, operation in edits:
-                    for value, path, name in _values(operation, (channel,), channel, self._detector):
-                        for each in self._value(line, point.id, value, channel, path, name):
-                            yield each
-                for each in self._value(line, point.id, step.header.metadata, "metadata"):
+                for each in await self.step(line, row):
                     yield each
-                for write in open_writes(row, max_bytes):
-                    for each in self._value(line, point.id, write.packed, write.channel):
-                        yield each
             if len(rows) < _PAGE:
                 break
             *_, branch, seq = rows[-1].key
             start = (int(branch), int(seq) + 1)
-        (rows,) = await backend.read([Scan(WRITES, tuple(line))])
-        for row in rows:
-            write = open_write(row, max_bytes)
-            for each in self._value(line, str(row.key[2]), write.packed, write.channel):
-                yield each
+        async for each in self.pending(line):
+            yield each
         async for each in self._latest(line):
             yield each
+
+    async def step(self, line: Line, row: Row) -> list[SensitiveFinding]:
+        """Search what a step wrote: values and metadata; and the pending writes stored with it."""
+        max_bytes, point = self._engine.context.max_bytes, StepRef.of(row)
+        step = open_step(line, row, max_bytes)
+        large = await self._engine.states.load_large(line, frozenset(pointers(step.edit)))
+        found = self._value(line, point.id, step.header.metadata, "metadata")
+        for key, operation in step.edit.put:
+            channel = unpack_name(key)
+            for value, path, name in _values(operation, (channel,), channel, self._detector):
+                found += self._value(line, point.id, large.get(value, value), channel, path, name)
+        return found + self.writes(line, row)
+
+    def writes(self, line: Line, row: Row) -> list[SensitiveFinding]:
+        """Search the pending writes and recordings that are stored with a step: they follow its parent."""
+        found: list[SensitiveFinding] = []
+        for write in open_writes(row, self._engine.context.max_bytes):
+            found += self._value(line, StepRef.of(row).id, write.packed, write.channel)
+        return found
+
+    async def pending(self, line: Line) -> AsyncIterator[SensitiveFinding]:
+        """Search the pending writes of a line that are stored beside its steps."""
+        (rows,) = await self._engine.context.backend.read([Scan(WRITES, tuple(line))])
+        for row in rows:
+            write = open_write(row, self._engine.context.max_bytes)
+            for each in self._value(line, str(row.key[2]), write.packed, write.channel):
+                yield each
 
     def _value(
         self,
@@ -150,8 +199,12 @@ class SensitiveScan:
             return "…" if spans else text  # paths of what is below a key must not have it
 
         _search(detector, value, path or (channel,), channel if name is None else name, search)
-        place = place_of_line(line.name)
-        return [SensitiveFinding(place, checkpoint, at, format_, count) for (at, format_), count in counts.items()]
+        place, policies = place_of_line(line.name), self._policies
+        return [
+            SensitiveFinding(place, checkpoint, at, format_, count)
+            for (at, format_), count in counts.items()
+            if policies is None or not policies.allows(line, channel, format_)
+        ]
 
 
 def _search(detector: Detector, value: Packed, path: Path, name: str, search: ReplaceText) -> None:

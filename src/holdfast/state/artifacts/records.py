@@ -263,7 +263,7 @@ class ArtifactRecords:
         gone: list[Line] = []
 
         async def edit(_: SystemLineEntries) -> LineChange:
-            gone[:] = [line for line in old if not await self._used(line)]
+            gone[:] = [line for line in old if not await self.is_used(line)]
             return LineChange(rows=[Delete(space, tuple(line)) for line in gone for space in TABLES])
 
         if old:
@@ -277,9 +277,10 @@ class ArtifactRecords:
         if tip is None:
             return False
         last = tip.info.created if tip.point is None else tip.point.time
-        return last + grace < self.handle.now() and not await self._used(line)
+        return last + grace < self.handle.now() and not await self.is_used(line)
 
-    async def _used(self, line: Line) -> bool:
+    async def is_used(self, line: Line) -> bool:
+        """Return whether the content of a line is of an artifact."""
         return bool(await self.system_line.linked("token", line.name[len(CONTENT_PREFIX) :], limit=1))
 
 

@@ -1,7 +1,8 @@
-"""The key that signs certificates: one for each tenant, in the table of keys, which no copy of a store contains.
+"""The key that signs certificates of erasure and exports of the audit: one for each tenant, in the table of keys, which
+no copy of a store contains.
 
 In an encrypted store it is encrypted like the other keys of the tenant. It stays the same when encryption is turned on
-or off, or the master key changes: certificates are checked with one public key.
+or off, or the master key changes: all that it signed is checked with one public key.
 """
 
 from __future__ import annotations
@@ -10,17 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from holdfast.backends.interface import Create, Get
 from holdfast.backends.tables import KEYS, SIGNING
-from holdfast.backends.urls import redacted_url
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import KEYS_PLACE
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, DeniedError, TransientError
-from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.encryption.cipher import Cipher, new_key
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
 from holdfast.security.encryption.key_rows import ACTIVE, KeyRow
-from holdfast.security.erasure.certificate import Certificate, public_key_of
 
 _ATTEMPTS = 10
 
@@ -31,7 +29,7 @@ async def signing_key(engine: Engine, tenant: str) -> Ed25519PrivateKey:
     somebody else put it there."""
     rows = engine.context.rows
     for _ in range(_ATTEMPTS):
-        found = await _find_key(engine, tenant)
+        found = await find_key(engine, tenant)
         if found is not None:
             return found
         if isinstance(rows, EncryptedRows):
@@ -45,7 +43,18 @@ async def signing_key(engine: Engine, tenant: str) -> Ed25519PrivateKey:
     raise TransientError("the key for certificates keeps changing", where=engine.context.backend.url, hint="Try again")
 
 
-async def _find_key(engine: Engine, tenant: str) -> Ed25519PrivateKey | None:
+async def export_key(engine: Engine, tenant: str) -> Ed25519PrivateKey | None:
+    """Return the key of a tenant to sign an export with; None if there is none, and the store is open for reading
+    only."""
+    found = await find_key(engine, tenant)
+    try:
+        return await signing_key(engine, tenant) if found is None else found
+    except DeniedError:
+        return None
+
+
+async def find_key(engine: Engine, tenant: str) -> Ed25519PrivateKey | None:
+    """Return the key of a tenant; None if there is none."""
     # Rows of keys are not sealed, so they look the same to everybody.
     (found,) = await engine.context.stored.read([Get(KEYS, [(tenant, "", SIGNING, 0)])])
     if not found:
@@ -56,23 +65,6 @@ async def _find_key(engine: Engine, tenant: str) -> Ed25519PrivateKey | None:
         if row.wrapped_by:
             return Ed25519PrivateKey.from_private_bytes(await rows.store_keys.unwrap(row))
     return Ed25519PrivateKey.from_private_bytes(row.wrapped)
-
-
-async def missing_signers(engine: Engine, tenant: str) -> list[str]:
-    """Return what is wrong if certificates of this store were signed with a key that it does not have any more."""
-    try:
-        key = await _find_key(engine, tenant)
-    except (CorruptError, DeniedError):
-        return []  # the check of the row itself says so
-    mine, here = "" if key is None else public_key_of(key), redacted_url(engine.context.backend.url)
-    entries = await ErasureLedger(engine, tenant).entries()
-    every = [Certificate.from_json(entry.certificate) for entry in entries]
-    missing = sorted({each.public_key for each in every if each.store == here} - {mine})
-    return [
-        f"certificates of erasure were signed with the key {each[:16]}…, which is gone: "
-        "its row `signing` was deleted or replaced"
-        for each in missing
-    ]
 
 
 def check_signing_row(rows: EncryptedRows, row: KeyRow) -> None:

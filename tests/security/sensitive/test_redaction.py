@@ -1,0 +1,191 @@
+"""Sensitive data that is stored already is replaced: nothing of it is left, and the rest stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any, TypedDict
+
+import pytest
+from langgraph.graph import START, StateGraph
+
+import holdfast
+from holdfast import PersistentAgent, replay
+from holdfast.encryption import Encryption, LocalKeys
+from holdfast.errors import DeniedError
+from holdfast.langgraph import HoldfastSaver
+from holdfast.sensitive import RedactionReport
+from tests.security.sensitive.samples import github_token
+from tests.security.sensitive.test_credential_check import notice, reported, stored_bytes
+from tests.servers.places import place
+from tests.support.kills import MOMENTS, kill_at_write, run_in_child
+from tests.support.nightly import mostly_nightly
+
+KEY = github_token(Random("redacted"))
+
+
+def _plant(store: holdfast.Store) -> None:
+    for number in range(4):
+        store.put("chat", {"messages": [f"message {each}" for each in range(number)]})
+    store.thread("chat").tag("before")
+    store.put("chat", {"messages": [*map("message {}".format, range(3)), f"my key is {KEY}"]})
+    store.put("chat", {"messages": [*map("message {}".format, range(3)), f"my key is {KEY}", "thanks"]})
+    store.put("gone", {"text": KEY})
+    store.put("gone", {"text": "nothing"})
+    store.put("large", {"file": "line\n" * 100_000 + KEY})
+    store.put("clean", {"text": "nothing"})
+    store.state(user="alice").set("keys", {"github": KEY})
+
+
+_KEYS = LocalKeys(b"1" * 32)
+
+
+@pytest.mark.parametrize(
+    "encryption",
+    [False, Encryption(_KEYS), Encryption(_KEYS, hide_names=True)],
+    ids=["plain", "encrypted", "hidden names"],
+)
+def test_what_is_stored_is_replaced(encryption: Any, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
+        _plant(store)
+        clean = [each.id for each in store.log("clean")]
+        notice(store)
+        assert len(reported(store)) == 4
+        report = store.sensitive.redact()
+        assert report[:2] == (4, 5)
+        said = [*map("message {}".format, range(3)), "my key is [redacted:github-token]", "thanks"]
+        assert store.get("chat").state == {"messages": said}
+        assert store.get("chat", at="before").state == {"messages": said[:3]}
+        assert store.get("gone").state == {"text": "nothing"}
+        assert store.get("large").state["file"].endswith("[redacted:github-token]")
+        assert store.state(user="alice").get("keys") == {"github": "[redacted:github-token]"}
+        assert [each.id for each in store.log("clean")] == clean
+        assert reported(store) == []
+        assert store.sensitive.scan(history=True).findings == []
+        assert store.maintenance.verify(level="decode").findings == []
+        assert store.audit.verify().findings == []
+        (record,) = store.audit.query(action="erase", thread="gone")
+        assert "github-token" in record.detail["redacted"]
+        assert store.sensitive.redact() == RedactionReport(0, 0, [])
+    assert KEY.encode() not in stored_bytes(tmp_path)
+
+
+def test_the_control_has_the_bytes(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        _plant(store)
+    assert KEY.encode() in stored_bytes(tmp_path)
+
+
+@pytest.mark.parametrize("kind", mostly_nightly(["postgres", "file", "redis", "mongodb"], daily=["postgres"]))
+def test_other_stores(kind: str, tmp_path: Path) -> None:
+    with holdfast.open(place(kind, tmp_path)) as store:
+        _plant(store)
+        notice(store)
+        assert len(reported(store)) == 4
+        store.put("later", {"text": KEY})
+        store.jobs.run("credentials")
+        assert len(reported(store)) == 5
+        assert store.sensitive.redact()[:2] == (5, 6)
+        store.jobs.run("credentials")
+        assert reported(store) == []
+        assert store.sensitive.scan(history=True).findings == []
+        assert store.maintenance.verify(level="decode").findings == []
+
+
+class _Keeper(PersistentAgent, name="redaction-keeper"):
+    text: str = ""
+    count: int = 0
+
+
+def test_agents_sessions_artifacts_and_topics(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        agent = _Keeper().attach(store, "keeper")
+        agent.text, agent.count = f"use {KEY}", 7
+        agent.save()
+        store.sessions.start("s1", user="bob", metadata={"note": f"use {KEY}"})
+        artifact = store.artifacts.register(b"x", metadata={"note": f"use {KEY}"})
+        store.sharing.topic("news").publish({"note": f"use {KEY}"})
+        notice(store)
+        assert len(reported(store)) == 4
+        store.sensitive.redact()
+        clean = {"note": "use [redacted:github-token]"}
+        assert store.agents.load("keeper").fields == {"text": clean["note"], "count": 7}
+        assert store.sessions.get("s1").metadata == clean
+        assert store.artifacts.get(artifact.id).metadata == clean
+        assert [each.value for each in store.sharing.topic("news").read()] == [clean]
+        assert reported(store) == []
+        assert store.maintenance.verify(level="decode").findings == []
+        assert store.audit.verify().findings == []
+    assert KEY.encode() not in stored_bytes(tmp_path)
+
+
+def test_branches_pins_and_holds(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        thread = store.thread("chat")
+        thread.put({"text": "hello"})
+        thread.fork("other")
+        thread.put({"text": f"main {KEY}"})
+        thread.pin()
+        thread.switch("other")
+        thread.put({"text": f"other {KEY}"})
+        store.maintenance.hold("chat", reason="case 7")
+        with pytest.raises(DeniedError, match="case 7"):
+            store.sensitive.redact()
+        store.maintenance.release("chat")
+        store.sensitive.redact()
+        texts = {branch.name: thread.get(at=branch.name).state["text"] for branch in thread.branches()}
+        assert texts == {"main": "main [redacted:github-token]", "other": "other [redacted:github-token]"}
+        assert store.maintenance.verify(level="decode").findings == []
+    assert KEY.encode() not in stored_bytes(tmp_path)
+
+
+class _State(TypedDict):
+    done: int
+
+
+def _graph(saver: HoldfastSaver) -> Any:
+    @replay.recorded
+    def call(header: str) -> str:
+        return f"200 OK for {header}"
+
+    def work(state: _State) -> dict[str, Any]:
+        call(f"Bearer {KEY}")
+        return {"done": state["done"] + 1}
+
+    return StateGraph(_State).add_node(work).add_edge(START, "work").compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+def test_recordings_of_a_graph_are_found_and_removed(durability: Any, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        saver = HoldfastSaver(store)
+        config = {"configurable": {"thread_id": "run"}, "callbacks": [saver.recorder]}
+        _graph(saver).invoke({"done": 1}, config, durability=durability)
+        notice(store)
+        assert {(scope, path.partition(".")[0]) for scope, path in reported(store)} == {("thread:run", "__recorded__")}
+        store.sensitive.redact()
+        assert reported(store) == []
+        assert _graph(saver).get_state(config).values == {"done": 2}
+    assert KEY.encode() not in stored_bytes(tmp_path)
+
+
+def test_a_redaction_that_is_killed_goes_on(tmp_path: Path) -> None:
+    struck, number = 0, 0
+    for write, moment in [(each, MOMENTS[each % 3]) for each in (2, 6, 10)]:
+        folder = tmp_path / f"{(number := number + 1)}"
+        folder.mkdir()
+        with holdfast.open(folder / "a.db") as store:
+            _plant(store)
+
+        def work(report: Any, at: int = write, when: Any = moment, folder: Path = folder) -> None:
+            kill_at_write(at, when)
+            with holdfast.open(folder / "a.db") as store:
+                store.sensitive.redact()
+
+        struck += run_in_child(work)[1]
+        with holdfast.open(folder / "a.db") as store:
+            store.sensitive.redact()
+            assert store.get("chat").state["messages"][3:] == ["my key is [redacted:github-token]", "thanks"]
+            assert store.maintenance.verify(level="decode").findings == []
+        assert KEY.encode() not in stored_bytes(folder)
+    assert struck == 3
