@@ -25,11 +25,13 @@ from holdfast.interfaces.http.timeline_routes import TIMELINE
 _FOLDER = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "interfaces" / "http"
 FILE = _FOLDER / "client.py"
 RECORDS_FILE = _FOLDER / "record_client.py"
+HISTORY_FILE = _FOLDER / "history_client.py"
 
-_RECORDS = (*STATES.routes, *AGENT_STEPS.routes, *ADMIN.routes, *TIMELINE.routes, *RECORDINGS.routes)
-"""Routes whose methods are in a file of their own."""
+_RECORDS = (*STATES.routes, *AGENT_STEPS.routes, *ADMIN.routes)
+_HISTORY = (*TIMELINE.routes, *RECORDINGS.routes)
+"""Routes whose methods are in files of their own."""
 
-_RECORDS_HEAD = '''"""The part of the client for states, sessions, artifacts and agents, and for the store's owner.
+_HISTORY_HEAD = '''"""The part of the client for the timeline, calls of hooks, and recorded runs.
 
 Made by `tools/http_client.py` from the table of routes: do not edit it.
 """
@@ -42,7 +44,24 @@ from holdfast.interfaces.http import admin_models, inputs, models
 from holdfast.interfaces.http.transport import HttpTransport
 
 
-class RecordClient(HttpTransport):
+class HistoryClient(HttpTransport):
+    """Operations on the timeline, on calls of hooks, and on recorded runs."""
+'''
+
+_RECORDS_HEAD = '''"""The part of the client for states, sessions, artifacts and agents, and for the store's owner.
+
+Made by `tools/http_client.py` from the table of routes: do not edit it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from holdfast.interfaces.http import admin_models, inputs, models
+from holdfast.interfaces.http.history_client import HistoryClient
+
+
+class RecordClient(HistoryClient):
     """Operations on states, sessions, artifacts and agents, and those for the store's owner."""
 '''
 
@@ -67,12 +86,17 @@ class HttpClient(RecordClient):
 
 def client() -> str:
     """The text of the module, formatted."""
-    return _formatted(_HEAD, [route for route in ROUTES if route not in _RECORDS])
+    return _formatted(_HEAD, [route for route in ROUTES if route not in (*_RECORDS, *_HISTORY)])
 
 
 def record_client() -> str:
     """The text of the module with the other part, formatted."""
     return _formatted(_RECORDS_HEAD, _RECORDS)
+
+
+def history_client() -> str:
+    """The text of the module with what happened and was recorded, formatted."""
+    return _formatted(_HISTORY_HEAD, _HISTORY)
 
 
 def _formatted(head: str, routes: Iterable[Route]) -> str:
@@ -149,3 +173,4 @@ def _type(kind: Any) -> str:
 if __name__ == "__main__":
     FILE.write_text(client(), encoding="utf-8")
     RECORDS_FILE.write_text(record_client(), encoding="utf-8")
+    HISTORY_FILE.write_text(history_client(), encoding="utf-8")

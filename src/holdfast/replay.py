@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from holdfast.recording import Divergence, RecordMode, ReplayReport, now, random, recorded, uuid4
 from holdfast.store.hook_replays import HookReplay, ReplayedCall, hook_replay_job, run_hooks
+from holdfast.store.replay_jobs import replay_job
 from holdfast.store.replays import compare, record, run, run_agent, run_open
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "random",
     "record",
     "recorded",
+    "replay_job",
     "run",
     "run_agent",
     "run_hooks",

@@ -129,7 +129,7 @@ class AgainstModel(RuleBasedStateMachine):
             self.agent.transition(trigger, data)
         except InvalidError:
             assert way is None
-            return
+            self.failed += 1  # it is recorded that it was refused
         except ValueError:
             assert acts
             assert "error" in data

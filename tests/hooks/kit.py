@@ -35,6 +35,11 @@ def store(clock: Clock | None = None) -> Store:
     return Store(Engine(EngineContext(MemoryBackend(), clock=clock or Clock())), "")
 
 
+def beside(held: Store) -> Store:
+    """Another store on the same rows, as another process has one."""
+    return Store(Engine(EngineContext(held._engine.context.backend, clock=held._engine.context.clock)), "")
+
+
 def async_store(clock: Clock | None = None) -> AsyncStore:
     """The same for asyncio."""
     return AsyncStore(Engine(EngineContext(MemoryBackend(), clock=clock or Clock())), "")

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.interface import Delete
+from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import LINKS
 from holdfast.engine import trace_context
 from holdfast.engine.events import digest
 from holdfast.engine.row_format import Line
@@ -24,6 +24,7 @@ from holdfast.errors import TransientError
 from holdfast.hooks import HookContext, VetoError
 from holdfast.hooks import after_queue as later_module
 from holdfast.hooks.execution_log import LINE
+from holdfast.hooks.outbox import OutboxCall
 from tests.hooks.kit import async_store, events, store
 
 
@@ -272,32 +273,35 @@ def test_after_hook_is_not_called_for_what_it_does_itself() -> None:
 
 def test_recording_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     written: list[Any] = []
-    ended: list[Any] = []
-    one = Delete(LINKS, ("one",))
+    call = OutboxCall(Row(("one",), (0, "")), None)  # type: ignore[arg-type]
     fails = [TransientError("not now"), TransientError("not yet")]
 
-    def write(told: list[Any], changes: list[Any]) -> None:
+    def write(outcomes: Sequence[Any]) -> None:
+        assert later.is_waiting(("one",))
+        assert later.is_delivered(("one",))
         if fails:
             raise fails.pop()
-        written.extend(told)
-        ended.extend(changes)
+        written.extend(outcomes)
 
     later = later_module.AfterQueue(lambda job: None, write, every=0.01)  # type: ignore[arg-type,return-value]
-    for n in range(3):
-        later.record(n, one if n == 1 else None)  # type: ignore[arg-type]
+    outcomes = [later_module.Outcome(None, call if n == 1 else None) for n in range(3)]
+    with later._lock:  # they are recorded together
+        for each in outcomes:
+            later.record(each)
     assert later.drain(30)
-    assert (written, ended) == ([0, 1, 2], [one])
-    assert not later.is_waiting(one.prefix)
+    assert written == outcomes
+    assert not later.is_waiting(("one",))
+    assert not later.is_delivered(("one",))
     assert "not recorded yet" in caplog.text
     later.close()
 
 
 def test_recording_is_given_up_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    def write(told: list[Any], changes: list[Any]) -> None:
+    def write(outcomes: Sequence[Any]) -> None:
         raise TransientError("never")
 
     later = later_module.AfterQueue(lambda job: None, write, every=0.001)  # type: ignore[arg-type,return-value]
-    later.record(1)  # type: ignore[arg-type]
+    later.record(later_module.Outcome(None))
     assert later.drain(30)
     assert "could not be recorded" in caplog.text
     later.close()

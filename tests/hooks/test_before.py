@@ -16,7 +16,7 @@ from holdfast.errors import DeniedError, VetoError
 from holdfast.hooks import POINTS, HookContext, ReplaceValue
 from holdfast.hooks.execution_log import LINE
 from holdfast.hooks.points import check_points
-from tests.hooks.kit import async_store, events, store
+from tests.hooks.kit import async_store, beside, events, store
 
 
 def test_hook_changes_a_value_and_the_next_one_sees_that() -> None:
@@ -384,7 +384,7 @@ def test_hook_may_change_state_itself_and_is_not_called_for_that() -> None:
 
 def test_hook_is_not_called_again_for_the_same_change_when_others_are_first() -> None:
     held = store()
-    other = holdfast.Store(held._engine, "")
+    other = beside(held)
     calls: list[Any] = []
 
     @held.hooks.before("state.set", key="mine")
@@ -404,13 +404,14 @@ def test_hook_is_not_called_again_for_the_same_change_when_others_are_first() ->
 def test_hook_is_called_again_where_another_value_comes_of_it() -> None:
     held = store()
     held.state()["n"] = 0
+    other = beside(held)
     seen: list[int] = []
 
     @held.hooks.before("state.set", key="n")
     def look(call: HookContext) -> None:
         seen.append(call.value)
         if len(seen) == 1:
-            held.state()["n"] = 10
+            other.state()["n"] = 10
 
     held.state().change("n", lambda n: n + 1)
     assert held.state()["n"] == 11

@@ -18,8 +18,7 @@ from holdfast.backends.interface import Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.process_identity import process_identity
 from holdfast.backends.tables import LINKS
-from holdfast.errors import InvalidError
-from holdfast.hooks.pending_calls import PendingCall
+from holdfast.hooks.outbox import OutboxCall
 from holdfast.hooks.registry import HookRegistry
 from tests.hooks.kit import Clock, store
 from tests.support.kills import count_kill
@@ -120,46 +119,6 @@ def test_calls_of_a_living_process_are_left_to_it(tmp_path: Path) -> None:
         assert (calls, pending(two)) == (["one"], 0)
 
 
-def test_a_call_that_was_skipped_or_whose_change_is_gone() -> None:
-    with holdfast.open("memory://") as store:
-        with pytest.raises(InvalidError):
-            store.hooks.after("session.start", durable=True)(lambda _: None)
-        off: dict[str, Any] = {"durable": True, "max_failures": 1, "name": "failing"}
-        store.hooks.after("state.set", **off)(lambda _: 1 / 0)
-        store.state(agent="a")["n"] = 1
-        assert store.hooks.drain(60)
-        assert pending(store) == 0  # it was made, and failed
-        store.state(agent="a")["n"] = 2
-        assert store.hooks.drain(60)
-        assert pending(store) == 1  # it was not made: the hook is off
-
-
-def test_calls_that_this_process_gave_up_are_made_later() -> None:
-    clock = Clock()
-    with store(clock) as held:
-        made, failing = list[Any](), [True]
-
-        @held.hooks.after("state.set", durable=True, max_failures=1, rest=30, name="deliver")
-        def deliver(call: Any) -> None:
-            if failing[0]:
-                raise OSError("the network is down")
-            made.append((call.value, call.is_repeated))
-
-        for n in range(3):
-            held.state(agent="a")["n"] = n
-            assert held.hooks.drain(60)
-        assert pending(held) == 2  # the first failed, and the hook is off
-        failing[0] = False
-        clock.pass_by(10)
-        assert held.hooks.recover() == 0  # it is still off
-        clock.pass_by(100)
-        assert held.hooks.recover() == 1  # the trial
-        assert held.hooks.drain(60)
-        assert held.hooks.recover() == 1
-        assert held.hooks.drain(60)
-        assert (made, pending(held)) == ([(1, True), (2, True)], 0)
-
-
 def test_no_more_calls_are_taken_over_than_can_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, block, made = Clock(), threading.Event(), list[int]()
     with store(clock) as held:
@@ -191,10 +150,9 @@ def test_no_more_calls_are_taken_over_than_can_wait(monkeypatch: pytest.MonkeyPa
 def test_a_store_that_fails_for_a_moment_loses_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, made = Clock(), list[int]()
     with store(clock) as held:
-        held.hooks.after("state.set", durable=True, name="deliver", max_failures=1, rest=1)(lambda call: 1 / 0)
-        for n in range(2):
-            held.state(agent="a")["n"] = n
-            assert held.hooks.drain(60)
+        held.hooks.after("state.set", durable=True, name="deliver")(lambda call: 1 / 0)
+        held.state(agent="a")["n"] = 1
+        assert held.hooks.drain(60)
         assert pending(held) == 1
         held.hooks.remove("deliver")
         held.hooks.after("state.set", durable=True, name="deliver")(lambda call: made.append(call.value))
@@ -220,8 +178,9 @@ def test_another_process_with_the_number_of_one_that_ended_does_not_have_its_cal
     parent = os.getppid()  # it lives
 
     def is_left(process: str, age: int = 0) -> bool:
-        row = Row(("", "", "pending", "h", "id x"), (1000, json.dumps([f"{process}|token", "p", "s", "k", "", ""])))
-        return PendingCall.of(row).is_abandoned(1000 + age)
+        target = json.dumps([f"{process}|token", "p", "s", "k", "", "", 1000])
+        row = Row(("", "", "pending", "h", "x id"), (1000, target))
+        return OutboxCall.of(row).is_left("me", 1000 + age, lambda _: False)
 
     assert is_left(f"{boot} {namespace} {parent} 1")
     assert is_left(f"{boot} {namespace} {os.getpid()} {started}")  # a store of this process that was closed

@@ -122,3 +122,20 @@ def test_old_records_go_to_a_file_by_number_and_size(tmp_path: Path) -> None:
         assert store.jobs.run("hooks").outcome == "ok"
         with pytest.raises(InvalidError):
             store.jobs.add("bad", "archive-hooks", settings={"folder": "x"})
+
+
+def test_at_least_as_many_stay_as_were_asked_for(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "store.db") as store:
+        store.hooks.after("state.*", name="follow")(lambda _: None)
+        for start in (0, 10, 20):
+            store.state(agent="a").batch({f"k{number}": number for number in range(start, start + 10)})
+            assert store.hooks.drain(60)  # ten are recorded together
+        done = store.maintenance.archive_hooks(tmp_path / "1.jsonl", keep_last=5)
+        left = store.hooks.history(limit=50)
+        assert 5 <= len(left) < 30
+        assert done.rows + len(left) == 30
+        assert "k29" in {each.key for each in left}
+        count = len(left)
+        assert store.maintenance.archive_hooks(tmp_path / "2.jsonl", keep_last=50).rows == 0
+        assert store.maintenance.archive_hooks(tmp_path / "3.jsonl", keep_last=count).rows == 0
+        assert store.audit.verify().ok

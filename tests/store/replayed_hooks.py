@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from holdfast import PersistentAgent, Store, replay
+from holdfast import MISSING, PersistentAgent, Store, replay
 from holdfast.agents import AsyncPersistentAgent, Machine
 from holdfast.errors import VetoError
 from holdfast.hooks import HookContext
@@ -94,3 +94,12 @@ class Desk(AsyncPersistentAgent, name="replayed-desk"):
     async def charge(amount: int) -> str:
         """Charge only while it is recorded. Its own draws are part of it."""
         return f"{ask(str(amount))} {replay.uuid4()}"
+
+
+def register_tellers(store: Store) -> None:
+    """Register a hook that returns all that it is told."""
+
+    @store.hooks.before("state.set", scope="agent:told", record=True)
+    def tell(call: HookContext) -> Any:
+        old = None if call.old is MISSING else call.old
+        return [call.key, call.value, old, call.actor, call.metadata.get("team")]

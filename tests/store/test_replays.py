@@ -97,6 +97,26 @@ def test_hooks_read_the_state_of_that_moment(tmp_path: Path) -> None:
     assert [call.outcome for call in found.calls] == ["changed"] * 3
 
 
+def test_what_if_changes_what_a_hook_is_told_per_call(tmp_path: Path) -> None:
+    register = "tests.store.replayed_hooks:register_tellers"
+    with holdfast.open(tmp_path / "agents.db") as opened:
+        replayed_hooks.register_tellers(opened)
+        for value in (1, 2):
+            opened.as_identity(agent="told").state(agent="told").set("key", value)
+        one, two = (each.reference for each in [*opened.hooks.history("tell")][::-1])
+        same = replay.run_hooks(opened, register).check()
+        assert [call.key for call in same.calls] == ["key", "key"]
+        other: dict[str, Any] = {"key": "k2", "value": 5, "old": 4, "actor": "user:ann", "metadata": {"team": "red"}}
+        found = replay.run_hooks(opened, register, changes=lambda each: other if each.reference == two else None)
+        (changed,) = found.differing
+        assert (changed.key, len(found.calls)) == ("k2", 2)
+        for text in ("k2", "5", "4", "user:ann", "red"):
+            assert text in changed.diff
+        assert replay.run_hooks(opened, register, reference=one, changes={"actor": "user:bob"}).differing
+        with pytest.raises(InvalidError, match="cannot change 'scope'"):
+            replay.run_hooks(opened, register, changes={"scope": "agent:x"})
+
+
 def test_hooks_are_replayed_by_a_job(tmp_path: Path) -> None:
     types = JobTypes()
     types.add(replay.hook_replay_job(REGISTER))

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.agents.steps.once import Retry as Retry
     from holdfast.agents.steps.records import RETRY as RETRY
     from holdfast.agents.steps.records import StepRecord as StepRecord
+    from holdfast.agents.steps.retention import PrunedSteps as PrunedSteps
     from holdfast.agents.steps.signals import Signal as Signal
     from holdfast.agents.steps.timers import Timer as Timer
     from holdfast.agents.storage.diagram import dot as dot
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.agents.storage.record import Status as Status
     from holdfast.agents.storage.transition_log import TransitionCheck as TransitionCheck
     from holdfast.agents.storage.transition_log import TransitionCounts as TransitionCounts
+    from holdfast.agents.storage.transition_log import TransitionKey as TransitionKey
     from holdfast.agents.storage.transition_log import TransitionRecord as TransitionRecord
     from holdfast.agents.storage.transition_log import check_transitions as check_transitions
     from holdfast.agents.storage.transition_log import count_transitions as count_transitions
@@ -78,6 +80,7 @@ _MODULES = {
     "holdfast.agents.steps.api": ("AsyncSteps", "AsyncTimers", "Steps", "Timers"),
     "holdfast.agents.steps.once": ("Retry",),
     "holdfast.agents.steps.records": ("RETRY", "StepRecord"),
+    "holdfast.agents.steps.retention": ("PrunedSteps",),
     "holdfast.agents.steps.signals": ("Signal",),
     "holdfast.agents.steps.timers": ("Timer",),
     "holdfast.agents.storage.diagram": ("dot", "mermaid"),
@@ -86,6 +89,7 @@ _MODULES = {
     "holdfast.agents.storage.transition_log": (
         "TransitionCheck",
         "TransitionCounts",
+        "TransitionKey",
         "TransitionRecord",
         "check_transitions",
         "count_transitions",

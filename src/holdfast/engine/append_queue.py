@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from holdfast.backends.interface import Backend
@@ -37,6 +38,22 @@ _PATIENCE = 1.0
 
 _MAX_CHAIN = 64
 """The most saves in a chain."""
+
+
+class OuterSave:
+    """A save that may wait for code of the program, which may save something itself."""
+
+    __slots__ = ("lines", "owner", "waits")
+
+    def __init__(self, owner: object, lines: frozenset[Line]) -> None:
+        self.owner = owner
+        """The engine that saves."""
+        self.lines = lines
+        self.waits = False
+
+
+outer_saves: ContextVar[tuple[OuterSave, ...]] = ContextVar("holdfast_outer_saves", default=())
+"""The saves that led to what is done in this context."""
 
 
 class _QueuedSave(FutureWait[list[StepInfo] | None]):
@@ -156,7 +173,7 @@ class AppendQueue:
             queue = self._queues.get(line)
             if queue is None:
                 self._queues[line] = _LineQueue(leader)
-            else:
+            elif not any(each.waits for each in outer_saves.get()):  # or the leader may wait for this one
                 leader = save = _QueuedSave(self, requests)
                 save.has_rival = any(request.id and queue.has_id(request.id) for request in requests)
                 queue.append(save)

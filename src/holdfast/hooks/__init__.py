@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.hooks.context import HookInfo as HookInfo
     from holdfast.hooks.context import Recording as Recording
     from holdfast.hooks.context import ReplaceValue as ReplaceValue
+    from holdfast.hooks.outbox import UndeliveredCall as UndeliveredCall
     from holdfast.hooks.points import POINTS as POINTS
     from holdfast.hooks.statistics import HookStatistics as HookStatistics
     from holdfast.hooks.statistics import HookStatisticsList as HookStatisticsList
@@ -26,6 +27,7 @@ _MODULES = {
     "holdfast.hooks.api": ("AsyncHooks", "HookOperations", "HookOptions", "Hooks"),
     "holdfast.hooks.builtin": ("AddAuditFields", "CountChanges", "InvalidateCache", "Validate"),
     "holdfast.hooks.context": ("HookContext", "HookExecution", "HookInfo", "Recording", "ReplaceValue"),
+    "holdfast.hooks.outbox": ("UndeliveredCall",),
     "holdfast.hooks.points": ("POINTS",),
     "holdfast.hooks.statistics": ("HookStatistics", "HookStatisticsList"),
 }

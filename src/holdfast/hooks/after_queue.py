@@ -11,15 +11,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextvars import Context
+from typing import NamedTuple
 
-from holdfast.backends.interface import Delete
 from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.backends.tables import Key
 from holdfast.engine.events import Event
 from holdfast.hooks.context import HookedChange
 from holdfast.hooks.hook import Hook, log
+from holdfast.hooks.outbox import OutboxCall
 
 MAX_WAITING = 10_000
 """The maximum number of waiting executions."""
@@ -37,11 +38,11 @@ _MAX_FAILURES = 10
 class QueuedHook:
     """An after-hook to run."""
 
-    __slots__ = ("context", "ended", "finished", "hook", "subject")
+    __slots__ = ("call", "context", "finished", "hook", "subject")
 
-    def __init__(self, hook: Hook, subject: HookedChange, context: Context, ended: Delete | None = None) -> None:
-        self.ended = ended
-        """The change that says that it was run, if it is durable."""
+    def __init__(self, hook: Hook, subject: HookedChange, context: Context, call: OutboxCall | None = None) -> None:
+        self.call = call
+        """The call in the outbox, if it is durable."""
         self.hook = hook
         self.subject = subject
         self.context = context
@@ -49,13 +50,24 @@ class QueuedHook:
         """Whether it was run or dropped."""
 
 
+class Outcome(NamedTuple):
+    """What is to be recorded of an execution."""
+
+    event: Event | None
+    """None if it was not called."""
+    call: OutboxCall | None = None
+    """The call in the outbox, if it is durable."""
+    next: OutboxCall | None = None
+    """What becomes of the call; None if it was delivered."""
+
+
 class AfterQueue:
     """The waiting after-hooks, and the executions that are not recorded yet."""
 
     def __init__(
         self,
-        run: Callable[[QueuedHook], Event],
-        write: Callable[[list[Event], list[Delete]], None],
+        run: Callable[[QueuedHook], Outcome],
+        write: Callable[[Sequence[Outcome]], None],
         most: int = MAX_WAITING,
         every: float = _RECORD_INTERVAL,
     ) -> None:
@@ -76,9 +88,11 @@ class AfterQueue:
         """The waiting calls by the name of the hook and the scope."""
         self.waiting = 0
         """How many wait or are at work."""
-        self._unrecorded: list[tuple[Event, Delete | None]] = []
+        self._unrecorded: list[Outcome] = []
         self._pending: set[Key] = set()
         """The rows of durable calls that wait, are at work, or are not recorded yet."""
+        self._delivered: set[Key] = set()
+        """Those of them that are only to be recorded."""
         self._writing = False
         self._draining = False
         self._closed = False
@@ -92,7 +106,7 @@ class AfterQueue:
         with self._changed:
             if self.waiting >= self._max_waiting:
                 self._drop()
-            self._hold(job.ended)
+            self._hold(job.call)
             self.waiting += 1
             self._all.append(job)
             while self._all and self._all[0].finished:
@@ -110,7 +124,7 @@ class AfterQueue:
             oldest = self._all.popleft()
             if not oldest.finished:
                 oldest.finished = True
-                self._let_go([oldest.ended])
+                self._let_go(oldest.call)
                 oldest.hook.dropped += 1
                 self.waiting -= 1
                 self.dropped += 1
@@ -128,12 +142,19 @@ class AfterQueue:
         with self._lock:
             return row in self._pending
 
-    def _hold(self, ended: Delete | None) -> None:
-        if ended is not None:
-            self._pending.add(ended.prefix)
+    def is_delivered(self, row: Key) -> bool:
+        """Return whether the durable call with this row was delivered, and that is not recorded yet."""
+        with self._lock:
+            return row in self._delivered
 
-    def _let_go(self, ended: Iterable[Delete | None]) -> None:
-        self._pending.difference_update(each.prefix for each in ended if each is not None)
+    def _hold(self, call: OutboxCall | None) -> None:
+        if call is not None:
+            self._pending.add(call.row.key)
+
+    def _let_go(self, call: OutboxCall | None) -> None:
+        if call is not None:
+            self._pending.discard(call.row.key)
+            self._delivered.discard(call.row.key)
 
     def _serve(self, key: tuple[str, str]) -> None:
         """Run the waiting calls of a hook in a scope, as long as there are any."""
@@ -148,29 +169,30 @@ class AfterQueue:
                     return
                 job = queue.popleft()
                 job.finished = True
-            event = None
+            outcome = None
             try:
-                event = self._run(job)
+                outcome = self._run(job)
             except Exception as error:  # noqa: BLE001 - it is reported, and the others have their turn
                 log.error("an after-hook could not be run", exc_info=error)
             finally:
                 with self._changed:
                     self.waiting -= 1
-                    # One that was not run, because the hook is off, is still pending.
-                    if event is None or event.outcome == "skipped":
-                        self._let_go([job.ended])
-                    if event is not None:
-                        self.record(event, None if event.outcome == "skipped" else job.ended)
+                    if outcome is None:
+                        self._let_go(job.call)
+                    else:
+                        self.record(outcome)
                     if not self.waiting:
                         self._changed.notify_all()
 
     # Recording --------------------------------------------------------------------------------------------------
 
-    def record(self, event: Event, ended: Delete | None = None) -> None:
+    def record(self, outcome: Outcome) -> None:
         """Record an execution with the next batch."""
         with self._lock:  # the condition's own, which takes fewer calls
-            self._hold(ended)
-            self._unrecorded.append((event, ended))
+            self._hold(outcome.call)
+            if outcome.call is not None and outcome.next is None:
+                self._delivered.add(outcome.call.row.key)
+            self._unrecorded.append(outcome)
             if self._recorder is None and not self._closed:
                 self._recorder = WorkerThread("holdfast-hook-rows", self._record_loop)
             elif len(self._unrecorded) in (1, _MAX_ROWS):
@@ -188,9 +210,8 @@ class AfterQueue:
                 self._changed.wait_for(self._is_due, None if self._closed else self._interval)
                 records, self._unrecorded = self._unrecorded[:_MAX_ROWS], self._unrecorded[_MAX_ROWS:]
                 self._writing = True
-            ended = [each for _, each in records if each is not None]
             try:
-                self._write([event for event, _ in records], ended)
+                self._write(records)
                 failed = 0
             except Exception as error:  # noqa: BLE001 - it is reported, and tried again
                 failed += 1
@@ -205,7 +226,8 @@ class AfterQueue:
                 with self._changed:
                     self._writing = False
                     if not failed:
-                        self._let_go(ended)
+                        for each in records:
+                            self._let_go(each.call)
                     self._changed.notify_all()
             if failed:
                 time.sleep(min(self._interval, 0.1 * failed))

@@ -16,13 +16,21 @@ from holdfast.engine.pages import Page
 from holdfast.engine.patterns import matcher
 from holdfast.errors import InvalidError
 from holdfast.hooks import execution_log
-from holdfast.hooks.checkpoint_hooks import SAVE, CheckpointHooks
 from holdfast.hooks.context import AFTER, BEFORE, RECORDINGS, HookContext, HookExecution, HookInfo, Recording
 from holdfast.hooks.hook import Hook, check_signature, name_of
-from holdfast.hooks.pending_calls import POINTS as DURABLE_POINTS
+from holdfast.hooks.outbox import (
+    MAX_AGE,
+    UndeliveredCall,
+    discard_call,
+    list_undelivered,
+    retry_call,
+    retry_failed,
+)
+from holdfast.hooks.outbox import POINTS as DURABLE_POINTS
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import HookRegistry
 from holdfast.hooks.runner import is_async
+from holdfast.hooks.save_hooks import SAVE, SaveHooks
 from holdfast.hooks.statistics import HookStatisticsList, summarize_executions
 from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_seconds
 
@@ -89,18 +97,35 @@ class HookOperations:
         """
         return self._register(BEFORE, points, fail_closed, options)
 
-    def after(self, *points: str, durable: bool = False, **options: Unpack[HookOptions]) -> Callable[[F], F]:
+    def after(
+        self,
+        *points: str,
+        durable: bool = False,
+        attempts: int | None = None,
+        max_age: Duration | None = None,
+        ordered: bool = False,
+        **options: Unpack[HookOptions],
+    ) -> Callable[[F], F]:
         """Call a function soon after changes. Nobody waits for it, and it cannot affect the change.
 
         In each scope, it is called in the order of the changes. The rest is as in `before`.
 
-        With `durable`, the call is stored with the change, until it was made and recorded. If the process is killed,
-        the call is made by one that registers a hook of this name: soon on the same machine, else after ten minutes. A
-        call that was not made because the hook was off, or too many waited, is made later. It is made at least once:
-        `call.call_id` is the same each time, and `call.is_repeated` says that it may be another one. Its points are
-        those of keys and `checkpoint.save`.
+        With `durable`, the call is stored with the change, until it was delivered: until the function has returned, and
+        that is recorded. If it raises an error, takes too long, or is off, the call is made again, after a pause that
+        grows to five minutes. If the process is killed, the call is made by one that has a hook of this name: soon on
+        the same machine, else after ten minutes. So it is delivered at least once: `call.call_id` is the same each
+        time, and `call.is_repeated` says that it may be another one. After so many `attempts`, if they are given, or a
+        `max_age`, three days unless another one is given, it is kept as failed: see `undelivered` and `retry`. With
+        `ordered`, the calls of one key are delivered in the order of its changes: one that fails holds up those that
+        follow, until it is given up. Its points are those of keys and `checkpoint.save`.
         """
-        return self._register(AFTER, points, False, options, durable=durable)
+        if not durable and (ordered or attempts is not None or max_age is not None):
+            raise InvalidError("attempts, max_age and ordered are for durable hooks", hint="Give durable=True, too")
+        if attempts is not None and validation.require_count(attempts, "number of attempts") < 1:
+            raise InvalidError("a durable call is attempted at least once")
+        age = parse_nanoseconds(MAX_AGE if max_age is None else max_age, "max_age", positive=True)
+        delivery = _Delivery(attempts, age, bool(ordered)) if durable else None
+        return self._register(AFTER, points, False, options, delivery)
 
     def add(
         self, hook: BuiltInHook, *points: str, fail_closed: bool | None = None, **options: Unpack[HookOptions]
@@ -127,13 +152,41 @@ class HookOperations:
         """List all hooks in the order in which they are called, with their statistics."""
         return [] if self._engine.hooks is None else self._registry().infos()
 
+    # Durable calls ----------------------------------------------------------------------------------------------
+
     @sync_and_async
     async def recover(self) -> int:
-        """Make the calls of durable hooks that processes which have ended did not make. Returns their number.
+        """Make the calls of durable hooks that are due: those that failed before, and those that processes which have
+        ended did not make. Returns their number.
 
         This is also done when such a hook is registered, and from time to time.
         """
         return 0 if self._engine.hooks is None else await self._registry().recover()
+
+    @sync_and_async
+    async def undelivered(
+        self, hook: str | None = None, *, state: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page[UndeliveredCall]:
+        """List the calls of durable hooks that were not delivered, a page of them: those that were given up (`failed`),
+        and those that are to be made (`pending`)."""
+        count = validation.require_count(limit, "limit")
+        return await list_undelivered(self._engine, self._tenant, hook, state, count, cursor)
+
+    @sync_and_async
+    async def retry(self, reference: str) -> None:
+        """Have a call made soon that was given up, or that waits, by the `reference` that it has in the listing. Its
+        attempts and its age count anew. A process that has the hook makes it. Raises `NotFoundError`."""
+        await retry_call(self._engine, self._tenant, reference)
+
+    @sync_and_async
+    async def retry_failed(self, hook: str | None = None) -> int:
+        """Have all calls made soon that were given up, or those of a hook. Returns their number."""
+        return await retry_failed(self._engine, self._tenant, hook)
+
+    @sync_and_async
+    async def discard(self, reference: str) -> None:
+        """Remove a call that is not to be made, by its `reference`. Raises `NotFoundError`."""
+        await discard_call(self._engine, self._tenant, reference)
 
     # What they did ----------------------------------------------------------------------------------------------
 
@@ -199,13 +252,18 @@ class HookOperations:
         return registry
 
     def _register(
-        self, phase: str, points: tuple[str, ...], closed: bool, options: HookOptions, *, durable: bool = False
+        self,
+        phase: str,
+        points: tuple[str, ...],
+        closed: bool,
+        options: HookOptions,
+        delivery: _Delivery | None = None,
     ) -> Callable[[F], F]:
         if any(map(callable, points)):
             raise InvalidError("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
         matched = check_points(points)
         checked = _check_options(phase, options)
-        if durable and not matched <= DURABLE_POINTS:
+        if delivery is not None and not matched <= DURABLE_POINTS:
             raise InvalidError(
                 f"a durable hook is not called for {min(matched - DURABLE_POINTS)}",
                 hint=f"Its points are {', '.join(sorted(DURABLE_POINTS))}",
@@ -242,14 +300,23 @@ class HookOperations:
                     bool(getattr(function, "wants_old", True)),
                     inline and not has_values and bool(getattr(function, "pure", False)),
                     CircuitBreaker(self._engine.context.clock, checked.max_failures, checked.rest),
-                    durable,
+                    delivery is not None,
+                    *(delivery or ()),
                 )
             )
-            if SAVE in matched:
-                self._engine.writer.around = CheckpointHooks(self._registry()).save
+            if SAVE in matched or phase == BEFORE:
+                self._engine.writer.around = SaveHooks(self._registry()).save
             return function
 
         return register
+
+
+class _Delivery(NamedTuple):
+    """How durable calls are delivered: see `Hook`."""
+
+    max_attempts: int | None
+    max_age: int
+    ordered: bool
 
 
 class _CheckedOptions(NamedTuple):

@@ -57,6 +57,7 @@ class HookedChange:
     __slots__ = (
         "actor",
         "before",
+        "calls",
         "changed",
         "dump",
         "events",
@@ -114,8 +115,10 @@ class HookedChange:
         """Fields that before-hooks add to the audit row of the change."""
         self.changed = False
         """Whether before-hooks replaced the value."""
+        self.calls: Mapping[str, Any] = _NOTHING
+        """The calls of durable hooks in the outbox, by hook."""
         self.is_repeated = False
-        """Whether the call may have been made before, by a process that was killed."""
+        """Whether the call may have been made before."""
 
     def reset(self, stored: Any) -> None:
         """Start again with another value, and discard what hooks did with the previous one."""
@@ -216,7 +219,7 @@ class HookContext:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the call of a durable hook may have been made before, by a process that was killed."""
+        """Whether the call of a durable hook may have been made before: it failed, or its process was killed."""
         return self._subject.is_repeated
 
     @property
@@ -284,6 +287,8 @@ class HookInfo(NamedTuple):
     vetoes: int
     skipped: int
     dropped: int
+    bypassed: int
+    """How many changes were made without a before-hook, since it failed, was late or off."""
     average: float
     """In seconds."""
     worst: float

@@ -44,7 +44,12 @@ class Hook:
     """Whether it only reads its context, and so needs no context variables of its own."""
     breaker: CircuitBreaker
     durable: bool = False
-    """Whether its pending calls are stored with the change."""
+    """Whether its calls are stored with the change, until they are delivered."""
+    max_attempts: int | None = None
+    max_age: int = 0
+    """After how many attempts, and how many nanoseconds, a durable call that fails is given up."""
+    ordered: bool = False
+    """Whether durable calls of one key are made one after another."""
     runner: HookRunner = field(default_factory=HookRunner)
     """Runs it, apart from all other hooks."""
     calls: int = 0
@@ -52,6 +57,8 @@ class Hook:
     vetoes: int = 0
     skipped: int = 0
     dropped: int = 0
+    bypassed: dict[str, int] = field(default_factory=dict)
+    """How many changes were made without it that it could have refused, by outcome: it failed, was late or off."""
     total: int = 0
     worst: int = 0
     last_error: str = ""
@@ -73,6 +80,7 @@ class Hook:
             self.vetoes,
             self.skipped,
             self.dropped,
+            sum(self.bypassed.values()),
             self.total / self.calls / 1e9 if self.calls else 0.0,
             self.worst / 1e9,
             _STATES[self.breaker.state],

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
-from holdfast.backends.interface import Change, Delete
+from holdfast.backends.interface import Change, Put
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.metrics import Sample
 from holdfast.backends.runtime.threads import Ticker, WorkerThread
 from holdfast.backends.tables import LINKS
 from holdfast.engine import trace_context
+from holdfast.engine.append_queue import outer_saves
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.model.missing import MISSING
@@ -22,7 +23,7 @@ from holdfast.engine.row_format import Line
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import DeniedError, InvalidError, NotFoundError, VetoError
 from holdfast.hooks import execution_log
-from holdfast.hooks.after_queue import AfterQueue, QueuedHook
+from holdfast.hooks.after_queue import AfterQueue, Outcome, QueuedHook
 from holdfast.hooks.context import (
     AFTER,
     BEFORE,
@@ -34,13 +35,14 @@ from holdfast.hooks.context import (
     ReplaceValue,
 )
 from holdfast.hooks.hook import Hook, log
-from holdfast.hooks.pending_calls import (
-    claim_abandoned,
+from holdfast.hooks.outbox import (
+    OutboxCall,
+    claim_calls,
+    earlier_calls,
     end_owner,
     load_subject,
+    new_calls,
     new_owner,
-    pending_key,
-    pending_rows,
 )
 from holdfast.hooks.runner import (
     build_result,
@@ -57,8 +59,11 @@ _MAX_CACHED = 4096
 CLOSE_TIMEOUT = 5.0
 """The seconds that closing a store waits for after-hooks."""
 
-_RECOVERY_SECONDS = 10.0
-"""How often pending calls of processes that have ended are looked for."""
+_LOOK_SECONDS, _TICK_SECONDS = 10.0, 1.0
+"""How often the outbox is looked at for calls that are left, and how often at most."""
+
+_HELD = 10**9
+"""For how many nanoseconds a call is held before which there is another one."""
 
 _SKIPPED: Final = HookResult("skipped")
 
@@ -103,11 +108,13 @@ class HookRegistry:
         self._lock = Lock()
         self.after_queue = AfterQueue(
             self._run_after,
-            lambda events, changes: execution_log.record_executions(engine, tenant, events, changes),
+            self._record,
         )
         self.owner = new_owner()
-        """Whose pending calls are those of this store."""
+        """Whose calls in the outbox are those of this store."""
         self._recovery: Ticker | None = None
+        self._next_look = 0.0
+        """When the outbox is looked at, by the monotonic clock."""
         engine.context.metrics.add_collector(self.samples)
         reinit_after_fork(self)
 
@@ -129,7 +136,7 @@ class HookRegistry:
             self._hooks = tuple(sorted((*self._hooks, hook), key=lambda each: each.order))
             self.cache = {}
             if hook.durable and self._recovery is None:
-                self._recovery = Ticker("holdfast-hook-recovery", _RECOVERY_SECONDS, self._recover)
+                self._recovery = Ticker("holdfast-hook-recovery", _TICK_SECONDS, self._tick)
         if hook.durable:
             WorkerThread("holdfast-hook-recovery", self._recover_now)
 
@@ -177,6 +184,8 @@ class HookRegistry:
             yield Sample("hook_vetoes_total", labels, hook.vetoes)
             yield Sample("hook_skipped_total", labels, hook.skipped)
             yield Sample("hook_dropped_total", labels, hook.dropped)
+            for outcome, count in [*hook.bypassed.items()]:
+                yield Sample("hook_bypassed_total", (hook.name, outcome), count)
             yield Sample("hook_off", labels, int(hook.breaker.state == "open"))
         yield Sample("validation_failures_total", ("hook",), refused)
         yield Sample("hooks_waiting", (), self.after_queue.waiting)
@@ -216,13 +225,8 @@ class HookRegistry:
                     subject.events.append(Event("hook", subject.actor, hook.name, subject.key, "ok", pure_result))
                     continue
                 result = pure_result
-            elif is_running(hook.name) or not hook.breaker.allows():
-                pass
-            elif hook.inline:
-                result = _mark_late(hook, call_inline(hook.name, subject.trace, hook.function, context))
-            else:
-                run = hook.runner.on_loop if hook.is_async else hook.runner.in_thread
-                result = await run(hook.function, context, hook.budget, hook_context(hook.name, subject.trace))
+            elif not is_running(hook.name) and hook.breaker.allows():
+                result = await _call_before(hook, subject, context)
             veto = self._apply_result(hook, subject, context, result)
             if veto is not None:
                 await self._raise_veto(subject, veto)
@@ -255,7 +259,9 @@ class HookRegistry:
         if outcome == "veto":
             assert isinstance(result.error, VetoError)  # noqa: S101 - that is what makes it one
             return result.error
-        if hook.fail_closed and not result.returned and not is_running(hook.name):
+        if result.returned or is_running(hook.name):
+            return None
+        if hook.fail_closed:
             what = "is off because it failed again and again" if outcome == "skipped" else "failed"
             refusal = VetoError(
                 f"the hook {hook.name!r} {what}, and nothing is changed without it",
@@ -264,6 +270,9 @@ class HookRegistry:
             )
             refusal.__cause__ = result.error
             return refusal
+        hook.bypassed[outcome] = hook.bypassed.get(outcome, 0) + 1
+        if outcome == "late":
+            log.error("a change was made without the hook %s, which was late: it could have refused it", hook.name)
         return None
 
     async def _raise_veto(self, subject: HookedChange, veto: VetoError) -> None:
@@ -283,47 +292,71 @@ class HookRegistry:
     # After ------------------------------------------------------------------------------------------------------
 
     def pending_rows(self, hooks: Sequence[Hook], subject: HookedChange, id: str) -> list[Change]:
-        """Return the rows of pending calls, to be stored with the step of the change, which has this id."""
+        """Return the rows of the outbox for a change, to be stored with its step, which has this id."""
         if not any(hook.durable for hook in hooks):
             return []
-        return pending_rows(self.tenant, self.owner, hooks, subject, id, self.engine.context.clock())
+        calls = new_calls(self.tenant, self.owner, hooks, subject, id, self.engine.context.clock())
+        subject.calls = {call.hook: call for call in calls}
+        return [Put(LINKS, call.row) for call in calls]
 
     async def recover(self) -> int:
-        """Run the calls of durable hooks that other processes have left, or that this one gave up. Returns their
-        number."""
-        count = 0
+        """Make the calls of durable hooks that are due: those that failed before, or that another process has left.
+        Returns their number."""
+        count, queue = 0, self.after_queue
         for hook in self._hooks:
-            state, queue = hook.breaker.state, self.after_queue
+            state = hook.breaker.state
             if not hook.durable or state == "open":
                 continue
             most = min(queue.capacity, 1) if state == "trying" else queue.capacity
-            for call in await claim_abandoned(self.engine, self.tenant, hook.name, self.owner, queue.is_waiting, most):
+            for call in await claim_calls(self.engine, self.tenant, hook, self.owner, queue.is_waiting, most):
                 count += 1
                 subject = await load_subject(self.engine, self.tenant, call)
                 if subject is not None:
-                    context = hook_context(hook.name, subject.trace)
-                    self.after_queue.put(QueuedHook(hook, subject, context, call.ended()))
+                    queue.put(QueuedHook(hook, subject, hook_context(hook.name, subject.trace), call))
                     continue
-                lost = HookedChange(call.point, call.scope, call.key, Trace(call.correlation, call.id), 0)
+                target, now = call.target, self.engine.context.clock()
+                lost = HookedChange(
+                    target.point, target.scope, target.key, Trace(target.correlation, call.id), 0, actor=target.actor
+                )
                 hook.skipped += 1
-                self.after_queue.record(self._event(hook, lost, "skipped", 0), call.ended())
+                given_up = call.given_up(NotFoundError.__name__, now, target.attempts)
+                queue.record(Outcome(self._event(hook, lost, "skipped", 0), call, given_up))
         return count
 
     def _recover_now(self) -> None:
         self._recover()
 
+    def _tick(self) -> bool:
+        """Look at the outbox if it is time, in a thread. Returns whether to go on."""
+        if time.monotonic() < self._next_look:
+            return True
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        return self._recover()
+
     def _recover(self) -> bool:
-        """Run what others have left, in a thread. Returns whether to look again later."""
+        """Make what is due, in a thread. Returns whether to look again later."""
         try:
             count = run(self.recover())
         except DeniedError:
             return False  # the store is read-only
         except Exception as error:  # noqa: BLE001 - it is reported, and tried again
-            log.warning("pending calls of hooks could not be looked for", exc_info=error)
+            log.warning("the outbox of hooks could not be looked at", exc_info=error)
             return True
         if count:
-            log.warning("%d calls of hooks that a process has left are run again", count)
+            log.info("%d calls of hooks are made that were left or failed before", count)
         return True
+
+    def _record(self, outcomes: Sequence[Outcome]) -> None:
+        """Record executions, and what becomes of durable calls."""
+        for each in outcomes:
+            if each.call is not None and each.next is not None:
+                run(self.engine.context.backend.apply(each.call.change_to(each.next)))
+                ahead = (each.next.time - self.engine.context.clock()) / 1e9
+                self._next_look = min(self._next_look, time.monotonic() + ahead)
+        events = [each.event for each in outcomes if each.event is not None]
+        ended = [each.call.ended() for each in outcomes if each.call is not None and each.next is None]
+        if events or ended:
+            execution_log.record_executions(self.engine, self.tenant, events, ended)
 
     def after(self, hooks: Sequence[Hook], subject: HookedChange) -> None:
         """Call after-hooks: those that are known to be quick now, the others soon."""
@@ -331,37 +364,54 @@ class HookRegistry:
             subject.trace = Trace(subject.trace.correlation, subject.id, subject.trace.artifacts)
         for hook in hooks:
             if hook.durable:
-                ended = Delete(LINKS, pending_key(self.tenant, hook.name, subject, subject.id))
+                call = subject.calls.get(hook.name)
                 if is_running(hook.name):
-                    self.after_queue.record(self._finish_after(hook, subject, _SKIPPED), ended)
+                    self.after_queue.record(Outcome(self._finish_after(hook, subject, _SKIPPED), call))
                 else:
-                    context = hook_context(hook.name, subject.trace)
-                    self.after_queue.put(QueuedHook(hook, subject, context, ended))
+                    self.after_queue.put(QueuedHook(hook, subject, hook_context(hook.name, subject.trace), call))
             elif hook.pure and not hook.breaker.failures:
                 pure_result = _call_pure(hook, HookContext(subject, hook.name))
                 if isinstance(pure_result, int):
-                    self.after_queue.record(self._event(hook, subject, "ok", pure_result))
+                    self.after_queue.record(Outcome(self._event(hook, subject, "ok", pure_result)))
                 else:
-                    self.after_queue.record(self._finish_after(hook, subject, pure_result))
+                    self.after_queue.record(Outcome(self._finish_after(hook, subject, pure_result)))
             elif is_running(hook.name):
-                self.after_queue.record(self._finish_after(hook, subject, _SKIPPED))
+                self.after_queue.record(Outcome(self._finish_after(hook, subject, _SKIPPED)))
             elif hook.inline:
                 result = _SKIPPED
                 if hook.breaker.allows():
                     result = _mark_late(
                         hook, call_inline(hook.name, subject.trace, hook.function, HookContext(subject, hook.name))
                     )
-                self.after_queue.record(self._finish_after(hook, subject, result))
+                self.after_queue.record(Outcome(self._finish_after(hook, subject, result)))
             else:
                 self.after_queue.put(QueuedHook(hook, subject, hook_context(hook.name, subject.trace)))
 
-    def _run_after(self, job: QueuedHook) -> Event:
+    def _run_after(self, job: QueuedHook) -> Outcome:
         """Run an after-hook, in a thread that does nothing else."""
-        hook, result = job.hook, _SKIPPED
+        hook, call, result = job.hook, job.call, _SKIPPED
+        if call is not None and hook.ordered and self._is_behind(call):
+            return Outcome(None, call, call.released(self.engine.context.clock() + _HELD))
         if hook.breaker.allows():
             start = hook.runner.on_loop if hook.is_async else hook.runner.in_thread
             result = start(hook.function, HookContext(job.subject, hook.name), hook.budget, job.context).wait()
-        return self._finish_after(hook, job.subject, result)
+        event = self._finish_after(hook, job.subject, result)
+        if call is None or event.outcome == "ok":
+            return Outcome(event, call)
+        now = self.engine.context.clock()
+        if event.outcome == "skipped":
+            return Outcome(event, call, call.released(max(hook.breaker.until, now + _HELD)))
+        following = call.after_failure(hook, type(result.error).__name__, now)
+        if following.is_failed:
+            log.error(
+                "a call of the durable hook %s was given up after %d attempts", hook.name, following.target.attempts
+            )
+        return Outcome(event, call, following)
+
+    def _is_behind(self, call: OutboxCall) -> bool:
+        """Return whether a call for an earlier change of the same key is still to be made."""
+        earlier = run(earlier_calls(self.engine, call))
+        return not all(map(self.after_queue.is_delivered, earlier))
 
     def _finish_after(self, hook: Hook, subject: HookedChange, result: HookResult) -> Event:
         """Count an execution of an after-hook. Returns its event."""
@@ -383,7 +433,7 @@ class HookRegistry:
         """Record executions of before-hooks for which there is no step to store them with."""
         target, now = execution_log.target_of(subject), self.engine.context.clock()
         for event in subject.events:
-            self.after_queue.record(event._replace(target=target, time=now, trace=subject.trace))
+            self.after_queue.record(Outcome(event._replace(target=target, time=now, trace=subject.trace)))
 
     async def delete(self, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
         """Delete a thread, and call the hooks of that. Raises `VetoError`."""
@@ -442,6 +492,21 @@ def _call_pure(hook: Hook, context: HookContext) -> int | HookResult:
         return _mark_late(hook, check_result(start, value))
     hook.count_call(duration)
     return duration
+
+
+async def _call_before(hook: Hook, subject: HookedChange, context: HookContext) -> HookResult:
+    """Call a before-hook. Until it ends or is late, the save that is being made here waits for it."""
+    save = (outer_saves.get() or (None,))[-1]
+    if save is not None:
+        save.waits = True
+    try:
+        if hook.inline:
+            return _mark_late(hook, call_inline(hook.name, subject.trace, hook.function, context))
+        start = hook.runner.on_loop if hook.is_async else hook.runner.in_thread
+        return await start(hook.function, context, hook.budget, hook_context(hook.name, subject.trace))
+    finally:
+        if save is not None:
+            save.waits = False
 
 
 def _mark_late(hook: Hook, result: HookResult) -> HookResult:

@@ -60,15 +60,18 @@ async def _find_cut(engine: Engine, tenant: str, age: int | None, last: int | No
     """Return the time before which records are removed. Records that were written together stay together."""
     count, stored = 0, 0
     stop: Key = ()
-    last_id = size_id = ""
+    last_id = kept_id = size_id = ""
     while not (last_id or last is None) or not (size_id or size is None):
         (rows,) = await engine.context.backend.read([Scan(EVENTS, (tenant, LINE), (), stop, True, _PAGE)])
         for row in rows:
             count, stored = count + 1, stored + len(row.body) + _COLUMNS
-            if last is not None and count > last:
-                last_id = last_id or str(row.key[2])
+            id = str(row.key[2])
+            if last is not None and count == last:
+                kept_id = id  # and with it all that was recorded together
+            elif kept_id and id != kept_id:
+                last_id = last_id or id
             if size is not None and stored > size:
-                size_id = size_id or str(row.key[2])
+                size_id = size_id or id
         if len(rows) < _PAGE:
             break
         stop = rows[-1].key[2:]

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast.backends.runtime.drivers import run as drive
 from holdfast.codec import Codec
 from holdfast.engine.events import lines_of
 from holdfast.engine.model.scopes import parse_place
 from holdfast.engine.row_format import Line
-from holdfast.errors import ConflictError, DeniedError, UnsupportedError
+from holdfast.errors import ConflictError, DeniedError, InvalidError, UnsupportedError
 from holdfast.hooks import HookExecution
 from holdfast.maintenance.jobs.types import JobResult, JobType, known_only
 from holdfast.recording import ReplayProcess
@@ -25,6 +25,11 @@ from holdfast.time_parser import Time
 _HOOKS = "holdfast.store.hook_worker"
 _BATCH = 1000
 """How many calls one process replays."""
+
+_CHANGEABLE = ("key", "value", "old", "actor", "metadata")
+
+Changes: TypeAlias = Mapping[str, Any] | Callable[[HookExecution], Mapping[str, Any] | None]
+"""What a call is replayed with in place of what was recorded: for all calls, or for each."""
 
 _NOT_REPLAYED = ("late", "skipped")
 """Nobody knows how a late call ended, and a skipped one was not made."""
@@ -99,6 +104,7 @@ def run_hooks(
     reference: str | None = None,
     limit: int = _BATCH,
     value: Any = None,
+    changes: Changes | None = None,
     stop: Callable[[ReplayedCall], bool] | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float = 600.0,
@@ -107,9 +113,10 @@ def run_hooks(
 
     `register` names it as `module:function`: it is called with a fork of the store, in another process, and whatever
     the hooks change there is thrown away. With a `reference`, only that call is replayed. `value` is given to them in
-    place of the recorded one. With `stop`, calls are replayed one by one, until it returns True. Only calls that were
-    recorded in full are replayed. Replaying needs the store itself, not an identity's view of it, and is recorded in
-    the audit.
+    place of the recorded one; `changes` are others of `key`, `value`, `old`, `actor` and `metadata`, for all calls, or
+    a function that returns those of a recorded call. With `stop`, calls are replayed one by one, until it returns True.
+    Only calls that were recorded in full are replayed. Replaying needs the store itself, not an identity's view of it,
+    and is recorded in the audit.
     """
     require_owner(store)
     if reference is not None:
@@ -137,7 +144,7 @@ def run_hooks(
     with ReplayProcess(_HOOKS, env=env, timeout=timeout) as process:
         for batch in _batches(exact, 1 if stop is not None else _BATCH):
             order = {"register": register, "tenant": store.tenant}
-            answer = process.ask(order, Codec().pack([_describe(each, value) for each in batch]))
+            answer = process.ask(order, Codec().pack([_describe(each, value, changes) for each in batch]))
             while "needs" in answer:  # a hook reads the state of a scope
                 answer = process.ask({}, _copy_scope(store, answer["needs"]))
             if "error" in answer:
@@ -161,13 +168,19 @@ def _batches(calls: list[HookExecution], size: int) -> Iterator[list[HookExecuti
         yield calls[start : start + size]
 
 
-def _describe(execution: HookExecution, value: Any) -> dict[str, Any]:
+def _describe(execution: HookExecution, value: Any, changes: Changes | None) -> dict[str, Any]:
     """Return a recorded call as the process gets it."""
     detail = dict(execution.detail)
     if value is not None:
         detail["value"] = value
     fields = {name: getattr(execution, name) for name in execution._fields if name != "detail"}
-    return {**fields, **detail}
+    changed = (changes(execution) if callable(changes) else changes) or {}
+    for name in changed:
+        if name not in _CHANGEABLE:
+            raise InvalidError(
+                f"a replay cannot change {str(name)[:40]!r} of a call", hint=f"It changes {', '.join(_CHANGEABLE)}"
+            )
+    return {**fields, **detail, **changed}
 
 
 def hook_replay_job(register: str) -> JobType:

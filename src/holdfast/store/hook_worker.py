@@ -207,7 +207,7 @@ class HookReplayer:
             load,
             actor=call["actor"],
             before=before,
-            old=_OLD if before is not None else MISSING,
+            old=call.get("old", _OLD if before is not None else MISSING),
             metadata=call.get("metadata", {}),
         )
 

@@ -85,22 +85,22 @@ def test_a_killed_step_is_run_at_most_once_and_its_outcome_is_known_or_reported(
         with holdfast.open(path) as store:
             desk = desk_of(store)
 
-            def again(order: int, trace: Path = trace) -> str:
+            def charge(order: int, trace: Path = trace) -> str:
                 append_line(trace, "charged")
                 return f"paid {order}"
 
             if phase == "recorded":
-                assert desk.once("charge-42", again, 42, lease=LEASE) == "paid 42"
+                assert desk.once("charge-42", charge, 42, lease=LEASE) == "paid 42"
             else:
                 try:
-                    assert desk.once("charge-42", again, 42, lease=LEASE) == "paid 42"
+                    assert desk.once("charge-42", charge, 42, lease=LEASE) == "paid 42"
                     assert runs == 0, "it was run a second time"
                 except OutcomeUnknownError:
                     assert desk.steps.get("charge-42").state == "running"
                     assert len(lines_of(trace)) == runs
-                    assert desk.once("charge-42", again, 42, on_unknown="retry", lease=LEASE) == "paid 42"
+                    assert desk.once("charge-42", charge, 42, on_unknown="retry", lease=LEASE) == "paid 42"
                     assert len(lines_of(trace)) == runs + 1
-            assert desk.once("charge-42", again, 42) == "paid 42"
+            assert desk.once("charge-42", charge, 42) == "paid 42"
             assert store.maintenance.verify(level="decode").findings == []
     assert struck.keys() == PHASES, struck
 

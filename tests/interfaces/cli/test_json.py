@@ -238,6 +238,8 @@ NO_RECORDS |= {f"keys {each}" for each in ("list", "add", "rotate", "reencrypt",
 """They need an encrypted store: test_keys.py runs them."""
 NO_RECORDS |= {f"replay {each}" for each in ("record", "run", "hooks", "compare")}
 """They need a recorded run: test_replay_command.py runs them."""
+NO_RECORDS |= {f"hooks {each}" for each in ("undelivered", "retry", "discard")}
+"""They need a call that was not delivered: test_timeline.py runs them."""
 NO_RECORDS |= {"backup add-key", "backup keys"}
 """They need an encrypted repository: test_backup_keys.py runs them."""
 

@@ -53,3 +53,33 @@ def test_a_source_is_needed() -> None:
     assert kit.run("replay", "run", "chat").code == 2
     assert kit.run("replay", "run", "chat", "--graph", GRAPH, "--agent", KIND).code == 2
     assert kit.run("replay", "run", "clerk", "--agent", KIND, "--since", "HEAD").code == 2
+
+
+def test_an_operator_schedules_replays(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/hooks.db"
+    code = ("--hooks", "tests.store.replayed_hooks:register")
+    with holdfast.open(url) as store:
+        replayed_hooks.register(store)
+        store.state(agent="a").set("key", 500)
+    assert kit.run("jobs", "add", "nightly", "replay-hooks", "--every", "1d", store=url).code == 2  # without its code
+    assert kit.run("jobs", "add", "nightly", "replay-hooks", "--every", "1d", *code, store=url).code == 0
+    done = kit.run("jobs", "run", "nightly", *code, "--json", store=url)
+    assert (done.code, done.records[0]["outcome"]) == (0, "ok")
+    assert "1 calls, 0 differ" in done.records[0]["summary"]
+    assert kit.run("jobs", "run", "nightly", store=url).code != 0
+    assert kit.run("jobs", "work", "--once", *code, store=url).code == 0
+    changed = kit.run("replay", "hooks", code[1], "--set", "value=7", "--json", store=url)
+    assert (changed.code, changed.records[0]["matches"]) == (6, False)
+
+
+@pytest.mark.nightly
+def test_an_operator_schedules_replays_of_threads(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/threads.db"
+    with holdfast.open(url) as store:
+        record(store, "chat", 1)
+    added = kit.run("jobs", "add", "check", "replay", "--set", "thread=chat", "--graph", GRAPH, store=url)
+    assert added.code == 0, added
+    done = kit.run("jobs", "run", "check", "--graph", GRAPH, "--json", store=url)
+    assert (done.code, done.records[0]["summary"]) == (0, "1 threads replayed, 0 differ"), done
+    both = ("--set", "thread=chat", "--set", "prefix=c")
+    assert kit.run("jobs", "add", "both", "replay", *both, "--graph", GRAPH, store=url).code == 2

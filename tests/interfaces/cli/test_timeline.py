@@ -82,3 +82,24 @@ def test_calls_of_hooks_are_archived(busy: Hf, tmp_path: Path) -> None:
     done = busy("hooks", "archive", str(tmp_path / "h.jsonl"), "--keep-last", "1")
     assert "0 records" in done.err
     assert busy("hooks", "archive", str(tmp_path / "h.jsonl")).code == 2
+
+
+def test_undelivered_calls_are_listed_retried_and_discarded(hf: Hf, url: str) -> None:
+    with holdfast.open(url) as store:
+        store.hooks.after("state.set", durable=True, attempts=1, name="deliver", max_failures=9)(lambda _: 1 / 0)
+        for n in range(3):
+            store.state(agent="a")[f"k{n}"] = n
+        assert store.hooks.drain(60)
+    listed = hf("hooks", "undelivered", "--state", "failed", "--json").records
+    assert {(each["hook"], each["attempts"], each["error"]) for each in listed} == {("deliver", 1, "ZeroDivisionError")}
+    assert hf("hooks", "undelivered", "deliver", "-n", "2").lines[1].split()[:3] == ["failed", "deliver", "agent:a"]
+    one, two, _ = (each["reference"] for each in listed)
+    assert hf("hooks", "retry", one, "--json").records == [{"calls": 1}]
+    assert [each["reference"] for each in hf("hooks", "undelivered", "--state", "pending", "--json").records] == [one]
+    assert hf("hooks", "discard", two).code == 0
+    assert hf("hooks", "discard", two).code == 3
+    assert hf("hooks", "retry", "--failed", "--hook", "deliver", "--json").records == [{"calls": 1}]
+    assert hf("hooks", "undelivered", "--state", "failed").lines == []
+    assert len(hf("hooks", "undelivered", "--json").records) == 2
+    for wrong in (("retry",), ("retry", one, "--failed"), ("retry", one, "--hook", "deliver"), ("retry", "x")):
+        assert hf("hooks", *wrong).code == 2

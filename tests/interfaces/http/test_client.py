@@ -7,12 +7,13 @@ import pytest
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError, UnavailableError
 from holdfast.interfaces.http.client import HttpClient
 from tests.interfaces.http.kit import ServedStore
-from tools.http_client import FILE, RECORDS_FILE, client, record_client
+from tools.http_client import FILE, HISTORY_FILE, RECORDS_FILE, client, history_client, record_client
 
 
 def test_the_client_is_up_to_date() -> None:
     assert FILE.read_text(encoding="utf-8") == client(), "run: python -m tools.http_client"
     assert RECORDS_FILE.read_text(encoding="utf-8") == record_client(), "run: python -m tools.http_client"
+    assert HISTORY_FILE.read_text(encoding="utf-8") == history_client(), "run: python -m tools.http_client"
 
 
 def test_a_client_reads_and_changes(writable: ServedStore) -> None:

@@ -50,6 +50,7 @@ READS = (
     "/scopes/agent:writer/keys/draft",
     "/hooks/executions",
     "/hooks/statistics",
+    "/hooks/undelivered",
     "/threads/chat/recording",
     "/schemas",
     "/erasures",

@@ -65,6 +65,36 @@ def test_calls_of_hooks_are_filtered_summed_up_and_found(recorded: ServedStore, 
     remote.close()
 
 
+def test_undelivered_calls_are_listed_retried_and_discarded(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store, ServedStore(store, write=True) as served:
+        store.hooks.after("state.set", durable=True, attempts=1, max_failures=9, name="deliver")(lambda _: 1 / 0)
+        for n in range(3):
+            store.state(agent="a")[f"k{n}"] = n
+        assert store.hooks.drain(60)
+        store.hooks.remove("deliver")
+        client = HttpClient(served.url, served.token)
+        failed = client.list_undelivered_calls(hook="deliver", state="failed").items
+        assert [(each.scope, each.attempts, each.error, each.due) for each in failed] == [
+            ("agent:a", 1, "ZeroDivisionError", None)
+        ] * 3
+        assert len(client.list_undelivered_calls(limit=2).items) == 2
+        client.retry_call(failed[0].reference)
+        assert [each.reference for each in client.list_undelivered_calls(state="pending").items] == [
+            failed[0].reference
+        ]
+        client.discard_call(failed[1].reference)
+        with pytest.raises(NotFoundError):
+            client.discard_call(failed[1].reference)
+        client.close()
+        remote = holdfast.open(served.url, token=served.token)
+        assert remote.hooks.undelivered() == store.hooks.undelivered()
+        assert (remote.hooks.retry_failed(), len(store.hooks.undelivered(state="pending"))) == (1, 2)
+        remote.hooks.discard(failed[0].reference)
+        remote.close()
+        token = str(store.access.issue_token("agent:a").secret)
+        assert served.request("GET", "/api/v1/hooks/undelivered", token=token).status == 403
+
+
 def test_a_call_of_a_hook_is_replayed_alone_and_beside_the_recorded_one(
     recorded: ServedStore, client: HttpClient
 ) -> None:

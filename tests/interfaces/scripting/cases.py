@@ -310,6 +310,9 @@ desk.steps.get("nothing") # not-found
 desk.steps.resolve("charge-3", result=7).resolved
 desk.steps.resolve("charge-1", result=7) # step-done
 desk.steps.version("new-prices")
+store.agents.machine("nothing") # not-found
+store.agents.signal("not-yet", "hello", 1, create=True)
+store.agents.unsaved()[0]
 desk.timers.set("remind", "1h", signal="late", value={"n": 1}).signal
 desk.timers.list()[0].name
 desk.timers.cancel("remind")

@@ -184,6 +184,33 @@ def test_actions_on_steps_are_offered_to_who_may(tmp_path: Path) -> None:
             assert (shown.status, 'href="/agents/baker/signal"' in shown.text) == (200, True)
 
 
+def test_undelivered_calls_are_retried_and_discarded_by_who_may(writable: ServedStore, served: ServedStore) -> None:
+    page = "/hooks/undelivered"
+    assert "Every call was delivered" in get(writable, page).text
+    for store in (writable.store, served.store):
+        store.hooks.after("state.set", durable=True, attempts=1, max_failures=9, name="deliver")(lambda _: 1 / 0)
+        for n in range(2):
+            store.state(agent=HOSTILE)[f"k{n}"] = n
+        assert store.hooks.drain(60)
+        store.hooks.remove("deliver")
+    shown = get(writable, f"{page}?hook=deliver&state=failed").text
+    assert "holdfast hooks undelivered deliver --state failed" in shown
+    assert shown.count("ZeroDivisionError") == 2
+    one, two = (quote(each.reference, safe="") for each in writable.store.hooks.undelivered())
+    assert post(writable, f"{page}/{one}/retry", []).status == 303
+    assert post(writable, f"{page}/{two}/discard", [], csrf="0" * 64).status == 403
+    assert [each.state for each in writable.store.hooks.undelivered()] == ["failed", "pending"]
+    assert post(writable, f"{page}/{two}/discard", []).status == 303
+    assert [each.state for each in writable.store.hooks.undelivered()] == ["pending"]
+    assert post(writable, f"{page}/{one}/other", []).status == 404
+    assert get(writable, f"{page}?state=lost").status == 200
+    shown = get(served, page).text
+    assert (shown.count("ZeroDivisionError"), "Retry</button>" in shown) == (2, False)
+    other = quote(served.store.hooks.undelivered()[0].reference, safe="")
+    assert post(served, f"{page}/{other}/discard", []).status == 403
+    assert len(served.store.hooks.undelivered()) == 2
+
+
 def test_a_job_is_paused_and_resumed_by_who_may(writable: ServedStore, served: ServedStore) -> None:
     jobs, page = writable.store.jobs, "/jobs/nightly"
     jobs.add("nightly", "verify", schedule="0 3 * * *")

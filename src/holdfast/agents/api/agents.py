@@ -25,6 +25,7 @@ from holdfast.agents.runtime.metrics import StoreMetrics
 from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.steps.api import AsyncSteps, AsyncTimers, Steps, Timers
 from holdfast.agents.steps.records import StepLine
+from holdfast.agents.steps.retention import PrunedSteps, prune_agents, prune_line
 from holdfast.agents.steps.signals import send_signal
 from holdfast.agents.steps.timers import row_removals
 from holdfast.agents.storage import json_document, listing
@@ -36,9 +37,9 @@ from holdfast.agents.transfer.offer import Transfer, read_transfers
 from holdfast.agents.transfer.transfer import transfer
 from holdfast.backends.interface import Change, Expect
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async, sync_or_async
-from holdfast.backends.tables import STEPS
+from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine import trace_context, validation
-from holdfast.engine.guard import both_preconditions
+from holdfast.engine.guard import Permit, both_preconditions
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
@@ -47,7 +48,7 @@ from holdfast.history import comparison
 from holdfast.history.diff_result import Diff
 from holdfast.security.audit.retain import remove_lines
 from holdfast.security.handle import StoreHandle
-from holdfast.time_parser import Time, parse_time
+from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_time
 
 A = TypeVar("A", bound=PersistentAgent)
 B = TypeVar("B", bound=AsyncPersistentAgent)
@@ -211,12 +212,14 @@ class AgentsOperations:
 
     @sync_and_async
     async def delete(self, id: str) -> None:
-        """Delete an agent permanently: its record, its messages, its history, its steps and timers. Its audit
-        records stay. Raises `DeniedError` if it is on hold. The state of its scope, `store.state(agent=id)`, is not
-        affected."""
+        """Delete an agent permanently: its record, its messages, its history, its steps and timers; or the steps and
+        timers of one that was never saved. Its audit records stay. Raises `DeniedError` if it is on hold. The state of
+        its scope, `store.state(agent=id)`, is not affected."""
         line, handle = AgentLine(self._handle, id), self._handle
         with trace_context.correlation():
             permit = await line.allow("write")
+            if await line.latest_step() is None and await self._delete_steps(line, permit):
+                return
             newest = await line.require_step()
             summary = listing.read_summary(newest)
             metadata = {name: summary.get(name, "") for name in ("class", "status", "state")}
@@ -234,13 +237,55 @@ class AgentsOperations:
             await remove_lines(handle.engine, lines, handle.guard.actor, guards)
             hooks.call_after(newest.depth + 1, newest.id)
 
+    async def _delete_steps(self, line: AgentLine, permit: Permit) -> bool:
+        """Delete the steps and timers of an agent that was never saved. Returns whether there are any."""
+        handle, steps = self._handle, StepLine(line).line
+        if await handle.engine.lines.latest_step(steps) is None:
+            return False
+
+        async def guards(again: bool) -> list[Change]:
+            allowed = [] if permit.guards is None else await permit.guards(again)
+            return [*allowed, Expect(LINES, tuple(line.line), None), *await row_removals(handle.engine, steps)]
+
+        await remove_lines(handle.engine, [steps], handle.guard.actor, guards)
+        return True
+
     # Durable steps --------------------------------------------------------------------------------------------
 
     @sync_and_async
-    async def signal(self, agent: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
+    async def unsaved(self, *, limit: int = 100, cursor: str | None = None) -> Page[str]:
+        """List the ids of agents that have durable steps, timers or signals, and were never saved, a page of them.
+        `delete` deletes these. The id of one is a cursor."""
+        count = validation.require_count(limit, "limit")
+        return Page.cut(
+            await listing.list_unsaved(self._handle, count + 1, validation.cursor_text(cursor)),
+            count,
+            lambda id: id,
+            lambda cursor: AgentsOperations.unsaved(self, limit=count, cursor=cursor),
+        )
+
+    @sync_and_async
+    async def signal(
+        self, agent: str, name: str, value: Any = None, *, id: str | None = None, create: bool = False
+    ) -> bool:
         """Send a signal to an agent, which `agent.wait_for(name)` returns, now or later. Returns False if one with this
-        id was sent before. It takes the right to write `signal` of the scope `agent:…/custom:steps/main`."""
-        return await send_signal(StepLine(AgentLine(self._handle, agent)), name, value, id)
+        id was sent before. `NotFoundError` if there is no such agent; with `create`, it is kept for one that is saved
+        later. It takes the right to write `signal` of the scope `agent:…/custom:steps/main`."""
+        return await send_signal(StepLine(AgentLine(self._handle, agent)), name, value, id, create=create)
+
+    @sync_and_async
+    async def prune_steps(
+        self, older_than: Duration, *, agent: str | None = None, dry_run: bool = False
+    ) -> PrunedSteps:
+        """Delete the records of durable steps, sleeps and waits that ended longer ago, signals that nobody waited for,
+        and timers that nobody delivered: of one agent, or of all that the caller may write. A step that is deleted is
+        run again if it is asked for. The job `prune-steps` does this."""
+        before = self._handle.now() - parse_nanoseconds(older_than, "age")
+        if agent is None:
+            return await prune_agents(self._handle, before, dry_run=dry_run)
+        found = PrunedSteps()
+        await prune_line(StepLine(AgentLine(self._handle, agent)), before, found, dry_run=dry_run)
+        return found
 
     def _steps(self, id: str) -> Steps:
         """Return the durable steps of an agent, whether it is live or not."""
@@ -260,6 +305,14 @@ class AgentsOperations:
     timers = sync_or_async(_timers, _async_timers)
 
     # History --------------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    async def machine(self, id: str) -> dict[str, Any] | None:
+        """Return the states and transitions that the machine of an agent was last declared with, as `Machine.of` takes
+        them: without guards, validators and actions, which are in its code. None if the agent has no machine."""
+        line = await self._readable_line(id)
+        await line.require_step()
+        return await line.read_machine()
 
     @sync_and_async
     async def transitions(

@@ -247,7 +247,7 @@ class AgentOperations:
 
     @property
     def _step_line(self) -> StepLine:
-        return StepLine(self.persister.line)
+        return StepLine(self.persister.line, self.persister)
 
     def _reach(self, kind: str, key: str) -> None:
         """Remember that this process has come to a sleep or a wait, for versions of the code."""
@@ -282,6 +282,7 @@ class AgentOperations:
         final: type[Exception] | tuple[type[Exception], ...] = (),
         on_unknown: OnUnknown = "raise",
         lease: Duration = LEASE,
+        formerly: str | tuple[str, ...] = (),
     ) -> Callable[[F], F]: ...
     @overload
     def once(
@@ -294,6 +295,7 @@ class AgentOperations:
         final: type[Exception] | tuple[type[Exception], ...] = (),
         on_unknown: OnUnknown = "raise",
         lease: Duration = LEASE,
+        formerly: str | tuple[str, ...] = (),
         **kwargs: Any,
     ) -> Any: ...
     def once(
@@ -306,6 +308,7 @@ class AgentOperations:
         final: type[Exception] | tuple[type[Exception], ...] = (),
         on_unknown: OnUnknown = "raise",
         lease: Duration = LEASE,
+        formerly: str | tuple[str, ...] = (),
         **kwargs: Any,
     ) -> Any:
         """Run a function once under a key, and return its result: `agent.once("charge-42", charge, 42)`. Once that is
@@ -317,10 +320,12 @@ class AgentOperations:
         one of `final`. If the process of an attempt died, what it did is unknown: `OutcomeUnknownError`, unless
         `on_unknown` is `"retry"`, or a function that decides. A process without a sign of life for the time of the
         `lease` is presumed dead; another that calls the same step waits as long. The same key with other arguments is
-        a `ConflictError`, code `step-arguments`. A parameter `idempotency_key` of the function gets a text that is the
+        a `ConflictError`, code `step-arguments`, and with another function, code `step-function`, unless it is the one
+        that was `formerly` called so. A parameter `idempotency_key` of the function gets a text that is the
         same for all attempts.
         """
         options: dict[str, Any] = {"retry": retry, "final": final, "on_unknown": on_unknown, "lease": lease}
+        options["formerly"] = formerly
         agent: Any = self  # of a `Store` or an `AsyncStore`: the steps are alike
         return agent.steps.once(key, function, *args, **options, **kwargs)
 

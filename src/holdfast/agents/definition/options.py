@@ -82,6 +82,7 @@ class Policies(TypedDict, total=False):
     on_conflict: OnConflict
     autosave: Autosave | None
     record: bool
+    strict: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,8 @@ class AgentOptions:
     record: bool | RecordMode = False
     """Whether the calls of its actions are recorded, for `holdfast.replay`: in `full` (or True), `redacted`, without
     what looks like a credential or personal data, or as a `digest`."""
+    strict: bool = False
+    """Whether a new durable step is refused while there are recorded ones that a resumed agent has not come to."""
 
     def with_policies(self, policies: Mapping[str, Any]) -> AgentOptions:
         """Return a copy with other values for some options. Raises `InvalidError` for an unknown name or value."""
@@ -117,4 +120,6 @@ class AgentOptions:
             raise InvalidError(f"autosave is an Autosave, or None, not {policies['autosave']!r}"[:200])
         if policies.get("record", False) not in (True, False, *MODES):
             raise InvalidError(f"record is True, False or one of {', '.join(MODES)}, not {policies['record']!r}"[:200])
+        if type(policies.get("strict", False)) is not bool:
+            raise InvalidError(f"strict is True or False, not {policies['strict']!r}"[:200])
         return replace(self, **policies) if policies else self

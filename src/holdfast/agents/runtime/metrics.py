@@ -38,7 +38,9 @@ class SaveCounts:
     transitions: int = 0
     """Transitions that succeeded."""
     failed_transitions: int = 0
-    """Transitions whose action failed."""
+    """Transitions whose action failed, or that were refused."""
+    refused: int = 0
+    """Transitions that a validator, a guard or a hook refused, or that are not declared."""
     recoveries: int = 0
     """Times that something was found incomplete or damaged, and was resolved."""
     seconds: float = 0.0
@@ -115,6 +117,7 @@ class StoreMetrics:
             yield Sample(f"agent_{name}_total", (), getattr(counts, name))
         yield Sample("agent_breaker_opened_total", (), counts.opened)
         yield Sample("validation_failures_total", ("agent",), counts.invalid)
+        yield Sample("validation_failures_total", ("transition",), counts.refused)
         yield Sample("agent_save_seconds", (), self.durations)
         yield Sample("agents_live", (), len(self.agents))
         yield Sample("agent_unsaved_changes", (), self.unsaved)

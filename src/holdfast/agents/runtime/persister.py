@@ -1,7 +1,4 @@
-"""Save and load one live agent.
-
-All of it is coroutines of the engine's kind. The API for programs is in `holdfast.agents.api`.
-"""
+"""Save and load one live agent. The API for programs is in `holdfast.agents.api`."""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ class AgentPersister:
         former: AgentPersister | None = None,
     ) -> None:
         """`former` is the persister that the agent had so far: the new one continues from what that has saved."""
-        self.line = line
+        self.line, line.machine = line, spec.machine
         self.agent = agent
         self.spec = spec
         self.data = data
@@ -443,6 +440,9 @@ class AgentPersister:
         how, base, line = self.options.on_conflict, self.point, self.line
         newest = await line.latest_step()
         await line.check_restored(base, conflict)
+        if base is not None and newest is not None and await line.is_unchanged(base, newest):
+            self.point = newest
+            return
         if how == "raise" or base is None or newest is None or newest.id == base.id:
             raise conflict
         await line.allow("read")

@@ -25,7 +25,7 @@ from holdfast.backends.runtime.fair_lock import FairLock
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 from holdfast.engine.row_format import StepRef
-from holdfast.errors import ConflictError, CorruptError, InvalidError, VetoError
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, VetoError
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.recording.journal import RecordMode, TaskJournal, current_journal
 
@@ -51,6 +51,13 @@ class _ActiveChange:
         self.lifecycle = lifecycle
         self.description = description
         self.ended = False
+
+
+class _Refusal:
+    """Where a transition would have led that is refused."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
 
 
 class TwoPhaseChange(NamedTuple):
@@ -111,6 +118,11 @@ class Lifecycle:
         """Whether this object set the agent's status, and not a process that is gone."""
         self.reached_steps: set[str] = set()
         """The records of durable steps, sleeps and waits that this process has come to."""
+        self.recorded_steps: frozenset[str] | None = None
+        """The records of durable steps that earlier processes left, as this one found them at its first new step."""
+        self.has_reported_unused = False
+        self.line_columns: tuple[Any, ...] | None = None
+        """The row of the agent's line, as its durable steps last found it."""
         self.unsaved_result: UnsavedResult | None = None
         self._lock = make_save_lock()
         if persister.spec.machine is not None:
@@ -156,22 +168,52 @@ class Lifecycle:
             raise InvalidError("the agent has no machine", where=self.where)
         async with self.exclusive(f"the transition {trigger!r}"):
             await self.require_nothing_pending()
-            transition = await self._choose(self.persister.spec.machine, trigger, data)
+            started, state = perf_counter_ns(), self.persister.data.state
             with trace_context.correlation() as correlation:
-                state = self.persister.data.state
-                pending = self._pending_change("transition", trigger, state, transition.target, correlation, data)
+                pending = self._pending_change("transition", trigger, state, "", correlation, data)
+                async with self._recorded_refusal(pending, started) as refusal:
+                    transition = await self._choose(self.persister.spec.machine, trigger, data, refusal)
+                pending = replace(pending, target=transition.target)
                 pending = _with_alternative(self.persister.spec.machine, transition, pending)
                 await self.run(self.plan_transition(transition, pending), "agent.transition")
             return transition.target
 
-    async def _choose(self, machine: Machine, trigger: str, data: Any) -> Transition:
+    async def _choose(self, machine: Machine, trigger: str, data: Any, refusal: _Refusal) -> Transition:
         state, agent = self.persister.data.state, self.persister.agent
         for transition in machine.transitions_for(trigger, state, self.where):
+            refusal.target = refusal.target or transition.target
             if transition.guard is None or await invoke(bind(transition.guard, agent), data):
+                refusal.target = transition.target
                 for validator in transition.validators:
                     await invoke(bind(validator, agent), data)
                 return transition
         raise VetoError(f"no guard allows {trigger!r} from the state {state!r}", where=self.where)
+
+    @asynccontextmanager
+    async def _recorded_refusal(self, pending: PendingChange, started: int) -> AsyncIterator[_Refusal]:
+        """Record a transition that an error in this block refuses, and count it."""
+        refusal = _Refusal(pending.target)
+        try:
+            yield refusal
+        except Exception as error:
+            self.persister.statistics.add(refused=1)
+            try:
+                event = self.build_event(replace(pending, target=refusal.target), started, error_text(error))
+                await self._record_refusal(event)
+            except HoldfastError as failure:  # the refusal counts, and tells of it
+                error.add_note(f"And that could not be recorded: {failure}")
+            raise
+
+    async def _record_refusal(self, event: Event) -> None:
+        persister = self.persister
+        async with persister.save_lock.acquire():
+            await persister.resolve_uncertain()
+            recorded = await persister.line.record_refusal(event)
+            if recorded is not None:
+                before, point = recorded
+                persister.statistics.add(failed_transitions=1)
+                if persister.point is not None and persister.point.id == before.id:
+                    persister.point = point
 
     def plan_transition(self, transition: Transition, pending: PendingChange) -> TwoPhaseChange:
         """Plan the change that a transition makes."""
@@ -267,7 +309,13 @@ class Lifecycle:
         leaves the change under way, in memory as in the store.
         """
         started, self.unsaved_result = perf_counter_ns(), None
-        hooks = await self._call_hooks(change.pending, hook)
+        if change.pending.kind == "transition":
+            async with self._recorded_refusal(change.pending, started):
+                hooks = await self._call_hooks(change.pending, hook)
+                if change.action is None:
+                    self._check_state(change.after.state)
+        else:
+            hooks = await self._call_hooks(change.pending, hook)
         events, begin_step = hooks.events, ""
         if change.action is not None:
             point = await self.persister.commit(f"{change.pending.kind}.begin", events, position=change.during)
@@ -280,15 +328,21 @@ class Lifecycle:
         """Run the action of a change. If it fails, the agent is as it was before the action, and that is saved."""
         if change.action is None:
             return
-        saved = self.persister.saved_state()
+        saved, is_done = self.persister.saved_state(), False
         try:
             await self._run_recorded(change.pending, change.action)
-            self.persister.schema.check_valid(change.after.state, self.persister.spec.persist(self.persister.agent))
+            is_done = True
+            self._check_state(change.after.state)
         except Exception as error:
+            self.persister.statistics.add(refused=is_done and change.pending.kind == "transition")
             await self.persister.revert(saved)
             event = self.build_event(change.pending, started, error_text(error))
             await self.persister.commit(f"{change.pending.kind}.failed", [event, *events], position=change.failed)
             raise
+
+    def _check_state(self, state: str) -> None:
+        """Raise an error if the agent cannot be in a state as it is."""
+        self.persister.schema.check_valid(state, self.persister.spec.persist(self.persister.agent))
 
     async def _run_recorded(self, pending: PendingChange, action: Callable[[], Awaitable[None]]) -> None:
         """Run an action, and record what it calls, if that is wanted."""

@@ -70,7 +70,7 @@ class StepsOperations:
         return await resolve_step(self._line, key, "retry" if error is None else "error", error)
 
     @sync_and_async
-    async def version(self, change: str, version: int = 1, *, oldest: int = 0) -> int:
+    async def version(self, change: str, version: int = 1, *, oldest: int = 0, within: str = "") -> int:
         """Return which version of the code this agent is to follow where the code was changed::
 
             if agent.steps.version("new-pricing") >= 1:
@@ -81,11 +81,15 @@ class StepsOperations:
         The first call records it: `version`, if the agent has reached no step, sleep or wait in the past that this
         process has not reached, too; otherwise 0, since it went past this place with the old code. `UnsupportedError`,
         code `step-version`, if the recorded version is older than the `oldest` that the code supports.
+
+        An agent that loops goes past a place again and again. Give the start of the keys of a round as `within`, such
+        as `order-42`: only records whose keys start with it count, and each round has a version of its own.
         """
         name = self._line.check_key(change, "name of a change")
+        name = f"{name} in {self._line.check_key(within)}" if within else name
         checked, least = validation.require_count(version, "version"), validation.require_count(oldest, "oldest")
         await self._line.require("write")
-        journal, choose = current_journal.get(), partial(self._choose_version, name, checked)
+        journal, choose = current_journal.get(), partial(self._choose_version, name, checked, within)
         found = await (choose() if journal is None else journal.choose_version(name, choose))
         if found < least:
             raise UnsupportedError(
@@ -96,7 +100,7 @@ class StepsOperations:
             )
         return found
 
-    async def _choose_version(self, name: str, checked: int) -> int:
+    async def _choose_version(self, name: str, checked: int, within: str) -> int:
         reached = set() if self._persister is None else self._persister.lifecycle.reached_steps
         found = checked
 
@@ -106,7 +110,7 @@ class StepsOperations:
             if item is not None:
                 found = item.value
                 return []
-            keys = [key for kind in ("step/", "sleep/", "wait/") for key in await view.keys(kind)]
+            keys = [key for kind in ("step/", "sleep/", "wait/") for key in await view.keys(kind + within)]
             found = checked if reached.issuperset(keys) else 0
             return [self._line.put(f"version/{name}", found)]
 
@@ -137,6 +141,7 @@ class StepsOperations:
             options,
             0 if persister is None else persister.version,
             isinstance(self, AsyncApi),
+            persister,
         )
         if persister is not None:
             persister.lifecycle.reached_steps.add(f"step/{call.key}")
@@ -153,6 +158,7 @@ class StepsOperations:
         final: type[Exception] | tuple[type[Exception], ...] = (),
         on_unknown: OnUnknown = "raise",
         lease: Duration = LEASE,
+        formerly: str | tuple[str, ...] = (),
     ) -> Callable[[F], F]: ...
     @overload
     def once(
@@ -165,6 +171,7 @@ class StepsOperations:
         final: type[Exception] | tuple[type[Exception], ...] = (),
         on_unknown: OnUnknown = "raise",
         lease: Duration = LEASE,
+        formerly: str | tuple[str, ...] = (),
         **kwargs: Any,
     ) -> Any: ...
     def once(
@@ -177,11 +184,13 @@ class StepsOperations:
         final: type[Exception] | tuple[type[Exception], ...] = (),
         on_unknown: OnUnknown = "raise",
         lease: Duration = LEASE,
+        formerly: str | tuple[str, ...] = (),
         **kwargs: Any,
     ) -> Any:
         """Run a function once. See `PersistentAgent.once`."""
         steps: Any = self  # sync or async: so is what it returns
-        options = StepOptions(retry, final if isinstance(final, tuple) else (final,), on_unknown, lease)
+        names = (formerly,) if isinstance(formerly, str) else formerly
+        options = StepOptions(retry, final if isinstance(final, tuple) else (final,), on_unknown, lease, names)
         if function is not None:
             if not isinstance(key, str):
                 raise InvalidError("the key of a step is text", where=repr(key)[:80])

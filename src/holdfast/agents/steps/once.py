@@ -11,6 +11,7 @@ presumed dead still records its result, unless another has resolved the step mea
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import secrets
 import socket
@@ -18,10 +19,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.agents.definition.state_machine import invoke
-from holdfast.agents.steps.records import LEASE_LOST, RETRY, StepLine, StepRecord, digest_arguments, lost_error
+from holdfast.agents.steps.records import (
+    LEASE_LOST,
+    RETRY,
+    StepLine,
+    StepRecord,
+    deleted_error,
+    digest_arguments,
+    lost_error,
+)
 from holdfast.agents.storage.record import error_text
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.engine import validation
@@ -46,6 +56,11 @@ from holdfast.state.watcher import WatchOperations
 from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, parse_seconds
 
+if TYPE_CHECKING:
+    from holdfast.agents.runtime.persister import AgentPersister
+
+_log = logging.getLogger("holdfast.steps")
+
 LEASE = 15.0
 """For how many seconds without a sign of life a process that runs a step is believed to live, by default."""
 
@@ -61,6 +76,9 @@ _NOT_RETRIED = (LEASE_LOST, "sensitive-data")
 _OBSERVED = 0.5
 """For which part of the time of an expired lease it is observed before its process is presumed dead: longer than the
 time between two renewals."""
+
+_UNNAMED = "<lambda>"
+"""The name of functions without one, which are not compared."""
 
 _active: ContextVar[frozenset[tuple[Line, str]]] = ContextVar("steps that are running here", default=frozenset())
 
@@ -100,6 +118,8 @@ class StepOptions:
     final: tuple[type[Exception], ...] = ()
     on_unknown: OnUnknown = "raise"
     lease: Duration = LEASE
+    formerly: tuple[str, ...] = ()
+    """Names that the function had."""
 
     def check(self) -> None:
         """Raise `InvalidError` for wrong options."""
@@ -115,6 +135,9 @@ class StepOptions:
                 f"on_unknown cannot be {self.on_unknown!r}"[:200], hint="It is 'raise', 'retry' or a function"
             )
         parse_seconds(self.lease, "lease", positive=True)
+        names: tuple[object, ...] = self.formerly
+        if not all(isinstance(each, str) for each in names):
+            raise InvalidError(f"formerly is a name that the function had, or several, not {self.formerly!r}"[:200])
 
 
 @dataclass(slots=True)
@@ -129,6 +152,8 @@ class OnceCall:
     options: StepOptions
     agent_version: int = 0
     is_async: bool = False
+    persister: AgentPersister | None = None
+    """That of a live agent."""
     digest: str = field(default="", init=False)
 
     async def run(self) -> Any:
@@ -139,7 +164,9 @@ class OnceCall:
         watch: WatchOperations | None = None
         while True:
             record = await read_step(self.line, self.key)
-            if record is not None:
+            if record is None:
+                await self._check_unused()
+            else:
                 self._require_same(record)
                 if record.state in ("done", "failed"):
                     return await outcome_of(self.line, record)
@@ -201,6 +228,39 @@ class OnceCall:
                 hint="Use another key for another piece of work; the key should name it, as charge-42 does",
                 code="step-arguments",
             )
+        name = _function_name(self.function)
+        if _UNNAMED not in (name, record.function) and record.function not in ("", name, *self.options.formerly):
+            raise ConflictError(
+                f"the step was begun by the function {record.function}, and this one is {name}",
+                where=self._where,
+                hint=f"Use another key for another piece of work; if it was renamed, give formerly={record.function!r}",
+                code="step-function",
+            )
+
+    async def _check_unused(self) -> None:
+        """Report that a resumed agent begins a new step, though there are recorded ones that it has not come to: its
+        code may have changed. `ConflictError` if the agent is strict."""
+        if self.persister is None:
+            return
+        lifecycle, key = self.persister.lifecycle, f"step/{self.key}"
+        if lifecycle.recorded_steps is None:
+            recorded = await self.line.read(lambda view: view.keys("step/"))
+            lifecycle.recorded_steps = frozenset(recorded) - lifecycle.reached_steps
+        unused = sorted(lifecycle.recorded_steps - lifecycle.reached_steps)
+        if not unused:
+            return
+        found = f"{len(unused)} recorded steps were not asked for, such as {unused[0].partition('/')[2]!r}"
+        if self.persister.options.strict:
+            lifecycle.reached_steps.discard(key)
+            raise ConflictError(
+                f"the step is new, and {found}",
+                where=self._where,
+                hint="Run the code that recorded them, give the steps their keys back, or use steps.version()",
+                code="steps-unused",
+            )
+        if not lifecycle.has_reported_unused:
+            lifecycle.has_reported_unused = True
+            _log.warning("steps-unused: the step %r of %s is new, and %s", self.key, self.line.where, found)
 
     @property
     def _where(self) -> str:
@@ -233,7 +293,6 @@ class OnceCall:
 
     async def _begin(self, lease: Lease, before: StepRecord | None, idempotency_key: str, resolved: str) -> bool:
         """Record that an attempt begins. Returns False if the step is not as it was before."""
-        function = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         begun = False
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
@@ -246,7 +305,7 @@ class OnceCall:
             entry = {
                 "state": "running",
                 "attempts": (0 if stored is None else stored["attempts"]) + 1,
-                "function": str(function)[:200],
+                "function": _function_name(self.function),
                 "idempotency_key": idempotency_key,
                 "started": view.now,
                 "agent_version": self.agent_version,
@@ -340,7 +399,9 @@ class OnceCall:
             current = None if stored is None else (stored.get("token", ""), stored["state"])
             if current == (lease.token, state):
                 return []  # an earlier attempt recorded it, and only the answer was lost
-            if stored is None or current != (expected, "running"):
+            if stored is None:
+                raise deleted_error(self._where)
+            if current != (expected, "running"):
                 raise lost_error(self._where)
             return ending(
                 self.line, self.key, {**stored, "token": lease.token}, state, view.now, result, error, due, resolved
@@ -445,6 +506,17 @@ def unknown_error(line: StepLine, record: StepRecord) -> OutcomeUnknownError:
     )
 
 
+def _function_name(function: Callable[..., Any]) -> str:
+    """Return the name of a function, without those of functions that it is defined in; that of a partial is the one of
+    its function."""
+    while isinstance(function, partial):
+        function = function.func
+    if not getattr(function, "is_named", True):  # that of a script may not be
+        return _UNNAMED
+    name = str(getattr(function, "__qualname__", type(function).__qualname__))
+    return name.rpartition("<locals>.")[2][:200]
+
+
 def _takes_key(function: Callable[..., Any]) -> bool:
     try:
         return "idempotency_key" in inspect.signature(function).parameters
@@ -478,6 +550,7 @@ async def resolve_step(line: StepLine, key: str, how: Literal["result", "error",
             )
         stored["token"] = lease.token
         if how == "retry":
+            stored["attempts"] = 0
             return ending(line, key, stored, "waiting", view.now, resolved="by hand", due=view.now)
         if how == "error":
             failure = value if isinstance(value, Exception) else HandlerError(str(value), code="step-failed")

@@ -10,21 +10,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from holdfast.agents.storage.agent_line import AgentLine
-from holdfast.backends.interface import Change
+from holdfast.backends.interface import Change, Expect, Get
+from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine.guard import Action
 from holdfast.engine.leases import Lease
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.types import to_datetime
-from holdfast.errors import ConflictError, HoldfastError, InvalidError
+from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, read_scope
 from holdfast.state.sharing.resource import SharedResource, find_resource
 from holdfast.state.watcher import WatchOperations
 from holdfast.state.writer import KeyWrite, commit
+
+if TYPE_CHECKING:
+    from holdfast.agents.runtime.persister import AgentPersister
 
 T = TypeVar("T")
 
@@ -94,8 +98,10 @@ class StepRecord:
 class StepLine:
     """The line of an agent's durable steps, as one identity may use it."""
 
-    def __init__(self, line: AgentLine) -> None:
+    def __init__(self, line: AgentLine, owner: AgentPersister | None = None) -> None:
+        """`owner` is the persister of a live agent, which writes only while that agent was not deleted."""
         self.agent = line
+        self._owner = owner
         self.resource: SharedResource = find_resource(line.handle, "steps", "main", line.scope)
 
     @property
@@ -131,11 +137,14 @@ class StepLine:
         """Change keys, under a lease if one is given, and with changes of other rows. A function that returns no
         changes ends without a step; it is called before the one for other rows, at each attempt."""
 
+        owned = self._owner is not None and self._owner.point is not None
+
         async def conditions(again: bool) -> list[Change]:
+            exists = [await self._require_agent(again)] if owned else []
             if lease is not None and again and not await lease.is_valid():
                 raise lost_error(self.where)
             held = [] if lease is None else [lease.condition()]
-            return [*held, *(() if attached is None else attached())]
+            return [*exists, *held, *(() if attached is None else attached())]
 
         async def require_some(view: ScopeView) -> Sequence[KeyWrite]:
             made = await writes(view)
@@ -148,10 +157,26 @@ class StepLine:
             await commit(
                 handle,
                 {self.resource.name: require_some},
-                preconditions=None if lease is None and attached is None else conditions,
+                preconditions=conditions if owned or lease is not None or attached is not None else None,
             )
         except _Nothing:
             return
+
+    async def _require_agent(self, again: bool) -> Change:
+        """Return the condition that the agent of a live handle exists: that which it was saved or loaded as, and not
+        another of its id. `NotFoundError` if it does not."""
+        owner, line = self._owner, self.agent.line
+        assert owner is not None  # noqa: S101 - the caller has checked that
+        assert owner.point is not None  # noqa: S101 - as well
+        point, known = owner.point, owner.lifecycle.line_columns
+        if again or known is None:
+            place = (*line, point.branch, point.seq)
+            queries = [Get(LINES, [tuple(line)]), Get(STEPS, [place])]
+            lines, steps = await self.agent.handle.engine.context.backend.read(queries)
+            if not lines or not steps or StepRef.of(steps[0]).hash != point.hash:
+                raise deleted_error(self.where)
+            known = owner.lifecycle.line_columns = lines[0].columns
+        return Expect(LINES, tuple(line), known)
 
     def put(self, key: str, value: Any, outcome: str = "ok") -> KeyWrite:
         """Return the change that sets a key. The outcome is that of what the value records."""
@@ -178,6 +203,16 @@ class StepLine:
 
 class _Nothing(ConflictError):
     """There is nothing to write."""
+
+
+def deleted_error(where: str) -> NotFoundError:
+    """Build the error for a live object whose agent was deleted."""
+    return NotFoundError(
+        "the agent of this object was deleted",
+        where=where,
+        hint="Attach a new object to this id, or load the agent that has it now: reload()",
+        code="agent-deleted",
+    )
 
 
 def lost_error(where: str) -> ConflictError:

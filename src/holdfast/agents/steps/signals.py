@@ -41,10 +41,12 @@ class Signal:
         return cls(**{**stored, "time": to_datetime(stored["time"])})
 
 
-async def send_signal(line: StepLine, name: str, value: Any, id: str | None) -> bool:
-    """Send a signal. Returns False if one with this id was sent before."""
+async def send_signal(line: StepLine, name: str, value: Any, id: str | None, *, create: bool) -> bool:
+    """Send a signal. Returns False if one with this id was sent before. `NotFoundError` if the agent was never saved,
+    unless its line of steps is to be created."""
     await line.require("write", SIGNAL)
-    await line.agent.require_step()
+    if not create:
+        await line.agent.require_step()
     checked = secrets.token_hex(16) if id is None else line.check_key(id, "id of a signal")
     entry = signal_entry(line, line.check_key(name, "name of a signal"), value, checked)
     is_new = True

@@ -39,6 +39,9 @@ PREFIX = "\x01timer/"
 """The start of the names of the rows of timers, which no job has."""
 
 _PAGE = 100
+_DELIVERED_AT_ONCE, _DELIVERED_LATE = 100, 16
+"""How many timers an agent that waits delivers before it looks for its signal, and after the time of its wait is
+over."""
 _MAX_BODY = 1 << 16
 _LONGEST_LOOK = 5.0
 
@@ -245,8 +248,9 @@ async def _deliver(line: StepLine, name: str, due: int, token: str) -> None:
         await handle.engine.context.backend.apply(removal)
 
 
-async def deliver_due(line: StepLine) -> float:
+async def deliver_due(line: StepLine, end: float | None = None) -> float:
     """Deliver the timers of an agent that are due. Returns the seconds until the next one; infinity, if there is none.
+    Of many, only some are delivered at a time, and few after an end by the monotonic clock.
 
     The line alone says which there are: so timers work also if their rows were not copied or restored with it.
     """
@@ -255,15 +259,18 @@ async def deliver_due(line: StepLine) -> float:
     async def next_timer(view: ScopeView) -> StateItem | None:
         return next(iter(await view.items("timer-due/", limit=1)), None)
 
-    while True:
+    for number in range(_DELIVERED_AT_ONCE):
         item = await line.read(next_timer)
         if item is None:
             return math.inf
+        if number >= _DELIVERED_LATE and end is not None and time.monotonic() >= end:
+            return 0.0
         _, due, token = item.key.split("/")
         ahead = int(due) - handle.now()
         if ahead > 0:
             return ahead / 1e9
         await _deliver(line, item.value, int(due), token)
+    return 0.0
 
 
 def _decode(row: Row) -> dict[str, str]:

@@ -34,7 +34,7 @@ async def wait_for_signal(line: StepLine, name: str, timeout: Duration | None, k
     await WatchOperations.start(watch)
     while True:
         is_over = end is not None and time.monotonic() >= end
-        timer = await deliver_due(line)
+        timer = await deliver_due(line, end)
         if await wait.look(give_up=is_over):
             return wait.signal
         left = _LONGEST_LOOK if end is None else end - time.monotonic()

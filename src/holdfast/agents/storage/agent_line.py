@@ -12,16 +12,19 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.agents.storage.conflicts import HINT
 from holdfast.agents.storage.record import CONVERSATION, DICTS, AgentPosition, AgentRecord, build_record
-from holdfast.backends.interface import Change, Expect, Get
-from holdfast.backends.tables import STEPS
+from holdfast.backends.interface import Change, Expect, Get, Put, Row
+from holdfast.backends.tables import LINKS, STEPS
 from holdfast.engine import trace_context, validation
 from holdfast.engine.append import AppendRequest, OnConflict
 from holdfast.engine.branch_graph import BranchGraph
 from holdfast.engine.events import Event
 from holdfast.engine.generations import restored_error
 from holdfast.engine.guard import Action, Permit, Preconditions, both_preconditions
+from holdfast.engine.ids import new_id
 from holdfast.engine.lines import ROOT
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import EditList, EditMap, KeepRun, Operation, Set
@@ -43,10 +46,17 @@ from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import parse_time
 
 if TYPE_CHECKING:
+    from holdfast.agents.definition.state_machine import Machine
     from holdfast.engine.value_schemas import ValueSchema
 
 PREFIX = AGENTS
 """The prefix of the names of agents' lines."""
+
+REFUSED = "transition.refused"
+"""The kind of steps that change nothing, and record that a transition was refused."""
+
+MACHINE = "machine"
+"""The kind of the row that has the declaration of an agent's machine, for drawings."""
 
 LARGE = "large"
 """The key by which a step says that the agent's metadata is too large for its summary."""
@@ -97,6 +107,8 @@ class AgentLine:
         self.id = handle.guard.key("agents", id, "id of an agent")
         self.scope: Scope = handle.guard.scope({"agent": self.id})
         self.line = Line(handle.tenant, PREFIX + str(self.scope).partition(":")[2])
+        self.machine: Machine | None = None
+        """The machine of a live agent, whose declaration is stored with its next step."""
 
     async def allow(self, action: Action) -> Permit:
         """Check that the identity may read or write the agent's scope."""
@@ -163,6 +175,19 @@ class AgentLine:
             return await lines.find(self.line, branches.along(newest.branch, version - 1))
         except NotFoundError as error:
             raise self._missing_step_error(f"version {version} of the agent is not there any more") from error
+
+    async def is_unchanged(self, old: StepRef, newest: StepRef) -> bool:
+        """Whether all steps since an older one only record refused transitions."""
+        versions = range(old.depth + 2, newest.depth + 2)
+        if not versions or newest.kind != REFUSED or not await self.is_ancestor(old, newest):
+            return False
+        return all([(await self.require_step(version)).kind == REFUSED for version in versions])
+
+    async def read_machine(self) -> dict[str, Any] | None:
+        """Return the states and transitions of the agent's machine as they were last declared, without what they call;
+        None if that is not known."""
+        (rows,) = await self.handle.engine.context.backend.read([Get(LINKS, [(*self.line, MACHINE, "", "")])])
+        return msgspec.json.decode(str(rows[0].columns[1]), type=dict[str, Any]) if rows else None
 
     async def is_ancestor(self, old: StepRef, newest: StepRef) -> bool:
         """Whether the newest step descends from an older one. A pruned step is recognized by its stub."""
@@ -250,7 +275,7 @@ class AgentLine:
             on_conflict=OnConflict.REFUSE,
             id=id,
             kind=kind,
-            attached_changes=audit.rows,
+            attached_changes=lambda id: [*audit.rows(id), *self._machine_rows()],
             preconditions=conditions,
             new_branch="" if instead_of is None else f"after-{instead_of.id}",
             moves_head=instead_of is not None,
@@ -262,6 +287,41 @@ class AgentLine:
                 if any(key == pack_name(channel) for key, _ in edit.put):
                     request.key_schemas += ((pack_name(channel), schema.reference),)
         return request
+
+    def _machine_rows(self) -> list[Change]:
+        if self.machine is None:
+            return []
+        machine = self.machine
+        declared = {
+            "states": machine.states,
+            "initial": machine.initial,
+            "final": [state for state in machine.states if state in machine.final],
+            "transitions": [
+                {"trigger": each.trigger, "source": each.source, "target": each.target, "via": each.via}
+                for each in machine.transitions
+            ],
+        }
+        row = Row((*self.line, MACHINE, "", ""), (self.handle.now(), msgspec.json.encode(declared).decode()))
+        return [Put(LINKS, row)]
+
+    async def record_refusal(self, event: Event) -> tuple[StepRef, StepRef] | None:
+        """Append a step that changes nothing, with the event of a refused transition. Returns the step that it follows,
+        and the new one; None if the agent was never saved."""
+        permit, engine = await self.allow("write"), self.handle.engine
+        while True:
+            newest = await self.latest_step()
+            if newest is None:
+                return None
+            head = await engine.step_info.head(self.line, newest)
+            summary = summary_of(self.handle.codec.unpack(head.header.metadata))
+            id = new_id(self.handle.now(), newest.id)
+            request = self.build_request(REFUSED, Delta(), newest, summary, [event], permit, id)
+            try:
+                (point,) = await self.save(request)
+            except ConflictError as conflict:
+                await self.check_restored(newest, conflict)
+                continue  # another save was first: each time, it was one that succeeded
+            return newest, point
 
     def _require_newest(self, point: StepRef | None, skipped: StepRef | None) -> Preconditions:
         """Return the condition that a step is still the newest. The cached tip of the line is trusted at first, and the
@@ -296,6 +356,7 @@ class AgentLine:
             if error.code.startswith(("schema-", "migration-", "store-restored")):
                 raise
             raise self.conflict_error() from error
+        self.machine = None
         return [head.point for head in heads]
 
     async def check_restored(self, base: StepRef | None, conflict: ConflictError) -> None:

@@ -71,7 +71,8 @@ class _Drawing:
 def _build_drawing(machine: Machine | None, counts: TransitionCounts | None, current: str) -> _Drawing:
     recorded = count_transitions(()) if counts is None else counts
     declared = {} if machine is None else dict.fromkeys(_declared_transitions(machine))
-    recorded_keys = [*recorded.successes, *recorded.failures]
+    # One that is not declared was refused, and led nowhere.
+    recorded_keys = [key for key in (*recorded.successes, *recorded.failures) if key.target]
     names = [state for key in recorded_keys for state in (key.source, key.target)]
     states = [*(() if machine is None else machine.states), *names, *([current] if current else [])]
     declared_keys = {key for key, _ in declared}

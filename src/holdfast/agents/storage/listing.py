@@ -15,16 +15,18 @@ from msgspec.json import decode as decode_json
 
 from holdfast.agents.storage.agent_line import LARGE, PREFIX, AgentLine, agent_id
 from holdfast.agents.storage.record import STATUSES, Status
-from holdfast.backends.interface import Row, Scan
+from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.model.scopes import Scope, normal, quoted
+from holdfast.engine.namespaces import agent_of, steps_of
 from holdfast.engine.row_format import Line, StepRef, info_of
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, InvalidError
 from holdfast.security.handle import StoreHandle
 
 _LAST_CHARACTER = "\U0010ffff"
+_SCANNED = 1000
 _MIN_PAGE = 64
 """How many agents are read at a time, at least: some do not match."""
 
@@ -119,6 +121,28 @@ async def list_agents(
             break
         first = str(rows[-1].key[1]) + "\0"
     return agents
+
+
+async def list_unsaved(handle: StoreHandle, limit: int, after: str) -> list[str]:
+    """Return the ids of agents that have durable steps and were never saved, without those that the identity may not
+    read."""
+    found: list[str] = []
+    first, last = (steps_of(Line(handle.tenant, PREFIX + text)).name for text in (quoted(after), _LAST_CHARACTER))
+    first = first + "\0" if after else first.partition(":")[0]
+    backend = handle.engine.context.backend
+    while len(found) < limit:
+        query = Scan(LINES, (handle.tenant,), (first,), (last,), limit=_SCANNED, bodies=False)
+        (rows,) = await backend.read([query])
+        agents = [agent for row in rows if (agent := agent_of(Line(*map(str, row.key)))) is not None]
+        (saved,) = await backend.read([Get(LINES, [tuple(agent) for agent in agents])]) if agents else ([],)
+        known = {row.key for row in saved}
+        ids = [agent_id(agent) for agent in agents if tuple(agent) not in known]
+        visible = await handle.guard.visible([Scope.of(agent=id) for id in ids if id is not None])
+        found += [scope.parts[0].name for scope in visible]
+        if len(rows) < _SCANNED:
+            break
+        first = str(rows[-1].key[1]) + "\0"
+    return found[:limit]
 
 
 def _newest_step(line: Line) -> Scan:

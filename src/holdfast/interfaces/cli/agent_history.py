@@ -56,8 +56,8 @@ def transitions(
 ) -> None:
     """Show the transitions of an agent's state machine, the latest first; or draw the machine.
 
-    A diagram has the states and transitions that occurred, with their counts, and marks the current state. Those that
-    never occurred are only in the code of the agent. With --json every row has a cursor for --before.
+    A diagram has the states and transitions that are declared, and those that occurred, with their counts, and marks
+    the current state. With --json every row has a cursor for --before.
 
     \b
     holdfast agent transitions committer -n 20
@@ -88,12 +88,13 @@ def _row(each: TransitionRecord) -> tuple[str, ...]:
 
 
 def _draw(session: CliContext, store: Store | IdentityView, id: str, form: str) -> None:
-    from holdfast.agents import count_transitions, dot, mermaid
+    from holdfast.agents import Machine, count_transitions, dot, mermaid
 
-    record = store.agents.load(id)
+    record, declared = store.agents.load(id), store.agents.machine(id)
+    machine = None if declared is None else Machine.of(declared)
     with session.progress("Counting") as progress:
         taken = count_transitions(_reported(store.agents.transitions(id).all(), progress))
-    diagram = (mermaid if form == "mermaid" else dot)(None, taken, current=record.state)
+    diagram = (mermaid if form == "mermaid" else dot)(machine, taken, current=record.state)
     if session.json:
         transitions = [
             {**each._asdict(), "taken": taken.successes[each], "failed": taken.failures[each]}

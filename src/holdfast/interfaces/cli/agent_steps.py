@@ -122,9 +122,16 @@ def cancel_timer(session: CliContext, id: str, name: str, identity: str | None) 
 @click.argument("name", required=False)
 @click.argument("value", metavar="[JSON]", required=False)
 @click.option("--id", "signal_id", metavar="TEXT", help="The id of the signal: one that was sent before is not sent.")
+@click.option("--create", is_flag=True, help="Keep it for an agent that does not exist yet.")
 @as_option
 def signal(
-    session: CliContext, id: str, name: str | None, value: str | None, signal_id: str | None, identity: str | None
+    session: CliContext,
+    id: str,
+    name: str | None,
+    value: str | None,
+    signal_id: str | None,
+    create: bool,
+    identity: str | None,
 ) -> None:
     """Send a signal to an agent, which gets it when it waits for it; without a NAME, list those that wait.
 
@@ -135,7 +142,7 @@ def signal(
     if name is not None:
         store = open_as(session, identity, write=True)
         payload = None if value is None else parse_value(value, "JSON")
-        sent = store.agents.signal(id, name, payload, id=signal_id)
+        sent = store.agents.signal(id, name, payload, id=signal_id, create=create)
         text = f"Sent {name} to {id}." if sent else f"The signal {signal_id} was sent before."
         session.tell(text, {"agent": id, "signal": name, "new": sent})
         return

@@ -7,25 +7,27 @@ from pathlib import Path
 
 import click
 
-from holdfast.errors import NotFoundError
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, limit_option
 from holdfast.interfaces.cli.completion_types import SCOPE
 from holdfast.interfaces.cli.formatting import clock, plural
 
 _HISTORY = ("TIME", "HOOK", "SCOPE", "KEY", "OUTCOME", "MS", "ERROR")
 _STATISTICS = ("HOOK", "CALLS", "FAILED", "VETOES", "SKIPPED", "AVERAGE MS", "WORST MS", "LAST")
+_UNDELIVERED = ("STATE", "HOOK", "SCOPE", "KEY", "ATTEMPTS", "ERROR", "DUE", "REFERENCE")
 _ORDERS = {"slowest": "slowest", "failing": "failing", "most-called": "most_called"}
 
 
 @group("hooks")
 def hooks(session: CliContext) -> None:
-    """Show what hooks did: their calls, statistics, and an archive.
+    """Show what hooks did: their calls, statistics, and an archive; and the calls that durable hooks still have to get.
 
     Hooks are registered by programs; the store has the record of their calls.
 
     \b
     holdfast hooks history --since 1h
     holdfast hooks stats --by slowest
+    holdfast hooks undelivered --state failed
     """
 
 
@@ -112,7 +114,7 @@ def stats(session: CliContext, hook: str | None, scope: str | None, since: str |
 @command("archive")
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--keep-within", metavar="AGE", help="Keep records up to this age: 30d.")
-@click.option("--keep-last", type=click.IntRange(1), metavar="N", help="Keep about the last N records.")
+@click.option("--keep-last", type=click.IntRange(1), metavar="N", help="Keep at least the last N records.")
 @click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Keep at most this many bytes of records.")
 @dry_run_option
 def archive(
@@ -140,5 +142,65 @@ def archive(
     session.tell(f"{verb} {plural(done.rows, 'record')} to {file}.", done)
 
 
-for _each in (history, stats, archive):
+@command("undelivered")
+@click.argument("hook", required=False)
+@click.option("--state", type=click.Choice(["pending", "failed"]), help="Only those to be made, or those given up.")
+@limit_option(100)
+def undelivered(session: CliContext, hook: str | None, state: str | None, limit: int) -> None:
+    """List the calls of a durable HOOK, or of all, that were not delivered: those given up, then those to be made.
+
+    \b
+    holdfast hooks undelivered deliver --state failed
+    """
+    page = session.open().hooks.undelivered(hook, state=state, limit=min(limit, 500))
+    calls = islice(page.all(), limit)
+    if session.json:
+        session.emit_all(calls)
+        return
+    session.out.page()
+    rows = (
+        (
+            *(each.state, each.hook, each.scope, each.key, str(each.attempts), each.error),
+            *(clock(each.due) if each.due else "", each.reference),
+        )
+        for each in calls
+    )
+    if not session.out.long_table(_UNDELIVERED, rows, shrink="SCOPE", styles={"HOOK": "yellow"}):
+        session.note("There are no such calls.")
+
+
+@command("retry")
+@click.argument("references", nargs=-1, metavar="[REFERENCE]...")
+@click.option("--failed", is_flag=True, help="All that were given up.")
+@click.option("--hook", metavar="HOOK", help="With --failed, only those of this hook.")
+def retry(session: CliContext, references: tuple[str, ...], failed: bool, hook: str | None) -> None:
+    """Have undelivered calls made soon, by their REFERENCEs. A process that has the hook makes them.
+
+    \b
+    holdfast hooks retry --failed --hook deliver
+    """
+    if failed == bool(references) or (hook and not failed):
+        raise InvalidError("name the calls, or give --failed", hint="holdfast hooks undelivered lists them")
+    hooks = session.open(write=True).hooks
+    for reference in references:
+        hooks.retry(reference)
+    count = hooks.retry_failed(hook) if failed else len(references)
+    session.tell(f"{plural(count, 'call')} will be made soon, where the hook is registered.", {"calls": count})
+
+
+@command("discard")
+@click.argument("references", nargs=-1, required=True, metavar="REFERENCE...")
+def discard(session: CliContext, references: tuple[str, ...]) -> None:
+    """Remove undelivered calls that are not to be made, by their REFERENCEs.
+
+    \b
+    holdfast hooks undelivered --state failed
+    """
+    hooks = session.open(write=True).hooks
+    for reference in references:
+        hooks.discard(reference)
+    session.tell(f"Removed {plural(len(references), 'call')}.", {"calls": len(references)})
+
+
+for _each in (history, stats, archive, undelivered, retry, discard):
     hooks.add_command(_each)

@@ -17,7 +17,7 @@ from holdfast.interfaces.cli.exit_codes import ERROR, FINDINGS, INTERRUPTED
 from holdfast.interfaces.cli.formatting import ago, in_words, local, safe
 
 if TYPE_CHECKING:
-    from holdfast.jobs import Job, JobRun
+    from holdfast.jobs import Job, JobRun, Jobs, JobTypes
     from holdfast.store import Store
 
 _HEADS = ("NAME", "KIND", "SCHEDULE", "DUE", "LAST RUN", "OUTCOME")
@@ -48,6 +48,31 @@ class KindNameType(click.ParamType[str]):
 
 
 JOB = JobNameType()
+
+
+def code_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that name the code of replays: it is named here, and not by what is stored."""
+    for option in (
+        click.option("--graph", metavar="MODULE:NAME", help="The graph of jobs of the kind replay."),
+        click.option("--hooks", metavar="MODULE:FUNCTION", help="The hooks of jobs of the kind replay-hooks."),
+    ):
+        function = option(function)
+    return function
+
+
+def _jobs(store: Store, graph: str | None, hooks: str | None) -> tuple[Jobs, JobTypes | None]:
+    """Return the jobs of a store, and their types if there is code for replays."""
+    if graph is None and hooks is None:
+        return store.jobs, None
+    from holdfast import replay
+    from holdfast.jobs import Jobs, JobTypes
+
+    types = JobTypes()
+    if graph is not None:
+        types.add(replay.replay_job(graph))
+    if hooks is not None:
+        types.add(replay.hook_replay_job(hooks))
+    return Jobs(store, types), types
 
 
 def job_record(job: Job) -> dict[str, Any]:
@@ -116,6 +141,7 @@ def _last(job: Job, now: datetime) -> tuple[str, str]:
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting; the value is JSON or text.")
 @click.option("--paused", is_flag=True, help="Add it paused.")
 @click.option("--replace", is_flag=True, help="Replace the job of this name.")
+@code_options
 def add(
     session: CliContext,
     name: str,
@@ -125,18 +151,23 @@ def add(
     settings: tuple[str, ...],
     paused: bool,
     replace: bool,
+    graph: str | None,
+    hooks: str | None,
 ) -> None:
     """Add a job. Without a schedule, only `holdfast jobs run NAME` runs it.
+
+    Jobs of the kinds replay and replay-hooks need code, which is not stored: name it here, and where they are run.
 
     \b
     holdfast jobs add nightly prune --schedule 'daily at 03:00' --set keep_last=100
     holdfast jobs add check verify --every 7d
+    holdfast jobs add before-release replay --graph shop.agent:graph --set prefix=orders-
     """
     if every is not None and schedule is not None:
         raise click.UsageError("give --every or --schedule, not both")
     when = schedule or (f"every {every}" if every is not None else "")
-    store = session.open(write=True)
-    job = store.jobs.add(name, kind, schedule=when, settings=pairs(settings, "--set"), paused=paused, replace=replace)
+    store_jobs, _ = _jobs(session.open(write=True), graph, hooks)
+    job = store_jobs.add(name, kind, schedule=when, settings=pairs(settings, "--set"), paused=paused, replace=replace)
     if session.json:
         session.emit(job_record(job))
         return
@@ -175,14 +206,18 @@ def resume(session: CliContext, name: str) -> None:
 
 @command("run")
 @click.argument("name", type=JOB)
-def run(session: CliContext, name: str) -> None:
+@code_options
+def run(session: CliContext, name: str, graph: str | None, hooks: str | None) -> None:
     """Run a job now, in this process.
 
     Ctrl-C stops it between two of its steps.
+
+    \b
+    holdfast jobs run before-release --graph shop.agent:graph
     """
-    store = session.open(write=True)
+    store_jobs, _ = _jobs(session.open(write=True), graph, hooks)
     with session.progress(name) as progress, _stop_on_signal(session) as signals:
-        done = store.jobs.run(name, progress=progress, stop=lambda: bool(signals))
+        done = store_jobs.run(name, progress=progress, stop=lambda: bool(signals))
     if session.json:
         session.emit({"name": name, **run_record(done)})
     else:
@@ -199,7 +234,8 @@ def _outcome(session: CliContext, done: JobRun) -> str:
 
 @command("work")
 @click.option("--once", is_flag=True, help="Run what is due now, and exit: for your own scheduler.")
-def work(session: CliContext, once: bool) -> None:
+@code_options
+def work(session: CliContext, once: bool, graph: str | None, hooks: str | None) -> None:
     """Run jobs when they are due, until Ctrl-C.
 
     Ctrl-C or the signal TERM stops it between two steps of a job, which the next runner repeats. With --once, the exit
@@ -208,6 +244,7 @@ def work(session: CliContext, once: bool) -> None:
     from holdfast.jobs import JobRunner
 
     store = session.open(write=True)
+    _, types = _jobs(store, graph, hooks)
     outcomes: list[str] = []
 
     def on_run(job: Job, done: JobRun) -> None:
@@ -222,7 +259,7 @@ def work(session: CliContext, once: bool) -> None:
         session.out.flush()
 
     with session.progress("jobs") as progress:
-        runner = JobRunner(store, on_run=on_run, progress=progress)
+        runner = JobRunner(store, types, on_run=on_run, progress=progress)
         with _stop_on_signal(session, lambda: runner.stop(wait=False)) as signals:
             if once:
                 runner.run_due()

@@ -11,7 +11,7 @@ import click
 
 from holdfast.errors import ConfigError
 from holdfast.interfaces.cli import exit_codes
-from holdfast.interfaces.cli.base import CliContext, command, group
+from holdfast.interfaces.cli.base import CliContext, command, group, pairs
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import plural, safe, size
 
@@ -116,6 +116,13 @@ def run(
 @click.option("--reference", metavar="TEXT", help="Only this call, by the reference that `hooks history --json` shows.")
 @click.option("--limit", type=int, default=1000, show_default=True, help="How many calls, the latest ones.")
 @click.option("--value", metavar="JSON", help="Give the hooks this value in place of the recorded one.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=JSON",
+    help="Give the hooks another key, value, old, actor or metadata; may be repeated.",
+)
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Set a variable for the code; may be repeated.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds that it may take.")
 def hooks(
@@ -128,6 +135,7 @@ def hooks(
     reference: str | None,
     limit: int,
     value: str | None,
+    changes: tuple[str, ...],
     env: tuple[str, ...],
     timeout: float,
 ) -> None:
@@ -151,6 +159,7 @@ def hooks(
         reference=reference,
         limit=limit,
         value=None if value is None else _json(value, "--value"),
+        changes=pairs(changes, "--set"),
         env=dict(map(_pair, env)),
         timeout=timeout,
     )

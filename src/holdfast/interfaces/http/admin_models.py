@@ -156,6 +156,28 @@ class HookExecutionModel(Model):
     """What names it."""
 
 
+class UndeliveredCallModel(Model):
+    """A call of a durable hook that was not delivered yet, or that was given up."""
+
+    reference: str
+    """What names it."""
+    hook: str
+    state: Literal["pending", "failed"]
+    point: str
+    scope: str
+    key: str
+    actor: str
+    correlation: str
+    id: str
+    """The id of the step of the change."""
+    created: datetime
+    attempts: int
+    due: datetime | None
+    """When it is made again; null if a process is going to make it now, or it was given up."""
+    error: str
+    """The class of the error of the last attempt."""
+
+
 class HookStatisticsModel(Model):
     """The recorded executions of a hook, summed up. Durations are in seconds."""
 

@@ -79,7 +79,7 @@ def list_signals(call: Call, params: inputs.SignalsParams) -> admin_models.Signa
 def send_signal(call: Call, params: inputs.IdParams, body: inputs.SignalRequest) -> admin_models.SentSignalModel:
     """Send a signal to an agent, which gets it when it waits for it. One whose id was sent before is not sent."""
     _refuse_condition(call)
-    sent = call.store.agents.signal(params.id, body.name, body.value, id=body.signal_id)
+    sent = call.store.agents.signal(params.id, body.name, body.value, id=body.signal_id, create=body.create)
     return admin_models.SentSignalModel(new=sent)
 
 

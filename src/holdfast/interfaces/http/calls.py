@@ -57,12 +57,12 @@ CALLS: Mapping[str, PartCalls] = {
     "sessions": _part("archived get list", "collect delete end resume start touch update"),
     "artifacts": _part("changes get list of read verify", "delete register"),
     "agents": _part(
-        "diff exists export history list load messages transfers transitions",
-        "delete import_ resolve rollback signal transfer transfer_many",
+        "diff exists export history list load machine messages transfers transitions unsaved",
+        "delete import_ prune_steps resolve rollback signal transfer transfer_many",
     ),
     "steps": _part("get list signals", "resolve"),
     "timers": _part("list", "cancel set"),
-    "hooks": _part("get history list statistics"),
+    "hooks": _part("get history list statistics undelivered", "discard retry retry_failed"),
     "timeline": _part("causes effects query"),
     "access": _part(
         "assignments frozen grants groups may parents roles tokens",

@@ -442,6 +442,8 @@ class SignalRequest(Input):
     value: Any = None
     signal_id: str | None = None
     """One whose id was sent before is not sent again."""
+    create: bool = False
+    """Whether it is kept for an agent that does not exist yet."""
 
 
 # Hooks, jobs, erasure, backups ------------------------------------------------------------------------------------
@@ -474,11 +476,20 @@ class HookExecutionParams(Input):
     reference: str
 
 
+class UndeliveredParams(PageParams):
+    """Which undelivered calls of durable hooks to list."""
+
+    hook: str | None = None
+    state: Literal["pending", "failed"] | None = None
+
+
 class HookReplayRequest(Input):
     """How to replay a call of a hook."""
 
     value: Any = None
     """Given to the hook in place of the recorded value, if it is not null."""
+    changes: dict[str, Any] | None = None
+    """Others of `key`, `value`, `old`, `actor` and `metadata` than were recorded."""
 
 
 class RecordingParams(ThreadParams):

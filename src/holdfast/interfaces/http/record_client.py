@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from holdfast.interfaces.http import admin_models, inputs, models
-from holdfast.interfaces.http.transport import HttpTransport
+from holdfast.interfaces.http.history_client import HistoryClient
 
 
-class RecordClient(HttpTransport):
+class RecordClient(HistoryClient):
     """Operations on states, sessions, artifacts and agents, and those for the store's owner."""
 
     def save_checkpoint(
@@ -278,7 +278,15 @@ class RecordClient(HttpTransport):
         return found
 
     def send_signal(
-        self, id: str, name: str, *, value: Any = None, signal_id: str | None = None, if_match: str = "", key: str = ""
+        self,
+        id: str,
+        name: str,
+        *,
+        value: Any = None,
+        signal_id: str | None = None,
+        create: bool = False,
+        if_match: str = "",
+        key: str = "",
     ) -> admin_models.SentSignalModel:
         """Send a signal to an agent, which gets it when it waits for it. One whose id was sent before is not sent."""
         params = inputs.IdParams(id=id)
@@ -286,7 +294,7 @@ class RecordClient(HttpTransport):
             "POST",
             "/agents/{id}/signals",
             params,
-            inputs.SignalRequest(name=name, value=value, signal_id=signal_id),
+            inputs.SignalRequest(name=name, value=value, signal_id=signal_id, create=create),
             admin_models.SentSignalModel,
             if_match=if_match,
             key=key,
@@ -412,148 +420,5 @@ class RecordClient(HttpTransport):
         params = inputs.NameParams(name=name)
         found: admin_models.BackupRepairModel = self.send(
             "POST", "/backups/{name}/repairs", params, None, admin_models.BackupRepairModel, if_match=if_match, key=key
-        )
-        return found
-
-    def query_timeline(
-        self,
-        *,
-        limit: int = 100,
-        cursor: str | None = None,
-        query: str = "",
-        thread: str | None = None,
-        scope: str | None = None,
-        errors: bool = False,
-        since: str | None = None,
-        until: str | None = None,
-        oldest_first: bool = False,
-    ) -> models.PageModel[admin_models.TimelineEventModel]:
-        """List what happened, the newest first."""
-        params = inputs.TimelineParams(
-            limit=limit,
-            cursor=cursor,
-            query=query,
-            thread=thread,
-            scope=scope,
-            errors=errors,
-            since=since,
-            until=until,
-            oldest_first=oldest_first,
-        )
-        found: models.PageModel[admin_models.TimelineEventModel] = self.send(
-            "GET", "/timeline", params, None, models.PageModel[admin_models.TimelineEventModel]
-        )
-        return found
-
-    def get_causes(self, id: str) -> admin_models.CausalTreeModel:
-        """Find what led to an event."""
-        params = inputs.EventParams(id=id)
-        found: admin_models.CausalTreeModel = self.send(
-            "GET", "/timeline/{id}/causes", params, None, admin_models.CausalTreeModel
-        )
-        return found
-
-    def get_effects(self, id: str) -> admin_models.CausalTreeModel:
-        """Find what an event led to."""
-        params = inputs.EventParams(id=id)
-        found: admin_models.CausalTreeModel = self.send(
-            "GET", "/timeline/{id}/effects", params, None, admin_models.CausalTreeModel
-        )
-        return found
-
-    def list_hook_executions(
-        self,
-        *,
-        limit: int = 100,
-        cursor: str | None = None,
-        hook: str | None = None,
-        scope: str | None = None,
-        key: str | None = None,
-        point: str | None = None,
-        failed: bool = False,
-        slower_than: str | None = None,
-        since: str | None = None,
-    ) -> models.PageModel[admin_models.HookExecutionModel]:
-        """List executions of hooks, the latest first."""
-        params = inputs.HookParams(
-            limit=limit,
-            cursor=cursor,
-            hook=hook,
-            scope=scope,
-            key=key,
-            point=point,
-            failed=failed,
-            slower_than=slower_than,
-            since=since,
-        )
-        found: models.PageModel[admin_models.HookExecutionModel] = self.send(
-            "GET", "/hooks/executions", params, None, models.PageModel[admin_models.HookExecutionModel]
-        )
-        return found
-
-    def get_hook_execution(self, reference: str) -> admin_models.HookExecutionModel:
-        """Describe an execution of a hook."""
-        params = inputs.HookExecutionParams(reference=reference)
-        found: admin_models.HookExecutionModel = self.send(
-            "GET", "/hooks/executions/{reference}", params, None, admin_models.HookExecutionModel
-        )
-        return found
-
-    def get_hook_statistics(
-        self, *, hook: str | None = None, scope: str | None = None, since: str | None = None
-    ) -> admin_models.HookStatisticsListModel:
-        """Sum up the recorded executions of each hook: how many, how many failed, how long they took."""
-        params = inputs.HookStatisticsParams(hook=hook, scope=scope, since=since)
-        found: admin_models.HookStatisticsListModel = self.send(
-            "GET", "/hooks/statistics", params, None, admin_models.HookStatisticsListModel
-        )
-        return found
-
-    def replay_hook(
-        self, reference: str, *, value: Any = None, if_match: str = "", key: str = ""
-    ) -> admin_models.ReplayedCallModel:
-        """Replay a recorded call with the hooks that the server was started with, on a fork of the state."""
-        params = inputs.HookExecutionParams(reference=reference)
-        found: admin_models.ReplayedCallModel = self.send(
-            "POST",
-            "/hooks/executions/{reference}/replays",
-            params,
-            inputs.HookReplayRequest(value=value),
-            admin_models.ReplayedCallModel,
-            if_match=if_match,
-            key=key,
-        )
-        return found
-
-    def get_recording(
-        self, thread: str, *, at: str | None = None, limit: int = 50, cursor: str | None = None
-    ) -> models.PageModel[admin_models.RecordedStepModel]:
-        """List recorded calls of models and tools in the steps that lead to a checkpoint, the latest first."""
-        params = inputs.RecordingParams(thread=thread, at=at, limit=limit, cursor=cursor)
-        found: models.PageModel[admin_models.RecordedStepModel] = self.send(
-            "GET", "/threads/{thread}/recording", params, None, models.PageModel[admin_models.RecordedStepModel]
-        )
-        return found
-
-    def replay_thread(
-        self,
-        thread: str,
-        *,
-        since: str | None = None,
-        until: str | None = None,
-        changes: dict[str, Any] | None = None,
-        if_match: str = "",
-        key: str = "",
-    ) -> admin_models.ReplayReportModel:
-        """Replay a recorded thread with the graph that the server was started with, and compare."""
-        params = inputs.ThreadParams(thread=thread)
-        found: admin_models.ReplayReportModel = self.send(
-            "POST",
-            "/threads/{thread}/replays",
-            params,
-            inputs.ReplayRequest(since=since, until=until, changes=changes or {}),
-            admin_models.ReplayReportModel,
-            if_match=if_match,
-            key=key,
         )
         return found

@@ -86,10 +86,35 @@ def replay_hook(
             code,
             reference=params.reference,
             value=body.value,
+            changes=body.changes,
             timeout=call.service.options.replay_timeout,
         )
     found = report.calls[0]
     return admin_models.ReplayedCallModel(**fields_of(admin_models.ReplayedCallModel, found))
+
+
+@RECORDINGS.get("/hooks/undelivered")
+def list_undelivered_calls(
+    call: Call, params: inputs.UndeliveredParams
+) -> models.PageModel[admin_models.UndeliveredCallModel]:
+    """List the calls of durable hooks that were not delivered: those that were given up, then those to be made."""
+    kind = admin_models.UndeliveredCallModel
+    page = call.owned.hooks.undelivered(params.hook, state=params.state, limit=params.limit, cursor=params.cursor)
+    return models.PageModel(items=[kind(**fields_of(kind, each)) for each in page], next=page.next)
+
+
+@RECORDINGS.post("/hooks/undelivered/{reference}/retries", status=200)
+def retry_call(call: Call, params: inputs.HookExecutionParams) -> models.DoneModel:
+    """Have a call made soon that was given up, or that waits. A process that has the hook makes it."""
+    call.owned.hooks.retry(params.reference)
+    return models.DoneModel(ids=[params.reference])
+
+
+@RECORDINGS.delete("/hooks/undelivered/{reference}")
+def discard_call(call: Call, params: inputs.HookExecutionParams) -> models.DoneModel:
+    """Remove a call that is not to be made."""
+    call.owned.hooks.discard(params.reference)
+    return models.DoneModel(ids=[params.reference])
 
 
 def _unknown_code(what: str, option: str) -> UnsupportedError:

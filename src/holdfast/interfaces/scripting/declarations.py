@@ -183,9 +183,10 @@ DECLARATIONS: dict[str, Declaration] = {
     "Agents": Declaration(
         "agents Agents",
         "create restore load exists messages history diff export import_ delete transitions rollback resolve transfer "
-        "transfer_many transfers metrics list signal",
+        "transfer_many transfers metrics list signal machine unsaved",
         {"steps()": "Steps", "timers()": "Timers"},
         excluded={
+            "prune_steps": f"{_OWN}retention is the host's.",
             "attach": f"{_OWN}it takes an object.",
             "save": "`save` of the agent itself.",
         },
@@ -242,7 +243,9 @@ DECLARATIONS: dict[str, Declaration] = {
         excluded={
             "add": f"{_OWN}it takes an object of Python.",
             "record_as": f"{_OWN}the host decides what is recorded.",
-            "recover": f"{_OWN}durable hooks are the host's.",
+            **dict.fromkeys(
+                ("recover", "undelivered", "retry", "retry_failed", "discard"), f"{_OWN}durable hooks are the host's."
+            ),
         },
     ),
     "HookRegistration": Declaration("", is_callable=True),
@@ -333,7 +336,7 @@ DECLARATIONS: dict[str, Declaration] = {
         excluded={
             "record": _FILES,
             "run_open": "Call `run` with `only_open` for each of `store.threads`.",
-            "hook_replay_job": f"{_OWN}it names code of the host.",
+            **dict.fromkeys(("hook_replay_job", "replay_job"), f"{_OWN}it names code of the host."),
             **dict.fromkeys(
                 ("now", "random", "uuid4", "recorded"), "It is for code that is recorded, which is Python."
             ),

@@ -247,6 +247,7 @@ class ReturnedFunction:
         self._sandbox = sandbox
         self._number = number
         self.__name__ = self.__qualname__ = name or f"function-{number}"
+        self.is_named = bool(name)
 
     def __repr__(self) -> str:
         return f"<function {self.__name__} of {self._sandbox!r}>"

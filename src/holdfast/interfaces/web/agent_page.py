@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from holdfast.agents import AgentRecord, PendingChange, count_transitions
+from holdfast.agents import AgentRecord, Machine, PendingChange, count_transitions
 from holdfast.codec import default_codec
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.http import models
@@ -62,7 +62,9 @@ def agent_values(call: Call, id: str, params: Mapping[str, str]) -> dict[str, An
     taken = agents.transitions(id, limit=_DRAWN)
     page = agents.transitions(id, limit=_ROWS, cursor=params.get("cursor") or None)
     oldest_first = [each for each in reversed(taken) if each.kind == "transition"]
-    diagram = draw_machine(count_transitions(oldest_first), record.state)
+    declared = agents.machine(id)
+    machine = None if declared is None else Machine.of(declared)
+    diagram = draw_machine(count_transitions(oldest_first), record.state, machine)
     return {
         "record": record,
         "diagram": diagram if diagram.arrows else None,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from holdfast.errors import HoldfastError, InvalidError
+from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.hooks import POINTS
 from holdfast.interfaces.http import admin_models, inputs
 from holdfast.interfaces.http.problems import to_problem
@@ -44,6 +44,32 @@ def hook_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
     return {**values, "items": page.items, "next": page.next}
+
+
+def undelivered_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the outbox of durable hooks shows: a page of calls that were not delivered."""
+    hook, state = params.get("hook", "").strip(), params.get("state", "")
+    values: dict[str, Any] = {"hook": hook, "state": state, "items": [], "next": None, "problem": None}
+    values["changeable"] = call.service.may_write(call.caller)
+    try:
+        page = call.owned.hooks.undelivered(
+            hook or None, state=state or None, limit=_ROWS, cursor=params.get("cursor") or None
+        )
+    except InvalidError as error:
+        return {**values, "problem": to_problem(error)}
+    return {**values, "items": page, "next": page.next}
+
+
+def change_undelivered(call: Call, reference: str, change: str) -> None:
+    """Retry or discard an undelivered call."""
+    call.require_write()
+    hooks = call.owned.hooks
+    if change == "retry":
+        hooks.retry(reference)
+    elif change == "discard":
+        hooks.discard(reference)
+    else:
+        raise NotFoundError("an undelivered call is retried or discarded")
 
 
 def hook_statistics_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:

@@ -422,6 +422,15 @@ def _hook_statistics(call: Call, request: Request) -> tuple[str, dict[str, Any]]
     return "hook_statistics.html", hook_page.hook_statistics_values(call, request.query_params)
 
 
+def _undelivered(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+    return "hook_undelivered.html", hook_page.undelivered_values(call, request.query_params)
+
+
+def _change_undelivered(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:  # noqa: ARG001
+    hook_page.change_undelivered(call, _part(request, "reference"), request.path_params["change"])
+    raise Redirection("/hooks/undelivered")
+
+
 def _hook_call(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
     sent = form if request.method == "POST" else None
     return "hook_call.html", hook_page.hook_call_values(call, _part(request, "reference"), sent)
@@ -512,6 +521,8 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         Route("/timeline/{id}", pages.page(_event)),
         Route("/hooks", pages.page(_hooks)),
         Route("/hooks/statistics", pages.page(_hook_statistics)),
+        Route("/hooks/undelivered", pages.page(_undelivered)),
+        Route("/hooks/undelivered/{reference}/{change}", pages.form_page(_change_undelivered), methods=["POST"]),
         Route("/hooks/calls/{reference}", pages.form_page(_hook_call), methods=["GET", "POST"]),
         Route("/audit", pages.page(_audit)),
         Route("/verify", pages.page(_verify)),

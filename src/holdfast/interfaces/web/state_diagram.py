@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.agents import TransitionCounts
+from holdfast.agents import Machine, TransitionCounts, TransitionKey
 
 _CHARACTER = 7
 _HEIGHT = 40
@@ -48,20 +48,25 @@ class StateDiagram(NamedTuple):
     arrows: list[TransitionArrow]
 
 
-def draw_machine(counts: TransitionCounts, current: str = "") -> StateDiagram:
-    """Draw the transitions that were recorded."""
+def draw_machine(counts: TransitionCounts, current: str = "", machine: Machine | None = None) -> StateDiagram:
+    """Draw the transitions that are declared, and those that were recorded. One that is not declared, and led nowhere,
+    has no arrow."""
+    declared = [] if machine is None else [TransitionKey(e.source, e.trigger, e.target) for e in machine.expand()]
     pairs: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
-    for key in dict.fromkeys([*counts.successes, *counts.failures]):
-        found = (key.trigger, counts.successes[key], counts.failures[key])
-        pairs.setdefault((key.source, key.target), []).append(found)
-    names = list(dict.fromkeys([state for pair in pairs for state in pair] + ([current] if current else [])))
+    for key in dict.fromkeys([*declared, *counts.successes, *counts.failures]):
+        if key.target:
+            found = (key.trigger, counts.successes[key], counts.failures[key])
+            pairs.setdefault((key.source, key.target), []).append(found)
+    states = [] if machine is None else [machine.initial, *machine.states]
+    drawn = [state for pair in pairs for state in pair]
+    names = list(dict.fromkeys([*states, *drawn, *([current] if current else [])]))
     columns = _columns(names, list(pairs))
     boxes = _place(columns, counts, current)
     lowest = max((box.y + box.height for box in boxes.values()), default=0)
     arrows, below = [], lowest + 28
     for (source, target), taken in pairs.items():
         labels = [_label(*each) for each in taken]
-        failed = all(not successes for _, successes, _ in taken)
+        failed = all(not successes and failures for _, successes, failures in taken)
         path, x, y, turns_back = _arrow(boxes[source], boxes[target], below)
         below += 14 + 14 * len(labels) if turns_back else 0
         title = f"{source} → {target}: {', '.join(labels)}"
@@ -139,7 +144,7 @@ def _arrow(source: StateBox, target: StateBox, below: int) -> tuple[str, int, in
 def _label(trigger: str, successes: int, failures: int) -> str:
     times = [f"{successes}×"] if successes else []
     times += [f"{failures} failed"] if failures else []
-    return f"{trigger} {', '.join(times)}"
+    return f"{trigger} {', '.join(times)}" if times else trigger
 
 
 def _cut(text: str) -> str:

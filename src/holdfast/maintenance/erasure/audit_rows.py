@@ -71,19 +71,32 @@ class SubjectRows:
         line, target = str(row.key[1]), str(row.columns[TARGET])
         where, between, key = target.rpartition(BETWEEN)
         place = where if between else line
-        users = (subject_of_name(str(row.columns[ACTOR])), subject_of_name(place))
-        if any(user and self._is_subject(user) for user in users):
+        if self._names_subject(place, str(row.columns[ACTOR])):
             return True
         if any(map(self._is_subject, subjects_in(detail.get("metadata"), self._entry.metadata_keys))):
             return True
         if any(self._since(name) is not None for name in _records(line, key, detail)):
             return True
-        since = min((found for name in _places(place) if (found := self._since(name)) is not None), default=None)
+        since = self._since_of(place)
         if not since:
             return since is not None
         # Of a line that others share, rows may have values with something of the person.
         pruned = bool(between) or remaining is None or str(row.key[2]) not in remaining
         return row.columns[KIND] in _WITH_VALUES and time >= since and pruned
+
+    def is_about(self, place: str, actor: str, time: int) -> bool:
+        """Return whether something about a line, that somebody did at a time, is about the person."""
+        if self._until is not None and time > self._until:
+            return False
+        return self._owns_tenant or self._names_subject(place, actor) or self._since_of(place) == 0
+
+    def _names_subject(self, place: str, actor: str) -> bool:
+        users = (subject_of_name(actor), subject_of_name(place))
+        return any(user and self._is_subject(user) for user in users)
+
+    def _since_of(self, place: str) -> int | None:
+        """Return since when a place had something of the person; 0 for one that was theirs."""
+        return min((found for name in _places(place) if (found := self._since(name)) is not None), default=None)
 
 
 def _places(place: str) -> set[str]:

@@ -23,6 +23,7 @@ from holdfast.engine.row_format import ERASE, Line
 from holdfast.engine.subject_names import METADATA_KEY, subject_of_name
 from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConfigError, ConflictError, DeniedError
+from holdfast.hooks.outbox import delete_calls
 from holdfast.maintenance.erasure.audit_rows import AuditEraser, SubjectRows
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
 from holdfast.maintenance.erasure.mixed_lines import LineEraser
@@ -271,6 +272,7 @@ class Eraser:
         rows = SubjectRows(entry, owns_tenant=owns_tenant)
         name = f"{started:020}-{erasure}"
         await AuditEraser(engine, tenant, ledger, [rows]).erase(name)
+        await delete_calls(engine, tenant, rows.is_about)
         self._report(0, 0, "keys")
         keys = len(parts.keys | await self._destroy_key(erasure))
         erased = Counter({_COUNTED[kind]: count for kind, count in parts.erased.items()})

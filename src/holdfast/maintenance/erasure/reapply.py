@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import Line
+from holdfast.hooks.execution_log import LINE as HOOKS
+from holdfast.hooks.outbox import delete_calls
 from holdfast.maintenance.erasure.audit_rows import AuditEraser, SubjectRows
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
 from holdfast.maintenance.erasure.mixed_lines import LineEraser
@@ -75,6 +77,9 @@ async def apply_ledger(
         subjects.append(SubjectRows(entry.with_places(places), entry.time))
     eraser = AuditEraser(own, tenant, ledger, subjects, lines)
     has_rows = bool(subjects) and await eraser.erase(f"{own.context.clock():020}-again")
+    if lines is None or Line(tenant, HOOKS) in lines:
+        for each in subjects:
+            has_rows |= await delete_calls(own, tenant, each.is_about) > 0
     if has_rows or not report.is_empty:
         from holdfast.security.sensitive.credential_check import forget_erased  # slow to import
 

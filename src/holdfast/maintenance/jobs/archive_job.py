@@ -86,7 +86,7 @@ ARCHIVE_HOOKS_JOB = JobType(
     {
         "folder": "the directory for the files",
         "keep_within": "the age up to which records stay, such as 30d",
-        "keep_last": "about how many of the last records stay",
+        "keep_last": "how many of the last records stay, at least",
         "max_bytes": "the size that the records may have",
     },
 )

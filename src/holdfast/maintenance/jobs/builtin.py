@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
+from holdfast.agents.steps.retention import prune_agents
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
@@ -74,6 +75,21 @@ async def _threads(store: StoreHandle, prefix: str = "") -> AsyncIterator[str]:
         if len(page) < _PAGE:
             return
         after = page[-1].line.name
+
+
+async def _prune_steps(job: JobContextBase) -> str:
+    handle = job.store._handle
+    before = handle.now() - parse_nanoseconds(job.settings["older_than"], "older_than")
+    done = await prune_agents(handle, before, dry_run=False)
+    counts = f"{done.steps} steps, {done.waits} sleeps and waits, {done.signals} signals and {done.timers} timers"
+    return f"{counts} of {done.agents} agents deleted"
+
+
+def _check_prune_steps(settings: Mapping[str, Any]) -> None:
+    known_only(settings, older_than=str)
+    if "older_than" not in settings:
+        raise InvalidError("there is no age", hint="Give older_than, such as 90d")
+    parse_nanoseconds(settings["older_than"], "older_than")
 
 
 async def _project(job: JobContextBase) -> str:
@@ -313,6 +329,13 @@ _ALL = (
             "prefix": "only threads whose names start with it; or threads, a list of names; or where, a query",
             "kinds": "a list of kinds of lines, such as scope and agent, to prune in place of threads",
         },
+    ),
+    JobType(
+        "prune-steps",
+        "delete durable steps, timers and signals of agents that ended long ago",
+        _prune_steps,
+        _check_prune_steps,
+        {"older_than": "how long ago they ended, such as 90d"},
     ),
     JobType(
         "verify",

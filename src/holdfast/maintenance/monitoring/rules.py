@@ -132,6 +132,12 @@ def _breaker(now: Situation) -> str:
     return "; ".join(found)
 
 
+def _undelivered(now: Situation) -> str:
+    counts = {each.labels[0]: each.value for each in now.metrics.samples if each.family == "hook_undelivered"}
+    found = ", ".join(f"{count:,.0f} of {hook}" for hook, count in sorted(counts.items()) if count)
+    return f"calls of durable hooks were given up: {found}" if found else ""
+
+
 def _grown(name: str, what: str) -> Callable[[Situation], str]:
     def check(now: Situation) -> str:
         grown = now.grown.get(name, 0)
@@ -176,6 +182,21 @@ RULES: tuple[AlertRule, ...] = (
         "warning",
         _grown("validation-failures", "values were refused"),
         (("validation_failures_total", ()),),
+        immediate=True,
+    ),
+    AlertRule(
+        "hook-bypassed",
+        "Changes were made without a before-hook that could have refused them.",
+        "warning",
+        _grown("hook-bypassed", "changes were made without a before-hook, which failed, was late or off"),
+        (("hook_bypassed_total", ()),),
+        immediate=True,
+    ),
+    AlertRule(
+        "hook-undelivered",
+        "Calls of durable hooks were given up, and wait to be retried or discarded.",
+        "critical",
+        _undelivered,
         immediate=True,
     ),
     AlertRule("breaker-open", "Saves are suspended, or a hook is off, after many failures.", "critical", _breaker),

@@ -17,6 +17,7 @@ from holdfast.backends.urls import redacted_url
 from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.context import EngineContext
 from holdfast.errors import HoldfastError, InvalidError
+from holdfast.hooks.outbox import count_failed
 from holdfast.maintenance.backup.drill import DrillRecord
 from holdfast.maintenance.backup.status import DRILL, LAST_BACKUP, SETTING, SIZE, RepositorySize
 from holdfast.security.handle import StoreHandle
@@ -111,6 +112,8 @@ async def _read_store(handle: StoreHandle) -> list[Sample]:
                 backups.append(int(row.columns[1]))
         except (msgspec.MsgspecError, ValueError):  # a damaged row hides no other
             continue
+    failed = await count_failed(handle.engine, tenant)
+    samples += [Sample("hook_undelivered", (hook,), count) for hook, count in failed.items()]
     if backups:
         samples.append(Sample("backup_last_timestamp_seconds", (), max(backups) / 1e9))
         samples.append(Sample("backup_age_seconds", (), _seconds(now - max(backups))))

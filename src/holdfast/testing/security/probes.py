@@ -429,6 +429,8 @@ PROBES: dict[str, dict[str, Probe]] = {
         "delete": lambda _, act: act.agents.delete("victim"),
         "diff": lambda _, act: act.agents.diff("victim"),
         "exists": lambda _, act: act.agents.exists("victim"),
+        "machine": lambda _, act: act.agents.machine("victim"),
+        "prune_steps": lambda _, act: act.agents.prune_steps("0s", agent="victim"),
         "export": lambda _, act: act.agents.export("victim"),
         "history": lambda _, act: act.agents.history("victim"),
         "import_": lambda world, act: act.agents.import_(world.document),
@@ -494,6 +496,7 @@ QUIET: dict[str, dict[str, Probe]] = {
         "register_many": lambda _, act: act.artifacts.register_many([ArtifactSource(b"mine", id="mine too")]),
     },
     "agents": {
+        "unsaved": lambda _, act: act.agents.unsaved(),
         "list": lambda _, act: act.agents.list(),
         "metrics": lambda _, act: act.agents.metrics(),
     },

@@ -1,4 +1,5 @@
-"""Hooks of checkpoints: called for every step of a thread, whatever saves it."""
+"""Hooks around saves: those of checkpoints, called for every step of a thread, whatever saves it; and the refusal of
+saves that a before-hook makes where its own change is being made."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 from holdfast.backends.interface import Change
 from holdfast.engine import trace_context
 from holdfast.engine.append import AppendRequest, Edit
+from holdfast.engine.append_queue import OuterSave, outer_saves
 from holdfast.engine.events import event_contents, rows
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.missing import MISSING
@@ -20,7 +22,7 @@ from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.step_info import StepInfo
-from holdfast.errors import InvalidError
+from holdfast.errors import InvalidError, VetoError
 from holdfast.hooks.context import HookedChange
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.registry import HookRegistry
@@ -30,14 +32,26 @@ SAVE = "checkpoint.save"
 Save = Callable[..., Awaitable[list[StepInfo]]]
 
 
-class CheckpointHooks:
+class SaveHooks:
     """Wraps the saving of steps."""
 
     def __init__(self, registry: HookRegistry) -> None:
         self._registry = registry
 
     async def save(self, save: Save, requests: Sequence[AppendRequest]) -> list[StepInfo]:
-        """Save steps, and call the hooks of those that are checkpoints."""
+        """Save steps, and call the hooks of those that are checkpoints. `VetoError` if a save of the same lines waits
+        for the hook that makes this one: each would wait for the other."""
+        engine, outer, lines = self._registry.engine, outer_saves.get(), frozenset(each.line for each in requests)
+        for each in outer:
+            if each.waits and each.owner is engine and not lines.isdisjoint(each.lines):
+                raise _own_change_error(min(lines & each.lines).name)
+        outer_saves.set((*outer, OuterSave(engine, lines)))
+        try:
+            return await self._save(save, requests)
+        finally:
+            outer_saves.set(outer)
+
+    async def _save(self, save: Save, requests: Sequence[AppendRequest]) -> list[StepInfo]:
         hooked = [None if request.line.name.startswith(MARK) else self._hooks_for(request) for request in requests]
         if not any(hooked):
             return await save(*requests)
@@ -54,6 +68,15 @@ class CheckpointHooks:
         registry, thread = self._registry, request.line.name
         before, after = registry.matching(SAVE, thread)
         return _HookedSave(registry, request, before, after) if before or after else None
+
+
+def _own_change_error(line: str) -> VetoError:
+    return VetoError(
+        "a before-hook cannot write where its own change is being made",
+        where=f"scope {line.removeprefix(MARK)}" if line.startswith(MARK) else f"thread {line}",
+        hint="Return the value to store instead, write to another scope or thread, or use an after-hook",
+        code="hook-own-change",
+    )
 
 
 class _HookedSave:

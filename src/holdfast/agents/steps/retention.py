@@ -1,0 +1,114 @@
+"""Retention of durable steps: records that ended long ago are deleted, with what came and was never waited for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from holdfast.agents.steps.records import StepLine
+from holdfast.agents.steps.timers import cancel_timer
+from holdfast.agents.storage.agent_line import AgentLine, agent_id
+from holdfast.backends.paging import scan_rows
+from holdfast.backends.tables import LINES
+from holdfast.engine.namespaces import agent_of
+from holdfast.engine.row_format import Line
+from holdfast.errors import DeniedError
+from holdfast.security.handle import StoreHandle
+from holdfast.state.reader import ScopeView, StateItem
+from holdfast.state.writer import KeyWrite
+
+_AT_ONCE = 200
+"""How many keys are deleted in one step."""
+
+
+@dataclass(slots=True)
+class PrunedSteps:
+    """How many records of durable steps were deleted, or would be."""
+
+    agents: int = 0
+    """The agents that had some."""
+    steps: int = 0
+    waits: int = 0
+    """Sleeps that are over, and waits that ended."""
+    signals: int = 0
+    """Signals that nobody waited for."""
+    timers: int = 0
+    """Timers that were due, and that nobody delivered."""
+
+
+async def prune_agents(handle: StoreHandle, before: int, *, dry_run: bool) -> PrunedSteps:
+    """Delete old records of all agents whose steps the caller may write."""
+    total = PrunedSteps()
+    async for line in _step_lines(handle):
+        with suppress(DeniedError):
+            await prune_line(line, before, total, dry_run=dry_run)
+    return total
+
+
+async def _step_lines(handle: StoreHandle) -> AsyncIterator[StepLine]:
+    async for row in scan_rows(handle.engine.context.backend, LINES, (handle.tenant,), bodies=False):
+        agent = agent_of(Line(*map(str, row.key)))
+        id = None if agent is None else agent_id(agent)
+        if id is not None:
+            yield StepLine(AgentLine(handle, id))
+
+
+async def prune_line(line: StepLine, before: int, total: PrunedSteps, *, dry_run: bool) -> None:
+    """Delete what ended before a time, in nanoseconds since 1970, and count it."""
+    await line.require("write")
+    items = await line.read(lambda view: view.items())
+    old = {kind: [each for each in items if _is_old(each, kind, before)] for kind in _KINDS}
+    total.agents += any(old.values())
+    total.steps += len(old["step"])
+    total.waits += len(old["wait"]) + len(old["sleep"])
+    total.signals += len(old["signal"])
+    total.timers += len(old["timer"])
+    if dry_run:
+        return
+    found = [item for kind in ("step", "wait", "sleep", "signal") for item in old[kind]]
+    for start in range(0, len(found), _AT_ONCE):
+        await _delete(line, found[start : start + _AT_ONCE])
+    for item in old["timer"]:
+        await cancel_timer(line, item.key.partition("/")[2])
+
+
+_KINDS = ("step", "wait", "sleep", "signal", "timer")
+
+
+def _is_old(item: StateItem, kind: str, before: int) -> bool:
+    if item.key.partition("/")[0] != kind:
+        return False
+    value: dict[str, Any] = item.value
+    if kind == "step":
+        return value["state"] in ("done", "failed") and 0 < value.get("ended", 0) < before
+    if kind == "wait":
+        signal = value["signal"] or {}
+        return bool(value["ended"]) and 0 < _number(signal.get("time") or value["deadline"]) < before
+    if kind == "sleep":
+        return bool(value["ended"]) and value["due"] < before
+    return bool(value["time" if kind == "signal" else "due"] < before)
+
+
+def _number(time: int | datetime) -> int:
+    return time if isinstance(time, int) else int(time.timestamp() * 1e9)
+
+
+async def _delete(line: StepLine, items: list[StateItem]) -> None:
+    """Delete keys that are still as they were, with the results of steps."""
+
+    async def writes(view: ScopeView) -> list[KeyWrite]:
+        made = []
+        for item in items:
+            current = await view.item(item.key)
+            if current is None or current.version != item.version:
+                continue
+            made.append(KeyWrite(item.key, "delete"))
+            result = f"result/{item.key.partition('/')[2]}"
+            if item.key.startswith("step/") and await view.item(result) is not None:
+                made.append(KeyWrite(result, "delete"))
+        return made
+
+    await line.write(writes)
