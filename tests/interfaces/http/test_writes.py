@@ -47,6 +47,8 @@ ELSEWHERE = {
     ("POST", "/api/v1/backups/{name}/drills"),
     ("POST", "/api/v1/backups/{name}/repairs"),
     ("POST", "/api/v1/hooks/executions/{reference}/replays"),
+    ("POST", "/api/v1/hooks/undelivered/{reference}/retries"),
+    ("DELETE", "/api/v1/hooks/undelivered/{reference}"),
     ("POST", "/api/v1/jobs/{name}/runs"),
     ("PUT", "/api/v1/jobs/{name}/pause"),
     ("DELETE", "/api/v1/jobs/{name}/pause"),

@@ -11,7 +11,7 @@ from holdfast.engine.protection import Protection
 
 LOGGERS: Final = (
     "agents", "backends", "backups", "copies", "hooks", "http", "jobs", "metrics", "mongodb", "schemas", "scripts",
-    "search", "sensitive", "tiered", "timers", "web",
+    "search", "sensitive", "steps", "tiered", "timers", "web",
 )  # fmt: skip
 """Holdfast's own loggers, below `holdfast`."""
 
