@@ -45,7 +45,7 @@ def use(store: Store) -> None:
     store.audit.query()  # which writes what was read
 
 
-@pytest.mark.parametrize("kind", mostly_nightly([*KINDS, *COMPOSED], daily=["memory", "sqlite", "file"]))
+@pytest.mark.parametrize("kind", mostly_nightly([*KINDS, *COMPOSED], daily=["memory", "sqlite"]))
 def test_a_line_that_is_gone_is_damage(kind: str, tmp_path: Path) -> None:
     with holdfast.open(place(kind, tmp_path)) as store:
         use(store)
