@@ -55,9 +55,10 @@ class Walk:
                 parameters[name] = self.names.get(own) or self.names.get(name, parameters[name])
 
     def heads(self) -> dict[str, ThreadHead]:
-        """Return the heads of all lines but the audit, which notes who was refused."""
+        """Return the heads of all lines, but for the audit, which notes who was refused, and for the lists to which
+        everybody may add something of their own."""
         found = self.served.store.maintenance.heads().threads
-        return {name: head for name, head in found.items() if "audit" not in name}
+        return {name: head for name, head in found.items() if name[1:] not in ("audit", "access", "sessions")}
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +118,7 @@ def test_an_operation_gives_nothing_to_those_who_may_not(case: Any, walk: Walk) 
         assert WORD not in answer.text or who == "read only" or WORD in str(case.body), who
     after = walk.heads()
     assert {name: head for name, head in after.items() if name in before} == before
-    if case.method == "GET":
-        answer = walk.send(case, walk.served.token)
-        assert answer.status_code < 500, answer.text
-        name = case.operation.definition.raw["operationId"]
-        assert WORD in answer.text or name not in SHOWN or answer.status_code >= 400, name
+    name = case.operation.definition.raw["operationId"]
+    if case.method == "GET" and name in SHOWN:
+        case.query = {key: value for key, value in (case.query or {}).items() if key in walk.names}
+        assert WORD in walk.send(case, walk.served.token).text, name
