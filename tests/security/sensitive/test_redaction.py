@@ -119,6 +119,22 @@ def test_agents_sessions_artifacts_and_topics(tmp_path: Path) -> None:
     assert KEY.encode() not in stored_bytes(tmp_path)
 
 
+def test_an_archived_session_is_left_and_named(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        for on_end in ("archive", "keep"):
+            session = store.sessions.start(on_end, on_end=on_end)
+            session.state["cart"], session.state["note"] = ["book"], f"use {KEY}"
+            session.end()
+        left, freed_blocks = store.sensitive.redact().remains
+        assert left.startswith("session:archive: the state of an archived session")
+        assert store.sessions.archived("archive") == {"cart": ["book"], "note": f"use {KEY}"}
+        assert store.state(session="keep")["note"] == "use [redacted:github-token]"
+        store.sessions.resume("archive")
+        assert store.sensitive.redact().remains == [freed_blocks]
+        assert dict(store.state(session="archive")) == {"cart": ["book"], "note": "use [redacted:github-token]"}
+    assert KEY.encode() not in stored_bytes(tmp_path)
+
+
 def test_branches_pins_and_holds(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         thread = store.thread("chat")

@@ -25,6 +25,7 @@ from holdfast.security.sensitive.packed_values import Path, replace_texts
 from holdfast.security.sensitive.policies import is_covered, is_internal
 from holdfast.security.sensitive.protector import find_text
 from holdfast.security.sensitive.scan import SensitiveScan
+from holdfast.state.sessions.lifecycle import ARCHIVE_REASON
 
 
 class RedactionReport(NamedTuple):
@@ -101,20 +102,26 @@ class LineRedactor(LineEraser):
 async def redact_stored(
     engine: Engine, tenant: str, detector: Detector, kinds: frozenset[LineKind], progress: Progress | None
 ) -> RedactionReport:
-    """Replace sensitive data in all lines of some kinds. `DeniedError` if a hold protects one that has some."""
-    own, changed, pruned = Engine(engine.context), 0, 0
+    """Replace sensitive data in all lines of some kinds. `DeniedError` if a hold protects one that has some. Archived
+    sessions, whose state is a checkpoint before the last, are left as they are, and named."""
+    own, changed, pruned, left = Engine(engine.context), 0, 0, list[str]()
     scan = SensitiveScan(own, tenant, detector)
     backend = engine.context.backend
     lines = [line async for line in lines_of_kinds(backend, tenant, kinds) if is_covered(line.name, "")]
     for number, line in enumerate(lines, 1):
         try:
-            if await scan.whole(line):
-                pruned += await LineRedactor(own, line, detector).erase()
-                changed += 1
+            if not await scan.whole(line):
+                continue
+            if any(pin.reason == ARCHIVE_REASON for pin in await own.holds.pins(line)):
+                left.append(f"{line.name[1:]}: the state of an archived session; resume it first, or delete it")
+                continue
+            pruned += await LineRedactor(own, line, detector).erase()
+            changed += 1
         except NotFoundError:
             pass  # deleted meanwhile
-        if progress is not None:
-            progress(number, len(lines), line.name)
+        finally:
+            if progress is not None:
+                progress(number, len(lines), line.name)
     if changed:
         await forget_erased(engine, tenant)
-    return RedactionReport(changed, pruned, await backend.purge() if changed else [])
+    return RedactionReport(changed, pruned, [*left, *(await backend.purge() if changed else [])])

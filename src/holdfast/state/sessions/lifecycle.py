@@ -39,7 +39,7 @@ from holdfast.state.writer import edit_request
 _ATTEMPTS = 100
 """How often an end is attempted while others work in the session."""
 
-_REASON = "archived session"
+ARCHIVE_REASON = "archived session"
 """The reason of the pin on the last step before an archive."""
 
 EXPIRED = "expired"
@@ -219,7 +219,7 @@ class SessionLifecycle:
                 return LineChange()
             done.lines[each.line.name] = view.point.seq + 1
             gone = [*await _all_keys(view), *await view.internal()]
-            pin = Row((*each.line, PIN, _REASON, view.point.id), (view.point.id, self._handle.now()))
+            pin = Row((*each.line, PIN, ARCHIVE_REASON, view.point.id), (view.point.id, self._handle.now()))
             return LineChange(removed=gone, rows=[Put(REFS, pin)])
 
         return edit_request(self._handle, each.line, "archive", edit)
@@ -395,7 +395,7 @@ class SessionLifecycle:
             point = await self._engine.lines.find(line, Position(0, count - 1))
             put = await read_line_at(self._handle, line, point, _all_channels)
             request.schema = (await self._engine.step_info.head(line, point)).header.schema
-            return LineChange(put, rows=[Delete(REFS, (*line, PIN, _REASON, point.id))])
+            return LineChange(put, rows=[Delete(REFS, (*line, PIN, ARCHIVE_REASON, point.id))])
 
         request = edit_request(self._handle, line, "restore", edit)
         return request
