@@ -423,9 +423,7 @@ def _ids(store: Store, name: str) -> set[str]:
 
 
 @pytest.mark.time_limit(900)
-@pytest.mark.parametrize(
-    "kind", mostly_nightly([each for each in KINDS if each != "pgbouncer"], daily=["sqlite"])
-)
+@pytest.mark.parametrize("kind", mostly_nightly([each for each in KINDS if each != "pgbouncer"], daily=["sqlite"]))
 def test_every_moment_is_what_it_was_or_said_not_to_be(kind: str, tmp_path: Path) -> None:
     numbers = count()
 
