@@ -15,7 +15,7 @@ from holdfast.backends.interface import Get, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS
 from holdfast.encryption import Encryption, LocalKeys
-from holdfast.errors import DeniedError
+from holdfast.errors import CorruptError, DeniedError, HoldfastError, UnavailableError
 from holdfast.jobs import JobRunner
 from holdfast.maintenance.jobs import credentials_job
 from holdfast.security.sensitive import credential_check
@@ -362,3 +362,19 @@ def test_doctor_and_alert_have_a_line_to_protect_and_one_to_redact(
         assert [each.state for each in store.alerts.evaluate().alerts if each.rule == "credentials"] == ["resolved"]
     assert result().ok
     assert KEY.encode() not in stored_bytes(tmp_path)
+
+
+@pytest.mark.parametrize(("error", "is_found"), [(UnavailableError, True), (CorruptError, False)])
+def test_a_line_that_could_not_be_read_is_searched_again(
+    store: Store, error: type[HoldfastError], is_found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: SensitiveScan, line: object) -> None:
+        raise error("not now")
+
+    store.put("chat", {"text": f"use {KEY}"})
+    with monkeypatch.context() as patch:
+        patch.setattr(SensitiveScan, "whole", fail)
+        JobRunner(store).run_due()
+        assert places(store) == []
+    store.jobs.run("credentials")
+    assert bool(places(store)) is is_found

@@ -17,7 +17,7 @@ from holdfast.backends.tables import LINES, REFS, STEPS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import place_of_line
 from holdfast.engine.row_format import Line
-from holdfast.errors import HoldfastError, InvalidError
+from holdfast.errors import HoldfastError, InvalidError, TransientError, UnavailableError
 from holdfast.security.sensitive.detector import Detector, parse_formats
 from holdfast.security.sensitive.formats import CREDENTIALS, FORMATS
 from holdfast.security.sensitive.keys import TO_PROTECT, TO_REDACT
@@ -186,6 +186,8 @@ class CredentialCheck:
             if found is None:
                 found = await self._scan.whole(line)
                 kept = []
+        except (TransientError, UnavailableError):
+            raise  # nothing is known of the line, and it is searched again
         except HoldfastError:  # deleted meanwhile, or damaged, as `verify` says
             found = []
         places = {(each.path, each.format): each for each in kept}
