@@ -10,11 +10,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import root_of
+from holdfast.engine.namespaces import ACCESS, root_of
 from holdfast.engine.row_format import Line
+from holdfast.engine.subject_names import subject_of_name
 from holdfast.hooks.execution_log import LINE as HOOKS
 from holdfast.hooks.outbox import delete_calls
-from holdfast.maintenance.erasure.audit_rows import AuditEraser, SubjectRows
+from holdfast.maintenance.erasure.audit_rows import AuditRewriter, SubjectRows, rewrite_about
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
 from holdfast.maintenance.erasure.mixed_lines import LineEraser
 from holdfast.maintenance.erasure.record_lines import erase_records
@@ -27,6 +28,7 @@ from holdfast.maintenance.erasure.removal import (
     rewriting_detail,
     sum_parts,
 )
+from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
 from holdfast.security.handle import StoreHandle
 
@@ -75,8 +77,8 @@ async def apply_ledger(
         found, places = await _apply(own, tenant, entry, lines)
         report = report.plus(found)
         subjects.append(SubjectRows(entry.with_places(places), entry.time))
-    eraser = AuditEraser(own, tenant, ledger, subjects, lines)
-    has_rows = bool(subjects) and await eraser.erase(f"{own.context.clock():020}-again")
+    rewriter = AuditRewriter(own, ledger, rewrite_about(own, subjects), lines)
+    has_rows = bool(subjects) and await rewriter.run(tenant, f"{own.context.clock():020}-again")
     if lines is None or Line(tenant, HOOKS) in lines:
         for each in subjects:
             has_rows |= await delete_calls(own, tenant, each.is_about) > 0
@@ -106,6 +108,9 @@ async def _apply(
 ) -> tuple[SubjectData, dict[str, int]]:
     """Remove what one erasure erased. Returns it, and the places where it was."""
     finder, handle = finder_of(engine, tenant, entry, lines), StoreHandle(engine, tenant)
+    if lines is None or Line(tenant, ACCESS) in lines:
+        access = AccessRegistry(engine, tenant)
+        await access.forget_reasons(lambda identity: entry.is_of(subject_of_name(identity)))
     found = await finder.find()
     if found.is_empty:
         return found, {}

@@ -44,7 +44,6 @@ REWRITTEN, HISTORIES, KEYS = "rewritten ", "histories", "keys"
 """Kinds of records: the beginning for lines that others share; lines of records of artifacts and sessions; and keys."""
 
 _RECORDS = ("artifact", "session record")
-_TOPICS = f"{MARK}topic:"
 
 _PAGE = 500
 _SLACK = 60 * 10**9
@@ -173,14 +172,17 @@ class ErasedParts:
         self.steps += 0 if part.kind == HISTORIES else part.dropped
         if part.kind.startswith(REWRITTEN):
             self.rewritten[part.kind.removeprefix(REWRITTEN)] += 1
-            # A message of a topic has nothing of another one, and says who published it.
-            if part.since and not part.name.startswith(_TOPICS):
-                since = min(part.since, self.places.get(part.name, part.since))
-                self.places.update(dict.fromkeys(places_of(part.name), since))
+            if part.since:
+                self.add_places(dict.fromkeys(places_of(part.name), part.since))
         elif part.kind not in (HISTORIES, KEYS):
             self.erased[part.kind] += 1
             if part.kind not in _RECORDS:
                 self.places.update(dict.fromkeys(places_of(part.name), 0))
+
+    def add_places(self, places: Mapping[str, int]) -> None:
+        """Add places that others share, and from when on."""
+        for name, since in places.items():
+            self.places[name] = min(since, self.places.get(name, since))
 
 
 async def sum_parts(engine: Engine, tenant: str, erasure: str, since: int) -> ErasedParts:
