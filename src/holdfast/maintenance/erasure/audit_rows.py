@@ -18,11 +18,10 @@ from holdfast.engine.artifact_links import LINE as ARTIFACTS
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, digest, place_of
 from holdfast.engine.model.scopes import MARK, parse_place
-from holdfast.engine.namespaces import ACCESS, AUDIT
+from holdfast.engine.namespaces import ACCESS, AUDIT, HOOKS
 from holdfast.engine.row_format import ERASE, Line, event_body, open_body
 from holdfast.engine.subject_names import subject_of_name, subjects_in
 from holdfast.errors import HoldfastError
-from holdfast.hooks.execution_log import LINE as HOOKS
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
 from holdfast.security.audit.retain import REMOVE, STEP, WITH_KEYS
 from holdfast.security.audit.verify import ACTION, ACTOR, KIND, TARGET
@@ -187,9 +186,9 @@ class AuditRewriter:
         self._rewrite = rewrite
         self._lines = lines
 
-    async def run(self, tenant: str, name: str) -> bool:
-        """Rewrite all rows of a tenant, under a name by which the ledger counts them. Returns whether any changed."""
-        any_changed = False
+    async def run(self, tenant: str, name: str) -> int:
+        """Rewrite all rows of a tenant, under a name by which the ledger counts them. Returns how many changed."""
+        count = 0
         waiting: list[_RewrittenStep] = []
         rows: list[Row] = []
         async for row in scan_rows(self._engine.context.backend, EVENTS, (tenant,)):
@@ -200,10 +199,10 @@ class AuditRewriter:
                 rows = []
             rows.append(row)
             if len(waiting) >= _AT_ONCE:
-                any_changed |= await self._replace(name, waiting)
+                count += await self._replace(name, waiting)
                 waiting = []
         waiting += self._step(rows)
-        return await self._replace(name, waiting) or any_changed
+        return count + await self._replace(name, waiting)
 
     def _step(self, rows: Sequence[Row]) -> list[_RewrittenStep]:
         """Return what is left of the rows of a step, if one of them changes."""
@@ -219,11 +218,11 @@ class AuditRewriter:
         _, line, id = map(str, rows[0].key[:3])
         return [((line, id, digest(contents), len(changes)), changes)]
 
-    async def _replace(self, name: str, steps: Sequence[_RewrittenStep]) -> bool:
-        if steps:
-            changes = [change for _, changes in steps for change in changes]
+    async def _replace(self, name: str, steps: Sequence[_RewrittenStep]) -> int:
+        changes = [change for _, changes in steps for change in changes]
+        if changes:
             await self._ledger.replace_digests(name, [digests for digests, _ in steps], changes)
-        return bool(steps)
+        return len(changes)
 
 
 def _open(row: Row, max_bytes: int) -> bytes:

@@ -37,11 +37,12 @@ from holdfast.maintenance.erasure.removal import (
     delete_lines,
     delete_session,
     erase_quarantine,
+    forget_reasons,
     rewriting_detail,
     sum_parts,
 )
 from holdfast.security.access.registry import AccessRegistry
-from holdfast.security.audit.archive_records import ArchiveRecords
+from holdfast.security.audit.archive_records import archived_segments
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.erasure.certificate import Certificate, new_salt
@@ -185,9 +186,7 @@ class Eraser:
         finder = self._finder()
         await finder.read_tenant()
         await erase_records(self._engine, self._tenant, finder.is_record, {ERASURE: erasure, "kind": HISTORIES})
-        await AccessRegistry(self._engine, self._tenant).forget_reasons(
-            lambda identity: self._is_subject(subject_of_name(identity))
-        )
+        await forget_reasons(self._engine, self._tenant, self._is_subject)
         return await self._certify(ledger, erasure, started, signer, owns_tenant=finder.owns_tenant)
 
     def _finder(self) -> SubjectFinder:
@@ -244,11 +243,6 @@ class Eraser:
         await subjects.destroy(self._tenant, self._subject, self._engine.context.backend.apply)
         return names
 
-    async def _archives(self) -> list[str]:
-        """Return the segments of the audit that were archived, which may have details about the person."""
-        segments = {each.segment for each in await ArchiveRecords(self._engine, self._tenant).ranges()}
-        return [f"{len(segments)} archived segments of the audit, files outside of the store"] if segments else []
-
     async def _rights(self) -> list[str]:
         """Return which rights name the person. They stay: what an identity may do is not its data, and a program that
         still knows the person would be refused."""
@@ -289,7 +283,7 @@ class Eraser:
 
         await forget_erased(engine, tenant)
         self._report(0, 0, "purge")
-        remains = [*await engine.context.backend.purge(), *await self._archives()]
+        remains = [*await engine.context.backend.purge(), *await archived_segments(engine, tenant)]
         self._report(0, 0, "certificate")
         now, salt = engine.context.clock(), new_salt()
         certificate = Certificate(

@@ -10,10 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import ACCESS, root_of
+from holdfast.engine.namespaces import ACCESS, HOOKS, root_of
 from holdfast.engine.row_format import Line
-from holdfast.engine.subject_names import subject_of_name
-from holdfast.hooks.execution_log import LINE as HOOKS
 from holdfast.hooks.outbox import delete_calls
 from holdfast.maintenance.erasure.audit_rows import AuditRewriter, SubjectRows, rewrite_about
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
@@ -25,10 +23,10 @@ from holdfast.maintenance.erasure.removal import (
     delete_artifact,
     delete_lines,
     delete_session,
+    forget_reasons,
     rewriting_detail,
     sum_parts,
 )
-from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
 from holdfast.security.handle import StoreHandle
 
@@ -78,7 +76,7 @@ async def apply_ledger(
         report = report.plus(found)
         subjects.append(SubjectRows(entry.with_places(places), entry.time))
     rewriter = AuditRewriter(own, ledger, rewrite_about(own, subjects), lines)
-    has_rows = bool(subjects) and await rewriter.run(tenant, f"{own.context.clock():020}-again")
+    has_rows = bool(subjects) and await rewriter.run(tenant, f"{own.context.clock():020}-again") > 0
     if lines is None or Line(tenant, HOOKS) in lines:
         for each in subjects:
             has_rows |= await delete_calls(own, tenant, each.is_about) > 0
@@ -109,8 +107,7 @@ async def _apply(
     """Remove what one erasure erased. Returns it, and the places where it was."""
     finder, handle = finder_of(engine, tenant, entry, lines), StoreHandle(engine, tenant)
     if lines is None or Line(tenant, ACCESS) in lines:
-        access = AccessRegistry(engine, tenant)
-        await access.forget_reasons(lambda identity: entry.is_of(subject_of_name(identity)))
+        await forget_reasons(engine, tenant, entry.is_of)
     found = await finder.find()
     if found.is_empty:
         return found, {}

@@ -24,9 +24,10 @@ from holdfast.engine.ids import new_id
 from holdfast.engine.model.scopes import MARK, parse_place
 from holdfast.engine.namespaces import AUDIT, is_thread, line_kind
 from holdfast.engine.row_format import ERASE, Line, StepRef, open_body, open_quarantined
-from holdfast.engine.subject_names import subjects_of_step
+from holdfast.engine.subject_names import subject_of_name, subjects_of_step
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.erasure.audit_rows import places_of
+from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.audit.erasure_ledger import digest_line
 from holdfast.security.audit.retain import removal_request
 from holdfast.security.audit.thread_audit import record, recorded
@@ -144,6 +145,13 @@ async def erase_quarantine(
                 names.add(name)
     if names:
         await engine.context.backend.apply([Delete(QUARANTINE, (tenant, name)) for name in sorted(names)])
+
+
+async def forget_reasons(engine: Engine, tenant: str, is_subject: Callable[[str], bool]) -> None:
+    """Remove the reasons why identities of a person are frozen. They stay frozen."""
+    await AccessRegistry(engine, tenant).rewrite_reasons(
+        lambda identity, reason: "" if is_subject(subject_of_name(identity)) else reason
+    )
 
 
 @dataclass

@@ -185,12 +185,18 @@ class AccessRegistry:
         (rows,) = await self._line.engine.context.backend.read([Get(LINKS, [self._marker(identity)])])
         return str(rows[0].columns[1]) if rows else None
 
-    async def forget_reasons(self, is_chosen: Callable[[str], bool]) -> None:
-        """Remove the reasons why some identities are frozen. They stay frozen."""
+    async def rewrite_reasons(self, rewrite: Callable[[str, str], str]) -> int:
+        """Rewrite the reasons why identities are frozen, given both. Returns how many changed."""
+        count = 0
         for row in await self._markers():
-            if row.columns[1] and is_chosen(str(row.key[3])):
-                new = Put(LINKS, row._replace(columns=(row.columns[0], "")))
-                await self._line.engine.context.backend.apply([Expect(LINKS, row.key, row.columns), new])
+            old = str(row.columns[1])
+            new = rewrite(str(row.key[3]), old)
+            if new != old:
+                put = Put(LINKS, row._replace(columns=(row.columns[0], new)))
+                count += (
+                    await self._line.engine.context.backend.apply([Expect(LINKS, row.key, row.columns), put]) is None
+                )
+        return count
 
     def not_frozen(self, identity: Identity) -> Change:
         """Return the condition that an identity is not frozen. It does not depend on other changes of rights."""

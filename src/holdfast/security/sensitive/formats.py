@@ -24,6 +24,9 @@ GROUPS: Final = (CREDENTIALS, PERSONAL)
 FIELD: Final = "field"
 """The format of text in a field that is named like a secret."""
 
+BY_NAME: Final = frozenset({FIELD, "high-entropy", "named-secret"})
+"""Formats that nothing but a name tells from random text."""
+
 BETWEEN: Final = "\x1f"
 """Separates texts that are searched together. It counts as white space."""
 
