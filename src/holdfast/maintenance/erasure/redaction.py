@@ -202,7 +202,7 @@ async def redact_stored(
         finally:
             if progress is not None:
                 progress(number, len(lines), place)
-    rewriter = AuditRewriter(own, ErasureLedger(own, tenant), _rewrite_details(detectors), lines)
+    rewriter = AuditRewriter(own, ErasureLedger(own, tenant), _rewrite_details(detectors), frozenset(lines))
     if Line(tenant, ACCESS) in lines:
         access = AccessRegistry(own, tenant)
         records += await access.rewrite_reasons(lambda _, reason: redact_text(detector, "", reason))
