@@ -126,11 +126,12 @@ class SensitiveScan:
                 (rows,) = await backend.read([scan])
                 new = [row for row in rows if StepRef.of(row).time >= since]
                 for row in new:
-                    ids.append(StepRef.of(row).id)
-                    if not StepRef.of(row).pruned and has_values(line.name):
+                    step = None if StepRef.of(row).pruned else open_step(line, row, max_bytes)
+                    if step is None or step.header.events:
+                        ids.append(StepRef.of(row).id)
+                    if step is not None and has_values(line.name):
                         found += await self.step(line, row)
-                        edit = open_step(line, row, max_bytes).edit
-                        any_part = any_part or any(has_fragments(each) for _, each in edit.put)
+                        any_part = any_part or any(has_fragments(each) for _, each in step.edit.put)
                 any_step = any_step or bool(new)
                 if len(new) < _PAGE:
                     break
@@ -167,7 +168,9 @@ class SensitiveScan:
         start: tuple[int, int] | tuple[()] = ()
         for each in await self.records(line):
             yield each
-        while has_values(line.name):
+        if not has_values(line.name):
+            return
+        while True:
             (rows,) = await backend.read([Scan(STEPS, tuple(line), start=start, limit=_PAGE)])
             for row in rows:
                 if StepRef.of(row).pruned:
@@ -213,19 +216,28 @@ class SensitiveScan:
     async def records(self, line: Line, ids: Sequence[str] | None = None) -> list[SensitiveFinding]:
         """Search the records of the audit in a line, all or those of some steps; and the reasons of its pins and holds,
         as of its latest step."""
-        context, found, every = self._engine.context, list[SensitiveFinding](), tuple(line)
-        prefixes = [every] if ids is None else [(*line, id) for id in ids]
-        for prefix in prefixes:
-            async for row in scan_rows(context.backend, EVENTS, prefix):
-                if row.body:
-                    detail, id = open_body(row, context.max_bytes), str(row.key[2])
-                    found += self._texts(self._detector, line, id, detail, "", (AUDITED,), "")
+        context, found = self._engine.context, list[SensitiveFinding]()
+        async for row in self._events(line, ids):
+            if row.body:
+                detail = open_body(row, context.max_bytes)
+                found += self._texts(self._detector, line, str(row.key[2]), detail, "", (AUDITED,), "")
         for row in await read_reasons(self._engine, line):
             (packed,), kind = context.codec.pack_items([str(row.key[3])]), f"({row.key[2]!s})"
             point = None if row.columns[0] else await self._engine.lines.latest_step(line)
             id = str(row.columns[0]) if point is None else point.id
             found += self._texts(self._detector, line, id, packed, "", (kind,), "")
         return found
+
+    async def _events(self, line: Line, ids: Sequence[str] | None) -> AsyncIterator[Row]:
+        backend = self._engine.context.backend
+        if ids is None:
+            async for row in scan_rows(backend, EVENTS, tuple(line)):
+                yield row
+            return
+        for start in range(0, len(ids), _PAGE):
+            for rows in await backend.read([Scan(EVENTS, (*line, id)) for id in ids[start : start + _PAGE]]):
+                for row in rows:
+                    yield row
 
     def _value(
         self,
