@@ -4,7 +4,7 @@ are pruned, so that only their hashes are left."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Delete, Expect, Put, Row
@@ -63,14 +63,14 @@ class _Detectors:
     def __init__(self, detector: Detector, policies: PolicySet | None) -> None:
         self.all = detector
         self.policies = policies
-        self._without = cache(lambda formats: Detector(detector.names - formats))
+        self.of = lru_cache(4096)(self._of)
 
-    def of(self, line: Line, channel: str) -> Detector:
+    def _of(self, line: Line, channel: str) -> Detector:
         """Return the detector for a channel."""
         formats = BY_NAME & self.all.names if is_internal(line.name, channel) else frozenset()
         if self.policies is not None:
             formats |= {each for each in self.all.names if self.policies.allows(line, channel, each)}
-        return self._without(formats) if formats else self.all
+        return Detector(self.all.names - formats) if formats else self.all
 
 
 class LineRedactor(LineEraser):
