@@ -78,7 +78,7 @@ class TimelinePage(Page[TimelineEvent]):
 
 
 class TimelineQuestion(NamedTuple):
-    """What is asked of the timeline."""
+    """A query of the timeline."""
 
     query: Query
     interval: TimeInterval
