@@ -211,8 +211,8 @@ class Branch(NamedTuple):
         return Row((*line, self.branch), self[1:])
 
 
-PIN, HOLD, LEASE, OWNER, SUBJECT = "pin", "hold", "lease", "owner", "subject"
-"""Kinds of references. The names of pins and holds are reasons. Holds, leases, owners and subjects refer to no step."""
+PIN, HOLD, LEASE, OWNER, SUBJECT, TTL = "pin", "hold", "lease", "owner", "subject", "ttl"
+"""Kinds of references. The names of pins and holds are reasons. The others, and holds, refer to no step."""
 
 
 def owner_key(root: Line) -> Key:
@@ -225,6 +225,11 @@ def subject_key(root: Line) -> Key:
     return (*root, SUBJECT, "", "")
 
 
+def ttl_key(root: Line) -> Key:
+    """Return the key of the reference that has the TTL of a thread, in nanoseconds, by the thread's root line."""
+    return (*root, TTL, "", "")
+
+
 def may_be_hold(ref: Row) -> bool:
     """Return whether a damaged reference may be a hold. Holds and leases alone refer to no step."""
     return ref.key[2] == HOLD or (not ref.columns[0] and ref.key[2] != LEASE)
@@ -232,7 +237,7 @@ def may_be_hold(ref: Row) -> bool:
 
 def is_about_step(ref: Row) -> bool:
     """Return whether a reference refers to a step, and is removed with it."""
-    return bool(ref.columns[0]) and ref.key[2] not in (HOLD, LEASE, OWNER, SUBJECT)
+    return bool(ref.columns[0]) and ref.key[2] not in (HOLD, LEASE, OWNER, SUBJECT, TTL)
 
 
 def info_of(row: Row) -> LineInfo:

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from holdfast.maintenance.repair.store_files import salvage_file as salvage_file
     from holdfast.maintenance.retention import Retention as Retention
     from holdfast.maintenance.retention import RetentionRules as RetentionRules
+    from holdfast.maintenance.stale_lines import StaleLine as StaleLine
+    from holdfast.maintenance.stale_lines import StaleReport as StaleReport
     from holdfast.maintenance.verify.heads import BranchHead as BranchHead
     from holdfast.maintenance.verify.heads import StoreHeads as StoreHeads
     from holdfast.maintenance.verify.heads import ThreadHead as ThreadHead
@@ -96,6 +98,7 @@ _MODULES = {
     "holdfast.maintenance.repair.report": ("LostCheckpoint", "ThreadRepairReport"),
     "holdfast.maintenance.repair.store_files": ("FileRepairReport", "salvage_file"),
     "holdfast.maintenance.retention": ("Retention", "RetentionRules"),
+    "holdfast.maintenance.stale_lines": ("StaleLine", "StaleReport"),
     "holdfast.maintenance.verify.heads": ("BranchHead", "StoreHeads", "ThreadHead"),
     "holdfast.maintenance.verify.verifier": ("VerifyReport",),
 }

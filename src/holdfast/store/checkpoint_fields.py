@@ -15,6 +15,7 @@ from holdfast.engine.row_format import Line, check_name, readable
 from holdfast.engine.types import Checkpoint
 from holdfast.errors import InvalidError
 from holdfast.security.handle import StoreHandle
+from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
     from holdfast.history.merge import MergeConflict
@@ -34,6 +35,7 @@ class CheckpointFields(TypedDict, total=False):
     tag: str | None
     labels: Iterable[str]
     kind: str
+    ttl: Duration | None
 
 
 def append_fields(
@@ -48,6 +50,7 @@ def append_fields(
     tag: str | None = None,
     labels: Iterable[str] = (),
     kind: str = "save",
+    ttl: Duration | None = None,
 ) -> dict[str, Any]:
     """Return the fields of an `AppendRequest` except the state."""
     how = _conflict_mode(on_conflict or ("overwrite" if parent is None else "branch"), parent)
@@ -70,6 +73,10 @@ def append_fields(
     }
     if refs:
         fields["attached_changes"] = partial(_ref_changes, line, refs, handle.now())
+    if ttl is not None:
+        from holdfast.engine.line_ttl import attach_ttl  # most threads have none
+
+        fields["attached_changes"] = attach_ttl(handle.engine.lines, line, ttl, fields.get("attached_changes"))
     if metadata:
         plain = dict(validation.require_mapping(metadata, "metadata"))
         codec = handle.codec

@@ -19,6 +19,7 @@ from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.delta_channels import FOLLOWS, KEPT, ChannelHistory
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import check_new_name
+from holdfast.engine.line_ttl import attach_ttl
 from holdfast.engine.lines import ROOT
 from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_states
 from holdfast.engine.model.steps import RECORDED, PendingWriteRow
@@ -50,6 +51,7 @@ from holdfast.store.saved_checkpoint import ChannelWrites, FromParent, SavedChec
 from holdfast.store.store import StoreOperations
 from holdfast.store.subgraph_interrupts import SubgraphInterrupts, changed_ids
 from holdfast.store.thread_access import on_thread, thread_access
+from holdfast.time_parser import Duration
 
 BOOKKEEPING = KEPT
 """The channel that holds the bookkeeping. States cannot have one of this name."""
@@ -104,12 +106,13 @@ class CheckpointStore:
         bookkeeping: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         kind: str = "save",
+        ttl: Duration | None = None,
     ) -> None:
         """Save a checkpoint after the one with the id `parent`, or as a first one.
 
         A second checkpoint on one parent opens a branch. The same id with other content is a new revision of it. If
         there is no such parent, or the id was saved after another one, the checkpoint is saved as it is, and reads with
-        the parent that was named.
+        the parent that was named. A `ttl` is that of `Thread.put`.
         """
         line = self._line(thread)
         optional_name(parent, "id of a checkpoint")
@@ -134,6 +137,8 @@ class CheckpointStore:
             stamp=stamp,
             line_schema=await self._schema(line),
         )
+        if ttl is not None:
+            request.attached_changes = attach_ttl(self._engine.lines, line, ttl)
         try:
             await self._engine.writer.save(request)
         except (NotFoundError, ConflictError) as error:

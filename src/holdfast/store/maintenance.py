@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.repair.quarantine import QuarantinedRow
     from holdfast.maintenance.repair.repairer import RepairReport
     from holdfast.maintenance.retention import Retention, RetentionRules
+    from holdfast.maintenance.stale_lines import StaleReport
     from holdfast.maintenance.verify.heads import StoreHeads
     from holdfast.maintenance.verify.verifier import VerifyReport
     from holdfast.security.audit.archive import AuditArchive
@@ -302,6 +303,31 @@ class MaintenanceOperations:
                 family = [line for line in lines if root_of(line) == root]
                 await hooks.delete(root, partial(engine.lines.delete, *family, apply=recorded(engine, root, "delete")))
         return deleted
+
+    @sync_and_async
+    async def delete_stale(
+        self,
+        where: str | None = None,
+        *,
+        prefix: str = "",
+        kinds: LineKinds | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> StaleReport:
+        """Delete whole threads that have not changed for long: those that match a query, `updated<90d`; without one,
+        those whose TTL is over (see `Thread.put` and `Thread.expire`).
+
+        With `kinds`, agents and sessions are deleted, too, or in place of threads: `kinds=["agent", "session"]`. A
+        thread changes with every checkpoint, also of its namespaces; an agent also with its durable steps. What is held
+        or pinned, what a hook objects to, and agents that run a step or have a timer to come are skipped and reported.
+
+        Each is deleted by itself, on condition that nothing was saved since it was looked at. With `dry_run` nothing is
+        deleted, and the report is the same. The job `delete-stale` does this.
+        """
+        from holdfast.maintenance.stale_lines import StaleRule, delete_stale
+
+        rule = StaleRule.of(where, prefix, kinds)
+        return await delete_stale(self._handle, rule, dry_run=dry_run, progress=progress)
 
     async def _describe(self, line: Line) -> LineSummary:
         """Return the size and times of a line, which may be damaged."""

@@ -3,7 +3,7 @@ gives them; lists and searches have the threads that may be read."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -48,6 +48,7 @@ def needs(*rights: Right, creates: bool = False, removes: bool = False) -> Calla
             if not self._handle.guard.actor and current_authority() is OWNER:
                 return await operation(self, *args, **kwargs)
             async with thread_access(self._handle, self._line, rights, creates=creates, removes=removes):
+                await _require_deletion(self._handle, self._line, kwargs, creates=creates)
                 return await operation(self, *args, **kwargs)
 
         return cast(Operation, guarded)
@@ -69,6 +70,7 @@ def on_thread(
             try:
                 line = self._line(thread)
                 async with thread_access(self._handle, line, rights, creates=creates, removes=removes):
+                    await _require_deletion(self._handle, line, kwargs, creates=creates)
                     return await operation(self, thread, *args, **kwargs)
             except NotFoundError:
                 if missing is None or not self._handle.guard.actor:
@@ -78,6 +80,12 @@ def on_thread(
         return cast(Operation, guarded)
 
     return decorate
+
+
+async def _require_deletion(handle: StoreHandle, line: Line, options: Mapping[str, Any], *, creates: bool) -> None:
+    """Require the right to delete a thread of a caller who sets its TTL."""
+    if options.get("ttl") is not None:
+        await handle.guard.allow_thread("delete", line, creates=creates)
 
 
 @asynccontextmanager

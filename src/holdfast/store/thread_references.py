@@ -1,17 +1,20 @@
-"""References to the checkpoints of a thread, or to the thread: tags, labels, pins and holds."""
+"""References to the checkpoints of a thread, or to the thread: tags, labels, pins, holds and the TTL."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.runtime.drivers import sync_and_async
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import check_new_name
 from holdfast.engine.lines import LABEL, TAG
+from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import Line, StepRef, check_name
-from holdfast.engine.types import Revision
+from holdfast.engine.types import Revision, to_datetime
 from holdfast.security.handle import StoreHandle
 from holdfast.store.thread_access import needs
+from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
     from holdfast.engine.context import Apply
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ThreadReferences:
-    """Operations on the tags, labels, pins and holds of a thread."""
+    """Operations on the tags, labels, pins, holds and the TTL of a thread."""
 
     _handle: StoreHandle
     _line: Line
@@ -123,6 +126,32 @@ class ThreadReferences:
         from holdfast.maintenance import pins
 
         return await pins.holds(self._engine, self._line.tenant, self._line)
+
+    # TTL --------------------------------------------------------------------------------------------------------
+
+    @sync_and_async
+    @needs("delete")
+    async def expire(self, ttl: Duration | None) -> None:
+        """Set how long after its last change the thread may be deleted, by `maintenance.delete_stale`: `"30d"`; None
+        for never."""
+        from holdfast.engine.line_ttl import parse_ttl, set_ttl
+
+        span = None if ttl is None else parse_ttl(self._line, ttl)
+        await set_ttl(self._lines, self._line, span, self._recorded("expire", ttl=span or 0))
+
+    @sync_and_async
+    @needs("read")
+    async def expires(self) -> datetime | None:
+        """Return when the thread expires if it is not changed; None for never."""
+        from holdfast.engine.line_ttl import read_ttls
+
+        root = root_of(self._line)
+        ttls = await read_ttls(self._engine.context.backend, [root])
+        if root not in ttls:
+            await self._lines.info(root)  # raises if there is none
+            return None
+        summaries = [await self._lines.summary(line) for line in await self._lines.family(root)]
+        return to_datetime(max(each.updated for each in summaries) + ttls[root])
 
     # Inside ---------------------------------------------------------------------------------------------------
 

@@ -25,9 +25,9 @@ from holdfast.agents.runtime.metrics import StoreMetrics
 from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.steps.api import AsyncSteps, AsyncTimers, Steps, Timers
 from holdfast.agents.steps.records import StepLine
+from holdfast.agents.steps.removal import delete_agent
 from holdfast.agents.steps.retention import PrunedSteps, prune_agents, prune_line
 from holdfast.agents.steps.signals import send_signal
-from holdfast.agents.steps.timers import row_removals
 from holdfast.agents.storage import json_document, listing
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.listing import AgentFilter, AgentInfo, AgentStep
@@ -35,18 +35,14 @@ from holdfast.agents.storage.record import AgentRecord, Status, error_text
 from holdfast.agents.storage.transition_log import TransitionRecord, read_transitions
 from holdfast.agents.transfer.offer import Transfer, read_transfers
 from holdfast.agents.transfer.transfer import transfer
-from holdfast.backends.interface import Change, Expect
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async, sync_or_async
-from holdfast.backends.tables import LINES, STEPS
-from holdfast.engine import trace_context, validation
-from holdfast.engine.guard import Permit, both_preconditions
+from holdfast.engine import validation
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError, TransientError, UnavailableError
 from holdfast.history import comparison
 from holdfast.history.diff_result import Diff
-from holdfast.security.audit.retain import remove_lines
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_time
 
@@ -215,40 +211,7 @@ class AgentsOperations:
         """Delete an agent permanently: its record, its messages, its history, its steps and timers; or the steps and
         timers of one that was never saved. Its audit records stay. Raises `DeniedError` if it is on hold. The state of
         its scope, `store.state(agent=id)`, is not affected."""
-        line, handle = AgentLine(self._handle, id), self._handle
-        with trace_context.correlation():
-            permit = await line.allow("write")
-            if await line.latest_step() is None and await self._delete_steps(line, permit):
-                return
-            newest = await line.require_step()
-            summary = listing.read_summary(newest)
-            metadata = {name: summary.get(name, "") for name in ("class", "status", "state")}
-            hooks = await line.call_hooks("agent.delete", metadata)
-
-            async def require_unchanged(again: bool) -> list[Change]:
-                last = await handle.engine.lines.latest_step(line.line) if again else newest
-                if last is None:
-                    raise line.not_found_error()
-                timers = await row_removals(handle.engine, steps)
-                return [Expect(STEPS, (*line.line, last.branch, last.seq + 1), None), *timers]
-
-            guards, steps = both_preconditions(permit.guards, require_unchanged), StepLine(line).line
-            lines = [line.line, *([steps] if await handle.engine.lines.latest_step(steps) is not None else [])]
-            await remove_lines(handle.engine, lines, handle.guard.actor, guards)
-            hooks.call_after(newest.depth + 1, newest.id)
-
-    async def _delete_steps(self, line: AgentLine, permit: Permit) -> bool:
-        """Delete the steps and timers of an agent that was never saved. Returns whether there are any."""
-        handle, steps = self._handle, StepLine(line).line
-        if await handle.engine.lines.latest_step(steps) is None:
-            return False
-
-        async def guards(again: bool) -> list[Change]:
-            allowed = [] if permit.guards is None else await permit.guards(again)
-            return [*allowed, Expect(LINES, tuple(line.line), None), *await row_removals(handle.engine, steps)]
-
-        await remove_lines(handle.engine, [steps], handle.guard.actor, guards)
-        return True
+        await delete_agent(self._handle, id)
 
     # Durable steps --------------------------------------------------------------------------------------------
 

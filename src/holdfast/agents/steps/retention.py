@@ -15,7 +15,7 @@ from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES
 from holdfast.engine.namespaces import agent_of
 from holdfast.engine.row_format import Line
-from holdfast.errors import DeniedError
+from holdfast.errors import ConflictError, DeniedError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.reader import ScopeView, StateItem
 from holdfast.state.writer import KeyWrite
@@ -73,6 +73,33 @@ async def prune_line(line: StepLine, before: int, total: PrunedSteps, *, dry_run
         await _delete(line, found[start : start + _AT_ONCE])
     for item in old["timer"]:
         await cancel_timer(line, item.key.partition("/")[2])
+
+
+async def find_pending(line: StepLine) -> str:
+    """Return what an agent is doing or has yet to do: a step that a process runs, or something with a time that is to
+    come. Empty if there is nothing."""
+    now = line.agent.handle.now()
+    for item in await line.read(lambda view: view.items()):
+        kind, _, key = item.key.partition("/")
+        if kind not in _KINDS:
+            continue
+        if kind == "step" and item.value["state"] == "running":
+            try:
+                await line.lease(key, item.value["lease"]).require_free()
+            except ConflictError:
+                return f"step {key!r} is running"
+        elif _number(_time_to_come(kind, item.value)) > now:
+            return f"{kind} {key!r} is not over"
+    return ""
+
+
+def _time_to_come(kind: str, value: dict[str, Any]) -> int | datetime:
+    """Return when something is due or over that has not ended; 0 if there is no such time."""
+    if kind == "step":
+        return value.get("due") or 0 if value["state"] == "waiting" else 0
+    if kind in ("wait", "sleep"):
+        return 0 if value["ended"] else value["deadline" if kind == "wait" else "due"] or 0
+    return value["due"] if kind == "timer" else 0
 
 
 _KINDS = ("step", "wait", "sleep", "signal", "timer")

@@ -24,7 +24,7 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.engine.checked_rows import storage_of
-from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, SUBJECT, Line
+from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, SUBJECT, TTL, Line
 
 COPIED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS, STEPS)
 """Tables that are copied, in this order: what steps need comes before them."""
@@ -35,7 +35,7 @@ Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
 _FEW = 64
 """Fewer rows of a table are listed together with those of others."""
 
-OF_LINE = (HOLD, OWNER, SUBJECT)
+OF_LINE = (HOLD, OWNER, SUBJECT, TTL)
 """Kinds of references to a line and not to a step."""
 
 

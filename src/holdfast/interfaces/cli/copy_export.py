@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.errors import CorruptError, InvalidError
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, kinds_option, parse_kinds, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
-from holdfast.interfaces.cli.formatting import plural, safe, size
+from holdfast.interfaces.cli.exit_codes import INTEGRITY
+from holdfast.interfaces.cli.formatting import ago, plural, safe, size
+from holdfast.interfaces.cli.output import on_terminal
 
 if TYPE_CHECKING:
-    from holdfast.store import CopyProgress
+    from holdfast.store import CopyProgress, Maintenance
 
 _THREADS = click.argument("threads", type=THREAD, nargs=-1, metavar="[THREAD]...")
 _LISTED = 10
@@ -166,26 +171,48 @@ def import_(
 
 
 @command("delete")
-@click.argument("threads", type=THREAD, nargs=-1, required=True, metavar="THREAD...")
+@click.argument("threads", type=THREAD, nargs=-1, metavar="[THREAD]...")
+@click.option("--where", metavar="QUERY", help="Those that match a query, such as 'updated<90d'.")
+@click.option("--expired", is_flag=True, help="The threads whose TTL is over.")
+@click.option("--prefix", metavar="TEXT", help="Of these, only those whose names start with this.")
+@kinds_option("With --where, delete agents or sessions in place of threads; may be repeated.")
 @yes_option
 @dry_run_option
-def delete(session: CliContext, threads: tuple[str, ...], yes: bool, dry_run: bool) -> None:
-    """Delete threads permanently, with their namespaces, all or none.
+def delete(
+    session: CliContext,
+    threads: tuple[str, ...],
+    where: str | None,
+    expired: bool,
+    prefix: str | None,
+    kinds: tuple[str, ...],
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """Delete threads permanently, with their namespaces: some, all or none of them; or those that are stale.
 
-    A held thread is not deleted: see `holdfast hold`.
+    A held thread is not deleted: see `holdfast hold`. With --where and --expired, what is held or pinned is skipped,
+    and so are agents that are at work.
 
     \b
     holdfast delete chat --dry-run
+    holdfast delete --where 'updated<90d' --dry-run
+    holdfast delete --where 'updated<90d' --kind agent --kind session
+    holdfast delete --expired --yes
     """
+    if bool(threads) + (where is not None) + expired != 1:
+        raise InvalidError("one thing says what to delete", hint="Name threads, or give --where, or --expired")
+    if threads and (prefix is not None or kinds):
+        raise InvalidError("--prefix and --kind are for --where and --expired, and threads are named")
     maintenance = session.open(write=not dry_run).maintenance
+    if not threads:
+        _delete_stale(session, maintenance, where, prefix or "", kinds, yes=yes, dry_run=dry_run)
+        return
     found = maintenance.delete(threads, dry_run=True)
     names = [each.thread for each in found]
     steps, total = sum(each.steps for each in found), sum(each.bytes for each in found)
     if not dry_run:
         if not yes:
-            more = [f"  and {len(names) - _LISTED} more"] if len(names) > _LISTED else []
-            listed = "\n".join([*(f"  {safe(name)}" for name in names[:_LISTED]), *more])
-            session.note(f"{listed}\n{plural(steps, 'checkpoint')}, {size(total)}")
+            _list_names(session, names, steps, total)
         session.confirm(f"Delete {plural(len(names), 'thread')} permanently?", yes=yes)
         maintenance.delete(threads)
     if session.json:
@@ -196,6 +223,52 @@ def delete(session: CliContext, threads: tuple[str, ...], yes: bool, dry_run: bo
     if dry_run:
         for name in names:
             session.out.line(f"  {safe(name)}")
+
+
+def _list_names(session: CliContext, names: Sequence[str], steps: int, total: int) -> None:
+    """Show what is about to be deleted."""
+    more = [f"  and {len(names) - _LISTED} more"] if len(names) > _LISTED else []
+    listed = "\n".join([*(f"  {safe(name)}" for name in names[:_LISTED]), *more])
+    session.note(f"{listed}\n{plural(steps, 'checkpoint')}, {size(total)}")
+
+
+def _delete_stale(
+    session: CliContext,
+    maintenance: Maintenance,
+    where: str | None,
+    prefix: str,
+    kinds: tuple[str, ...],
+    *,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """Delete what a query or its TTL selects, and say what was skipped."""
+    delete = partial(maintenance.delete_stale, where, prefix=prefix, kinds=parse_kinds(kinds))
+    if not (dry_run or yes):
+        if not (on_terminal(sys.stdin) and on_terminal(sys.stderr)):
+            session.confirm("", yes=False)  # raises, before the long dry run
+        with session.progress("Planning") as progress:
+            found = delete(dry_run=True, progress=progress).deleted
+        if found:
+            names = [each.name if each.kind == "thread" else f"{each.kind} {each.name}" for each in found]
+            _list_names(session, names, sum(each.steps for each in found), sum(each.bytes for each in found))
+            session.confirm(f"Delete {'these' if len(found) > 1 else 'this'} permanently?", yes=False)
+    with session.progress("Planning" if dry_run else "Deleting") as progress:
+        report = delete(dry_run=dry_run, progress=progress)
+    if session.json:
+        session.emit(report)
+    else:
+        for each in report.deleted:
+            verb = "would be deleted" if dry_run else "deleted"
+            session.out.line(safe(f"{each.kind} {each.name}: {verb}, last changed {ago(each.updated)}"))
+        for each in report.skipped:
+            session.warn(f"{each.kind} {each.name}: {each.problem}")
+        counts = Counter(each.kind for each in report.deleted) or {"thread": 0}
+        total = ", ".join(plural(count, kind) for kind, count in counts.items())
+        text = f"{total} {'would be ' * dry_run}deleted, {size(sum(each.bytes for each in report.deleted))}."
+        session.out.line(session.out.style(text, "bold"))
+    if any(each.code == CorruptError.code for each in report.skipped):
+        raise click.exceptions.Exit(INTEGRITY)
 
 
 def _warn_of_changes(session: CliContext, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast tag`, `label`, `pin` and `hold`: names and protection of checkpoints and threads."""
+"""`holdfast tag`, `label`, `pin`, `hold` and `expire`: names, protection and end of checkpoints and threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import click
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import KINDS, CliContext, command
 from holdfast.interfaces.cli.completion_types import LABEL, REVISION, TAG, THREAD
-from holdfast.interfaces.cli.formatting import ago
+from holdfast.interfaces.cli.formatting import ago, local
+from holdfast.interfaces.cli.scope_args import SPAN
 
 Kind: TypeAlias = Literal["tag", "label"]
 
@@ -191,3 +192,22 @@ def _holds(session: CliContext) -> None:
     rows = [(each.thread, ago(each.time), each.reason) for each in holds]
     if rows:
         session.out.table(("THREAD", "SINCE", "REASON"), rows, styles={"THREAD": "yellow"})
+
+
+@command("expire")
+@click.argument("thread", type=THREAD)
+@click.argument("ttl", required=False, metavar="[SPAN|never]")
+def expire(session: CliContext, thread: str, ttl: str | None) -> None:
+    """Show or set when a thread expires: how long after its last change `delete --expired` deletes it.
+
+    \b
+    holdfast expire THREAD            show it
+    holdfast expire THREAD 30d        set it
+    holdfast expire THREAD never      remove it
+    """
+    handle = session.open(write=ttl is not None).thread(thread)
+    if ttl is not None:
+        handle.expire(None if ttl == "never" else SPAN.convert(ttl, None, click.get_current_context()))
+    expires = handle.expires()
+    when = "never expires" if expires is None else f"expires {local(expires)}, unless it changes"
+    session.tell(f"{thread} {when}.", {"thread": thread, "expires": expires})

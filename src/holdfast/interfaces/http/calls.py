@@ -44,10 +44,10 @@ CALLS: Mapping[str, PartCalls] = {
         "put update delete grant revoke",
     ),
     "thread": _part(
-        "blame branches diff get history holds info labels log owner pending_writes pins resolve tags"
+        "blame branches diff expires get history holds info labels log owner pending_writes pins resolve tags"
         " branch_names read_log_page short_ids",
-        "delete delete_branch fork hold label merge pin put release rename_branch restore switch tag unlabel unpin"
-        " untag update",
+        "delete delete_branch expire fork hold label merge pin put release rename_branch restore switch tag unlabel"
+        " unpin untag update",
     ),
     "lazy_state": _part("names value has outline keys_at length slice"),
     "state": _part(
@@ -74,7 +74,7 @@ CALLS: Mapping[str, PartCalls] = {
     "erasure": _part("certificates subject", "assign erase mark_mixed public_key unassign"),
     "maintenance": _part(
         "doctor heads holds quarantine quota verify",
-        "build_index compact delete drop_index hold project prune release set_quota sweep_orphans",
+        "build_index compact delete delete_stale drop_index hold project prune release set_quota sweep_orphans",
     ),
     "jobs": _part("due get list", "add pause remove resume run"),
     "alerts": _part("list", "silence"),
@@ -98,6 +98,7 @@ _DRY_RUNS = frozenset(
         ("thread", "delete_branch"),
         ("erasure", "erase"),
         ("maintenance", "delete"),
+        ("maintenance", "delete_stale"),
         ("maintenance", "prune"),
         ("maintenance", "sweep_orphans"),
     }

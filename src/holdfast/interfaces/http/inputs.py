@@ -340,6 +340,7 @@ class CheckpointRequest(Input):
     tag: str | None = None
     branch: str | None = None
     metadata: dict[str, Any] = {}
+    ttl: str | None = None
 
 
 class UpdateRequest(Input):

@@ -22,6 +22,7 @@ class RecordClient(HistoryClient):
         tag: str | None = None,
         branch: str | None = None,
         metadata: dict[str, Any] | None = None,
+        ttl: str | None = None,
         if_match: str = "",
         key: str = "",
     ) -> models.CheckpointModel:
@@ -31,7 +32,7 @@ class RecordClient(HistoryClient):
             "POST",
             "/threads/{thread}/checkpoints",
             params,
-            inputs.CheckpointRequest(state=state, tag=tag, branch=branch, metadata=metadata or {}),
+            inputs.CheckpointRequest(state=state, tag=tag, branch=branch, metadata=metadata or {}, ttl=ttl),
             models.CheckpointModel,
             if_match=if_match,
             key=key,

@@ -25,7 +25,7 @@ STATES = RouteTable()
 def save_checkpoint(call: Call, params: inputs.ThreadParams, body: inputs.CheckpointRequest) -> models.CheckpointModel:
     """Save a state as a new checkpoint. With If-Match, only if HEAD is still that checkpoint."""
     thread = call.store.thread(params.thread)
-    return _saved(call, thread, lambda fields: thread.put(body.state, tag=body.tag, **fields), body)
+    return _saved(call, thread, lambda fields: thread.put(body.state, tag=body.tag, ttl=body.ttl, **fields), body)
 
 
 @STATES.post("/threads/{thread}/updates")

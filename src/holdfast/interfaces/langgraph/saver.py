@@ -43,6 +43,7 @@ from holdfast.store import (
     thread_name,
 )
 from holdfast.store import open as open_store
+from holdfast.time_parser import Duration, parse_duration
 
 
 def _several(ids: Sequence[str], what: str) -> None:
@@ -87,6 +88,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     renamed are named in the migration. `subgraphs` has the schemas of subgraphs by the names of their nodes, such as
     `{"research": "research-state"}`; what is saved is validated.
 
+    With a `ttl`, such as `"30d"`, every thread that is saved to gets it: the job `delete-stale` deletes those that have
+    not changed for so long, with their subgraphs.
+
     Any number of threads and event loops may use a saver, or copies of it, at a time.
     """
 
@@ -100,6 +104,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         subgraphs: Mapping[str, str] | None = None,
         validate: ValidationMode = "refuse",
         record: RecordMode = "full",
+        ttl: Duration | None = None,
     ) -> None:
         if not isinstance(store, StoreOperations | IdentityOperations):
             raise InvalidError(
@@ -122,6 +127,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """Records what the nodes call, if it is among the callbacks of a run: see `holdfast.recording`."""
         self._classes: frozenset[tuple[str, ...]] | None = None
         self._strict = strict
+        self._ttl = None if ttl is None else parse_duration(ttl, "time to live", positive=True)
         self._schemas = None if schema is None else GraphSchemas(schema, subgraphs or {}, validate)
         self._checkpoints = CheckpointStore(
             store,
@@ -144,6 +150,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         subgraphs: Mapping[str, str] | None = None,
         validate: ValidationMode = "refuse",
         record: RecordMode = "full",
+        ttl: Duration | None = None,
         **options: Any,
     ) -> HoldfastSaver:
         """A saver on the store at a URL or a path, which is opened, and closed together with the saver.
@@ -159,6 +166,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             subgraphs=subgraphs,
             validate=validate,
             record=record,
+            ttl=ttl,
         )
         saver._owned = True
         return saver
@@ -190,6 +198,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             bookkeeping=contents.bookkeeping_of(checkpoint),
             metadata=cast(dict[str, Any], described),
             kind=str(described.get("source", "save")),
+            ttl=None if self._ttl is None or names.namespace_of(config) else self._ttl,
         )
         where = names.configurable(config)
         return names.config_of(where["thread_id"], names.namespace_of(config), checkpoint["id"])

@@ -132,7 +132,7 @@ DECLARATIONS: dict[str, Declaration] = {
     "Thread": Declaration(
         "store Thread",
         "put update restore get resolve info log diff blame history fork branches rename_branch delete_branch switch "
-        "merge owner delete tag untag tags label unlabel labels pin unpin pins hold release holds "
+        "merge owner delete tag untag tags label unlabel labels pin unpin pins hold release holds expire expires "
         "pending_writes",
         omitted={"get": "lazy"},
     ),
@@ -304,8 +304,8 @@ DECLARATIONS: dict[str, Declaration] = {
     "Timeline": Declaration("store Timeline", "query causes effects"),
     "Maintenance": Declaration(
         "store Maintenance",
-        "verify compact prune delete doctor heads hold release holds quota set_quota quarantine sweep_orphans "
-        "build_index drop_index",
+        "verify compact prune delete delete_stale doctor heads hold release holds quota set_quota quarantine "
+        "sweep_orphans build_index drop_index",
         omitted={"verify": "heads", "prune": "policy"},
         excluded={
             "archive_hooks": _FILES,

@@ -32,7 +32,7 @@ from holdfast.engine.namespaces import (
     short_name,
 )
 from holdfast.engine.optimistic import ConcurrentChange
-from holdfast.engine.row_format import LEASE, Branch, Line, StepRef, check_name, owner_key
+from holdfast.engine.row_format import LEASE, Branch, Line, StepRef, check_name, owner_key, ttl_key
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.archive.export import scratch_store
@@ -226,7 +226,8 @@ async def _add_existing(scratch: Engine, engine: Engine, line: Line, file: str) 
         changes.append(Put(BRANCHES, row))
     refs = [row async for row in scan_rows(engine.context.backend, REFS, tuple(line))]
     if line == root_of(line) and await _exists(engine, line):
-        changes.append(Delete(REFS, owner_key(line)))  # a file gives nobody a thread that is in the store
+        # A file gives nobody a thread that is in the store, and does not have it deleted.
+        changes += (Delete(REFS, key(line)) for key in (owner_key, ttl_key))
     changes += (Put(REFS, row) for row in refs if row.key[2] != LEASE)
     changes += [Ensure(WRITES, row) for row in await _missing_writes(scratch, engine, line)]
     await scratch.context.backend.apply(changes)
@@ -247,9 +248,9 @@ async def _missing_writes(scratch: Engine, engine: Engine, line: Line) -> list[R
 async def _missing_refs(scratch: Engine, engine: Engine, line: Line) -> list[Row]:
     """Return the tags, labels, pins and holds in a file that the store lacks, of a thread whose steps it has.
 
-    The owner is not among them: a file does not change whose an existing thread is."""
+    The owner and the TTL are not among them: a file does not change whose an existing thread is, nor has it deleted."""
     existing = {row.key async for row in scan_rows(engine.context.backend, REFS, tuple(line), bodies=False)}
-    existing.add(owner_key(line))
+    existing |= {owner_key(line), ttl_key(line)}
     return [row async for row in scan_rows(scratch.context.backend, REFS, tuple(line)) if row.key not in existing]
 
 

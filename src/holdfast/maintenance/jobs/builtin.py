@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
@@ -24,6 +25,7 @@ from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, 
 from holdfast.maintenance.orphans import sweep
 from holdfast.maintenance.pruner import ThreadPruneReport, ThreadSelection, prune
 from holdfast.maintenance.retention import Retention
+from holdfast.maintenance.stale_lines import StaleRule, delete_stale
 from holdfast.maintenance.verify.verifier import VerifyReport, verify
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords as Artifacts
@@ -90,6 +92,27 @@ def _check_prune_steps(settings: Mapping[str, Any]) -> None:
     if "older_than" not in settings:
         raise InvalidError("there is no age", hint="Give older_than, such as 90d")
     parse_nanoseconds(settings["older_than"], "older_than")
+
+
+async def _delete_stale(job: JobContextBase) -> JobResult:
+    report = await delete_stale(job.store._handle, _stale_rule(job.settings), progress=job.progress)
+    counts = Counter(each.kind for each in report.deleted)
+    summary = f"{counts['thread']} threads, {counts['agent']} agents and {counts['session']} sessions deleted"
+    damaged = [each.name for each in report.skipped if each.code == CorruptError.code]
+    if len(report.skipped) > len(damaged):
+        summary += f"; {len(report.skipped) - len(damaged)} are held, pinned or at work"
+    if damaged:
+        summary += f"; {len(damaged)} damaged ones were skipped: {', '.join(damaged[:_LISTED])}"
+    return JobResult(summary, ok=not damaged)
+
+
+def _stale_rule(settings: Mapping[str, Any]) -> StaleRule:
+    known_only(settings, where=str, prefix=str, kinds=list)
+    return StaleRule.of(settings.get("where"), settings.get("prefix", ""), settings.get("kinds"))
+
+
+def _check_delete_stale(settings: Mapping[str, Any]) -> None:
+    _stale_rule(settings)
 
 
 async def _project(job: JobContextBase) -> str:
@@ -338,6 +361,17 @@ _ALL = (
         {"older_than": "how long ago they ended, such as 90d"},
     ),
     JobType(
+        "delete-stale",
+        "delete whole threads, agents and sessions that have not changed for long",
+        _delete_stale,
+        _check_delete_stale,
+        {
+            "where": "a query, such as updated<90d; without one, threads go whose TTL is over",
+            "prefix": "only those whose names start with it",
+            "kinds": "a list of kinds, of thread, agent and session, in place of threads",
+        },
+    ),
+    JobType(
         "verify",
         "check that everything is what was written",
         _verify,
@@ -409,7 +443,19 @@ GROUP = "holdfast.jobs"
 
 
 _WITHIN = frozenset(
-    {"tidy", "prune", "verify", "index", "orphans", "expire", "compact", "reencrypt", "project", "credentials"}
+    {
+        "tidy",
+        "prune",
+        "delete-stale",
+        "verify",
+        "index",
+        "orphans",
+        "expire",
+        "compact",
+        "reencrypt",
+        "project",
+        "credentials",
+    }
 )
 
 

@@ -422,13 +422,24 @@ class SessionLifecycle:
                     continue
                 return self._drop_cache()
 
-    async def _delete(self, id: str, record: SessionRecord, call: FeatureHooks) -> None:
-        (lines,) = await self._records.lines([record.root])
+    async def delete_unchanged(self, id: str, record: SessionRecord, seen: Sequence[SessionLine]) -> None:
+        """Delete a session that is as it was seen: `ConcurrentChange` if it is not."""
+        with trace_context.correlation():
+            await self._delete(id, record, await self._call("session.delete", id, record), seen)
+        self._drop_cache()
+
+    async def _delete(
+        self, id: str, record: SessionRecord, call: FeatureHooks, seen: Sequence[SessionLine] = ()
+    ) -> None:
+        lines = seen or (await self._records.lines([record.root]))[0]
+        unchanged = [condition for each in seen for condition in each.unchanged()]
 
         async def guards(again: bool) -> list[Change]:
+            if again and seen:
+                raise ConcurrentChange
             if again and [lines[0].inside_condition] != await self._records.inside_conditions([record.root]):
                 raise ConcurrentChange
-            return [] if lines[0].inside_condition is None else [lines[0].inside_condition]
+            return [*unchanged, *([] if lines[0].inside_condition is None else [lines[0].inside_condition])]
 
         permit = self._line.preconditions
         with _correlation(id):
