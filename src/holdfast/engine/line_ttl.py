@@ -22,10 +22,10 @@ _WEIGHT = 200
 
 
 class _StoredTtl(NamedTuple):
-    """The TTL that this process stored: while the line had a version, or with a step that may not be stored yet."""
+    """The TTL that this process stored while the line had a version; with a step, if that may not be stored yet."""
 
     ttl: int
-    version: int | None
+    version: int
     step: str
 
 
@@ -53,17 +53,18 @@ def parse_ttl(line: Line, ttl: Duration) -> int:
 def _changes(lines: LineIndex, line: Line, ttl: int, step: str) -> Sequence[Change]:
     """Return the change that stores a TTL together with a step, by the step's id; none if it is stored already."""
     cache, tip = lines.cache, lines.cached_tip(line)
-    last = "" if tip is None or tip.point is None else tip.point.id
+    if tip is None:
+        return [_put(line, ttl)]
+    version, last = tip.info.version, "" if tip.point is None else tip.point.id
     known: _StoredTtl | None = cache.get(("ttl", line))
-    if tip is not None and known is not None and known.ttl == ttl:
-        if known.version == tip.info.version:
+    if known is not None and known[:2] == (ttl, version):
+        if not known.step:
             return ()
-        # The step that it was written with is the last one, so that it is stored.
-        if known.version is None and known.step not in ("", step) and known.step == last:
-            cache.put(("ttl", line), _StoredTtl(ttl, tip.info.version, ""), _WEIGHT)
+        if known.step == last != step:  # the step that it was written with is the last one, so that it is stored
+            cache.put(("ttl", line), _StoredTtl(ttl, version, ""), _WEIGHT)
             return ()
-    # A step that exists already does not show whether the TTL was stored.
-    cache.put(("ttl", line), _StoredTtl(ttl, None, "" if step == last else step), _WEIGHT)
+    if step != last:  # one that exists already does not show whether the TTL was stored with it
+        cache.put(("ttl", line), _StoredTtl(ttl, version, step), _WEIGHT)
     return [_put(line, ttl)]
 
 
