@@ -306,7 +306,7 @@ def test_it_is_stored_whatever_others_do_meanwhile(clock: Clock) -> None:
             store.put("t", {"n": 3}, ttl="1d")
         assert store.thread("t").expires() == to_datetime(clock.now + DAY)
 
-    at_every_moment(scenario, ("apply",))
+    at_every_moment(scenario, ["apply"])
 
 
 def test_who_sets_it_may_delete_the_thread(store: Store, clock: Clock) -> None:

@@ -114,6 +114,8 @@ CALLS: dict[str, Call] = {
     "Thread.fork": of_thread("fork", "other"),
     "Thread.get": of_thread("get", lazy=True),
     "Thread.history": of_thread("history", "x"),
+    "Thread.expire": of_thread("expire", ttl="1d"),
+    "Thread.expires": of_thread("expires"),
     "Thread.hold": of_thread("hold", reason="r"),
     "Thread.holds": of_thread("holds"),
     "Thread.info": of_thread("info"),

@@ -12,7 +12,7 @@ from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Backend, Change, Delete, Get, Put, Row
 from holdfast.backends.tables import REFS
 from holdfast.engine.context import Apply
-from holdfast.engine.lines import LineIndex
+from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import Line, ttl_key
 from holdfast.errors import CorruptError, InvalidError
@@ -30,13 +30,13 @@ class _StoredTtl(NamedTuple):
 
 
 def attach_ttl(
-    lines: LineIndex, line: Line, ttl: Duration, more: Callable[[str], Sequence[Change]] | None = None
+    engine: Engine, line: Line, ttl: Duration, more: Callable[[str], Sequence[Change]] | None = None
 ) -> Callable[[str], Sequence[Change]]:
     """Return the changes that are to be attached to a step that sets the TTL of its thread, besides `more`."""
     span = parse_ttl(line, ttl)
 
     def changes(step: str) -> Sequence[Change]:
-        return [*(() if more is None else more(step)), *_changes(lines, line, span, step)]
+        return [*(() if more is None else more(step)), *_changes(engine, line, span, step)]
 
     return changes
 
@@ -50,9 +50,9 @@ def parse_ttl(line: Line, ttl: Duration) -> int:
     return parse_nanoseconds(ttl, "time to live", positive=True)
 
 
-def _changes(lines: LineIndex, line: Line, ttl: int, step: str) -> Sequence[Change]:
+def _changes(engine: Engine, line: Line, ttl: int, step: str) -> Sequence[Change]:
     """Return the change that stores a TTL together with a step, by the step's id; none if it is stored already."""
-    cache, tip = lines.cache, lines.cached_tip(line)
+    cache, tip = engine.context.cache, engine.lines.cached_tip(line)
     if tip is None:
         return [_put(line, ttl)]
     version, last = tip.info.version, "" if tip.point is None else tip.point.id
@@ -68,13 +68,14 @@ def _changes(lines: LineIndex, line: Line, ttl: int, step: str) -> Sequence[Chan
     return [_put(line, ttl)]
 
 
-async def set_ttl(lines: LineIndex, line: Line, ttl: int | None, apply: Apply) -> None:
+async def set_ttl(engine: Engine, line: Line, ttl: int | None, apply: Apply) -> None:
     """Set the TTL of a thread, or remove it. With a new version: a deletion in progress has to look again."""
+    lines = engine.lines
     change = Delete(REFS, ttl_key(line)) if ttl is None else _put(line, ttl)
     while True:
         info = await lines.info(line)
         if await apply([*lines.new_version(line, info), change]) is None:
-            lines.cache.drop(("line", line))
+            engine.context.cache.drop(("line", line))
             return
 
 

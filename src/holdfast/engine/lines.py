@@ -92,7 +92,6 @@ class LineIndex:
     def __init__(self, context: EngineContext) -> None:
         self._context = context
         self._backend = context.backend
-        self.cache = context.cache
         self._can_index = context.backend.capabilities.words
         self.generations = Generations(context)
         self.indexed: frozenset[str] = frozenset()

@@ -76,7 +76,7 @@ def append_fields(
     if ttl is not None:
         from holdfast.engine.line_ttl import attach_ttl  # most threads have none
 
-        fields["attached_changes"] = attach_ttl(handle.engine.lines, line, ttl, fields.get("attached_changes"))
+        fields["attached_changes"] = attach_ttl(handle.engine, line, ttl, fields.get("attached_changes"))
     if metadata:
         plain = dict(validation.require_mapping(metadata, "metadata"))
         codec = handle.codec

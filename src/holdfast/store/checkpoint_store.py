@@ -138,7 +138,7 @@ class CheckpointStore:
             line_schema=await self._schema(line),
         )
         if ttl is not None:
-            request.attached_changes = attach_ttl(self._engine.lines, line, ttl)
+            request.attached_changes = attach_ttl(self._engine, line, ttl)
         try:
             await self._engine.writer.save(request)
         except (NotFoundError, ConflictError) as error:

@@ -71,8 +71,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         An `id` of the caller's own may be saved again: the same content is no new checkpoint, other content a new
         revision of it. Such ids must increase: HEAD is the checkpoint with the greatest id on its branch. `tag` and
         `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that equals the parent's is not
-        saved: the parent is returned. With a `ttl`, such as `"30d"`, the thread may be deleted when it has not changed
-        for so long, by `maintenance.delete_stale`; it applies until another is set, and takes the right to delete.
+        saved: the parent is returned. A `ttl`, such as `"30d"`, is set for the whole thread, as by `expire`.
         """
         request = self._put_request(state, if_changed, self._append_fields(**fields))
         return await self._merge_branch(await self._save(request), fields)

@@ -137,7 +137,7 @@ class ThreadReferences:
         from holdfast.engine.line_ttl import parse_ttl, set_ttl
 
         span = None if ttl is None else parse_ttl(self._line, ttl)
-        await set_ttl(self._lines, self._line, span, self._recorded("expire", ttl=span or 0))
+        await set_ttl(self._engine, self._line, span, self._recorded("expire", ttl=span or 0))
 
     @sync_and_async
     @needs("read")

@@ -244,3 +244,50 @@ def test_people_are_asked(url: str) -> None:
         terminal.expect("Deleted 12 threads")
         assert terminal.wait() == 0
     assert threads(url) == NAMES
+
+
+def test_deleting_what_has_not_changed_for_long(hf: Run, url: str) -> None:
+    assert hf("delete", "--where", "updated<90d", "--yes").lines == ["0 threads deleted, 0 B."]
+    with holdfast.open(url) as store:
+        store.thread("t1").hold(reason="case")
+    dry = hf("delete", "--where", "updated<0s", "--dry-run")
+    assert [line.partition(":")[0] for line in dry.lines] == [
+        "thread chat/anna",
+        "thread t2",
+        dry.lines[-1].partition(":")[0],
+    ]
+    assert dry.lines[-1].startswith("2 threads would be deleted, ")
+    assert "thread t1: the thread is held: case" in dry.err
+    unsure = hf("delete", "--where", "updated<0s")
+    assert unsure.code == exit_codes.USAGE
+    assert threads(url) == NAMES
+    (record,) = hf("delete", "--where", "updated<0s", "--prefix", "t", "--yes", "--json").records
+    assert [each["name"] for each in record["deleted"]] == ["t2"]
+    assert [each["problem"] for each in record["skipped"]] == ["the thread is held: case"]
+    assert threads(url) == ["chat/anna", "t1"]
+    for wrong in (
+        ["t1", "--expired"],
+        ["--expired", "--where", "x"],
+        ["t1", "--prefix", "t"],
+        ["--expired", "--kind", "agent"],
+    ):
+        assert hf("delete", *wrong, "--yes").code == exit_codes.USAGE, wrong
+
+
+def test_threads_that_expire(hf: Run, url: str) -> None:
+    assert hf("expire", "t2").out == "t2 never expires.\n"
+    assert hf("expire", "t2", "1h").out.startswith("t2 expires ")
+    assert hf("expire", "t1", "0.001s").code == 0
+    assert hf("expire", "chat/anna", "1h").code == 0
+    assert hf("expire", "chat/anna", "never").out == "chat/anna never expires.\n"
+    assert hf("delete", "--expired", "--yes").lines[0].startswith("thread t1: deleted, last changed ")
+    assert threads(url) == ["chat/anna", "t2"]
+
+
+def test_people_are_asked_about_what_has_not_changed(url: str) -> None:
+    with kit.Terminal(*kit.command("--store", url, "delete", "--where", "updated<0s")) as terminal:
+        terminal.expect("  chat/anna")
+        terminal.expect("Delete these permanently?")
+        terminal.send("n\n")
+        assert terminal.wait() == exit_codes.ERROR
+    assert threads(url) == NAMES

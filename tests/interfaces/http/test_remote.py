@@ -61,6 +61,7 @@ READS: dict[str, Read] = {
     "thread.history": lambda store: store.thread("chat").history("count"),
     "thread.tags": lambda store: (store.thread("chat").tags(), store.thread("chat").labels()),
     "thread.pins": lambda store: (store.thread("chat").pins(), store.thread("chat").holds()),
+    "thread.expires": lambda store: store.thread("chat").expires(),
     "thread.owner": lambda store: (store.thread("chat").owner(), store.thread("chat").pending_writes()),
     "lazy_state": lambda store: [
         store.get("chat", lazy=True).state.names(),
@@ -86,6 +87,7 @@ READS: dict[str, Read] = {
     "maintenance.heads": lambda store: replace(store.maintenance.heads(), time=""),
     "maintenance.verify": lambda store: replace(store.maintenance.verify(), seconds=0.0),
     "maintenance.prune": lambda store: store.maintenance.prune("chat", holdfast.Retention(keep_last=2), dry_run=True),
+    "maintenance.delete_stale": lambda store: store.maintenance.delete_stale("updated<0s", dry_run=True),
     "maintenance.quota": lambda store: store.maintenance.quota(),
     "jobs": lambda store: store.jobs.list(),
     "alerts": lambda store: store.alerts.list(),
@@ -115,7 +117,10 @@ def test_changes_keep_types_and_classes_of_the_application(remote: holdfast.Stor
     state = {"pair": (1, 2), "set": {3}, "plan": Plan("rest"), "bytes": b"\x00\xff", "big": 1 << 70}
     made = remote.put("types", state, tag="first", metadata={"n": 1})
     assert remote.get("types", "first").state == state == writable.store.get("types", made.id).state
-    remote.thread("types").update({"plan": Plan("work")}, remove=["set"])
+    remote.thread("types").update({"plan": Plan("work")}, remove=["set"], ttl="30d")
+    assert remote.thread("types").expires() == writable.store.thread("types").expires() is not None
+    remote.thread("types").expire(None)
+    assert writable.store.thread("types").expires() is None
     assert remote.get("types").state["plan"] == Plan("work")
     remote.thread("chat").fork("edited", at="c6", changes={"plan.goal": "work"})
     assert writable.store.thread("chat").get("edited").state["plan"] == {"goal": "work", "done": 2}

@@ -89,6 +89,10 @@ store.thread("t").hold(reason="court")
 store.thread("t").holds()
 store.thread("t").delete() # denied
 store.thread("t").release()
+store.thread("t").expires()
+store.thread("t").expire("30d")
+store.thread("t").expire(None)
+store.thread("t").expire("soon") # invalid
 store.thread("t").fork("draft", at="HEAD~1", changes={"a": 9})
 store.thread("t").put({"a": 10, "b": [1, 2, 3], "c": None}, branch="draft").step
 store.thread("t").branches()
@@ -495,6 +499,8 @@ store.maintenance.compact("chat")
 store.maintenance.prune("chat", keep_last=2, dry_run=True).dropped
 store.maintenance.prune("chat") # invalid
 store.maintenance.delete(["nothing"], dry_run=True) # not-found
+store.maintenance.delete_stale("updated<90d").deleted
+store.maintenance.delete_stale("updated<90d", kinds="scope") # invalid
 store.maintenance.delete(["chat"], dry_run=True)[0].steps
 len(store.maintenance.doctor()) * 0
 store.maintenance.heads("chat").tenant

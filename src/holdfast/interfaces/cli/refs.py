@@ -210,4 +210,4 @@ def expire(session: CliContext, thread: str, ttl: str | None) -> None:
         handle.expire(None if ttl == "never" else SPAN.convert(ttl, None, click.get_current_context()))
     expires = handle.expires()
     when = "never expires" if expires is None else f"expires {local(expires)}, unless it changes"
-    session.tell(f"{thread} {when}.", {"thread": thread, "expires": expires})
+    session.report(f"{thread} {when}.", {"thread": thread, "expires": expires})

@@ -28,7 +28,8 @@ from holdfast.security.audit.removals import REMOVED, find_removed, plain_record
 
 _OF_KEYS = {"rotate-keys", "schedule-key", "keep-key", "destroy-key", "create-signing-key"}
 _OF_SUBJECTS = {"erase", "erased", "set-subject"}
-_OF_THREADS = {"delete", "delete-branch", "prune", "export", "import", "hold", "release", "unpin", "set-owner"}
+_OF_PROTECTION = {"hold", "release", "unpin", "set-owner", "expire"}
+_OF_THREADS = {"delete", "delete-branch", "prune", "export", "import", *_OF_PROTECTION}
 ALWAYS = _OF_KEYS | _OF_SUBJECTS | _OF_THREADS
 """The actions that are always recorded."""
 
