@@ -11,7 +11,6 @@ import pytest
 import holdfast
 from holdfast import PersistentAgent
 from holdfast.agents import Machine
-from holdfast.interfaces.http.client import HttpClient
 from holdfast.schemas import Schema
 from holdfast.security import Encryption, LocalKeys, generate_key
 from tests.interfaces.http.kit import ServedStore
@@ -151,14 +150,3 @@ def test_an_erasure_needs_the_name_again(writable: ServedStore) -> None:
     assert dry["dry_run"]
     assert writable.change("POST", "/erasures", {"subject": "user:anna", "dry_run": False}).status == 400
     assert writable.store.get("of-anna")
-
-
-def test_the_client_has_the_new_operations(writable: ServedStore) -> None:
-    with HttpClient(writable.url, writable.token) as client:
-        made = client.save_checkpoint("new", {"n": 1}, tag="first")
-        client.save_update("new", changes={"n": 2}, if_match=made.id)
-        assert client.set_item("agent:writer", "mood", "good", idempotency_key="k").value == "good"
-        assert client.get_item("agent:writer", "mood").version
-        assert client.start_session(user="bob").status == "active"
-        assert client.list_backups().items == []
-    assert writable.store.get("new").state == {"n": 2}

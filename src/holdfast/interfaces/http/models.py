@@ -1,4 +1,4 @@
-"""The responses of the HTTP API. The OpenAPI document and the client are generated from these classes."""
+"""The responses of the HTTP API. The OpenAPI document is made from these classes."""
 
 from __future__ import annotations
 

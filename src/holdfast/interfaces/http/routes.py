@@ -1,5 +1,5 @@
-"""The table of routes. Each is a function with typed parameters, body and result; the server, the OpenAPI document and
-the client are made from the table."""
+"""The table of routes. Each is a function with typed parameters, body and result; the server and the OpenAPI document
+are made from the table."""
 
 from __future__ import annotations
 
