@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.codec import Codec
 from holdfast.errors import ConfigError, UnsupportedError
-from holdfast.interfaces.http import inputs, models
+from holdfast.interfaces.http import models
 from holdfast.interfaces.http.calls import CALLS, is_dry_run, sent_state, sent_value
 from holdfast.interfaces.http.transport import MAX_ANSWER, HttpTransport, no_answer
 from holdfast.state import Session, State
@@ -71,12 +71,12 @@ class Connection:
 
     def call(self, part: str, names: tuple[str, ...], operation: str, arguments: Any, options: Any) -> Any:
         """Call an operation on the server. A change that may have been lost on the way is sent again, and made once."""
-        request = inputs.CallRequest(
-            names=list(names),
-            arguments=self.codec.to_json([_sent(each) for each in arguments]),
-            options=self.codec.to_json({name: _sent(value) for name, value in options.items()}),
-            identity=self.identity,
-        )
+        request = {
+            "names": list(names),
+            "arguments": self.codec.to_json([_sent(each) for each in arguments]),
+            "options": self.codec.to_json({name: _sent(value) for name, value in options.items()}),
+            "identity": self.identity,
+        }
         reads = operation in CALLS[part].reads or is_dry_run(part, operation, options)
         path = f"/{'reads' if reads else 'changes'}/{part}/{operation}"
         key = "" if reads else secrets.token_hex(16)

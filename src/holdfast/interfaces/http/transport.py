@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Self, cast
@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, ConfigError, HoldfastError, TooLargeError, UnavailableError
-from holdfast.interfaces.http.inputs import Input
 from holdfast.interfaces.http.limited_response import LimitedResponse
-from holdfast.interfaces.http.models import Problem, StoreChangesModel
+from holdfast.interfaces.http.models import StoreChangesModel
 from holdfast.interfaces.http.routes import API
 
 _TIMEOUT = 60.0
@@ -72,7 +71,7 @@ class HttpTransport:
         while self._opened:
             self._opened.pop().close()
 
-    def send(self, method: str, path: str, result: Any, body: Input | None = None, *, key: str = "") -> Any:
+    def send(self, method: str, path: str, result: Any, body: Mapping[str, Any] | None = None, *, key: str = "") -> Any:
         """Send a request that reads, or a change with a `key`, and return its result. It is sent again if it was not
         answered. Errors of the server are raised as they were there."""
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
@@ -164,6 +163,15 @@ class HttpTransport:
                 self._opened.remove(connection)
 
 
+class _ReportedProblem(msgspec.Struct):
+    """An error as a server reports it, without what only its title and status say."""
+
+    detail: str
+    code: str
+    where: str = ""
+    hint: str = ""
+
+
 class EventConnection:
     """A stream of events."""
 
@@ -222,7 +230,7 @@ def no_answer(error: Exception, where: str) -> UnavailableError:
 def _error(data: bytes, status: int) -> HoldfastError:
     """Return the error that a response reports."""
     try:
-        problem = msgspec.json.decode(data, type=Problem)
+        problem = msgspec.json.decode(data, type=_ReportedProblem)
     except (ValueError, RecursionError):
         return UnavailableError(f"the server answered with status {status}, and no reason", code="unreachable")
     kind = FINER_CODES.get(problem.code) or ERRORS_BY_CODE.get(problem.code, HoldfastError)
