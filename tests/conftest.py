@@ -25,7 +25,7 @@ from tests.support.time_limit import (  # noqa: F401 - hooks of pytest
 # The everyday examples are the same on every run and for everyone, so that a red run is red again. `make nightly` draws
 # new ones, and keeps what it finds in .hypothesis/.
 settings.register_profile("everyday", deadline=None, max_examples=EVERYDAY_EXAMPLES, derandomize=True, print_blob=True)
-settings.register_profile("nightly", deadline=None, max_examples=100, print_blob=True)
+settings.register_profile("nightly", deadline=None, max_examples=50, print_blob=True)
 settings.register_profile(
     "torture",
     deadline=None,

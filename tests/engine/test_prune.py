@@ -232,6 +232,7 @@ def states_of(store: Store) -> dict[str, Any]:
     return {each.id: store.get("t", each.id).state for each in store.log("t").all()}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "dropped",
     [

@@ -371,6 +371,7 @@ def test_without_an_index_saving_asks_and_writes_no_more(url: str) -> None:
         ]
 
 
+@pytest.mark.nightly
 def test_a_thread_that_is_rewritten_while_its_words_are_indexed(url: str) -> None:
     store, backend = watched(url)
     with store:

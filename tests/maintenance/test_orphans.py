@@ -217,6 +217,7 @@ def test_a_thread_whose_own_row_is_damaged_is_no_stray_and_does_not_hide_others(
     assert everything(shared) == before
 
 
+@pytest.mark.nightly
 def test_others_save_meanwhile(fresh: Backends) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
