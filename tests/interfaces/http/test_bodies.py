@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, get_type_hints
 
 import jsonschema_rs
 
 import holdfast
+from holdfast.agents import StepRecord
 from holdfast.interfaces.http.bodies import encode_body
 from holdfast.interfaces.http.openapi import openapi_document
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
+from holdfast.jobs import Job
 from holdfast.state import Scope
 from holdfast.store import Page, ThreadInfo
 from tests.interfaces.http.kit import DOCUMENT, ServedStore
@@ -74,9 +77,14 @@ def test_what_is_the_servers_is_not_sent(writable: ServedStore) -> None:
     assert job.json["kind"] == "backup"
     assert "secret" not in job.text
     assert store.jobs.get("back").settings["repository"] == "file:///secret-place"
-    steps = DOCUMENT["components"]["schemas"]["StepRecord"]["properties"]
-    assert "key" in steps
-    assert not {"token", "digest"} & set(steps)
+    secret = {"token", "digest", "settings", "secret", "password", "credentials"}
+    assert secret & {each.name for kind in (Job, StepRecord) for each in fields(kind)} == {
+        "token",
+        "digest",
+        "settings",
+    }
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        assert not secret & set(schema.get("properties", ())), name
     checkpoint = DOCUMENT["components"]["schemas"]["Checkpoint"]["properties"]
     assert set(checkpoint) == {*holdfast.Checkpoint._fields} - {"state"}
 
