@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from holdfast.agents import AgentRecord, Machine, PendingChange, count_transitions
+from holdfast.agents import AgentRecord, Machine, PendingChange, Status, count_transitions
 from holdfast.codec import default_codec
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.http.problems import to_problem
@@ -15,7 +15,7 @@ from holdfast.interfaces.web.agent_step_page import step_parts
 from holdfast.interfaces.web.state_diagram import draw_machine
 from holdfast.store import messages
 
-STATUSES = ("created", "starting", "running", "pausing", "paused", "resuming", "stopping", "stopped", "failed")
+STATUSES: tuple[str, ...] = get_args(Status)
 _DRAWN = 2000
 """How many transitions are counted for the drawing."""
 
