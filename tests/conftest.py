@@ -53,6 +53,14 @@ def _hooks_have_time() -> None:
     api.BEFORE_BUDGET = api.AFTER_BUDGET = 120.0
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes that others prevent are given up after a few attempts, and not after half a minute."""
+    from holdfast.engine import optimistic
+
+    monkeypatch.setattr(optimistic, "PATIENCE", 0.0)
+
+
 STORES = ("sqlite", "file", "postgres", "pgbouncer", "redis", "mongodb", "s3")
 
 
