@@ -130,6 +130,10 @@ store.state("agent:a").set("plan", {"goal": "x", "steps": [1, 2.5, None, True]})
 store.state(agent="a").get("plan")
 store.state("agent:a").get("nothing")
 store.state("agent:a").get("nothing", 7)
+store.state("agent:a").save("saved", {"a": [1]}, ttl="1h")
+store.state("agent:a").load("saved")
+store.state("agent:a").load("nothing", 7)
+store.state("agent:a").delete("saved")
 store.state("agent:a").has("plan")
 store.state("agent:a").count()
 store.state("agent:a").scope
@@ -231,6 +235,7 @@ clerk.transition("serve") # no-transition
 clerk.conversation.append({"role": "user", "content": "hello"})
 clerk.conversation.extend([{"role": "assistant", "content": "yes"}, "text"])
 clerk.conversation.say("more")
+clerk.conversation.count()
 clerk.conversation.get(0)
 clerk.conversation.get(99) # not-found
 clerk.conversation.slice(1, 3)
