@@ -85,14 +85,19 @@ def test_undelivered_calls_are_listed_retried_and_discarded(tmp_path: Path) -> N
         client.discard_call(failed[1].reference)
         with pytest.raises(NotFoundError):
             client.discard_call(failed[1].reference)
+        assert client.retry_failed_calls(hook="other").count == 0
+        assert client.retry_failed_calls(hook="deliver").count == 1
+        client.discard_call(failed[2].reference)
+        assert client.retry_failed_calls().count == 0
         client.close()
         remote = holdfast.open(served.url, token=served.token)
         assert remote.hooks.undelivered() == store.hooks.undelivered()
-        assert (remote.hooks.retry_failed(), len(store.hooks.undelivered(state="pending"))) == (1, 2)
+        assert (remote.hooks.retry_failed(), len(store.hooks.undelivered(state="pending"))) == (0, 1)
         remote.hooks.discard(failed[0].reference)
         remote.close()
         token = str(store.access.issue_token("agent:a").secret)
         assert served.request("GET", "/api/v1/hooks/undelivered", token=token).status == 403
+        assert served.change("POST", "/hooks/undelivered/retries", token=token).status == 403
 
 
 def test_a_call_of_a_hook_is_replayed_alone_and_beside_the_recorded_one(

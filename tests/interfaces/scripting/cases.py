@@ -302,6 +302,14 @@ store.agents.transfers("c2")[0].source
 store.agents.metrics().unsaved
 store.agents.delete("c9")
 
+# an agent whose machine is elsewhere
+store.agents.save_state("e1", type="crawler", state="idle", data={"url": "x"}).version
+store.agents.record_transition("e1", "idle", "busy", trigger="fetch", data={"n": 1}).outcome
+store.agents.record_transition("e1", "busy", "done", success=False, error="pages are missing").error
+store.agents.record_transition("nobody", "a", "b") # not-found
+store.agents.save_state("c1", state="idle") # agent-class
+store.agents.load("e1").state
+
 # durable steps of an agent
 desk = store.agents.create("script-clerk", "d1")
 desk.once("charge-1", lambda: 41 + 1)

@@ -1,4 +1,4 @@
-"""Operations of the API on the durable steps, timers and signals of agents."""
+"""Operations of the API on the durable steps, timers and signals of agents, and on agents without a class."""
 
 from __future__ import annotations
 
@@ -83,10 +83,27 @@ def send_signal(call: Call, params: inputs.IdParams, body: inputs.SignalRequest)
     return admin_models.SentSignalModel(new=sent)
 
 
+@AGENT_STEPS.put("/agents/{id}/state")
+def save_agent_state(call: Call, params: inputs.IdParams, body: inputs.AgentStateRequest) -> models.AgentModel:
+    """Save an agent that has no class: the state that it is in, and its data, which are its fields."""
+    _refuse_condition(call)
+    saved = call.store.agents.save_state(params.id, type=body.type, state=body.state, data=body.data)
+    return models.AgentModel(**fields_of(models.AgentModel, saved, damaged=False, pending=""))
+
+
+@AGENT_STEPS.post("/agents/{id}/transitions")
+def record_transition(call: Call, params: inputs.IdParams, body: inputs.TransitionRequest) -> models.TransitionModel:
+    """Record a transition that an agent without a class took elsewhere, or that was refused there."""
+    _refuse_condition(call)
+    options = {name: getattr(body, name) for name in ("trigger", "success", "error", "data")}
+    made = call.store.agents.record_transition(params.id, body.source, body.target, **options)
+    return models.TransitionModel(**fields_of(models.TransitionModel, made))
+
+
 def _refuse_condition(call: Call) -> None:
     """Refuse a condition that would not be checked."""
     if call.if_match:
-        raise InvalidError("If-Match has no effect here", hint="Steps, timers and signals have no versions")
+        raise InvalidError("If-Match has no effect here", hint="Send the request without it")
 
 
 def _to_step(step: StepRecord) -> admin_models.StepModel:

@@ -153,6 +153,14 @@ class HistoryClient(HttpTransport):
         )
         return found
 
+    def retry_failed_calls(self, *, hook: str | None = None, if_match: str = "", key: str = "") -> models.CountModel:
+        """Have all calls made soon that were given up, or those of a hook. Processes that have the hooks make them."""
+        params = inputs.RetryParams(hook=hook)
+        found: models.CountModel = self.send(
+            "POST", "/hooks/undelivered/retries", params, None, models.CountModel, if_match=if_match, key=key
+        )
+        return found
+
     def discard_call(self, reference: str, *, if_match: str = "", key: str = "") -> models.DoneModel:
         """Remove a call that is not to be made."""
         params = inputs.HookExecutionParams(reference=reference)

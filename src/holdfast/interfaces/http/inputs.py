@@ -446,6 +446,25 @@ class SignalRequest(Input):
     """Whether it is kept for an agent that does not exist yet."""
 
 
+class AgentStateRequest(Input):
+    """The state of an agent that has no class. What is null stays as it was."""
+
+    type: str | None = None
+    state: str | None = None
+    data: dict[str, Any] | None = None
+
+
+class TransitionRequest(Input):
+    """A transition that an agent without a class took elsewhere, or that was refused there."""
+
+    source: str
+    target: str
+    trigger: str = ""
+    success: bool = True
+    error: str = ""
+    data: Any = None
+
+
 # Hooks, jobs, erasure, backups ------------------------------------------------------------------------------------
 
 
@@ -481,6 +500,12 @@ class UndeliveredParams(PageParams):
 
     hook: str | None = None
     state: Literal["pending", "failed"] | None = None
+
+
+class RetryParams(Input):
+    """Which calls of durable hooks that were given up to make soon: those of a hook, or all."""
+
+    hook: str | None = None
 
 
 class HookReplayRequest(Input):

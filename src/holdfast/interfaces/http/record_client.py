@@ -301,6 +301,57 @@ class RecordClient(HistoryClient):
         )
         return found
 
+    def save_agent_state(
+        self,
+        id: str,
+        *,
+        type: str | None = None,
+        state: str | None = None,
+        data: dict[str, Any] | None = None,
+        if_match: str = "",
+        key: str = "",
+    ) -> models.AgentModel:
+        """Save an agent that has no class: the state that it is in, and its data, which are its fields."""
+        params = inputs.IdParams(id=id)
+        found: models.AgentModel = self.send(
+            "PUT",
+            "/agents/{id}/state",
+            params,
+            inputs.AgentStateRequest(type=type, state=state, data=data),
+            models.AgentModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
+    def record_transition(
+        self,
+        id: str,
+        source: str,
+        target: str,
+        *,
+        trigger: str = "",
+        success: bool = True,
+        error: str = "",
+        data: Any = None,
+        if_match: str = "",
+        key: str = "",
+    ) -> models.TransitionModel:
+        """Record a transition that an agent without a class took elsewhere, or that was refused there."""
+        params = inputs.IdParams(id=id)
+        found: models.TransitionModel = self.send(
+            "POST",
+            "/agents/{id}/transitions",
+            params,
+            inputs.TransitionRequest(
+                source=source, target=target, trigger=trigger, success=success, error=error, data=data
+            ),
+            models.TransitionModel,
+            if_match=if_match,
+            key=key,
+        )
+        return found
+
     def get_job(self, name: str) -> models.JobModel:
         """Describe a job, with its last runs."""
         params = inputs.NameParams(name=name)

@@ -110,6 +110,12 @@ def retry_call(call: Call, params: inputs.HookExecutionParams) -> models.DoneMod
     return models.DoneModel(ids=[params.reference])
 
 
+@RECORDINGS.post("/hooks/undelivered/retries", status=200)
+def retry_failed_calls(call: Call, params: inputs.RetryParams) -> models.CountModel:
+    """Have all calls made soon that were given up, or those of a hook. Processes that have the hooks make them."""
+    return models.CountModel(count=call.owned.hooks.retry_failed(params.hook))
+
+
 @RECORDINGS.delete("/hooks/undelivered/{reference}")
 def discard_call(call: Call, params: inputs.HookExecutionParams) -> models.DoneModel:
     """Remove a call that is not to be made."""

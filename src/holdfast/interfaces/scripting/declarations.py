@@ -199,7 +199,7 @@ DECLARATIONS: dict[str, Declaration] = {
     "Agents": Declaration(
         "agents Agents",
         "create restore load exists messages history diff export import_ delete transitions rollback resolve transfer "
-        "transfer_many transfers metrics list signal machine unsaved",
+        "transfer_many transfers metrics list signal machine unsaved save_state record_transition",
         {"steps()": "Steps", "timers()": "Timers"},
         excluded={
             "prune_steps": f"{_OWN}retention is the host's.",
