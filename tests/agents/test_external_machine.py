@@ -100,7 +100,7 @@ def test_asyncio(tmp_path: Path) -> None:
 
 def test_what_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
     with holdfast.open(tmp_path / "s.db") as store:
-        agents = store.agents
+        agents: Any = store.agents
         agents.create(Walker, "with")
         agents.save_state("a", type="crawler", state="idle")
         wrong: tuple[tuple[Any, type[Exception], str], ...] = (

@@ -9,20 +9,32 @@ changed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from datetime import datetime
+from typing import Any, Protocol, TypeAlias
 
 from holdfast.engine.namespaces import thread_name
 from holdfast.errors import InvalidError
-
-if TYPE_CHECKING:
-    from holdfast.store.checkpointer import CheckpointTuple
-    from holdfast.store.saved_checkpoint import SavedCheckpoint
 
 Config: TypeAlias = Mapping[str, Any]
 """A config of LangGraph: `{"configurable": {"thread_id": …, "checkpoint_id": …}}`."""
 
 _VERSION, _SEEN = "version of ", "seen by "
 _OWN = frozenset({"id", "ts", "channel_values", "channel_versions", "versions_seen"})
+
+
+class SavedForm(Protocol):
+    """A checkpoint that was saved, with its bookkeeping."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def stamp(self) -> str: ...
+    @property
+    def time(self) -> datetime: ...
+    @property
+    def state(self) -> Mapping[str, Any]: ...
+    @property
+    def bookkeeping(self) -> Mapping[str, Any]: ...
 
 
 def bookkeeping_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,7 +56,7 @@ def values_of(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
     return values
 
 
-def checkpoint_of(saved: SavedCheckpoint | CheckpointTuple) -> Any:
+def checkpoint_of(saved: SavedForm) -> Any:
     """Return the checkpoint that was saved."""
     versions: dict[str, Any] = {}
     seen: dict[str, Any] = {}

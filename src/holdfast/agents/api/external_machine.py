@@ -20,6 +20,7 @@ from holdfast.agents.storage.transition_log import TransitionRecord, read_step_t
 from holdfast.backends.runtime.drivers import sync_and_async
 from holdfast.engine import trace_context, validation
 from holdfast.engine.model.scopes import check_key
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
@@ -112,7 +113,9 @@ async def _change(
 ) -> StepRef:
     """Change an agent as it was saved last: again, if another save was first. One that was never saved is made, if
     there is a type for it."""
+    attempts = Attempts("changing an agent", line.where, line.handle.engine.context.metrics, code="agent-conflict")
     while True:
+        await attempts.begin()
         persister = await _load(line, new_type)
         try:
             return await change(persister)

@@ -18,7 +18,7 @@ Target: TypeAlias = "str | os.PathLike[str]"
 FileTarget: TypeAlias = "Target | IO[bytes]"
 """A path, a URL, or a binary file object to write to."""
 
-FileSource: TypeAlias = "Target | IO[bytes] | bytes"
+FileSource: TypeAlias = "Target | IO[bytes] | bytes | bytearray | memoryview"
 """A path, a URL, a binary file object to read from, or the bytes of a snapshot."""
 
 _BUCKETS = ("s3", "gs", "az")
