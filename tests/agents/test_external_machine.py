@@ -172,6 +172,7 @@ def test_rights(tmp_path: Path) -> None:
             lambda: other.agents.record_transition("a", "busy", "x"),
             lambda: other.agents.record_transition("a", "busy", "x", success=False),
             lambda: other.agents.save_state("c", state="x"),
+            lambda: other.agents.save_state("c", type="tests: external walker"),
         ):
             with pytest.raises(DeniedError):
                 denied()

@@ -126,9 +126,9 @@ async def _change(
 
 
 async def _load(line: AgentLine, new_type: str) -> AgentPersister:
+    await line.allow("write")
     if new_type and await line.latest_step() is None:
         _refuse_class(line, new_type, new_type in registry)
-        await line.allow("write")
         return AgentPersister(line, Placeholder(), Spec(new_type, Placeholder), AgentData())
     await line.allow("read")
     persister = await load_placeholder(line)
