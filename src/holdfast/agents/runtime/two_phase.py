@@ -87,6 +87,7 @@ class PhasedAgent(TrackedAgent, Protocol):
     schema: FieldSchema
     save_lock: FairLock
     uncertain_attempt: Attempt | None
+    refusal_uncertain: bool
 
     @property
     def where(self) -> str: ...
@@ -209,7 +210,9 @@ class Lifecycle:
         persister.statistics.add(refused=1)
         async with persister.save_lock.acquire():
             await persister.resolve_uncertain()
+            persister.refusal_uncertain = True
             recorded = await persister.line.record_refusal(event)
+            persister.refusal_uncertain = False
             if recorded is None:
                 return None
             before, point = recorded
