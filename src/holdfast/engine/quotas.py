@@ -57,7 +57,7 @@ class Quota(NamedTuple):
 
 
 class QuotaUsage(NamedTuple):
-    """What a tenant stores. `bytes` is the size of steps, folded states and large values, as `ThreadInfo.bytes` counts
+    """The usage of a tenant. `bytes` is the size of steps, folded states and large values, as `ThreadInfo.bytes` counts
     it, `threads` the number of threads, `steps` that of checkpoints, and of changes of state and of agents."""
 
     bytes: int = 0
@@ -89,7 +89,7 @@ class QuotaReport(NamedTuple):
 
 
 class _Ledger(NamedTuple):
-    """What is used of a tenant's limits, at most, without what this process has charged to its last allotment."""
+    """The used part of a tenant's limits, at most, without what this process has charged to its last allotment."""
 
     used: QuotaUsage
     allotments: Mapping[str, tuple[QuotaUsage, int]]
@@ -125,7 +125,7 @@ class _Ledger(NamedTuple):
 
 
 class _TenantState:
-    """What this process knows of a tenant's limits, and its allotment."""
+    """A tenant's limits as this process knows them, and its allotment."""
 
     def __init__(self) -> None:
         self.limits: Quota | None = None

@@ -99,7 +99,7 @@ async def thread_access(
 
 
 class StoreChanges(NamedTuple):
-    """What changed in a store, in any order: the names of threads, as `threads` lists them, the ids of agents, and
+    """Changes in a store, in any order: the names of threads, as `threads` lists them, the ids of agents, and
     scopes."""
 
     threads: list[str]

@@ -88,13 +88,19 @@ def test_undelivered_calls_are_listed_retried_and_discarded(tmp_path: Path) -> N
         pending = items(served, "/hooks/undelivered?state=pending")
         assert [each["reference"] for each in pending] == [failed[0]["reference"]]
         assert [served.change("DELETE", discarded).status for _ in range(2)] == [200, 404]
+        for hook, count in (("other", 0), ("deliver", 1)):
+            assert served.change("POST", "/hooks/undelivered/retries", {"hook": hook}).json == {"count": count}
+        last = f"/hooks/undelivered/{quote(failed[2]['reference'], safe='')}"
+        assert served.change("DELETE", last).status == 200
+        assert served.change("POST", "/hooks/undelivered/retries").json == {"count": 0}
         remote = holdfast.open(served.url, token=served.token)
         assert remote.hooks.undelivered() == store.hooks.undelivered()
-        assert (remote.hooks.retry_failed(), len(store.hooks.undelivered(state="pending"))) == (1, 2)
+        assert (remote.hooks.retry_failed(), len(store.hooks.undelivered(state="pending"))) == (0, 1)
         remote.hooks.discard(failed[0]["reference"])
         remote.close()
         token = str(store.access.issue_token("agent:a").secret)
         assert served.request("GET", "/api/v1/hooks/undelivered", token=token).status == 403
+        assert served.change("POST", "/hooks/undelivered/retries", token=token).status == 403
 
 
 def test_a_call_of_a_hook_is_replayed_alone_and_beside_the_recorded_one(recorded: ServedStore) -> None:

@@ -80,7 +80,7 @@ _COMPARISONS = 5
 
 @dataclass
 class CopyRules:
-    """What of a store is not copied as it is."""
+    """Exceptions to copying a store as it is."""
 
     left_out: set[Line] = field(default_factory=set)
     """Lines that are not copied."""

@@ -60,7 +60,7 @@ _PAUSES = 5
 
 
 class RewritePlan(NamedTuple):
-    """What to remove from a line: steps by their positions, and other changes to make together with that."""
+    """The parts of a line to remove: steps by their positions, and other changes to make together with that."""
 
     dropped: frozenset[tuple[int, int]]
     changes: Sequence[Change] = ()
@@ -82,7 +82,7 @@ class RewriteResult(NamedTuple):
 
 
 class _Switch(NamedTuple):
-    """What the last batch of a rewrite needs."""
+    """The input of the last batch of a rewrite."""
 
     progress: RewriteProgress
     lease: Lease

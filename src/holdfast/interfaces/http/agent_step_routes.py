@@ -1,4 +1,4 @@
-"""Operations of the API on the durable steps, timers and signals of agents."""
+"""Operations of the API on the durable steps, timers and signals of agents, and on agents without a class."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.agents import Signal, StepRecord, Timer
+from holdfast.agents import AgentRecord, Signal, StepRecord, Timer, TransitionRecord
 from holdfast.errors import InvalidError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import Limit, RouteTable
@@ -91,7 +91,35 @@ def send_signal(
     return models.SentSignalModel(new=call.store.agents.signal(id, name, value, id=signal_id, create=create))
 
 
+@AGENT_STEPS.put("/agents/{id}/state")
+def save_agent_state(
+    call: Call, id: str, *, type: str | None = None, state: str | None = None, data: dict[str, Any] | None = None
+) -> AgentRecord:
+    """Save an agent that has no class: the state that it is in, and its data, which are its fields."""
+    _refuse_condition(call)
+    return call.store.agents.save_state(id, type=type, state=state, data=data)
+
+
+@AGENT_STEPS.post("/agents/{id}/transitions")
+def record_transition(
+    call: Call,
+    id: str,
+    *,
+    source: str,
+    target: str,
+    trigger: str = "",
+    success: bool = True,
+    error: str = "",
+    data: Any = None,
+) -> TransitionRecord:
+    """Record a transition that an agent without a class took elsewhere, or that was refused there."""
+    _refuse_condition(call)
+    return call.store.agents.record_transition(
+        id, source, target, trigger=trigger, success=success, error=error, data=data
+    )
+
+
 def _refuse_condition(call: Call) -> None:
     """Refuse a condition that would not be checked."""
     if call.if_match:
-        raise InvalidError("If-Match has no effect here", hint="Steps, timers and signals have no versions")
+        raise InvalidError("If-Match has no effect here", hint="Send the request without it")

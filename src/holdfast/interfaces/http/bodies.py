@@ -53,7 +53,7 @@ _LEFT_OUT: Mapping[type, tuple[str, ...]] = {
     Recovery: ("pending",),
     RepositoryReport: ("locks",),
     StepRecord: ("digest", "token"),  # by which a process holds the step
-    TransitionRecord: ("data", "begin_step", "cursor"),
+    TransitionRecord: ("begin_step", "cursor"),
     VerifyReport: ("store", "tenant", "each"),
 }
 """Fields that are not sent, because they are the server's, or have an operation of their own."""

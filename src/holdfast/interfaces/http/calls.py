@@ -60,7 +60,7 @@ CALLS: Mapping[str, PartCalls] = {
     "artifacts": _part("changes get list of read verify", "delete register"),
     "agents": _part(
         "diff exists export history list load machine messages transfers transitions unsaved",
-        "delete import_ prune_steps resolve rollback signal transfer transfer_many",
+        "delete import_ prune_steps record_transition resolve rollback save_state signal transfer transfer_many",
     ),
     "steps": _part("get list signals", "resolve"),
     "timers": _part("list", "cancel set"),

@@ -256,6 +256,12 @@ class DoneModel(Model):
     ids: list[str] = []
 
 
+class CountModel(Model):
+    """How many a change concerned."""
+
+    count: int
+
+
 class StoreChangesModel(Model):
     """What changed in the store: names of threads, ids of agents, and scopes. If it is not complete, anything may have
     changed."""

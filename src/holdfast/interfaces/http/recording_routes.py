@@ -128,6 +128,12 @@ def retry_call(call: Call, reference: str) -> models.DoneModel:
     return models.DoneModel(ids=[reference])
 
 
+@RECORDINGS.post("/hooks/undelivered/retries", status=200)
+def retry_failed_calls(call: Call, *, hook: str | None = None) -> models.CountModel:
+    """Have all calls made soon that were given up, or those of a hook. Processes that have the hooks make them."""
+    return models.CountModel(count=call.owned.hooks.retry_failed(hook))
+
+
 @RECORDINGS.delete("/hooks/undelivered/{reference}")
 def discard_call(call: Call, reference: str) -> models.DoneModel:
     """Remove a call that is not to be made."""

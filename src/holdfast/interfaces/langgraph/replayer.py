@@ -17,7 +17,6 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command
 
 from holdfast.errors import InvalidError
-from holdfast.interfaces.langgraph import contents, names
 from holdfast.interfaces.langgraph.recorded_thread import Attempt, RecordedCheckpoint, RecordedThread
 from holdfast.interfaces.langgraph.recorder import RunRecorder
 from holdfast.interfaces.langgraph.replay_loop import ReplayLoop
@@ -38,7 +37,7 @@ from holdfast.recording import (
     first_of,
     plain,
 )
-from holdfast.store import SavedCheckpoint, arun, thread_name
+from holdfast.store import SavedCheckpoint, arun, graph_forms, thread_name
 
 _AFTER_TASKS = "~"
 """Sorts after the names of tasks: the state of a step is compared after its tasks."""
@@ -245,7 +244,7 @@ class Replayer:
         first, last = run[0], _step(run[-1])
         await self.scratch.adelete_thread(self._thread_id)
         config = self._config(first)
-        seed = contents.checkpoint_of(first)
+        seed = graph_forms.checkpoint_of(first)
         metadata: Any = first.metadata
         await self.scratch.aput(config, seed, metadata, seed["channel_versions"])
         resume: Any = None
@@ -349,7 +348,7 @@ class Replayer:
             for name, value in first.metadata.items()
             if name not in _OWN_METADATA and not name.startswith(("langgraph_", "__")) and isinstance(value, str | int)
         }
-        configurable = {**given, **names.config_of(self._thread_id, "", "")["configurable"]}
+        configurable = {**given, **graph_forms.config_of(self._thread_id, "", "")["configurable"]}
         configurable.pop("checkpoint_id")
         return {"configurable": configurable, "callbacks": [self.recorder]}
 

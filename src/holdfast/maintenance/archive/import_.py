@@ -82,7 +82,7 @@ class ImportReport(NamedTuple):
 
     @property
     def left_out(self) -> tuple[ArchiveEntry, ...]:
-        """What is in the file and was not selected."""
+        """The names in the file that were not selected."""
         return tuple(each for each in self.contents if not each.selected)
 
 

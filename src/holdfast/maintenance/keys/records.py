@@ -26,7 +26,7 @@ class KeyInfo:
 
 @dataclass(frozen=True, slots=True)
 class KeyCheck:
-    """What a check of keys found."""
+    """The findings of a check of keys."""
 
     keys: int
     problems: tuple[str, ...]

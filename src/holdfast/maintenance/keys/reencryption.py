@@ -34,7 +34,7 @@ _BATCH_ROWS, _BATCH_BYTES = 100, 1 << 20
 
 @dataclass
 class ReencryptReport:
-    """What was encrypted anew."""
+    """The report of encrypting everything anew."""
 
     lines: int = 0
     """How many threads and other lines had rows to replace, or old keys."""

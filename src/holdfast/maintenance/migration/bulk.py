@@ -64,7 +64,7 @@ _PASSES = 3
 
 @dataclass
 class MigrationReport:
-    """What a migration did."""
+    """The report of a migration."""
 
     name: str
     target: Version
