@@ -6,11 +6,14 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.recording.code_lookup import code_error as code_error
+    from holdfast.recording.code_lookup import find_code as find_code
     from holdfast.recording.comparison import difference as difference
     from holdfast.recording.comparison import plain as plain
     from holdfast.recording.errors import restore_error as restore_error
     from holdfast.recording.errors import store_error as store_error
     from holdfast.recording.isolation import isolate as isolate
+    from holdfast.recording.isolation import place_of as place_of
     from holdfast.recording.journal import MODES as MODES
     from holdfast.recording.journal import RESULTS as RESULTS
     from holdfast.recording.journal import VERSION as VERSION
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.recording.journal import block_if_cancelled as block_if_cancelled
     from holdfast.recording.journal import current_journal as current_journal
     from holdfast.recording.journal import decode_items as decode_items
+    from holdfast.recording.journal import diff_questions as diff_questions
     from holdfast.recording.journal import encode_items as encode_items
     from holdfast.recording.journal import is_inside_call as is_inside_call
     from holdfast.recording.journal import snapshot as snapshot
@@ -44,6 +48,10 @@ if TYPE_CHECKING:
     from holdfast.recording.sources import uuid4 as uuid4
 
 _MODULES = {
+    "holdfast.recording.code_lookup": (
+        "code_error",
+        "find_code",
+    ),
     "holdfast.recording.comparison": (
         "difference",
         "plain",
@@ -52,7 +60,10 @@ _MODULES = {
         "restore_error",
         "store_error",
     ),
-    "holdfast.recording.isolation": ("isolate",),
+    "holdfast.recording.isolation": (
+        "isolate",
+        "place_of",
+    ),
     "holdfast.recording.journal": (
         "MODES",
         "RESULTS",
@@ -69,6 +80,7 @@ _MODULES = {
         "block_if_cancelled",
         "current_journal",
         "decode_items",
+        "diff_questions",
         "encode_items",
         "is_inside_call",
         "snapshot",

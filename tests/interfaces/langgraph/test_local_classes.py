@@ -70,9 +70,9 @@ def test_a_fork_from_the_past_goes_on_with_them(tmp_path: Path) -> None:
 
 def test_another_process_reads_them_opaque_and_keeps_them(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
-    with HoldfastSaver.from_conn_string(url) as saver:
-        build(saver).invoke({}, CONFIG)
-        before = saver.store.get("t").state["plans"]
+    with holdfast.open(url) as store:
+        build(HoldfastSaver(store)).invoke({}, CONFIG)
+        before = store.get("t").state["plans"]
     command = [sys.executable, "-m", local_class_graph.__name__, url]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
     lines = done.stdout.splitlines()
@@ -83,10 +83,10 @@ def test_another_process_reads_them_opaque_and_keeps_them(tmp_path: Path) -> Non
     assert lines[-3:] == [
         f"OpaqueValue {names[name]} {goal}" for name, goal in (("Plan", "rest"), ("Model", "eat"), ("Pair", "walk"))
     ]
-    with HoldfastSaver.from_conn_string(url) as saver:
-        assert saver.store.get("t").state["plans"] == before
-        assert len(saver.store.log("t")) > 3  # it was saved again there
-        graph = build(saver)
+    with holdfast.open(url) as store:
+        assert store.get("t").state["plans"] == before
+        assert len(list(store.log("t").all())) > 3  # it was saved again there
+        graph = build(HoldfastSaver(store))
         (plan, *_) = graph.get_state(CONFIG).values["plans"]
         assert plan.goal == "rest"  # this process has the class
 
