@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from msgspec.msgpack import Ext
 
-from holdfast.codec import bulk_packing, class_lookup, msgpack, subclasses, unnamed_classes
+from holdfast.codec import bulk_packing, class_lookup, msgpack, subclasses
 from holdfast.codec.bulk_packing import BATCH, NOT_NATIVE, NUMBERS, SCALARS, encode, encode_batch, encode_small
 from holdfast.codec.object_plans import ObjectPlan, PydanticPlan, plan_for
 from holdfast.codec.opaque import OpaqueValue
@@ -231,6 +231,8 @@ def _dump_opaque(_: Packing, value: OpaqueValue) -> tuple[int, bytes]:
 
 
 def _dump_unnamed(packer: Packing, value: Any) -> tuple[int, bytes]:
+    from holdfast.codec import unnamed_classes  # few need it
+
     kind = type(value)
     plan = unnamed_classes.remember(kind)
     subclasses.warn_once(
@@ -354,6 +356,8 @@ def _key_text(key: Any) -> str:
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
+    from holdfast.codec import unnamed_classes
+
     kind = type(value)
     if issubclass(kind, dict):
         for key, item in list(value.items()):

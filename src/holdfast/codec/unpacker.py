@@ -15,7 +15,7 @@ from msgspec.msgpack import Decoder
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.byte_reader import NO_STACK
-from holdfast.codec import class_lookup, msgpack, unnamed_classes
+from holdfast.codec import class_lookup, msgpack
 from holdfast.codec.message_cache import MessageParts, cache_messages
 from holdfast.codec.object_plans import ClassMismatch, ObjectPlan, PydanticPlan, plan_for
 from holdfast.codec.opaque import OpaqueValue, warn_once
@@ -218,7 +218,11 @@ class Unpacker:
         try:
             return _plan(ref, tag)
         except ClassNotLoaded:
-            plan = unnamed_classes.find_plan(ref) if self._lenient else None
+            if not self._lenient:
+                raise
+            from holdfast.codec import unnamed_classes  # few need it
+
+            plan = unnamed_classes.find_plan(ref)
             if plan is None or plan.tag != tag:
                 raise
             return plan

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from holdfast.recording.journal import block_if_cancelled as block_if_cancelled
     from holdfast.recording.journal import current_journal as current_journal
     from holdfast.recording.journal import decode_items as decode_items
-    from holdfast.recording.journal import diff_questions as diff_questions
     from holdfast.recording.journal import encode_items as encode_items
     from holdfast.recording.journal import is_inside_call as is_inside_call
     from holdfast.recording.journal import snapshot as snapshot
@@ -80,7 +79,6 @@ _MODULES = {
         "block_if_cancelled",
         "current_journal",
         "decode_items",
-        "diff_questions",
         "encode_items",
         "is_inside_call",
         "snapshot",

@@ -18,7 +18,7 @@ from operator import is_
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.engine.model.missing import MISSING
-from holdfast.recording.comparison import difference
+from holdfast.recording.comparison import difference, plain
 from holdfast.recording.errors import restore_error, store_error
 
 VERSION = 1
@@ -216,7 +216,7 @@ class ReplayJournal(TaskJournal):
                 raise EndOfRecording
             if self.questions and not self.left:
                 what = f"{described} is called, and the recorded run waited for an answer before"
-                self._diverge("interrupt", what, len(self.recorded), diff_questions(self.questions, ()))
+                self._diverge("interrupt", what, len(self.recorded), _diff_questions(self.questions, ()))
             self._diverge("call", self._other_call(described), self.left[0] if self.left else len(self.recorded))
         assert found is not None  # noqa: S101 - the others were raised
         call = self.recorded[found]
@@ -286,7 +286,7 @@ class ReplayJournal(TaskJournal):
 
     def compare_questions(self, asked: Sequence[Any]) -> None:
         """Report if the task asks something else than was recorded when it is interrupted, or is or was not."""
-        diff = diff_questions(self.questions, asked)
+        diff = _diff_questions(self.questions, asked)
         if not diff:
             return
         if not asked:
@@ -302,9 +302,10 @@ class ReplayJournal(TaskJournal):
         raise DivergedRun(what)
 
 
-def diff_questions(recorded: Sequence[Any], asked: Sequence[Any]) -> str:
-    """Return the difference of what interrupts ask, as a diff; empty if there is none."""
-    return difference([*recorded], [*asked]) or ""
+def _diff_questions(recorded: Sequence[Any], asked: Sequence[Any]) -> str:
+    """Return the difference of what interrupts ask, in any order, as a diff; empty if there is none."""
+    before, after = (sorted(map(plain, each), key=repr) for each in (recorded, asked))
+    return difference(before, after) or ""
 
 
 class _MadeCall(NamedTuple):

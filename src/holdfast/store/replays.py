@@ -91,7 +91,7 @@ def ask_for_graph(
     order: Mapping[str, Any] | None = None,
 ) -> ReplayReport:
     """Have another process replay a recording with a graph."""
-    whole = {"thread": None, "since": None, "changes": {}, "only_open": False}
+    whole: dict[str, Any] = {"thread": None, "since": None, "changes": {}, "only_open": False}
     return ReplayReport.of_json(_ask({**whole, **(order or {}), "graph": graph}, recording, env, timeout))
 
 

@@ -63,8 +63,7 @@ def show(url: str) -> None:
         warnings.simplefilter("always")
         graph = build(saver)
         config: Any = {"configurable": {"thread_id": "t"}}
-        for _ in range(2):
-            plans = graph.get_state(config).values["plans"]
+        plans = graph.get_state(config).values["plans"]
         graph.update_state(config, {"plans": plans})
         assert graph.get_state(config).values["plans"] == plans
     for each in caught:

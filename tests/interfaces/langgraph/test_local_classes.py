@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.types import Command
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel
 
 import holdfast
 from holdfast.codec import OpaqueValue, opaque
@@ -21,6 +23,7 @@ from holdfast.encryption import Encryption, LocalKeys
 from holdfast.langgraph import HoldfastSaver
 from tests.interfaces.langgraph import local_class_graph
 from tests.interfaces.langgraph.local_class_graph import build
+from tests.interfaces.langgraph.savers import holdfast_saver
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 SAID = "all: rest eat cook walk"
@@ -107,3 +110,27 @@ def test_their_classes_are_not_kept_alive(tmp_path: Path) -> None:
             state = saver.get_tuple(CONFIG)
     assert state is not None
     assert state.checkpoint["channel_values"]["plans"][0].type_name == name
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_graph_whose_state_is_such_a_class_goes_on(kind: str, tmp_path: Path) -> None:
+    class Inner(BaseModel):
+        text: str
+
+    class State(BaseModel):
+        query: str
+        inner: Inner
+        answer: str | None = None
+
+    def ask(state: State) -> dict[str, Any]:
+        return {"answer": f"{interrupt(state.inner.text)} {type(state.inner) is Inner}"}
+
+    graph = StateGraph(State)
+    graph.add_node("rewrite", lambda state: {"inner": Inner(text=state.query)})
+    graph.add_node(ask)
+    graph.add_edge(START, "rewrite")
+    graph.add_edge("rewrite", "ask")
+    with holdfast_saver(kind, tmp_path) as saver:
+        compiled = graph.compile(checkpointer=saver)
+        compiled.invoke(State(query="why", inner=Inner(text="?")), CONFIG)
+        assert compiled.invoke(Command(resume="so"), CONFIG)["answer"] == "so True"

@@ -67,6 +67,7 @@ CASES = {
     ("nested-waits", "question"): ("interrupt", "1:inner|1:approve", "asks something else", "Refund now?"),
     ("done", "added"): ("interrupt", "1:approve", "waits here for an answer", '+ "Really?"'),
     ("nested", "added"): ("interrupt", "1:inner|1:approve", "waits here for an answer", '+ "Really?"'),
+    ("nested-waits", "node"): ("call", "1:inner|1:pay", "tool refund is called", ""),
     ("waits", "node"): ("output", "~", "the state after this step differs", "branch:to:approve"),
     ("done", "fails"): ("error", "2:pay", "raises KeyError('no account') at refund_graph.py:", ""),
     ("nested", "fails"): ("error", "1:inner|2:pay", "raises KeyError('no account') at refund_graph.py:", ""),

@@ -24,8 +24,9 @@ def replay(session: CliContext) -> None:
     """Record runs of agents, and run them again without their models and tools.
 
     \b
-    holdfast replay record chat tests/refund.replay
-    holdfast replay run tests/refund.replay --graph shop.graphs:refund
+    holdfast replay export chat tests/ --graph shop.graphs:refund
+    holdfast replay record chat refund.replay
+    holdfast replay run refund.replay --graph shop.graphs:refund
     """
 
 

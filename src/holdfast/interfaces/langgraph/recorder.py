@@ -96,9 +96,9 @@ class RunRecorder(BaseCallbackHandler):
             record["mode"] = self.mode
         if resumed is not None:
             record["resumed"] = resumed if isinstance(resumed, list) else [resumed]
-        if INTERRUPT in marks:
+        if INTERRUPT in marks and self.mode != "digest":
             record["questions"] = questions_of(marks)
-        if error:
+        if error and self.mode != "digest":
             record["error"] = error
         return (1 << 40) + time.time_ns() // 1000, record
 
@@ -366,4 +366,10 @@ def decode_chunks(chunks: list[Any], message: Any) -> list[Any]:
 def incomplete(recorded: tuple[int, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
     """Return the record of a task without its calls, whose values cannot be stored."""
     number, record = recorded
-    return number, {**record, "calls": [call[:4] for call in record["calls"]], "mode": "incomplete", "resumed": []}
+    return number, {
+        **record,
+        "calls": [call[:4] for call in record["calls"]],
+        "mode": "incomplete",
+        "resumed": [],
+        "questions": [],
+    }

@@ -33,7 +33,6 @@ from holdfast.recording import (
     TaskJournal,
     current_journal,
     decode_items,
-    diff_questions,
     difference,
     effects_of,
     first_of,
@@ -78,8 +77,9 @@ class ReplayRecorder(RunRecorder):
         self._journals: list[ReplayJournal] = []
         self.last_step = -2
         """The step after the last one of the recording."""
-        self.is_open = False
-        """Whether the recorded thread is not finished: further calls in the last step are then no divergence."""
+        self.may_go_on = False
+        """Whether the recording ends in the middle of a run, such as with its process: further calls and steps are then
+        no divergence. A thread that is finished, or waits for an answer, does not go on."""
         self._step = -1
         self._described: dict[str, Any] = {}
         self._count: dict[str, int] = {}
@@ -109,8 +109,8 @@ class ReplayRecorder(RunRecorder):
         return journal
 
     def _is_at_end(self, key: str) -> bool:
-        """Return whether a task is in the step in which a recording ends that is open."""
-        return self.is_open and _step_of(key) >= self.last_step
+        """Return whether a task is in the step in which a recording ends that may go on."""
+        return self.may_go_on and _step_of(key) >= self.last_step
 
     def count_calls(self) -> int:
         """Return how many calls were answered."""
@@ -169,12 +169,11 @@ class ReplayRecorder(RunRecorder):
         if INTERRUPT in marks:
             self.interrupts[journal.key] = marks[INTERRUPT]
         ended = isinstance(marks.get(ERROR), DivergedRun | EndOfRecording | asyncio.CancelledError)
-        if ended or any(each.task.startswith(journal.key) for each in self.divergences):
+        if ended or any(f"{each.task}|".startswith(f"{journal.key}|") for each in self.divergences):
             return
         known = len(self.divergences)
         self._compare_error(journal, marks.get(ERROR))
-        if not self._is_around_interrupts(journal.key):
-            journal.compare_questions(questions_of(marks))
+        journal.compare_questions(questions_of(marks))
         if len(self.divergences) == known:
             journal.close()
 
@@ -190,23 +189,6 @@ class ReplayRecorder(RunRecorder):
             what = f"the node raises {_short(raised)} at {place_of(error)}, and "
             what += f"raised {_short(recorded)} in the recording" if recorded else "did not in the recording"
         self.divergences.append(Divergence("error", what, journal.step, journal.key))
-
-    def _is_around_interrupts(self, key: str) -> bool:
-        """Return whether tasks inside of one are interrupted, or were: they are compared by themselves."""
-        inside = f"{key}|"
-        return any(each.startswith(inside) for each in self.interrupts) or any(
-            each.startswith(inside) and any(attempt.questions for attempt in attempts)
-            for each, attempts in self.thread.attempts.items()
-        )
-
-    def report_unasked(self, steps: range) -> None:
-        """Report the tasks of some steps that waited for an answer in the recording, and are not run."""
-        for key, attempts in self.thread.attempts.items():
-            questions = next((each.questions for each in attempts if each.questions), ())
-            if questions and key not in self._count and _step_of(key) in steps:
-                what = "the run has no such task, and the recorded one waited there for an answer"
-                step = int(key.rpartition("|")[2].partition(":")[0])
-                self.divergences.append(Divergence("interrupt", what, step, key, 0, diff_questions(questions, ())))
 
     def has_further_attempt(self) -> bool:
         """Return whether the recorded run stopped in this step, and a task was tried again, or the recording ends."""
@@ -257,8 +239,6 @@ class Replayer:
         self.recorder = ReplayRecorder(thread)
         scratch.recorder = self.recorder
         self._steps = 0
-        self._is_at_rest = False
-        """Whether the recorded thread is finished, or waits for an answer: then it makes no further step."""
 
     async def replay(
         self, graph: Pregel[Any, Any, Any, Any], since: str | None = None, *, is_open: bool = False
@@ -266,8 +246,7 @@ class Replayer:
         """Replay all runs, or those from a checkpoint on, up to the first divergence."""
         start, recorder = time.monotonic(), self.recorder
         recorder.last_step = _step(self._thread.checkpoints[-1]) + 1
-        recorder.is_open = is_open or self._thread.is_cut
-        self._is_at_rest = not self._thread.is_cut and (self._thread.waits or not is_open)
+        recorder.may_go_on = self._thread.is_cut or (is_open and not self._thread.waits)
         (latest,) = await self._thread.load_run(self._thread.checkpoints[-1:])
         state: Any = latest.state
         only = self._thread.checkpoints[0].metadata.get("source") if len(self._thread.checkpoints) == 1 else "several"
@@ -333,7 +312,6 @@ class Replayer:
                 self._report("steps", what, reached + 1)
                 break
             resume, step = Command(resume=answers) if answers else None, reached
-        self.recorder.report_unasked(range(_step(first) + 1, reached + 2))
         self._compare(run, await self._checkpoints())
         return first.state if latest is None else latest.state
 
@@ -408,7 +386,7 @@ class Replayer:
                 self._report("output", "the state after this step differs", _step(each), found)
                 return
         further = [step for step in replayed if step > _step(run[-1])]
-        if further and (run[-1].id != self._thread.checkpoints[-1].id or self._is_at_rest):
+        if further and (run[-1].id != self._thread.checkpoints[-1].id or not self.recorder.may_go_on):
             self._report("steps", "the run makes more steps than the recorded one", min(further))
 
     def _config(self, first: SavedCheckpoint) -> RunnableConfig:
@@ -445,6 +423,9 @@ async def compare_threads(thread_id: str, before: RecordedThread, after: Recorde
             if text is not None:
                 found.append(Divergence("call", "the calls differ", step, key, number, text))
                 break
+        asked, other_asked = ([each.questions for each in of.attempts.get(key, ())] for of in (before, after))
+        if (text := difference(asked, other_asked)) is not None:
+            found.append(Divergence("interrupt", "the interrupts differ", step, key, len(a), text))
     note = before.note or after.note
     return ReplayReport(thread_id, len(before.checkpoints), calls, 0.0, first_of(found), len(found), not note, note)
 
