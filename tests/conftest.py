@@ -25,7 +25,7 @@ from tests.support.time_limit import (  # noqa: F401 - hooks of pytest
 # The everyday examples are the same on every run and for everyone, so that a red run is red again. `make nightly` draws
 # new ones, and keeps what it finds in .hypothesis/.
 settings.register_profile("everyday", deadline=None, max_examples=EVERYDAY_EXAMPLES, derandomize=True, print_blob=True)
-settings.register_profile("nightly", deadline=None, max_examples=100, print_blob=True)
+settings.register_profile("nightly", deadline=None, max_examples=50, print_blob=True)
 settings.register_profile(
     "torture",
     deadline=None,
@@ -51,6 +51,14 @@ def _hooks_have_time() -> None:
     from holdfast.hooks import api
 
     api.BEFORE_BUDGET = api.AFTER_BUDGET = 120.0
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes that others prevent are given up after a few attempts, and not after half a minute."""
+    from holdfast.engine import optimistic
+
+    monkeypatch.setattr(optimistic, "PATIENCE", 0.0)
 
 
 STORES = ("sqlite", "file", "postgres", "pgbouncer", "redis", "mongodb", "s3")

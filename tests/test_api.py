@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import codec
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async, sync_or_async
 
 PROJECT = Path(__file__).parent.parent
 ROOTS = (
@@ -119,6 +120,22 @@ def test_every_public_name_has_a_docstring() -> None:
                     missing.append(f"{root}.{name}.{member}")
     assert missing == []
     assert members > 800
+
+
+def test_operations_are_ordinary_functions() -> None:
+    """So that `help()`, editors and tracebacks see what they see of other methods."""
+    checked = 0
+    for _, name, kind in public_names():
+        if not isinstance(kind, type) or not issubclass(kind, SyncApi | AsyncApi):
+            continue
+        for member, value in inspect.getmembers_static(kind):
+            assert not isinstance(value, sync_and_async | sync_or_async), f"{name}.{member}"
+            base = next((vars(each)[member] for each in kind.__mro__[::-1] if member in vars(each)), None)
+            if isinstance(base, sync_and_async):
+                assert inspect.signature(value) == inspect.signature(base.__wrapped__), f"{name}.{member}"
+                assert inspect.iscoroutinefunction(value) is issubclass(kind, AsyncApi), f"{name}.{member}"
+                checked += 1
+    assert checked > 200
 
 
 def test_the_reference_lists_the_public_names() -> None:

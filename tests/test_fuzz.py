@@ -396,7 +396,7 @@ TARGETS = {
 
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 BY_DAY = settings(QUICK, derandomize=True, database=None)
-EVERYDAY = by_day(100, 50)
+EVERYDAY = by_day(100, 25)
 """How many inputs of a format the ordinary run tries."""
 BY_NIGHT = settings(QUICK, derandomize=False)
 

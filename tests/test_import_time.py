@@ -190,6 +190,7 @@ def created_by(arguments: tuple[str, ...], more: str = "import os") -> dict[str,
     return created
 
 
+@pytest.mark.nightly
 def test_commands_create_few_classes_that_take_long(url: str) -> None:
     created = created_by(("threads", "--store", url))
     assert created == {

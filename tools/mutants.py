@@ -208,15 +208,22 @@ def try_out(mutant: Mutant, tests: Sequence[str], folder: Path, limit: float) ->
         return "not reached"
     path = folder / mutant.file
     source = path.read_bytes()
-    path.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.stop :])
+    write_source(path, source[: mutant.start] + mutant.new.encode() + source[mutant.stop :])
     try:
         failed = run_tests(tests, folder, limit)
     finally:
-        path.write_bytes(source)
+        write_source(path, source)
     if not failed:
         return "survived"
     # A test that fails without the change, too, has found nothing.
     return "unclear" if run_tests(failed, folder, limit) else "found"
+
+
+def write_source(path: Path, source: bytes) -> None:
+    """Replace a file, and remove its byte code: Python would take that for current if time and size are the same."""
+    path.write_bytes(source)
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+        compiled.unlink()
 
 
 def run_tests(tests: Sequence[str], folder: Path, limit: float) -> list[str]:
@@ -226,7 +233,7 @@ def run_tests(tests: Sequence[str], folder: Path, limit: float) -> list[str]:
     chosen.write_text("\n".join(tests))
     options = ["-x", "-q", "-rfE", "-p", "no:cacheprovider", "-m", "not torture"]
     command = [sys.executable, "-m", "pytest", *options, f"@{chosen}"]
-    variables = {**os.environ, "CI": "true", "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {**os.environ, "CI": "true", "PYTHONPATH": str(folder / "src")}
     with (folder / "build" / "output.txt").open("w+") as output:
         process = subprocess.Popen(
             command, cwd=folder, env=variables, stdout=output, stderr=output, start_new_session=True
@@ -254,7 +261,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each change (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="for each change (%(default)s)")
     parser.add_argument("--nightly", action="store_true", help="with the tests that `make nightly` adds")
     parser.add_argument("--only", type=int, nargs="*", help="the numbers of the changes to try")
     parser.add_argument("--learn", action="store_true", help="only run the tests, and check their coverage")

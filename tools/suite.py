@@ -1,4 +1,4 @@
-"""Run the checks of the project: `python -m tools.suite test`, or `nightly`, `lint`, `record`.
+"""Run the checks of the project: `python -m tools.suite test`, or `nightly`, `lint`, `lint-daily`, `record`.
 
 `test` runs the linters beside the everyday tests; mypy alone takes a minute when it starts cold. `record` does the same
 and keeps how long each file took, for later runs to be compared with. `nightly` runs everything except `make torture`,
@@ -46,8 +46,10 @@ LINTERS = (
     (sys.executable, "-m", "ruff", "check", *FOLDERS),
     (sys.executable, "-m", "ruff", "format", "--check", *FOLDERS),
     (str(Path(sys.executable).with_name("lint-imports")), "--no-logo"),
-    (sys.executable, "-m", "mypy", *FOLDERS),
 )
+MYPY = (sys.executable, "-m", "mypy")
+TYPED_BY_DAY = ("src", "examples", "tools")
+"""The folders whose types `make test` checks: those of the tests take as long again, and `make lint` checks all."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,9 +61,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if all(each.passed for each in results) else 1
 
 
-def lint() -> list[Result]:
+def lint(folders: Sequence[str] = FOLDERS) -> list[Result]:
     """Style, formatting, types and layers."""
-    return [timed("lint", run_linters)]
+    return [timed("lint", partial(run_linters, folders))]
 
 
 def test() -> list[Result]:
@@ -74,7 +76,7 @@ def check(*, record: bool) -> list[Result]:
     start = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         linters = subprocess.Popen(
-            (sys.executable, "-m", "tools.suite", "lint"),
+            (sys.executable, "-m", "tools.suite", "lint-daily"),
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # to be stopped with all that it started
@@ -113,6 +115,12 @@ def run_tests(path: Path, *options: str) -> bool:
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
     return run((*PYTEST, f"--junitxml={path}", *options))
+
+
+def run_on(python: str, environment: str) -> bool:
+    """Run the everyday tests on another Python, in an environment of its own. What the linters say is the same."""
+    set_up = (python, "tools/bootstrap.py", "servers", environment)
+    return run(set_up) and run((f"{environment}/bin/python", *PYTEST[1:]))
 
 
 def compile_tests() -> None:
@@ -157,8 +165,7 @@ def nightly() -> list[Result]:
         if version == here:
             continue
         if python := find_python(version):
-            command = ("make", "test", f"PYTHON={python}", f"VENV=build/python{version}")
-            steps.append((f"the everyday tests on Python {version}", partial(run, command)))
+            steps.append((f"the everyday tests on Python {version}", partial(run_on, python, f"build/python{version}")))
         else:
             left_out.append(f"Python {version}, which is not installed, or without ensurepip")
     kept, results = passed_steps(), list[Result]()
@@ -203,9 +210,9 @@ def run_tool(module: str, *arguments: str) -> bool:
     return run((sys.executable, "-m", module, *arguments))
 
 
-def run_linters() -> bool:
-    """Run all of them, also after one has failed."""
-    results = [run(command) for command in LINTERS]
+def run_linters(folders: Sequence[str] = FOLDERS) -> bool:
+    """Run all of them, also after one has failed. The types of these folders are checked."""
+    results = [run(command) for command in (*LINTERS, (*MYPY, *folders))]
     return all(results)
 
 
@@ -251,6 +258,7 @@ COMMANDS: dict[str, Callable[[], list[Result]]] = {
     "record": partial(check, record=True),
     "nightly": nightly,
     "lint": lint,
+    "lint-daily": partial(lint, TYPED_BY_DAY),
 }
 
 if __name__ == "__main__":

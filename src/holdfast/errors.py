@@ -91,7 +91,7 @@ class HoldfastError(Exception):
 
 
 class NotFoundError(HoldfastError, LookupError):
-    """What was named is not there."""
+    """The named object does not exist."""
 
     code = "not-found"
 
@@ -241,7 +241,7 @@ class SnapshotUnsupportedError(SnapshotError, UnsupportedError):
 
 
 class SnapshotInvalidError(SnapshotError, InvalidError):
-    """What the caller gave does not fit the snapshot: tools that differ, a secret that is missing, a wrong name."""
+    """The caller's arguments do not fit the snapshot: tools that differ, a secret that is missing, a wrong name."""
 
     code = "snapshot-invalid"
 

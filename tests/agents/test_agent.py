@@ -141,7 +141,7 @@ def test_declaring_agents_loads_nothing_of_stores() -> None:
         "print([n for n in sys.modules if n.startswith('holdfast.agents.')])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.strip() == "['holdfast.agents.entry']"
+    assert out.strip() == "[]"
 
 
 # Fields -------------------------------------------------------------------------------------------------------------

@@ -496,6 +496,7 @@ def test_an_agent_of_an_event_loop_that_is_always_being_changed_is_saved_all_the
     assert asyncio.run(scenario()) >= 4
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_loop_whose_tasks_are_cancelled_leaves_the_rest_for_later(ends: bool) -> None:
     store, backend = async_wobbly()

@@ -81,6 +81,7 @@ def test_what_is_lost_was_done_in_the_window(
         patiently(lived)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.nightly)])
 def test_in_write_through_nothing_is_lost(tmp_path: Path, rounds: int) -> None:
     url, chance = f"sqlite:///{tmp_path}/a.db", random.Random(11)

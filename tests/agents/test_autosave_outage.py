@@ -234,6 +234,7 @@ def go_through(
         assert figures.counts.opened >= 1
 
 
+@pytest.mark.nightly
 def test_a_store_that_does_not_answer_for_a_while() -> None:
     patiently(outage_of_a_hanging_store)
 

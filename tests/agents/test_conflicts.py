@@ -339,6 +339,7 @@ def test_merging_loses_no_change(changes: list[tuple[bool, str, int]]) -> None:
     assert said == wanted
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("processes", "count"), mostly_nightly([(2, 10), (16, 3)], daily=[(2, 10)]))
 def test_processes_lose_nothing(tmp_path: Path, processes: int, count: int) -> None:
     url = f"sqlite:///{tmp_path}/a.db"

@@ -190,6 +190,7 @@ def gone_at(scene: Scene, base: Base, at: int, policy: str) -> None:
     After(scene, base, at, backend, effects.copy).resolve(policy)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", mostly_nightly([0, 1, 2], daily=[0]))
 def test_gone_at_every_place(part: int, subtests: pytest.Subtests) -> None:
     turns = itertools.cycle(POLICIES)
@@ -241,6 +242,7 @@ def gone_again(scene: Scene, how: OnIncomplete, first: int, step: int) -> None:
     raise AssertionError("it never came to an end")
 
 
+@pytest.mark.nightly
 def test_gone_again_at_some_places_of_the_next_start(subtests: pytest.Subtests) -> None:
     for number, scene in enumerate(RESOLVED):
         how = HOW[number % len(HOW)]

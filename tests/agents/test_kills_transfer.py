@@ -165,6 +165,7 @@ def said(messages: list[str]) -> list[str]:
     return [each for each in messages if not each.startswith("<")]
 
 
+@pytest.mark.nightly
 def test_killed_in_every_scene_and_phase(killer: Killer, tmp_path: Path) -> None:
     struck = Struck()
     for scene in TRANSFERS:
@@ -271,6 +272,7 @@ def check_third(after: After, batches: int, how: OnIncomplete, order: str) -> No
     after.goes_on(agents["a"], agents["b"])
 
 
+@pytest.mark.nightly
 def test_gone_again_at_some_places_of_the_next_start(subtests: pytest.Subtests) -> None:
     for number, (batches, how, order) in enumerate(AGAIN):
         with subtests.test(batches=batches, how=how, order=order):

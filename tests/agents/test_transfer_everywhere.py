@@ -15,6 +15,7 @@ from tests.support.nightly import mostly_nightly
 DAILY = tuple(kind for kind in KINDS if kind not in ("pgbouncer", "s3"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=DAILY))
 def test_a_transfer_is_made_as_a_whole_or_not_at_all(kind: str, tmp_path: Path) -> None:
     with holdfast.open(place(kind, tmp_path), tenant="transfers") as store:

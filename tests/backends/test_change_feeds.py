@@ -196,6 +196,7 @@ def test_a_restored_schema_does_not_know_the_tokens_of_the_lost_one() -> None:
 # Redis
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [PostgresServer, pytest.param(MongoServer, marks=pytest.mark.nightly)])
 def test_a_server_with_an_older_copy_of_its_files_does_not_know_the_tokens_of_the_lost_ones(
     kind: type[PostgresServer] | type[MongoServer],

@@ -77,6 +77,7 @@ def test_a_graph_goes_on_after_a_turn(kind: str, tmp_path: Path) -> None:
         assert result == {"messages": messages}
 
 
+@pytest.mark.nightly
 @ON_BOTH
 def test_many_clients_write_one_thread(kind: str, tmp_path: Path) -> None:
     """Each save is there once: none overwrites that of another client, and none is made twice."""

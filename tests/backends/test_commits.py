@@ -311,6 +311,7 @@ def test_the_worker_survives_whatever_breaks_off(recorder: Recorder) -> None:
     queue.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers that signal here")
 def test_signals_at_any_moment_leave_no_ticket_unanswered() -> None:
     """In a process of its own: what measures coverage would be interrupted too, and does not survive it."""

@@ -145,6 +145,7 @@ def test_a_suite_without_stores_says_what_is_missing(pytester: pytest.Pytester) 
     assert all("has to provide the fixture `stores`" in failure for failure in failures)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("missing", ["pytest", "hypothesis"])
 def test_without_pytest_the_error_names_the_extra(missing: str) -> None:
     code = f"""

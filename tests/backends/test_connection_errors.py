@@ -327,6 +327,7 @@ def test_a_server_that_never_answers_is_unreachable(kind: str) -> None:
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=["postgres"]))
 def test_retries_are_logged_once(kind: str, world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "holdfast.backends")

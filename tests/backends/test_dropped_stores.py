@@ -67,6 +67,7 @@ json.dump([before, after_close, while_open, held(), closed_warnings, warned], sy
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", mostly_nightly(["file", "redis", "postgres", "mongodb", "moto"], daily=["postgres"]))
 def test_nothing_is_left_of_a_store(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)

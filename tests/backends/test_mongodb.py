@@ -13,6 +13,8 @@ from tests.servers import mongodb
 
 
 class TestMongoDB(ShortConformance):
+    histories = 5  # each takes half a second
+
     @pytest.fixture
     def stores(self, request: pytest.FixtureRequest) -> Iterator[Stores]:
         url = _database()

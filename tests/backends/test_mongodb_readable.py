@@ -119,6 +119,7 @@ def test_messages_are_in_order(documents: Documents) -> None:
     assert [each["content"] for each in found] == [f"message {n}" for n in range(5)]
 
 
+@pytest.mark.nightly
 def test_a_row_that_was_moved_by_hand_is_found_and_put_right(documents: Documents) -> None:
     host, port = documents.client.address or ("", 0)
     url = f"mongodb://{host}:{port}/{documents.name}?directConnection=true"

@@ -196,6 +196,7 @@ def test_many_bodies_that_are_too_much_together(store: Driven, plain: Database[d
     assert _parts(plain) == 0
 
 
+@pytest.mark.nightly
 def test_parts_that_are_not_wanted_after_all_are_removed(store: Driven, plain: Database[dict[str, Any]]) -> None:
     row = row_of(OBJECTS, *LINE, b"d", 0, body=_body(9 * MIB))
     store.fill(OBJECTS, [row])
@@ -506,6 +507,7 @@ def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str, monk
 # Opening ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.nightly)])
 def test_processes_open_a_new_store_at_once(url: str, count: int) -> None:
     command = [sys.executable, "-m", "holdfast.backends.conformance.child", "claim", url, "{}"]
@@ -543,6 +545,7 @@ class _Alone(MongoServer):
         """There is nothing to initiate."""
 
 
+@pytest.mark.nightly
 def test_a_server_that_stands_alone_is_refused() -> None:
     mongodb()  # skips where there is no MongoDB
     with _Alone().start() as server, pytest.raises(ConfigError, match=r"rs\.initiate"):

@@ -31,6 +31,7 @@ def entries(count: int, thread: str = "l") -> list[Put]:
     return [Put(METADATA, row_of(METADATA, "t", thread, f"{number:06}", "key")) for number in range(count)]
 
 
+@pytest.mark.nightly
 def test_a_large_batch_may_take_longer(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_backend, "PACE", 1_000 * group_queue._ROW_BYTES // 60)  # a minute for a thousand rows
     near.server.pause = 1.0

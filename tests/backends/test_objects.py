@@ -39,7 +39,7 @@ def place(server: str = "s3") -> tuple[str, dict[str, Any]]:
 
 class TestSeaweedFS(ShortConformance):
     lacks = frozenset({"words", "times"})
-    histories = 5  # each takes half a second
+    histories = 3  # each takes half a second
 
     @pytest.fixture
     def stores(self) -> Stores:

@@ -37,6 +37,7 @@ class TestManyHistories(Histories):
     stores = TestConformance.stores
 
 
+@pytest.mark.nightly
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
 class TestThroughPgBouncer(WrapperConformance):
     @pytest.fixture

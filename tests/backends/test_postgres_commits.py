@@ -423,6 +423,7 @@ def test_connections_that_the_server_ended(store: Driven, url: str) -> None:
     assert len(store.scan(STEPS)) == 3
 
 
+@pytest.mark.nightly
 def test_one_who_waits_too_long_is_told_and_harms_nobody(url: str) -> None:
     store = opened(url)
     store.fill(LINES, [LINE])

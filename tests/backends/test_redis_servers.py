@@ -210,6 +210,7 @@ def test_a_server_that_cannot_wait_for_its_disk() -> None:
         run(RedisBackend.open(server.url, durable="waitaof"))
 
 
+@pytest.mark.nightly
 def test_replicas_have_it_before_it_is_acknowledged() -> None:
     with redis_server() as primary, redis_server(replicaof=f"127.0.0.1 {primary.port}") as replica:
         with raw(replica) as other:
@@ -238,6 +239,7 @@ def test_replicas_have_it_before_it_is_acknowledged() -> None:
             assert seqs(store) == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.nightly
 def test_a_primary_that_became_a_replica_is_not_read_from() -> None:
     with redis_server() as server, raw(server) as other, opened(server.url) as store:
         run(store.apply([Create(STEPS, step(0))]))
@@ -259,6 +261,7 @@ def test_a_primary_that_became_a_replica_is_not_read_from() -> None:
         assert seqs(store) == [0, 2]
 
 
+@pytest.mark.nightly
 def test_a_replica_that_has_nothing_yet_lost_nothing() -> None:
     empty, server = redis_server(), redis_server()
     with empty, server, raw(server) as other, opened(server.url) as store:
@@ -404,6 +407,7 @@ def test_a_server_that_is_gone() -> None:
         assert set(seqs(store)) <= {0, 1}
 
 
+@pytest.mark.nightly
 def test_a_server_that_stands_still() -> None:
     with redis_server() as server, opened(server.url) as store:
         run(store.apply([Create(STEPS, step())]))
@@ -415,6 +419,7 @@ def test_a_server_that_stands_still() -> None:
         assert {0, 2} <= set(seqs(store))
 
 
+@pytest.mark.nightly
 def test_a_connection_that_never_answers_is_not_waited_for_to_the_end() -> None:
     with (
         redis_server() as server,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +73,7 @@ def test_steps_wherever_they_are_damaged(lost: set[int], keys_read: bool) -> Non
     check(STEPS, every, {every[number].key for number in lost}, ("", "t"), keys_read=keys_read)
 
 
+@pytest.mark.nightly
 @given(st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=60, unique=True), st.data())
 def test_names_where_damage_lies_together(names: list[tuple[str, str]], data: st.DataObject) -> None:
     """Whatever they are, also where they have the same beginning or are very long."""

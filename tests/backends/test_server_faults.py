@@ -127,6 +127,7 @@ def test_a_commit_is_cut_off(place: Rig, when: str) -> None:
         writers.check(url)
 
 
+@pytest.mark.nightly
 @on("postgres", "redis")
 def test_connections_are_cut_and_refused(place: Rig) -> None:
     url = place.fresh()
@@ -156,6 +157,7 @@ def seconds_to_fail(store: holdfast.Store) -> float:
     raise AssertionError("reads go on, though the server does not")
 
 
+@pytest.mark.nightly
 @on("redis")
 @pytest.mark.parametrize("where", mostly_nightly(["server", "network"], daily=["network"]))
 def test_the_server_stands_still_for_too_long(place: Rig, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +185,7 @@ def test_the_server_stands_still_for_too_long(place: Rig, where: str, monkeypatc
         writers.check(url)
 
 
+@pytest.mark.nightly
 @on("postgres")
 def test_the_way_to_the_server_is_slow(place: Rig) -> None:
     url = place.fresh()

@@ -82,6 +82,7 @@ def test_reads_meet_with_errors(proxy: tuple[HttpProxy, str]) -> None:
     assert way.faults
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", [pytest.param("GET", marks=pytest.mark.nightly), "PUT"])
 def test_answers_come_too_late(proxy: tuple[HttpProxy, str], method: str) -> None:
     way, url = proxy
@@ -103,6 +104,7 @@ def test_answers_come_too_late(proxy: tuple[HttpProxy, str], method: str) -> Non
         writers.check(url)
 
 
+@pytest.mark.nightly
 def test_a_save_that_was_given_up_fails_in_silence(
     proxy: tuple[HttpProxy, str], caplog: pytest.LogCaptureFixture
 ) -> None:

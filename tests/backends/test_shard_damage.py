@@ -85,6 +85,7 @@ def readable(store: Store) -> list[int] | None:
         return None
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("count", "tidied", "harm"),
     mostly_nightly(

@@ -211,6 +211,7 @@ def test_a_reader_comes_to_an_end_though_others_never_rest() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lines", ["a", "ab"], ids=["a batch", "a transaction"])
 def test_who_has_to_read_first_gets_a_turn(lines: str) -> None:
     """Two processes write without a pause. They never have to read, and so would always be first."""
@@ -1014,6 +1015,7 @@ def test_a_step_costs_hardly_more_than_one_object_however_long_the_line(quarter:
     assert last < 1.2 * first, "a step costs more, the longer the line is"
 
 
+@pytest.mark.nightly
 def test_who_knows_nothing_reads_few_objects_of_a_long_line() -> None:
     async def main() -> None:
         blobs = InMemory()

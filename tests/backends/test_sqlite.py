@@ -468,6 +468,7 @@ def test_sixty_four_tasks(store: SQLiteBackend) -> None:
     assert len(run(store.read([Scan(STEPS, (), bodies=False)]))[0]) == 640
 
 
+@pytest.mark.nightly
 def test_the_log_does_not_grow_without_end_under_readers_that_overlap(
     store: SQLiteBackend, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -307,6 +307,7 @@ def test_sqlites_errors_come_out_as_ours(error: Exception, kind: type[HoldfastEr
     assert found.where == "sqlite:///here"
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers that signal here")
 def test_interruptions_at_any_moment(path: Path) -> None:
     """In a process of its own: what measures coverage would be interrupted too, and does not survive it."""

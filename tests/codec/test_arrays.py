@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from holdfast.codec import Codec, numpy_types, pandas_types
 from holdfast.codec.tags import Tag
@@ -39,6 +40,7 @@ def run(code: str, *, hash_seed: str = "0", data: bytes = b"") -> str:
     return done.stdout.decode().strip()
 
 
+@pytest.mark.nightly
 def test_the_bytes_are_the_same_in_every_process() -> None:
     code = SAMPLES + "from holdfast.codec import default_codec\nprint(default_codec.pack(samples).hex())"
     there = run(code, hash_seed="2" if os.environ.get("PYTHONHASHSEED") == "1" else "1")

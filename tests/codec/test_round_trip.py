@@ -273,6 +273,7 @@ print(json.dumps([data.hex() for data in codec.pack_items(EXAMPLES + HASHED)]))
 """
 
 
+@pytest.mark.nightly
 def test_the_same_bytes_in_every_process(subtests: pytest.Subtests) -> None:
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     done = subprocess.run(

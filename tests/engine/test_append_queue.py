@@ -156,6 +156,7 @@ def put(stores: Stores, number: int, **more: Any) -> Callable[[], Any]:
 # Cost -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", mostly_nightly((*KINDS, *COMPOSED), daily=["sqlite", "file", "postgres"]))
 @pytest.mark.parametrize("by", ["threads", "tasks"])
 def test_many_saves_of_one_thread_cost_no_more_than_one_after_another(kind: str, by: str, tmp_path: Path) -> None:

@@ -216,6 +216,7 @@ def test_the_source_changes_meanwhile(fresh: Backends, change: str) -> None:
     at_every_moment(scenario, at_least=5, stride=by_day(1, 2))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_source_that_keeps_changing_is_given_up(shared: Backend) -> None:
     backend = InterferingBackend(shared)
     store = filled(backend)
@@ -227,7 +228,7 @@ def test_a_source_that_keeps_changing_is_given_up(shared: Backend) -> None:
     def commits(batch: Batch) -> bool:
         return any(isinstance(each, Create) and each.space is LINES for each in batch)
 
-    with pytest.raises(ConflictError, match="kept changing"), backend.interfere(fork, times=None, where=commits):
+    with pytest.raises(ConflictError, match="gave up copying"), backend.interfere(fork, times=None, where=commits):
         copy(store)
     assert store_on(shared).threads(prefix="copy") == []
 

@@ -370,6 +370,7 @@ print(saved > 20, refused > 10)
 """
 
 
+@pytest.mark.nightly
 def test_saving_at_any_line_of_a_save_does_not_hang(tmp_path: Path) -> None:
     """As in a signal handler, which may run between any two of them."""
     command = [sys.executable, "-X", "faulthandler", "-c", ANY_LINE, f"sqlite:///{tmp_path}/x.db"]

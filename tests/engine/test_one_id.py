@@ -59,6 +59,7 @@ def save_all(store: Store, save: Save) -> int:
     return sum(outcomes)
 
 
+@pytest.mark.nightly
 def test_of_threads_that_save_one_id_at_least_one_wins_and_verify_is_clean(any_store: Store) -> None:
     lost = 0
     for turn in range(4):

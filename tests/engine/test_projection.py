@@ -297,6 +297,7 @@ def test_a_writer_who_makes_no_rows_is_made_up_for() -> None:
     check_rows(on)
 
 
+@pytest.mark.nightly
 def test_making_up_for_a_writer_who_makes_no_rows_costs_what_is_missing() -> None:
     costs = {}
     for length in (10, 500):
@@ -487,6 +488,7 @@ def test_sqlite_answers_questions_about_them(tmp_path: Path) -> None:
 # On every store, and under LangGraph ------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", mostly_nightly(DURABLE, daily=["sqlite", "postgres", "mongodb"]))
 def test_rows_are_right_in_every_store(kind: str, tmp_path: Path) -> None:
     on = backend_at(place(kind, tmp_path))

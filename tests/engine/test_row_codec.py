@@ -173,6 +173,7 @@ def test_maintenance(backends: Backends, rows: CountingEncryptedRows) -> None:
     assert_all_sealed(on, rows, SECRETS)
 
 
+@pytest.mark.nightly
 def test_copies_and_archives(backends: Backends, rows: CountingEncryptedRows, tmp_path: pathlib.Path) -> None:
     on = backends()
     store = sealed_store(on, rows)

@@ -203,6 +203,7 @@ def cold(counting: CountingBackend) -> Store:
     return store_on(counting, cache_bytes=64 << 20)
 
 
+@pytest.mark.nightly
 def test_neighbours_are_compared_without_reading_shared_nodes(long_line: CountingBackend) -> None:
     for a, b in ((None, "HEAD"), ("#500", "#501"), ("#320", "#321")):
         diff = cold(long_line).thread("t").diff(a, b)
@@ -212,6 +213,7 @@ def test_neighbours_are_compared_without_reading_shared_nodes(long_line: Countin
         assert long_line.reads <= 30
 
 
+@pytest.mark.nightly
 def test_states_that_differ_in_one_message_and_in_many_steps(long_line: CountingBackend) -> None:
     diff = cold(long_line).thread("t").diff("#600", "#631")
     assert str(diff.summary[0]) == "messages: +31"

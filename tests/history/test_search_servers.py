@@ -50,6 +50,7 @@ def fill(store: holdfast.Store) -> None:
         store.put("many", {"n": f"refund number {number}"}, id=f"m{number:02}")
 
 
+@pytest.mark.nightly
 def test_index_and_scan_find_the_same(url: str) -> None:
     with holdfast.open("memory://") as plain, holdfast.open(url) as store:
         fill(plain)

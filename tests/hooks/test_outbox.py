@@ -112,6 +112,7 @@ def test_a_hook_that_raises_once_is_called_again() -> None:
         assert held.audit.verify().findings == []
 
 
+@pytest.mark.nightly
 def test_without_a_look_it_is_made_again_soon() -> None:
     with holdfast.open("memory://") as held:
         done, failures = threading.Event(), [1, 1]
@@ -427,6 +428,7 @@ def test_options_are_checked() -> None:
             held.hooks.undelivered(cursor="nonsense")
 
 
+@pytest.mark.nightly
 def test_in_order_where_names_are_hidden(tmp_path: Path) -> None:
     got, failures, done = list[Any](), [1], threading.Event()
     encryption = Encryption(LocalKeys(b"1" * 32), hide_names=True)

@@ -176,6 +176,7 @@ def move_amounts(store: Store, writer: int, stop: threading.Event, failures: lis
         failures.append(error)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", mostly_nightly([*KINDS, *COMPOSED], daily=["sqlite"]))
 def test_a_backup_is_of_one_moment_under_load(kind: str, repository: Path, tmp_path: Path) -> None:
     stop, failures, made = threading.Event(), list[BaseException](), list[BackupInfo]()
@@ -419,7 +420,7 @@ def test_several_stores_share_a_repository(store: Store, repository: Path, tmp_p
         third.backups(repository).restore()
 
 
-@pytest.mark.parametrize("sample", mostly_nightly([5, 12], daily=[5]))
+@pytest.mark.parametrize("sample", mostly_nightly([2, 12], daily=[2]))
 def test_every_flipped_byte_is_found(store: Store, repository: Path, sample: int) -> None:
     store.put("chat", {"n": 1})
     store.put("other", {"n": 2})
@@ -446,6 +447,7 @@ def test_every_flipped_byte_is_found(store: Store, repository: Path, sample: int
     assert backups.verify().ok
 
 
+@pytest.mark.nightly
 def test_a_damaged_pack_costs_what_is_in_it(store: Store, repository: Path, tmp_path: Path) -> None:
     store.put("chat", {"n": 1})
     backups = store.backups(repository)

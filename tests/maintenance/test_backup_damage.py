@@ -295,6 +295,7 @@ def test_backups_of_the_own_tenant_are_a_chain_of_their_own(store: Store, reposi
         assert not list(acme.access.grants())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("first", ["original", "copy"])
 def test_a_copy_of_a_store_gets_an_id_of_its_own(repository: Path, tmp_path: Path, first: str) -> None:
     places = {"original": tmp_path / "original.db", "copy": tmp_path / "copy.db"}
@@ -497,6 +498,7 @@ def test_following_ships_settings_and_goes_on_after_errors(
         backups.follow(interval=0.01, stop=lambda: next(steps) > 500)
 
 
+@pytest.mark.nightly
 def test_concurrent_prunes_and_private_files(store: Store, repository: Path, tmp_path: Path) -> None:
     for number in range(12):
         store.put("chat", {"n": number})

@@ -15,6 +15,7 @@ from tests.maintenance.test_backup import contents, files
 from tests.support.nightly import mostly_nightly
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("count", mostly_nightly([40, 600], daily=[40]))
 def test_many_backups_cost_what_changed(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = tmp_path / "repository"

@@ -25,6 +25,7 @@ from holdfast.store import Store
 from holdfast.store.backups import Backups
 from tests.maintenance.test_backup import both_places, contents, fill
 from tests.support.kills import count_kill
+from tests.support.nightly import mostly_nightly
 
 Announce: TypeAlias = Callable[[str], None]
 
@@ -179,7 +180,7 @@ PHASES = {
     "restore": {"copied", "apply"},
 }
 
-KILLS = int(os.environ.get("HOLDFAST_KILLS", "200"))
+KILLS = int(os.environ.get("HOLDFAST_KILLS", "60"))
 """How often each is killed by night."""
 
 
@@ -206,7 +207,7 @@ def strike(kind: str, url: str, repository: Path, phase: str, times: int, delay:
     announced.close()
 
 
-@pytest.mark.parametrize("kind", PHASES)
+@pytest.mark.parametrize("kind", mostly_nightly(PHASES, daily=["create", "prune"]))
 @pytest.mark.parametrize("kills", [1, pytest.param(KILLS, marks=pytest.mark.nightly)])
 def test_killed(kind: str, kills: int, tmp_path: Path) -> None:
     repository, url = tmp_path / "repository", f"sqlite:///{tmp_path / 'agents.db'}"

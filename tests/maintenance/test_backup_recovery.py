@@ -49,6 +49,7 @@ def amounts(store: Store) -> dict[str, int]:
     return {each.thread: sum(store.get(each.thread).state.values()) for each in store.threads().all()}
 
 
+@pytest.mark.nightly
 def test_the_whole_store_at_any_time_though_clocks_differ(repository: Path) -> None:
     """Writers whose clocks differ move amounts between threads. Whatever time is restored, what was saved
     together is there with all its parts or with none; nothing of a backup made before is missing, and nothing is there

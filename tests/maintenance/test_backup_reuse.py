@@ -71,6 +71,7 @@ def test_backups_on_top_of_a_damaged_pack_can_be_restored(store: Store, reposito
             assert contents(new) == contents(store)
 
 
+@pytest.mark.nightly
 def test_a_line_that_is_damaged_in_the_store_too_is_reported(store: Store, repository: Path) -> None:
     """There is nowhere to take it from, and the backup has all the rest."""
     store.put("chat", {"text": os.urandom(500).hex()})
@@ -210,6 +211,7 @@ def test_a_repair_takes_bodies_from_the_store(store: Store, repository: Path) ->
     assert [each.detail["lost"] for each in store.audit.query().all() if each.action == "repair-backups"] == [0]
 
 
+@pytest.mark.nightly
 def test_a_repair_lists_what_neither_repository_nor_store_have(store: Store, repository: Path) -> None:
     backups = store.backups(repository)
     store.put("gone", {"text": os.urandom(500).hex()})

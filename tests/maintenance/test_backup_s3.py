@@ -28,6 +28,7 @@ def proxy() -> Iterator[tuple[HttpProxy, str]]:
         yield made, with_options(f"{url}/backups", {**options, "endpoint": made.endpoint})
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", mostly_nightly(FAULTS, daily=["refused, and yet done"]))
 def test_some_answers_are_wrong(proxy: tuple[HttpProxy, str], name: str, tmp_path: Path) -> None:
     way, url = proxy

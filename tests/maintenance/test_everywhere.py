@@ -19,6 +19,7 @@ from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.nightly import mostly_nightly
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", mostly_nightly([*KINDS, *COMPOSED], daily=["sqlite", "postgres"]))
 def test_jobs_are_kept_and_run_by_one(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)

@@ -411,6 +411,7 @@ def test_room_is_given_back_also_where_only_old_revisions_went(shared: Backend) 
     assert counting.tidied == 1, "there was nothing to give back"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_thread_that_is_deleted_meanwhile_is_left(fresh: Backends, cached: bool) -> None:
     def scenario(moment: Moment) -> None:
@@ -427,6 +428,7 @@ def test_a_thread_that_is_deleted_meanwhile_is_left(fresh: Backends, cached: boo
     at_every_moment(scenario, at_least=7)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("what", "dry_run"),
     mostly_nightly([("pin", True), ("pin", False), ("tag", False), ("label", False)], daily=[("pin", False)]),

@@ -136,6 +136,7 @@ def test_a_process_that_is_ended_in_the_middle(tmp_path: Path, how: signal.Signa
         assert store.get("t0").state == expected["t0"][max(expected["t0"])]
 
 
+@pytest.mark.nightly
 def test_writers_go_on_without_errors(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/store.db") as store:
         for number in range(5):

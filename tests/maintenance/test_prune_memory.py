@@ -38,6 +38,7 @@ def test_many_threads_with_a_writer(tmp_path: Path) -> None:
     assert found["rss"] < 200e6
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("steps", "size", "cache_bytes"),
     mostly_nightly([(150, 16_000, 256 << 10), (1500, 8000, 4 << 20)], daily=[(150, 16_000, 256 << 10)]),

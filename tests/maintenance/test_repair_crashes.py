@@ -161,6 +161,7 @@ def killed_while_it_repairs(tmp_path: Path, delay: float) -> bool:
     return killed
 
 
+@pytest.mark.nightly
 def test_writers_go_on_while_rows_are_mended(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     with holdfast.open(url) as store, holdfast.open(url) as other:

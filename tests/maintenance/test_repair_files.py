@@ -258,6 +258,7 @@ def break_something(kind: str, folder: Path) -> None:
         entry.write_bytes(entry.read_bytes()[:-1])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "copy"),
     mostly_nightly(
@@ -345,6 +346,7 @@ def test_what_was_deleted_before_a_thread_was_made_anew_does_not_come_back(tmp_p
         assert store.maintenance.verify(level="decode").findings == []
 
 
+@pytest.mark.nightly
 def test_a_writer_of_another_process_loses_nothing_that_it_was_told_is_stored(tmp_path: Path) -> None:
     truth, _ = made("file", tmp_path / "whole")
     entry = chat(tmp_path / "whole", "log/*.00000001.*/01")

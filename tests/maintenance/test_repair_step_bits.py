@@ -34,7 +34,7 @@ class Entry(NamedTuple):
             return every
         header = [8 * (self.body + byte) + bit for byte in (2, 3, 4, 5, 8) for bit in (0, 4, 7)]
         types = [8 * place for place in range(self.start, self.start + TYPES)]
-        return [*types, *header, *every[::97]]
+        return [*types, *header, *every[::199]]
 
 
 def history(store: Store) -> History:

@@ -53,7 +53,7 @@ print("end", flush=True)
 """
 
 PHASES = {f"{when} {what}" for when in ("before", "after") for what in ("begin", "rows", "commit")}
-KILLS = 200
+KILLS = 60
 
 
 def state_of(store: Store) -> dict[str, Any]:

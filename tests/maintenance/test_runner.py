@@ -104,6 +104,7 @@ def test_a_runner_is_stopped_by_what_it_calls(store: holdfast.Store) -> None:
     runners[0].stop()
 
 
+@pytest.mark.nightly
 def test_of_two_runners_one_runs_each_time(store: holdfast.Store) -> None:
     watched = Watched(lambda job: time.sleep(0.05))
     kinds = knows(watched.kind())
@@ -235,6 +236,7 @@ def test_what_a_runner_must_not_be_told() -> None:
         AsyncJobRunner(awaited(timed(Clock())), life=-1)
 
 
+@pytest.mark.nightly
 def test_a_runner_in_a_task(tmp_path: Path) -> None:
     watched = Watched(lambda job: "well")
     kinds = knows(watched.kind())

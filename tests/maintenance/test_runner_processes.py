@@ -73,6 +73,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/store.db" if request.param == "sqlite" else f"file://{tmp_path}/store"
 
 
+@pytest.mark.nightly
 def test_of_several_runners_one_runs_each_time_that_a_job_is_due(url: str, tmp_path: Path) -> None:
     workers = Workers(url, tmp_path / "notes", life=30)
     with holdfast.open(url) as store:

@@ -180,6 +180,7 @@ def test_a_run_that_takes_longer_than_a_lease_holds_keeps_it() -> None:
     assert refused == [0, 1, 2, 3]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", [steps, plain_steps], ids=["coroutine", "plain"])
 def test_a_job_whose_lease_went_to_another_stops_before_its_next_change(
     make: Callable[[int, list[int]], JobType],

@@ -72,6 +72,7 @@ class Others:
             store.thread(thread).pin(choose(store.log(thread, limit=20)).id)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("often", mostly_nightly([0.1, 0.4], daily=[0.1]))
 @pytest.mark.parametrize("kind", mostly_nightly(["memory", "sqlite"], daily=["sqlite"]))
 def test_nothing_is_found_that_is_not_so(kind: str, often: float, tmp_path: Path) -> None:

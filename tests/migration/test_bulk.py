@@ -437,6 +437,7 @@ def test_a_process_that_is_killed(tmp_path: Path, seed: int) -> None:
         assert store.maintenance.verify().ok
 
 
+@pytest.mark.nightly
 def test_two_processes_share_a_run(tmp_path: Path) -> None:
     for attempt in range(10):  # until both did some: one may be done before the other has begun
         url = f"sqlite:///{tmp_path}/{attempt}.db"

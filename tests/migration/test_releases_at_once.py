@@ -91,6 +91,7 @@ def open_store(tmp_path: Path) -> Iterator[Callable[[], Store]]:
         each.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(by_day(8, 2)))
 def test_nothing_that_was_acknowledged_is_lost(
     open_store: Callable[[], Store], seed: int, monkeypatch: pytest.MonkeyPatch

@@ -338,6 +338,7 @@ def test_json_that_readers_disagree_on_is_refused(subtests: pytest.Subtests) -> 
             strict_json.read(text, "here")
 
 
+@pytest.mark.nightly
 def test_json_that_would_fill_the_memory_is_refused() -> None:
     for text in (b"[" + b"[]," * (2 << 20) + b"[]]", b"[" + b"1," * (17 << 20) + b"1]"):
         with pytest.raises(SnapshotTooLargeError, match="values"):

@@ -462,6 +462,7 @@ print(snapshots.info(sys.argv[1]).classes, snapshots.restore(sys.argv[1], allow=
 """
 
 
+@pytest.mark.nightly
 def test_a_class_of_a_script_is_restored_by_the_script(path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(path)], capture_output=True, text=True, check=False)
     assert done.stdout == "('__main__.Parrot',) hello\n", done.stderr

@@ -87,6 +87,7 @@ def test_an_agent_goes_on_with_its_thread(path: Path) -> None:
     assert say(restored(path), "two") != say(agent, "two")
 
 
+@pytest.mark.nightly
 def test_an_agent_goes_on_in_another_process(path: Path) -> None:
     agent = create_agent(
         Scripted(lines=MODEL.lines, api_key=SecretStr(KEY)),

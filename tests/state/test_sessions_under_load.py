@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import holdfast
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
@@ -36,6 +38,7 @@ def steps_of(store: Store, prefix: str) -> dict[str, list[StepRef]]:
     return found
 
 
+@pytest.mark.nightly
 def test_live_sessions_are_left_alone(tmp_path: Path) -> None:
     """Whatever the timing: no session ended that had been active a moment before, and no write in one was lost."""
     url = f"sqlite:///{tmp_path}/store.db"

@@ -329,6 +329,7 @@ def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
 # Others at work ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/one.db"
     with holdfast.open(url, synchronous="normal") as source, holdfast.open(url, synchronous="normal") as writer:
@@ -370,6 +371,7 @@ def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
         check_same(source, target)
 
 
+@pytest.mark.nightly
 def test_copies_at_once_end_with_the_same(tmp_path: Path) -> None:
     one, other = f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/other.db"
     with holdfast.open(one, synchronous="normal") as source, holdfast.open(other, synchronous="normal") as target:

@@ -296,6 +296,7 @@ with holdfast.open(sys.argv[1], tenant="acme") as store:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.nightly)])
 def test_processes_together_never_exceed_a_limit(kind: str, tmp_path: Path) -> None:
     url, limit = place(kind, tmp_path), 130

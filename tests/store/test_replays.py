@@ -213,6 +213,7 @@ async def make_desk(path: Path, record: Any = True) -> list[str]:
     return desk.notes
 
 
+@pytest.mark.nightly
 def test_durable_steps_of_an_asyncio_agent_are_replayed(tmp_path: Path) -> None:
     notes = asyncio.run(make_desk(tmp_path / "agents.db"))
     with holdfast.open(tmp_path / "agents.db") as opened:
@@ -222,6 +223,7 @@ def test_durable_steps_of_an_asyncio_agent_are_replayed(tmp_path: Path) -> None:
             assert (report.steps, report.calls, report.is_open) == (1, 4, True)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", mostly_nightly(["redacted", "digest"], daily=["digest"]))
 def test_only_full_recordings_of_agents_are_replayed(tmp_path: Path, mode: str) -> None:
     with holdfast.open(tmp_path / "agents.db") as opened:

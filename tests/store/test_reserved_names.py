@@ -273,6 +273,7 @@ def test_the_empty_name_is_that_of_no_thread(store: Store, subtests: pytest.Subt
         assert rows(store) == before
 
 
+@pytest.mark.nightly
 def test_each_call_works_with_a_thread(tmp_path: Path, subtests: pytest.Subtests) -> None:
     """The control: with the name of a thread, the same calls pass the check of names."""
     free = {

@@ -329,6 +329,7 @@ def test_the_document_is_escaped_and_complete(busy: Store) -> None:
     assert "http-equiv" in html
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("place", "backend"),
     [

@@ -105,6 +105,7 @@ def test_a_name_has_one_winner(store: Store) -> None:
     assert [each.name for each in store.thread("t").branches()] == ["main", "b"]
 
 
+@pytest.mark.nightly
 def test_writers_and_readers_go_on_while_a_thread_is_compacted(store: Store) -> None:
     made = [store.put("t", {"n": n, "items": [f"item {m}" for m in range(n)]}) for n in range(70)]
     states = {each.id: {"n": n, "items": [f"item {m}" for m in range(n)]} for n, each in enumerate(made)}

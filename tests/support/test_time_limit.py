@@ -74,6 +74,7 @@ def test_a_test_that_takes_too_long_is_stopped_and_named_with_the_stacks_of_its_
     assert "test_limit.py::test_waits_in_a_fixture took longer than 0.5 s" in done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals to block")
 def test_a_process_that_does_not_react_is_ended_with_its_stacks(tmp_path: Path) -> None:
     done = run_tests(tmp_path, UNHEARD)

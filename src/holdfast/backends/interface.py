@@ -48,7 +48,7 @@ class Get(NamedTuple):
 
 
 class ColumnHint(NamedTuple):
-    """What a column of the rows that are needed has: one of these texts; or none of them, if they are `excluded`; or
+    """The texts that a column of the needed rows has: one of these; or none of them, if they are `excluded`; or
     all of them as parts of it, if it `contains` them."""
 
     column: str

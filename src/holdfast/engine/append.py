@@ -16,7 +16,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Row
-from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, STEPS, WRITES
 from holdfast.engine.append_batch import AppendBatch, Chain, ChangeRefused, Condition, IdExists, PreparedStep, tag_taken
 from holdfast.engine.append_tip import reload_tip, tip_to_append
@@ -38,8 +37,8 @@ from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.steps import NO_ORIGIN, KeySchemas, PendingWriteRow, Step, StepHeader, StepOrigin, StepParent
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import is_thread
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.pending_writes import ROOM, forget_writes, known_writes
-from holdfast.engine.rng import rng
 from holdfast.engine.row_format import (
     AT_HEAD,
     Branch,
@@ -73,12 +72,6 @@ if TYPE_CHECKING:
     from holdfast.engine.protection import Protection
     from holdfast.engine.schema_bindings import LineSchema
     from holdfast.engine.text_index.indexer import TextIndexer
-
-_ATTEMPTS = 1000
-"""How often an append retries before it gives up. Each time, another writer succeeded."""
-
-_QUICK_RETRIES, _LONGEST_PAUSE = 2, 0.05
-"""How often it retries without a pause, and for how many seconds it pauses at most."""
 
 _MARK_WEIGHT = 200
 """The weight in the cache of the note that a line is marked as one with origins."""
@@ -233,9 +226,9 @@ class Appender:
         """
         occupied: dict[int, list[Position]] = {}  # per request, the parents whose next position others had occupied
         rewrites = together = 0
-        for attempt in range(_ATTEMPTS):
-            if attempt > _QUICK_RETRIES:
-                await Pause(rng.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
+        attempts = Attempts("appending a step", requests[0].line, self._context.metrics)
+        while True:
+            attempt = await attempts.begin()
             batch = AppendBatch()
             if len(requests) > 1 and chain is None:
                 # Steps that are saved together have one time, so that a store as of a time has all of them or none.
@@ -303,11 +296,6 @@ class Appender:
                     requests = requests[:number]
                     continue
             await self._handle_failure(requests, batch, failed, occupied)
-        raise ConflictError(
-            f"others were first {_ATTEMPTS} times",
-            where=f"thread {requests[0].line}",
-            hint="Try again with fewer writers",
-        )
 
     async def _head(self, request: AppendRequest, result: PreparedStep | StepRef) -> StepInfo:
         point = result.point if isinstance(result, PreparedStep) else result

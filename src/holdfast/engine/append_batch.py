@@ -22,7 +22,7 @@ _CHAIN_BYTES = 1 << 20
 
 
 class Condition(Enum):
-    """What a change of a batch rests on."""
+    """The kinds of conditions that a change of a batch depends on."""
 
     LINE = "the line is as it was"
     BRANCH = "the branch's number is free"

@@ -146,7 +146,7 @@ class EntryReader:
         return {key: result[key] for key in islice(sorted(result, key=sort_key), limit)}
 
     async def _folded(self, line: Line, loaded: LoadedState, key: bytes) -> node_lookup.StoredEntry | None:
-        """What a key holds in the folded state."""
+        """Return the value of a key in the folded state."""
         if loaded.root.child is None:
             return None
         last_fold = loaded.recent.get(key)

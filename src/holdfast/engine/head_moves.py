@@ -21,7 +21,7 @@ from holdfast.engine.row_format import AT_HEAD, Line, StepRef
 
 
 class MovesHead(Protocol):
-    """What an `AppendRequest` says of HEAD."""
+    """The effect of an `AppendRequest` on HEAD."""
 
     line: Line
     parent: At
@@ -32,7 +32,7 @@ class MovesHead(Protocol):
 
 
 class HeadMove(NamedTuple):
-    """What a step does to HEAD of its line."""
+    """The effect of a step on HEAD of its line."""
 
     beside: int = AT_HEAD
     """The column `beside` of the step."""

@@ -46,7 +46,7 @@ _ABSENT_SECONDS: Final = 60.0
 
 
 class _RetiredVersions(NamedTuple):
-    """What a registry says of versions whose last states were migrated, as of one of its steps."""
+    """The versions whose last states were migrated, according to one step of a registry."""
 
     tip: LineTip
     unversioned: Sequence[tuple[str, str]]

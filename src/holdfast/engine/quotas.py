@@ -18,13 +18,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.backends.interface import Backend, Batch, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
-from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key
 from holdfast.engine.namespaces import CONTENT_KINDS, is_thread, line_kind, root_of
-from holdfast.engine.rng import rng
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line, StepRef, info_of
-from holdfast.errors import ConflictError, HoldfastError, OutcomeUnknownError, QuotaError, UnavailableError
+from holdfast.errors import HoldfastError, OutcomeUnknownError, QuotaError, UnavailableError
 
 _SECOND = 10**9
 _RECHECK_NS = 60 * _SECOND
@@ -34,8 +33,6 @@ _EXPIRY_NS = 2 * _RECHECK_NS
 
 _SHARE = 64
 """The part of what is left that an allotment has at most: one of so many."""
-_ATTEMPTS = 1000
-"""How often an allotment is tried for. Each time, another process changed the ledger."""
 _MAX_WAITS = 100
 """How often a save that finds no room waits for others of this process."""
 _QUICK_COUNT = 2 * _SECOND
@@ -60,7 +57,7 @@ class Quota(NamedTuple):
 
 
 class QuotaUsage(NamedTuple):
-    """What a tenant stores. `bytes` is the size of steps, folded states and large values, as `ThreadInfo.bytes` counts
+    """The usage of a tenant. `bytes` is the size of steps, folded states and large values, as `ThreadInfo.bytes` counts
     it, `threads` the number of threads, `steps` that of checkpoints, and of changes of state and of agents."""
 
     bytes: int = 0
@@ -92,7 +89,7 @@ class QuotaReport(NamedTuple):
 
 
 class _Ledger(NamedTuple):
-    """What is used of a tenant's limits, at most, without what this process has charged to its last allotment."""
+    """The used part of a tenant's limits, at most, without what this process has charged to its last allotment."""
 
     used: QuotaUsage
     allotments: Mapping[str, tuple[QuotaUsage, int]]
@@ -128,7 +125,7 @@ class _Ledger(NamedTuple):
 
 
 class _TenantState:
-    """What this process knows of a tenant's limits, and its allotment."""
+    """A tenant's limits as this process knows them, and its allotment."""
 
     def __init__(self) -> None:
         self.limits: Quota | None = None
@@ -244,9 +241,9 @@ class QuotaLimiter:
         with self._lock:
             state.waiting = state.waiting.plus(cost)
         try:
-            for attempt in range(_ATTEMPTS):
-                if attempt > 2:
-                    await Pause(rng.random() * min(0.05, 0.001 * attempt))
+            attempts = Attempts("charging a quota", f"tenant {tenant!r}")
+            while True:
+                attempt = await attempts.begin()
                 with self._lock:
                     if state.limits is None or (self._clock() < state.usable_until and state.left.covers(cost)):
                         state.left = state.left.minus(cost)
@@ -261,11 +258,6 @@ class QuotaLimiter:
         finally:
             with self._lock:
                 state.waiting = state.waiting.minus(cost)
-        raise ConflictError(
-            f"others changed the ledger of the quota {_ATTEMPTS} times",
-            where=f"tenant {tenant!r}",
-            hint="Try again with fewer writers",
-        )
 
     async def _take_allotment(self, tenant: str, state: _TenantState, cost: QuotaUsage) -> None:
         """Take an allotment from the ledger, if nobody changes that meanwhile. `QuotaError` if there is no room."""

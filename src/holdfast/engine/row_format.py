@@ -92,7 +92,7 @@ AT_HEAD = -1
 
 
 class _StubRecord(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """What the metadata column of a stub has, as JSON: what a merge merged, a `StubProof`, and whether the step was not
+    """The metadata column of a stub, as JSON: what a merge merged, a `StubProof`, and whether the step was not
     pruned but lost."""
 
     merged: list[StepParent] = []

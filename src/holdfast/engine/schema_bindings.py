@@ -33,7 +33,7 @@ cannot be found under the new name."""
 
 
 class SchemaRequest(Protocol):
-    """What an `AppendRequest` says of the schema of its state."""
+    """The schema of the state of an `AppendRequest`."""
 
     line: Line
     parent: Any

@@ -110,7 +110,7 @@ class StepAudit:
 
     @property
     def _protection(self) -> Protection | None:
-        """What redacts details, unless these are of rights or of the audit itself."""
+        """Return the protection that redacts details, unless these are of rights or of the audit itself."""
         return None if self._line.name in (ACCESS, AUDIT) else self._engine.protection
 
     def rows(self, id: str) -> list[Change]:

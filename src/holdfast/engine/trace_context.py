@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Trace(NamedTuple):
-    """What a change belongs to. `cause` is the id of the event that triggered it."""
+    """The trace that a change belongs to. `cause` is the id of the event that triggered it."""
 
     correlation: str = ""
     cause: str = ""

@@ -23,6 +23,7 @@ from holdfast.engine.model.merge import merge as merge_states
 from holdfast.engine.model.missing import MISSING, MissingType
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_state
 from holdfast.engine.model.steps import StepParent
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.paths import parse_path, path_text
 from holdfast.engine.row_format import MERGE, Line, StepRef
 from holdfast.engine.schema_bindings import ASIDE, KEPT_SCHEMA
@@ -32,9 +33,6 @@ from holdfast.errors import ConflictError, InvalidError, UnsupportedError
 from holdfast.history.ancestry import Ancestry, CommonAncestors
 from holdfast.history.langgraph_compat import HeadMoved, latest_id, only_after, step_fields, without_follows
 from holdfast.history.revisions import Revisions, resolve
-
-_ATTEMPTS = 100
-"""How often a merge is repeated because others added to the target meanwhile."""
 
 _LISTED = 8
 """How many conflicts the message of an error names."""
@@ -145,7 +143,9 @@ class _Merge:
     async def save(self) -> StepInfo:
         engine, line = self._engine, self._line
         theirs = await resolve(engine, line, self._theirs)
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("merging a branch", line, engine.context.metrics)
+        while True:
+            await attempts.begin()
             await engine.lines.info(line)  # refreshes the cached tip of the line
             ours, parent, on_conflict = await self._target()
             common = await Ancestry(engine, line, await engine.lines.branch_graph(line)).common(ours, theirs)
@@ -157,9 +157,6 @@ class _Merge:
                 return (await engine.writer.save(request))[0]
             except HeadMoved:
                 continue
-        raise ConflictError(
-            "others kept adding to the target branch during the merge", where=f"thread {line}", hint="Try again"
-        )
 
     async def preview(self) -> tuple[StepInfo, dict[str, Any]]:
         engine, line = self._engine, self._line

@@ -51,7 +51,7 @@ class QueuedHook:
 
 
 class Outcome(NamedTuple):
-    """What is to be recorded of an execution."""
+    """The outcome of an execution, as it is recorded."""
 
     event: Event | None
     """None if it was not called."""

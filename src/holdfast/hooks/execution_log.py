@@ -39,7 +39,7 @@ _MAX_REASON = 500
 
 
 def flat(stored: Any) -> bytes:
-    """What is stored, as bytes."""
+    """Return the stored form, as bytes."""
     return flatten(stored)
 
 

@@ -12,7 +12,7 @@ from holdfast.hooks.execution_log import FAILURES, ExecutionFilter, scan_executi
 
 
 class HookStatistics(NamedTuple):
-    """What the recorded executions of a hook say. Durations are in seconds."""
+    """Statistics of the recorded executions of a hook. Durations are in seconds."""
 
     hook: str
     calls: int

@@ -1,1 +1,1 @@
-"""What people and frameworks use a store through: the command line, the LangGraph saver, scripts."""
+"""Interfaces of a store for people and frameworks: the command line, the LangGraph saver, scripts."""

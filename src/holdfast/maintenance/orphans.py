@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ from holdfast.engine.leases import Lease
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import LeafNode, SegmentNode, Slot, decode_node
+from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, rows_below
 from holdfast.engine.row_format import (
     LEASE,
@@ -57,9 +59,6 @@ SEEN = "orphan"
 
 _LINE_TABLES = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, WORDS, EVENTS, LINKS, *READABLE)
 """The tables with rows of a thread, besides its own row. Quarantined rows are evidence, and stay."""
-
-_ATTEMPTS = 10
-"""How often a thread is checked again because it was written to."""
 
 NO_THREAD, OLD_FORM, NO_STEP, UNUSED = "no thread", "old form", "no checkpoint", "unused value"
 
@@ -102,10 +101,6 @@ async def sweep(
     return await _Sweep(engine, tenant, parse_nanoseconds(grace, "grace"), dry_run).run(progress)
 
 
-class _ConcurrentChange(Exception):
-    """The thread was written to while it was checked."""
-
-
 class _Sweep:
     def __init__(self, engine: Engine, tenant: str, grace: int, dry_run: bool) -> None:
         self._engine = engine
@@ -121,22 +116,22 @@ class _Sweep:
         lines = await self._engine.lines.names(self._tenant)
         total = len(lines) + len(strays)
         for done, line in enumerate([*lines, *strays], 1):
-            for _ in range(_ATTEMPTS):
-                try:
-                    await (self._stray(line) if line in strays else self._line(line))
-                    break
-                except _ConcurrentChange:
-                    continue
-                except CorruptError as error:
-                    self._report.problems[line.name] = str(error)
-                    break
-            else:
-                self._report.problems[line.name] = "the thread kept changing while it was checked"
+            try:
+                await self._check(line, is_stray=line in strays)
+            except (ConflictError, CorruptError) as error:
+                self._report.problems[line.name] = str(error)
             if progress is not None:
                 progress(done, total, line.name)
         if self._report.rows and not self._dry_run:
             await self._backend.tidy()
         return self._report
+
+    async def _check(self, line: Line, *, is_stray: bool) -> None:
+        attempts = Attempts("checking a thread", line, self._engine.context.metrics)
+        while True:
+            await attempts.begin()
+            with suppress(ConcurrentChange):
+                return await (self._stray(line) if is_stray else self._line(line))
 
     # Rows without a thread ------------------------------------------------------------------------------------
 
@@ -303,7 +298,7 @@ class _Sweep:
 
     async def _apply(self, changes: Sequence[Change]) -> None:
         if await self._backend.apply(changes) is not None:
-            raise _ConcurrentChange
+            raise ConcurrentChange
 
 
 def _deletes(rows: Iterable[Row]) -> list[Change]:

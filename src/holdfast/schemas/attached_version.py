@@ -53,7 +53,7 @@ class AttachedVersion:
 
     @cached_property
     def migrations_key(self) -> int:
-        """What tells results of these migrations from those of others, such as corrected ones, in a cache."""
+        """A key that tells results of these migrations from those of others, such as corrected ones, in a cache."""
         return hash(tuple(each.fingerprint for each in self.schemas.migrations()))
 
     # Whether this version may be written ---------------------------------------------------------------------------

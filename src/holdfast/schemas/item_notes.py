@@ -1,4 +1,4 @@
-"""What operations on the items of a list keep aside, and how each item finds its part again later.
+"""Notes of operations on the items of a list, and how each item finds its part again later.
 
 Until then items may have been added, changed, moved and removed. A value of a dict is found by its key; an item of a
 list by its `id`, if it has one that is its own, or by its content; and one without an id that changed by its position
@@ -23,7 +23,7 @@ _SIZE = 8
 
 
 class _Mark(NamedTuple):
-    """What an item is recognized by, and whether that is an id of its own."""
+    """The mark by which an item is recognized, and whether that is an id of its own."""
 
     hash: bytes
     is_id: bool

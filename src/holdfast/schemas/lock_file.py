@@ -21,7 +21,7 @@ FILE = "holdfast-schemas.lock"
 
 
 class SchemaFinding(NamedTuple):
-    """What a check found: an error that would be raised later, at a user's."""
+    """A finding of a check: an error that a user would meet later."""
 
     code: str
     reference: str

@@ -36,7 +36,7 @@ _CLOSING = "closing"
 
 @dataclass(frozen=True, slots=True)
 class SchemaRecord:
-    """What a store knows of a schema."""
+    """The record of a schema in a store."""
 
     current: Version
     """The version that writers have now."""

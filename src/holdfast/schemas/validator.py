@@ -21,7 +21,7 @@ MAX_PROBLEMS = 20
 
 
 class Problem(NamedTuple):
-    """What does not fit about a value. The value itself is not quoted: it may be secret."""
+    """A reason why a value does not fit. The value itself is not quoted: it may be secret."""
 
     path: str
     reason: str

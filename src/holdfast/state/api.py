@@ -6,9 +6,9 @@ A `Store` has these operations as the owner; a view from `store.as_identity(…)
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, arun, run, sync_and_async, sync_or_async
+from holdfast.backends.runtime.drivers import Part, Pause, SyncApi, arun, run, sync_and_async, sync_or_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.pages import Page
@@ -29,25 +29,6 @@ A = TypeVar("A")
 
 ATTEMPTS = 1000
 """How often a transaction is attempted by default. Each time, another writer succeeded."""
-
-
-class sync_or_async_property(Generic[T, A]):  # noqa: N801 - used like a property
-    """A property with one value for a sync class, and its other form for an async one."""
-
-    def __init__(self, sync: Callable[[Any], T], other: Callable[[Any], A]) -> None:
-        self._sync, self._async = sync, other
-        self.__doc__ = sync.__doc__
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: SyncApi, owner: type) -> T: ...
-    @overload
-    def __get__(self, instance: AsyncApi, owner: type) -> A: ...
-    def __get__(self, instance: Any, owner: type) -> Any:
-        if instance is None:
-            return self
-        return self._sync(instance) if isinstance(instance, SyncApi) else self._async(instance)
 
 
 class ScopedOperations:
@@ -128,44 +109,20 @@ class ScopedOperations:
 
     transact = sync_or_async(_transact, _async_transact)
 
-    def _sessions(self) -> Sessions:
-        """Sessions: state that ends with them. See `holdfast.state.sessions.api`."""
-        from holdfast.state.sessions.api import Sessions
+    sessions: Part[Sessions, AsyncSessions] = Part(
+        "holdfast.state.sessions.api.Sessions",
+        "Sessions: state that ends with them. See `holdfast.state.sessions.api`.",
+    )
 
-        return Sessions(self._handle)
+    artifacts: Part[Artifacts, AsyncArtifacts] = Part(
+        "holdfast.state.artifacts.api.Artifacts",
+        "Artifacts: files and blobs, and the changes made with them. See `holdfast.state.artifacts.api`.",
+    )
 
-    def _async_sessions(self) -> AsyncSessions:
-        from holdfast.state.sessions.api import AsyncSessions
-
-        return AsyncSessions(self._handle)
-
-    sessions = sync_or_async_property(_sessions, _async_sessions)
-
-    def _artifacts(self) -> Artifacts:
-        """Artifacts: files and blobs, and the changes made with them. See `holdfast.state.artifacts.api`."""
-        from holdfast.state.artifacts.api import Artifacts
-
-        return Artifacts(self._handle)
-
-    def _async_artifacts(self) -> AsyncArtifacts:
-        from holdfast.state.artifacts.api import AsyncArtifacts
-
-        return AsyncArtifacts(self._handle)
-
-    artifacts = sync_or_async_property(_artifacts, _async_artifacts)
-
-    def _sharing(self) -> Sharing:
-        """Topics, requests, pipelines and documents that agents share. See `holdfast.state.sharing.api`."""
-        from holdfast.state.sharing.api import Sharing
-
-        return Sharing(self._handle)
-
-    def _async_sharing(self) -> AsyncSharing:
-        from holdfast.state.sharing.api import AsyncSharing
-
-        return AsyncSharing(self._handle)
-
-    sharing = sync_or_async_property(_sharing, _async_sharing)
+    sharing: Part[Sharing, AsyncSharing] = Part(
+        "holdfast.state.sharing.api.Sharing",
+        "Topics, requests, pipelines and documents that agents share. See `holdfast.state.sharing.api`.",
+    )
 
 
 def _check_transact(function: object, attempts: object) -> None:

@@ -1,4 +1,4 @@
-"""What differs between a scope's state at two moments."""
+"""Differences between a scope's state at two moments."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 from holdfast.engine.model.scopes import MARK, Scope, normal
+from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.patterns import matcher, narrowed
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.system_line import LineChange
@@ -23,9 +24,6 @@ from holdfast.state.reader import ScopeView, StoredValue, read_scope
 from holdfast.state.session_guard import EXPIRY, is_over, maintenance_handle
 from holdfast.state.writer import Check, KeyWrite, edit_request, write
 
-_ATTEMPTS = 100
-"""How often a move is attempted if the scope changes meanwhile."""
-
 
 class _Content(NamedTuple):
     """The content of a scope, and the scope to copy it to."""
@@ -36,10 +34,6 @@ class _Content(NamedTuple):
     stored: dict[str, StoredValue]
     schema: str
     """The version of the scope, if no schema is attached to it."""
-
-
-class _ConcurrentChange(Exception):
-    """The scope changed since it was read."""
 
 
 async def clear(handle: StoreHandle, scope: Scope) -> None:
@@ -64,7 +58,9 @@ async def copy(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: On
 async def move(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: OnConflict, *, nested: bool) -> int:
     """Copy all keys into another scope, and delete them here, atomically. Returns their number."""
     check_on_conflict(on_conflict)
-    for _ in range(_ATTEMPTS):
+    attempts = Attempts("moving a scope", str(scope), handle.engine.context.metrics)
+    while True:
+        await attempts.begin()
         contents = await _contents(handle, await _targets(handle, scope, target, nested=nested))
         writes, checks = _copies(handle, contents, on_conflict)
         if not writes:
@@ -73,12 +69,9 @@ async def move(handle: StoreHandle, scope: Scope, target: Scope, on_conflict: On
         unchanged = {each.scope: _unchanged(each) for each in contents}
         try:
             await write(handle, {**gone, **writes}, {**unchanged, **checks})
-        except _ConcurrentChange:
+        except ConcurrentChange:
             continue
         return sum(len(each.stored) for each in contents)
-    raise ConflictError(
-        f"the scope changed {_ATTEMPTS} times while it was to be moved", where=str(scope), hint="Stop who writes there"
-    )
 
 
 async def _targets(handle: StoreHandle, scope: Scope, target: Scope, *, nested: bool) -> dict[Scope, Scope]:
@@ -162,7 +155,7 @@ def _require_free(found: _Content) -> Check:
 def _unchanged(found: _Content) -> Check:
     async def check(view: ScopeView) -> None:
         if view.point != found.point:
-            raise _ConcurrentChange
+            raise ConcurrentChange
 
     return check
 

@@ -44,8 +44,8 @@ from holdfast.security.audit.thread_audit import recorded
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.checkpoint_pruner import ThreadPruner
 from holdfast.store.graph_schemas import INTERRUPTS, FindTask, GraphSchemas, rename_tasks, require_no_subgraph
-from holdfast.store.hook_entry import redact
 from holdfast.store.identity_view import IdentityOperations
+from holdfast.store.recorded_values import redact
 from holdfast.store.saved_checkpoint import ChannelWrites, FromParent, SavedCheckpoint
 from holdfast.store.store import StoreOperations
 from holdfast.store.subgraph_interrupts import SubgraphInterrupts, changed_ids

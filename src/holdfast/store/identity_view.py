@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from holdfast.agents.entry import AGENTS
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, sync_and_async
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.types import S
 from holdfast.errors import InvalidError
@@ -16,7 +15,7 @@ from holdfast.security.access.policy import OWNER_RIGHTS, Policy, Rights, check_
 from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 from holdfast.state.access_api import Grant, Until, Who, build_request, grant_id, thread_request, to_grant
-from holdfast.state.api import ScopedOperations, sync_or_async_property
+from holdfast.state.api import ScopedOperations
 from holdfast.store.thread import AsyncThread, Thread, check_schema
 from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration, parse_seconds
@@ -54,38 +53,20 @@ class IdentityOperations(ThreadListing, ScopedOperations):
     Every operation is checked each time. One that is denied is recorded in the audit, and raises `DeniedError`.
     """
 
-    agents = AGENTS
-
     def __init__(self, handle: StoreHandle, guard: IdentityGuard) -> None:
         super().__init__(StoreHandle(handle.engine, handle.tenant, guard))
         self._guard = guard
         self._access = AccessRegistry(handle.engine, handle.tenant, guard.actor)
 
-    def _sensitive(self) -> IdentitySensitive:
-        """Tokens of sensitive data, which an identity with the right `keys` can reveal."""
-        from holdfast.store.sensitive import IdentitySensitive
+    sensitive: Part[IdentitySensitive, AsyncIdentitySensitive] = Part(
+        "holdfast.store.sensitive.IdentitySensitive",
+        "Tokens of sensitive data, which an identity with the right `keys` can reveal.",
+    )
 
-        return IdentitySensitive(self._handle)
-
-    def _async_sensitive(self) -> AsyncIdentitySensitive:
-        from holdfast.store.sensitive import AsyncIdentitySensitive
-
-        return AsyncIdentitySensitive(self._handle)
-
-    sensitive = sync_or_async_property(_sensitive, _async_sensitive)
-
-    def _erasure(self) -> IdentityErasure:
-        """Erasing the data of one person, for an identity with the right `erase` to all of it."""
-        from holdfast.store.erasure import IdentityErasure
-
-        return IdentityErasure(self._handle)
-
-    def _async_erasure(self) -> AsyncIdentityErasure:
-        from holdfast.store.erasure import AsyncIdentityErasure
-
-        return AsyncIdentityErasure(self._handle)
-
-    erasure = sync_or_async_property(_erasure, _async_erasure)
+    erasure: Part[IdentityErasure, AsyncIdentityErasure] = Part(
+        "holdfast.store.erasure.IdentityErasure",
+        "Erasing the data of one person, for an identity with the right `erase` to all of it.",
+    )
 
     @property
     def identity(self) -> Identity:

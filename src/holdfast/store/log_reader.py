@@ -43,7 +43,7 @@ SHORTEST = 8
 
 
 class LogDetails(NamedTuple):
-    """What a log shows of a step, where another process has read it."""
+    """The fields of a step in a log that another process has read."""
 
     summary: list[str]
     whole_summary: list[str]

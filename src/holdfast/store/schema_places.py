@@ -1,4 +1,4 @@
-"""What a schema can be attached to: threads, scopes, keys of scopes, and the metadata of artifacts and sessions."""
+"""Places that schemas are attached to: threads, scopes, keys of scopes, and the metadata of artifacts and sessions."""
 
 from __future__ import annotations
 

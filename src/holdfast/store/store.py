@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from holdfast.agents.entry import AGENTS
 from holdfast.backends.interface import BlockingCall, Capabilities
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async, sync_or_async
+from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, sync_and_async, sync_or_async
 from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.checked_rows import clear_refused
@@ -32,7 +31,7 @@ from holdfast.engine.types import Checkpoint, Revision, S, StoreStats
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
 from holdfast.security.handle import ScopeParts, StoreHandle
-from holdfast.state.api import ScopedOperations, sync_or_async_property
+from holdfast.state.api import ScopedOperations
 from holdfast.store.thread import AsyncThread, Thread, ThreadOperations, check_schema
 from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration
@@ -67,6 +66,20 @@ _COUNTED = 1_000
 """How many lines `stats` reads where the store cannot count them."""
 
 _WINDOW = 5.0
+
+
+def _on_store(kind: Any, store: StoreOperations) -> Any:
+    return kind(store)
+
+
+def _with_recorder(kind: Any, store: StoreOperations) -> Any:
+    return kind(store._handle, store._recorder())
+
+
+def _with_redaction(kind: Any, store: StoreOperations) -> Any:
+    from holdfast.store.recorded_values import redact
+
+    return kind(store._engine, store.tenant, redact)
 
 
 class StoreOperations(ThreadListing, ScopedOperations):
@@ -165,46 +178,17 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     # Agents, hooks, identities, the audit ---------------------------------------------------------------------
 
-    agents = AGENTS
+    access: Part[StoreAccess, AsyncStoreAccess] = Part(
+        "holdfast.state.access_api.StoreAccess", "Rights of identities: grants, roles, groups.", _with_recorder
+    )
 
-    def _access(self) -> StoreAccess:
-        """Rights of identities: grants, roles, groups."""
-        from holdfast.state.access_api import StoreAccess
+    hooks: Part[Hooks, AsyncHooks] = Part(
+        "holdfast.hooks.api.Hooks", "Functions that are called before and after changes.", _with_redaction
+    )
 
-        return StoreAccess(self._handle, self._recorder())
-
-    def _async_access(self) -> AsyncStoreAccess:
-        from holdfast.state.access_api import AsyncStoreAccess
-
-        return AsyncStoreAccess(self._handle, self._recorder())
-
-    access = sync_or_async_property(_access, _async_access)
-
-    def _hooks(self) -> Hooks:
-        """Functions that are called before and after changes."""
-        from holdfast.store.hook_entry import open_hooks
-
-        return open_hooks(self._handle)
-
-    def _async_hooks(self) -> AsyncHooks:
-        from holdfast.store.hook_entry import open_async_hooks
-
-        return open_async_hooks(self._handle)
-
-    hooks = sync_or_async_property(_hooks, _async_hooks)
-
-    def _sensitive(self) -> Sensitive:
-        """Protection of credentials and personal data."""
-        from holdfast.store.sensitive import Sensitive
-
-        return Sensitive(self._handle)
-
-    def _async_sensitive(self) -> AsyncSensitive:
-        from holdfast.store.sensitive import AsyncSensitive
-
-        return AsyncSensitive(self._handle)
-
-    sensitive = sync_or_async_property(_sensitive, _async_sensitive)
+    sensitive: Part[Sensitive, AsyncSensitive] = Part(
+        "holdfast.store.sensitive.Sensitive", "Protection of credentials and personal data."
+    )
 
     def _as_identity(
         self,
@@ -251,72 +235,27 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     as_identity = sync_or_async(_as_identity, _async_as_identity)
 
-    def _audit(self) -> Audit:
-        """The audit: all changes, grants, reads of identities, and denials."""
-        from holdfast.store.audit import Audit
+    audit: Part[Audit, AsyncAudit] = Part(
+        "holdfast.store.audit.Audit",
+        "The audit: all changes, grants, reads of identities, and denials.",
+        _with_recorder,
+    )
 
-        return Audit(self._handle, self._recorder())
+    schemas: Part[Schemas, AsyncSchemas] = Part(
+        "holdfast.store.schemas.Schemas", "Schemas of states, and migrations between their versions."
+    )
 
-    def _async_audit(self) -> AsyncAudit:
-        from holdfast.store.audit import AsyncAudit
+    keys: Part[Keys, AsyncKeys] = Part("holdfast.store.keys.Keys", "The keys of an encrypted store.")
 
-        return AsyncAudit(self._handle, self._recorder())
-
-    audit = sync_or_async_property(_audit, _async_audit)
-
-    def _schemas(self) -> Schemas:
-        """Schemas of states, and migrations between their versions."""
-        from holdfast.store.schemas import Schemas
-
-        return Schemas(self._handle)
-
-    def _async_schemas(self) -> AsyncSchemas:
-        from holdfast.store.schemas import AsyncSchemas
-
-        return AsyncSchemas(self._handle)
-
-    schemas = sync_or_async_property(_schemas, _async_schemas)
-
-    def _keys(self) -> Keys:
-        """The keys of an encrypted store."""
-        from holdfast.store.keys import Keys
-
-        return Keys(self._handle)
-
-    def _async_keys(self) -> AsyncKeys:
-        from holdfast.store.keys import AsyncKeys
-
-        return AsyncKeys(self._handle)
-
-    keys = sync_or_async_property(_keys, _async_keys)
-
-    def _erasure(self) -> Erasure:
-        """Erasing the data of one person, and whose data it is."""
-        from holdfast.store.erasure import Erasure
-
-        return Erasure(self)
-
-    def _async_erasure(self) -> AsyncErasure:
-        from holdfast.store.erasure import AsyncErasure
-
-        return AsyncErasure(self)
-
-    erasure = sync_or_async_property(_erasure, _async_erasure)
+    erasure: Part[Erasure, AsyncErasure] = Part(
+        "holdfast.store.erasure.Erasure", "Erasing the data of one person, and whose data it is.", _on_store
+    )
 
     # The whole store ------------------------------------------------------------------------------------------
 
-    def _maintenance(self) -> Maintenance:
-        """Maintenance: pruning, verification, repair, indexes."""
-        from holdfast.store.maintenance import Maintenance
-
-        return Maintenance(self._handle)
-
-    def _async_maintenance(self) -> AsyncMaintenance:
-        from holdfast.store.maintenance import AsyncMaintenance
-
-        return AsyncMaintenance(self._handle)
-
-    maintenance = sync_or_async_property(_maintenance, _async_maintenance)
+    maintenance: Part[Maintenance, AsyncMaintenance] = Part(
+        "holdfast.store.maintenance.Maintenance", "Maintenance: pruning, verification, repair, indexes."
+    )
 
     def _backups(
         self, repository: str | os.PathLike[str], /, *, keys: KeyProvider | str | None = None, **options: Any
@@ -336,31 +275,9 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     backups = sync_or_async(_backups, _async_backups)
 
-    def _jobs(self) -> Jobs:
-        """Scheduled jobs."""
-        from holdfast.maintenance.jobs.api import Jobs
+    jobs: Part[Jobs, AsyncJobs] = Part("holdfast.maintenance.jobs.api.Jobs", "Scheduled jobs.", _on_store)
 
-        return Jobs(self)
-
-    def _async_jobs(self) -> AsyncJobs:
-        from holdfast.maintenance.jobs.api import AsyncJobs
-
-        return AsyncJobs(self)
-
-    jobs = sync_or_async_property(_jobs, _async_jobs)
-
-    def _alerts(self) -> Alerts:
-        """Alerts about what needs attention."""
-        from holdfast.store.alerts import Alerts
-
-        return Alerts(self._handle)
-
-    def _async_alerts(self) -> AsyncAlerts:
-        from holdfast.store.alerts import AsyncAlerts
-
-        return AsyncAlerts(self._handle)
-
-    alerts = sync_or_async_property(_alerts, _async_alerts)
+    alerts: Part[Alerts, AsyncAlerts] = Part("holdfast.store.alerts.Alerts", "Alerts about what needs attention.")
 
     @sync_and_async
     async def copy_to(

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.runtime.drivers import sync_and_async
+from holdfast.backends.runtime.drivers import Part, sync_and_async
 from holdfast.engine import validation
 from holdfast.engine.guard import (
     OWNER,
@@ -27,9 +27,9 @@ from holdfast.engine.row_format import Line, LineSummary, check_name
 from holdfast.engine.types import SCAN_LIMIT, ThreadInfo
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
-from holdfast.state.api import sync_or_async_property
 
 if TYPE_CHECKING:
+    from holdfast.agents.api.agents import Agents, AsyncAgents
     from holdfast.engine.types import Progress
     from holdfast.history.search import SearchPage
     from holdfast.security.access.policy import Right
@@ -99,7 +99,7 @@ async def thread_access(
 
 
 class StoreChanges(NamedTuple):
-    """What changed in a store, in any order: the names of threads, as `threads` lists them, the ids of agents, and
+    """Changes in a store, in any order: the names of threads, as `threads` lists them, the ids of agents, and
     scopes."""
 
     threads: list[str]
@@ -119,18 +119,14 @@ class ThreadListing:
 
     _handle: StoreHandle
 
-    def _timeline(self) -> Timeline:
-        """What happened in the store, on one axis of time, as far as it may be read."""
-        from holdfast.store.timeline.api import Timeline
-
-        return Timeline(self._handle, self._flush_audit)
-
-    def _async_timeline(self) -> AsyncTimeline:
-        from holdfast.store.timeline.api import AsyncTimeline
-
-        return AsyncTimeline(self._handle, self._flush_audit)
-
-    timeline = sync_or_async_property(_timeline, _async_timeline)
+    agents: Part[Agents, AsyncAgents] = Part(
+        "holdfast.agents.api.agents.Agents", "The agents of a store. See `holdfast.agents`."
+    )
+    timeline: Part[Timeline, AsyncTimeline] = Part(
+        "holdfast.store.timeline.api.Timeline",
+        "What happened in the store, on one axis of time, as far as it may be read.",
+        lambda kind, store: kind(store._handle, store._flush_audit),
+    )
 
     async def _flush_audit(self) -> None:
         """Write what the audit has collected, where it is collected."""

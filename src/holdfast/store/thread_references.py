@@ -1,4 +1,4 @@
-"""What refers to the checkpoints of a thread, or to the thread: tags, labels, pins and holds."""
+"""References to the checkpoints of a thread, or to the thread: tags, labels, pins and holds."""
 
 from __future__ import annotations
 

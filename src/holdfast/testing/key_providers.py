@@ -28,7 +28,7 @@ class KeyProviderSuite:
         raise NotImplementedError
 
     def test_a_key_is_wrapped_and_unwrapped(self, provider: KeyProvider) -> None:
-        """What is wrapped is not the key, and unwraps to it."""
+        """A wrapped key is not the key, and unwraps to it."""
         key = os.urandom(32)
         wrapped = provider.wrap(key, _CONTEXT)
         assert key not in wrapped
@@ -56,7 +56,7 @@ class KeyProviderSuite:
             assert caught.value.code == "key-wrong"
 
     def test_another_master_key_does_not_unwrap(self, provider: KeyProvider, other: KeyProvider) -> None:
-        """What another master key wrapped is refused."""
+        """A key that another master key wrapped is refused."""
         assert provider.key_id != other.key_id
         wrapped = other.wrap(os.urandom(32), _CONTEXT)
         with pytest.raises(DeniedError):

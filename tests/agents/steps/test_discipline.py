@@ -115,6 +115,7 @@ def test_strict_and_async(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.nightly
 @pytest.mark.time_limit(180)
 def test_a_wait_keeps_its_timeout_with_many_due_timers(tmp_path: Path) -> None:
     place_ = Place(f"sqlite:///{tmp_path}/s.db")

@@ -150,6 +150,7 @@ def _stop_in_step(path: Path, trace: Path, results: Any) -> None:
             results.put(error.code)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", ["raise", "retry"])
 def test_a_process_that_was_stopped_for_longer_than_its_lease_and_others_agree(policy: Any, tmp_path: Path) -> None:
     path, trace = tmp_path / "a.db", tmp_path / "trace.txt"

@@ -458,6 +458,7 @@ def test_a_damaged_journal_is_not_copied() -> None:
     run(store.close())
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_copies_what_it_writes(tmp_path: Path) -> None:
     code = """

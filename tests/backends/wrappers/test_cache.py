@@ -367,6 +367,7 @@ def ask(child: subprocess.Popen[str], what: str, seq: int) -> list[int | None]:
     return answer
 
 
+@pytest.mark.nightly
 def test_processes_that_share_a_room_see_each_others_writes_at_once(
     shared_url: str, child: subprocess.Popen[str]
 ) -> None:

@@ -40,6 +40,7 @@ for url in sys.stdin:
 PARTS = {"write-behind": ("local", "remote"), "mirror": ("local", "remote"), "tiered": ("hot", "cold")}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", mostly_nightly(PARTS, daily=["mirror"]))
 def test_processes_that_open_a_new_pair_at_once(tmp_path: Path, kind: str) -> None:
     command = [sys.executable, "-c", CHILD]

@@ -88,6 +88,7 @@ def _has(url: str, expected: dict[str, int], *, at_least: bool) -> None:
         assert at_least or len(numbers) - 1 <= last + 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["write-behind", "mirror"])
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.nightly)])
 def test_nothing_is_lost_when_a_process_is_killed(tmp_path: Path, kind: str, rounds: int) -> None:

@@ -202,6 +202,7 @@ def test_a_lost_body_of_a_cold_mirror(tmp_path: Path) -> None:
         assert store.status()["cold_healed"] != 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", mostly_nightly(["mirror", "write-behind"], daily=["mirror"]))
 @pytest.mark.parametrize("side", [0, 1], ids=["local", "remote"])
 def test_a_repair_restores_every_lost_row(tmp_path: Path, kind: str, side: int) -> None:

@@ -40,6 +40,7 @@ def look(url: str) -> None:
             assert store.get("chat", checkpoint.id).state == STATES[checkpoint.step]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "remote"),
     [
@@ -64,6 +65,7 @@ def test_a_copy_on_a_server(tmp_path: Path, kind: str, remote: str) -> None:
         assert store.get("chat").state == STATES[-1]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("hot", "cold"),
     mostly_nightly([("postgresql", "file"), ("mongodb", "redis"), ("redis", "file")], daily=[("mongodb", "redis")]),

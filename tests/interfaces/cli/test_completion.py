@@ -81,6 +81,7 @@ def test_what_is_begun_narrows_what_bash_is_told(url: str) -> None:
     assert told("holdfast completion ") == ["bash", "zsh", "fish"]
 
 
+@pytest.mark.nightly
 def test_bash_completes_names_that_it_cuts_or_that_need_quotes(url: str, complete: Complete) -> None:
     with holdfast.open(url) as store:
         for name in ("user:1", "user:2", "two words", "a\nb", "we$ird"):
@@ -92,6 +93,7 @@ def test_bash_completes_names_that_it_cuts_or_that_need_quotes(url: str, complet
     assert complete("holdfast log a") == []
 
 
+@pytest.mark.nightly
 def test_without_a_store_nothing_is_said(complete: Complete, tmp_path: Path) -> None:
     assert complete("holdfast --store nope.db log ") == []
     assert not (tmp_path / "nope.db").exists()

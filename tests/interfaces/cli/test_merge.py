@@ -151,6 +151,7 @@ def test_in_a_terminal_with_an_editor(url: str, tmp_path: Path) -> None:
     assert state(url) == {"n": (1, 2), "plan": ["think", "theirs"], "text": "a\n", "theirs": True}
 
 
+@pytest.mark.nightly
 def test_ctrl_c_at_a_question(url: str) -> None:
     before = state(url)
     with kit.Terminal(*kit.command("--store", url, "merge", "t", "draft", "-i")) as terminal:

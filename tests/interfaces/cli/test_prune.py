@@ -155,6 +155,7 @@ def test_nothing_to_do_is_not_asked_about(url: str) -> None:
     assert "Continue?" not in terminal.text
 
 
+@pytest.mark.nightly
 def test_interrupted_in_the_middle(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/many.db"
     states: dict[str, dict[str, Any]] = {}

@@ -69,6 +69,7 @@ def test_what_fits_on_the_screen_is_not_paged(url: str) -> None:
     assert "chat/anna" in terminal.plain
 
 
+@pytest.mark.nightly
 def test_the_pager_is_the_users_own(long: str, tmp_path: Path) -> None:
     for env in ({"HOLDFAST_PAGER": "sed s/^/paged:/", "PAGER": "false"}, {"PAGER": "sed s/^/paged:/"}):
         with kit.in_terminal("log", "t1", "--oneline", "--store", long, env=env) as terminal:

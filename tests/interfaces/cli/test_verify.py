@@ -87,6 +87,7 @@ def test_a_file_that_does_not_open_is_salvaged(hf: Run, url: str, tmp_path: Path
     assert list(tmp_path.glob("agents.db.damaged-*"))
 
 
+@pytest.mark.nightly
 def test_interrupted_in_the_middle(tmp_path: Path) -> None:
     url, copy = f"sqlite:///{tmp_path}/many.db", f"sqlite:///{tmp_path}/copy.db"
     with holdfast.open(url) as store:

@@ -89,6 +89,7 @@ def test_a_body_without_end_is_too_large(start: bytes) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # in KiB
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("start", [OK + b"\r\n", OK, b"HTTP/1.1 2", OK + b"Transfer-Encoding: chunked\r\n\r\n"])
 def test_an_answer_that_never_ends_is_given_up(start: bytes) -> None:
     part = b"1\r\nx\r\n" if b"chunked" in start else b"x"

@@ -338,6 +338,7 @@ def test_a_store_that_is_only_read_refuses_changes(served: ServedStore) -> None:
         assert store.maintenance.prune("chat", holdfast.Retention(keep_last=2), dry_run=True).dropped > 0
 
 
+@pytest.mark.nightly
 def test_a_call_that_comes_too_soon_waits(filled: holdfast.Store) -> None:
     with ServedStore(filled, rate=2.0, burst=3) as served:
         with holdfast.open(served.url, token=served.token) as store:

@@ -88,6 +88,7 @@ def copies_of(saver: HoldfastSaver) -> list[HoldfastSaver]:
     return [saver, copy.copy(saver), allowing, copy.copy(copy.copy(saver))]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("saver", mostly_nightly([*HOLDFAST, *OTHERS], daily=("postgres",)), indirect=True)
 def test_threads_and_event_loops(saver: HoldfastSaver) -> None:
     savers = copies_of(saver)

@@ -80,7 +80,7 @@ def compared(name: str, kind: str, folder: Path, *, asynchronous: bool) -> None:
 
 @BY_MODULE
 def test_as_in_memory(module: ModuleType, tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for number, name in enumerate(names_of(module)[::6]):  # the others, and each in the other way: by night
+    for number, name in enumerate(names_of(module)[::9]):  # the others, and each in the other way: by night
         asynchronous = number % 2 == 1
         with subtests.test(name, asynchronous=asynchronous):
             compared(name, "sqlite", tmp_path / name, asynchronous=asynchronous)
@@ -115,6 +115,7 @@ def exact_as_theirs(name: str, *, asynchronous: bool) -> None:
     same(with_tuples_as_lists(exact), with_tuples_as_lists(theirs))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("asynchronous", mostly_nightly([False, True], daily=[False]), ids=["sync", "async"])
 @pytest.mark.parametrize("module", mostly_nightly(MODULES, daily=[basics]), ids=MODULE_NAMES)
 def test_an_exact_saver_shows_what_langgraphs_own_does(

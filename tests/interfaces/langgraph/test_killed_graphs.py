@@ -37,6 +37,7 @@ def told(url: str, thread: str, *more: int) -> list[list[str]]:
 NO_FORK = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 
 
+@pytest.mark.nightly
 @NO_FORK
 def test_a_graph_that_is_killed_in_every_phase_goes_on(tmp_path: Path) -> None:
     url = place("sqlite", tmp_path)

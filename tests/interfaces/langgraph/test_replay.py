@@ -130,6 +130,7 @@ def test_a_changed_result_diverges_at_its_step(short: Store) -> None:
     assert "nothing" in report.divergence.diff
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", mostly_nightly([0, 5, 14, -1], daily=[14]))
 def test_a_run_replays_from_any_checkpoint(short: Store, number: int) -> None:
     steps = list(short.thread("chat").log().all())[::-1]
@@ -169,6 +170,7 @@ async def record_odd(store: Store, thread: str) -> dict[str, Any]:
         live.update(models=False)
 
 
+@pytest.mark.nightly
 def test_retries_timeouts_cancellations_and_failures_are_replayed(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as store:
         result = asyncio.run(record_odd(store, "odd"))

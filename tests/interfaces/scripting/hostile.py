@@ -80,7 +80,7 @@ LUA = {
     "hook of its own changes": (
         "store.hooks:before('state.set', {name = 'loop', fail_closed = true})(function(call) "
         "store:state('agent:h'):set('again', 1) end) store:state('agent:h'):set('again', 1)",
-        "*",
+        "hook-own-change",
     ),
 }
 
@@ -149,6 +149,6 @@ JAVASCRIPT = {
     "hook of its own changes": (
         "await store.hooks.before('state.set', { name: 'loop', fail_closed: true })(async (call) => { "
         "await store.state('agent:h').set('again', 1) }); await store.state('agent:h').set('again', 1)",
-        "*",
+        "hook-own-change",
     ),
 }

@@ -19,6 +19,7 @@ from tests.interfaces.scripting.cases import cases
 from tests.interfaces.scripting.translate import SETUP, translate
 from tests.store.test_replays import KIND, REGISTER, make_clerk
 from tests.support.cases import case
+from tests.support.nightly import mostly_nightly
 
 _UNIQUE = re.compile(
     r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32,}|\b(?:[0-9a-f]{8}){2,3}\b|\d{4}-\d\d-\d\dT[0-9:.]+(\+00:00|Z)?"
@@ -95,7 +96,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[An
         yield [run_in_python(line, names) for line, _ in cases()]
 
 
-@pytest.mark.parametrize("language", ["lua", "javascript"])
+@pytest.mark.parametrize("language", mostly_nightly(["lua", "javascript"], daily=["lua"]))
 def test_languages_agree(
     language: Any,
     expected: list[tuple[Any, str]],

@@ -480,6 +480,7 @@ def is_running(pid: str) -> bool:
         return False
 
 
+@pytest.mark.nightly
 def test_the_system_ends_a_script_if_the_host_does_not(store: holdfast.Store) -> None:
     with Sandbox("lua", store, timeout=0.2) as sandbox:
         sandbox._limits = sandbox._limits._replace(timeout=60)  # as a host that is late

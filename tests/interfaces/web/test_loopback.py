@@ -213,6 +213,7 @@ def test_a_cookie_counts_for_pages_of_ours_and_bookmarks_only(tmp_path: Path, si
         assert "chat" not in answer.text
 
 
+@pytest.mark.nightly
 def test_bookmarks_and_tabs_outlive_a_server(home: Path, store_file: Path, browser: Any) -> None:
     own = browser.new_context()
     tabs = [own.new_page(), own.new_page()]

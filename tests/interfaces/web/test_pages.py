@@ -452,6 +452,7 @@ def load_page(url: str, token: str) -> None:
         assert answer.status == 200, url
 
 
+@pytest.mark.nightly
 def test_opening_a_store_changes_no_byte(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path / "agents.db"
     with holdfast.open(file) as store:

@@ -171,6 +171,7 @@ def test_a_browser_signs_in_by_the_file_and_by_the_code_of_the_terminal(
         other.close()
 
 
+@pytest.mark.nightly
 def test_without_a_terminal_no_code_is_shown_and_the_token_is_in_a_file(home: Path, store_file: Path) -> None:
     command = [sys.executable, "-m", "holdfast", "ui", str(store_file), "--port", "0", "--no-browser"]
     environment = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
@@ -190,6 +191,7 @@ def test_without_a_terminal_no_code_is_shown_and_the_token_is_in_a_file(home: Pa
         assert json.loads(first)["token_file"] == str(file) if option else first.startswith("http://")
 
 
+@pytest.mark.nightly
 def test_plain_loopback_says_what_is_weaker(home: Path, store_file: Path) -> None:
     with running_command(home, store_file, "--no-browser", "--plain-loopback") as running:
         shown = running.read_until(CODE.pattern)

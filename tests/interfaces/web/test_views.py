@@ -142,6 +142,7 @@ def test_an_edited_fork_is_previewed_confirmed_and_made_once(page: Any, writable
     assert writable.store.thread("chat-1").get("calm").state["plan"]["goal"] == "rest"
 
 
+@pytest.mark.nightly
 def test_a_stale_change_shows_what_changed_and_a_merge_its_conflicts(page: Any, writable: ServedStore) -> None:
     thread = writable.store.thread("chat-1")
     page.goto(f"{writable.url}/threads/chat-1/00000050")
@@ -164,6 +165,7 @@ def test_a_stale_change_shows_what_changed_and_a_merge_its_conflicts(page: Any, 
     assert thread.get().state["plan"]["goal"] == "answer in 2 sentences"
 
 
+@pytest.mark.nightly
 def test_pruning_asks_for_the_name(page: Any, writable: ServedStore) -> None:
     writable.store.put("short", {"n": 0}, id="s0")
     for n in range(5):
@@ -188,6 +190,7 @@ def test_an_incomplete_transition_is_resolved(page: Any, writable: ServedStore) 
     assert writable.store.agents.load("baker-crashed").pending is None
 
 
+@pytest.mark.nightly
 def test_a_step_without_an_outcome_is_resolved(page: Any, writable: ServedStore) -> None:
     steps = writable.store.agents.steps("baker-3")
     page.goto(f"{writable.url}/agents/baker-3")
@@ -206,6 +209,7 @@ def test_a_step_without_an_outcome_is_resolved(page: Any, writable: ServedStore)
     assert (steps.get("charge-43").state, steps.get("charge-43").resolved) == ("done", "by hand")
 
 
+@pytest.mark.nightly
 def test_a_failed_call_is_found_by_keys_and_replayed_beside_the_original(page: Any, writable: ServedStore) -> None:
     page.goto(f"{writable.url}/hooks")
     page.locator("input[name=failed]").check()

@@ -46,6 +46,7 @@ def url_of(kind: str, first: str, other: str, **options: Any) -> str:
     return compose(kind.partition(" ")[0], local=first, remote=other, drain=120, **options)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "kind",
     mostly_nightly(

@@ -187,6 +187,7 @@ def test_turning_encryption_on_and_off(tmp_path: Path) -> None:
         holdfast.open(path, encryption=Encryption(keys))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "count"),
     [

@@ -76,6 +76,7 @@ def test_the_control_has_the_bytes(tmp_path: Path) -> None:
     assert KEY.encode() in stored_bytes(tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", mostly_nightly(["postgres", "file", "redis", "mongodb"], daily=["postgres"]))
 def test_other_stores(kind: str, tmp_path: Path) -> None:
     with holdfast.open(place(kind, tmp_path)) as store:
@@ -185,6 +186,7 @@ def test_recordings_of_a_graph_are_found_and_removed(durability: Any, tmp_path: 
     assert KEY.encode() not in stored_bytes(tmp_path)
 
 
+@pytest.mark.nightly
 def test_a_redaction_that_is_killed_goes_on(tmp_path: Path) -> None:
     struck, number = 0, 0
     for write, moment in [(each, MOMENTS[each % 3]) for each in (2, 6, 10)]:

@@ -218,6 +218,7 @@ def test_the_stages_are_the_same_for_all(store: Store) -> None:
     assert "ingest" in repr(pipeline)
 
 
+@pytest.mark.nightly
 def test_a_step_costs_the_same_however_much_went_through_before() -> None:
     watched = InterferingBackend()
     store = store_on(watched, Clock(), cache_bytes=8 << 20)

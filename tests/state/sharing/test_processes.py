@@ -42,6 +42,7 @@ def line(child: subprocess.Popen[str]) -> str:
     return child.stdout.readline().rstrip("\n")
 
 
+@pytest.mark.nightly
 def test_a_subscriber_that_is_killed_misses_nothing_and_gets_little_twice(url: str) -> None:
     count, kills = 0, 1
     with holdfast.open(url) as store:
@@ -66,6 +67,7 @@ def test_a_subscriber_that_is_killed_misses_nothing_and_gets_little_twice(url: s
     assert (runs[0][0], runs[-1][-1]) == (0, count - 1)
 
 
+@pytest.mark.nightly
 def test_messages_of_many_processes_are_seen_by_all_in_one_order_within_a_second(url: str) -> None:
     with holdfast.open(url) as store:
         topic = store.sharing.topic("news")

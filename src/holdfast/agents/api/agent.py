@@ -230,7 +230,7 @@ class AgentBase(AgentOperations):
         return f"<{name} {persister.line.id!r}: {persister.data.status}, version {persister.version}>"
 
 
-class PersistentAgent(SyncApi, AgentContext, AgentBase, abstract=True):
+class PersistentAgent(AgentContext, AgentBase, SyncApi, abstract=True):
     """The base class of agents of a `Store`::
 
     class Greeter(PersistentAgent, name="greeter"):
@@ -247,6 +247,6 @@ class PersistentAgent(SyncApi, AgentContext, AgentBase, abstract=True):
     """
 
 
-class AsyncPersistentAgent(AsyncApi, AsyncAgentContext, AgentBase, abstract=True):
+class AsyncPersistentAgent(AsyncAgentContext, AgentBase, AsyncApi, abstract=True):
     """The base class of agents of an `AsyncStore`: operations are awaited, and hooks and actions may be coroutine
     functions."""

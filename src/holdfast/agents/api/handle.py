@@ -34,12 +34,11 @@ from holdfast.agents.storage.listing import read_summary
 from holdfast.agents.storage.record import Status, error_text
 from holdfast.agents.transfer.offer import Transfer
 from holdfast.agents.transfer.transfer import resolve_receiver, transfer
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, arun, run, sync_and_async
 from holdfast.engine.model.operators import UpdateOperator
 from holdfast.engine.paths import require_path
 from holdfast.errors import InvalidError
 from holdfast.recording.journal import record_call
-from holdfast.state.api import sync_or_async_property
 from holdfast.time_parser import Duration, Time, parse_duration
 
 T = TypeVar("T")
@@ -85,28 +84,22 @@ class AgentOperations:
         """The configuration that the agent was created with."""
         return self._data.configuration
 
-    def _conversation(self) -> Conversation:
-        """The agent's messages."""
-        return Conversation(self._data.conversation, self._persister)
-
-    def _async_conversation(self) -> AsyncConversation:
-        return AsyncConversation(self._data.conversation, self._persister)
-
-    conversation = sync_or_async_property(_conversation, _async_conversation)
+    conversation: Part[Conversation, AsyncConversation] = Part(
+        "holdfast.agents.api.conversation.Conversation",
+        "The agent's messages.",
+        lambda kind, agent: kind(agent._data.conversation, agent._persister),
+    )
 
     @property
     def context(self) -> dict[str, Any]:
         """The agent's knowledge of its work."""
         return self._data.context
 
-    def _tools(self) -> Tools:
-        """The agent's tools: their permissions, and statistics of their use."""
-        return Tools(self._data, self._persister)
-
-    def _async_tools(self) -> AsyncTools:
-        return AsyncTools(self._data, self._persister)
-
-    tools = sync_or_async_property(_tools, _async_tools)
+    tools: Part[Tools, AsyncTools] = Part(
+        "holdfast.agents.api.tools.Tools",
+        "The agent's tools: their permissions, and statistics of their use.",
+        lambda kind, agent: kind(agent._data, agent._persister),
+    )
 
     @property
     def workflow(self) -> Workflow:
@@ -253,23 +246,15 @@ class AgentOperations:
         """Remember that this process has come to a sleep or a wait, for versions of the code."""
         self.persister.lifecycle.reached_steps.add(f"{kind}/{self._step_line.check_key(key)}")
 
-    def _steps(self) -> Steps:
-        """The durable steps of the agent."""
-        return Steps(self._step_line, self.persister)
+    steps: Part[Steps, AsyncSteps] = Part(
+        "holdfast.agents.steps.api.Steps",
+        "The durable steps of the agent.",
+        lambda kind, agent: kind(agent._step_line, agent.persister),
+    )
 
-    def _async_steps(self) -> AsyncSteps:
-        return AsyncSteps(self._step_line, self.persister)
-
-    steps = sync_or_async_property(_steps, _async_steps)
-
-    def _timers(self) -> Timers:
-        """The timers of the agent."""
-        return Timers(self._step_line)
-
-    def _async_timers(self) -> AsyncTimers:
-        return AsyncTimers(self._step_line)
-
-    timers = sync_or_async_property(_timers, _async_timers)
+    timers: Part[Timers, AsyncTimers] = Part(
+        "holdfast.agents.steps.api.Timers", "The timers of the agent.", lambda kind, agent: kind(agent._step_line)
+    )
 
     @overload
     def once(

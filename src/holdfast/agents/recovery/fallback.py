@@ -15,12 +15,10 @@ from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord
 from holdfast.backends.runtime.metric_families import RECOVERIES
 from holdfast.engine.branch_graph import BranchGraph
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
-
-_ATTEMPTS = 1000
-"""How often an agent is read again because others changed it."""
 
 
 class ReadableStep(NamedTuple):
@@ -78,7 +76,9 @@ async def reload(persister: AgentPersister) -> AgentRecord | None:
     """Load the newest state of an agent, if it was ever saved. If that is damaged, `on_corrupt` decides: raise an
     error, or load the last readable state."""
     line, last_good = persister.line, persister.options.on_corrupt == "last-good"
-    for _ in range(_ATTEMPTS):
+    attempts = Attempts("loading an agent", persister.where, line.handle.engine.context.metrics, code="agent-conflict")
+    while True:
+        await attempts.begin()
         newest = await line.latest_step()
         if newest is None:
             return None
@@ -96,7 +96,6 @@ async def reload(persister: AgentPersister) -> AgentRecord | None:
             record = await _fall_back(persister, newest, error)
             if record is not None:
                 return record
-    raise ConflictError("the agent keeps changing", where=persister.where, hint="Try again", code="agent-conflict")
 
 
 async def refresh(persister: AgentPersister, *, always: bool = False) -> None:

@@ -23,7 +23,7 @@ from holdfast.agents.runtime.two_phase import Lifecycle, make_save_lock
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.conflicts import Sides, resolve_conflict
 from holdfast.agents.storage.record import CONVERSATION, PENDING, AgentPosition, AgentRecord, PendingChange
-from holdfast.backends.runtime.drivers import Pause, run
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine import validation
 from holdfast.engine.events import Event
@@ -33,7 +33,7 @@ from holdfast.engine.model.diff import diff
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import Set
 from holdfast.engine.model.packed_state import Packed, as_map, flatten, pack_name, pack_state, unpack_name, unpack_state
-from holdfast.engine.rng import rng
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
 from holdfast.errors import (
@@ -45,11 +45,6 @@ from holdfast.errors import (
     UnavailableError,
 )
 from holdfast.hooks.feature_hooks import FeatureHooks
-
-_ATTEMPTS = 1000
-"""How often a save is repeated because others were first. Each time, another save succeeded."""
-
-_MAX_PAUSE = 0.05
 
 _METADATA, _FIELDS = pack_name("metadata"), pack_name("fields")
 
@@ -311,9 +306,10 @@ class AgentPersister:
         names = [*(["agent.create"] if self.point is None else []), *([hook] if hook else [])]
         called = [await self.call_hooks(name) for name in dict.fromkeys(names)]
         events = [*events, *(event for hooks in called for event in hooks.events)]
-        for attempt in range(_ATTEMPTS):
-            if attempt > 1:
-                await Pause(rng.random() * min(_MAX_PAUSE, 0.001 * attempt))
+        metrics = self.line.handle.engine.context.metrics
+        attempts = Attempts("saving an agent", self.where, metrics, code="agent-conflict")
+        while True:
+            await attempts.begin()
             captured = self.tracker.capture() if background and self.tracker is not None else self.capture()
             if if_changed and not captured.delta and self.point is not None:
                 self.statistics.add(unchanged=1)
@@ -332,9 +328,6 @@ class AgentPersister:
             for hooks in called:
                 hooks.call_after(self.version, point.id)
             return point
-        raise ConflictError(
-            f"other saves were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"
-        )
 
     def build_attempt(
         self,

@@ -359,7 +359,7 @@ def _read_authorities(path: str, where: str) -> bytes:
 
 
 def _certificate_failure(text: str) -> str | None:
-    """What is wrong with the certificate, from the driver's error."""
+    """Return what is wrong with the certificate, from the driver's error."""
     found = _CERTIFICATE.search(text)
     if found is None:
         return None

@@ -88,7 +88,7 @@ class ShardSalvager:
 
 
 class SalvagedView(ShardView):
-    """What is left of a damaged shard. Its rows have their bodies.
+    """The readable rest of a damaged shard. Its rows have their bodies.
 
     It always has the row of its line, with the form `DAMAGED_LINE` and no body: else a scan would not show that the
     line exists, or it would seem to be whole.

@@ -1,1 +1,1 @@
-"""What all backends run on: coroutines for sync and async callers, group commit, threads, locks, forks."""
+"""The runtime of all backends: coroutines for sync and async callers, group commit, threads, locks, forks."""

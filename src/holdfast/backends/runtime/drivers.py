@@ -14,6 +14,7 @@ from operator import methodcaller
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from holdfast._lazy import load
 from holdfast.backends.interface import Suspension
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncApi",
+    "Part",
     "Pause",
     "SyncApi",
     "arun",
@@ -140,9 +142,25 @@ def operation_name(qualified: str) -> str:
 class SyncApi:
     """Marks classes whose operations wait in the calling thread."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _take_functions(cls, "_sync")
+
 
 class AsyncApi:
     """Marks classes whose operations are awaited."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _take_functions(cls, "_async")
+
+
+def _take_functions(cls: type, form: str) -> None:
+    """Give a class ordinary functions for the operations that it inherits: tools and calls see methods like others."""
+    inherited = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+    for name, value in inherited.items():
+        if isinstance(value, sync_and_async | sync_or_async):
+            setattr(cls, name, getattr(value, form))
 
 
 class sync_and_async(Generic[P, T]):  # noqa: N801 - used as a decorator
@@ -177,7 +195,7 @@ class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
 
     def __init__(self, sync: Callable[Concatenate[Any, P], T], other: Callable[Concatenate[Any, P], A]) -> None:
         self._sync, self._async = sync, other
-        self.__doc__ = sync.__doc__
+        self.__doc__ = other.__doc__ = sync.__doc__
         self.__wrapped__ = sync
 
     @overload
@@ -190,6 +208,30 @@ class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
         if instance is None:
             return self
         return MethodType(self._sync if isinstance(instance, SyncApi) else self._async, instance)
+
+
+class Part(Generic[T, A]):
+    """A part of an object, such as `store.audit`: of one class where operations are called, and of the class with the
+    same name after `Async` where they are awaited. Their module is loaded when it is first used."""
+
+    def __init__(
+        self, place: str, doc: str, make: Callable[[Any, Any], Any] = lambda kind, owner: kind(owner._handle)
+    ) -> None:
+        self._module, _, self._name = place.rpartition(".")
+        self._make = make
+        self.__doc__ = doc
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Part[T, A]: ...
+    @overload
+    def __get__(self, instance: SyncApi, owner: type) -> T: ...
+    @overload
+    def __get__(self, instance: AsyncApi, owner: type) -> A: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        name = self._name if isinstance(instance, SyncApi) else f"Async{self._name}"
+        return self._make(load(self._module, name), instance)
 
 
 class Pause(Suspension[None]):

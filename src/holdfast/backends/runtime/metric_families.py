@@ -22,6 +22,7 @@ class Family(NamedTuple):
 OPERATION_SECONDS = "operation_seconds"
 BACKEND_SECONDS, BACKEND_BYTES = "backend_seconds", "backend_bytes"
 GROUP_BATCHES = "commit_group_batches"
+CONFLICTS = "conflicts_total"
 RESTORES, RECOVERIES, VALIDATION_FAILURES = "restores_total", "recoveries_total", "validation_failures_total"
 
 ATTEMPTS = {
@@ -46,6 +47,7 @@ _ALL = (
     Family(BACKEND_SECONDS, "histogram", "The duration of reads and writes of rows.", ("request",), SECONDS),
     Family(BACKEND_BYTES, "histogram", "The size of the bodies of rows in a read or a write.", ("request",), BYTES),
     Family(GROUP_BATCHES, "histogram", "How many batches were committed together.", (), BATCHES),
+    Family(CONFLICTS, "counter", "Changes that were repeated because another writer was first.", ("action",)),
     Family("cache_hits_total", "counter", "Reads that the cache of the process answered."),
     Family("cache_misses_total", "counter", "Reads that it did not answer."),
     Family("cache_bytes", "gauge", "The size of the cache of the process."),

@@ -1,4 +1,4 @@
-"""What must stay true of a file while a store has it open: it is the same file, with the same log, and it has what was
+"""Checks of a file while a store has it open: it is the same file, with the same log, and it has what was
 acknowledged last.
 
 Commits are ordered: a file that has the last one has all before it.

@@ -47,11 +47,12 @@ from holdfast.engine.copy.line_rows import (
     protects,
 )
 from holdfast.engine.copy.line_writer import LineWriter
-from holdfast.engine.copy.row_writer import ConcurrentChange, JointBatch
+from holdfast.engine.copy.row_writer import JointBatch
 from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import AUDIT
+from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.projection.rows import clear_state
 from holdfast.engine.row_format import HOLD, PIN, Line, StepRef, open_writes, write_row
 from holdfast.errors import (
@@ -79,7 +80,7 @@ _COMPARISONS = 5
 
 @dataclass
 class CopyRules:
-    """What of a store is not copied as it is."""
+    """Exceptions to copying a store as it is."""
 
     left_out: set[Line] = field(default_factory=set)
     """Lines that are not copied."""

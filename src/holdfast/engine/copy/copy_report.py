@@ -1,4 +1,4 @@
-"""What a copy to another store reports, and what it is told about schemas."""
+"""The report and the progress of a copy to another store, and what it is told about schemas."""
 
 from __future__ import annotations
 

@@ -6,15 +6,12 @@ from collections.abc import Callable, Sequence
 
 from holdfast.backends.interface import Batch, Change, Create, Put, Row
 from holdfast.engine.context import Apply, EngineContext
+from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.row_format import Line
 
 BATCH_BYTES = 4 << 20
 BATCH_ROWS = 256
 _JOINT_BYTES = 4 << 20
-
-
-class ConcurrentChange(Exception):
-    """A condition of a copy does not hold: a line was changed in either store."""
 
 
 class RowWriter:

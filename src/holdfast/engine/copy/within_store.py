@@ -13,18 +13,16 @@ from holdfast.backends.interface import Change, Create, Expect, Get, Put
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Key
 from holdfast.engine.context import Apply
-from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
+from holdfast.engine.copy.row_writer import RowWriter, rename_row
 from holdfast.engine.copy_mark import COPY, remove_remains
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
+from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.row_format import OWNER, SUBJECT, Line, StepRef, info_row, is_about_step, origin_mark
 from holdfast.errors import ConflictError, QuotaError
 
 _DEPENDENT = (FOLDS, NODES, OBJECTS, WRITES)
 """Tables whose rows are only read after a step was found."""
-
-_ATTEMPTS = 100
-"""How often a copy is restarted because a line was rewritten during it."""
 
 
 class LineCopier:
@@ -45,7 +43,9 @@ class LineCopier:
             for lease in leases.values():
                 stack.push_async_callback(lease.release)
                 await lease.acquire()
-            for _ in range(_ATTEMPTS):
+            attempts = Attempts("copying threads", "", self._engine.context.metrics)
+            while True:
+                await attempts.begin()
                 try:
                     copied = await self._copy_all(names, leases, apply or self._engine.context.apply)
                 except QuotaError:
@@ -59,7 +59,6 @@ class LineCopier:
                         await self._engine.projector.follow(new)
                         await self._engine.indexer.follow(new)
                     return
-            raise ConflictError("the threads kept changing while they were copied", hint="Try again")
 
     async def _copy_all(self, names: Mapping[Line, Line], leases: Mapping[Line, Lease], apply: Apply) -> bool:
         conditions: list[Change] = []

@@ -99,7 +99,7 @@ def _sum(weights: Iterator[tuple[int, int]]) -> tuple[int, int]:
 
 
 class CommonWords(NamedTuple):
-    """What two texts have in common."""
+    """The words that two texts have in common."""
 
     is_edit: bool
     kept: int

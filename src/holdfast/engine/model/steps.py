@@ -213,7 +213,7 @@ def commit_hash(header: StepHeader, digests: Digests, salt: bytes) -> bytes:
 
 
 class StubProof(NamedTuple):
-    """What the stub of a pruned step keeps of it: its id, the digest of its event rows, and a digest of everything else
+    """The rest of a pruned step in its stub: its id, the digest of its event rows, and a digest of everything else
     together with its salt, which may have been removed since."""
 
     id: str

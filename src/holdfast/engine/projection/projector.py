@@ -38,6 +38,7 @@ from holdfast.engine.model.packed_state import Packed, as_items, unpack_name
 from holdfast.engine.model.steps import Step
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import has_messages
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.projection.rendering import (
     CAP,
     CONVERSATION,
@@ -67,13 +68,11 @@ from holdfast.engine.projection.rows import (
 )
 from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef, open_step
 from holdfast.engine.state_loader import StateLoader
-from holdfast.errors import ConfigError, ConflictError, CorruptError
+from holdfast.errors import ConfigError, CorruptError
 
 _PAGE = 256
 """How many steps are read at a time."""
 
-_ATTEMPTS = 100
-"""How often rows are rebuilt because the thread changed meanwhile."""
 
 _PATIENCE = 10
 """How often a thread may be rewritten while its rows are built. A node that is still missing then is lost."""
@@ -501,7 +500,9 @@ class Projector:
     async def build(self, line: Line) -> None:
         """Build all rows of a thread from its log. Those that are right already stay."""
         missing = 0
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("making readable rows", line, self._context.metrics)
+        while True:
+            await attempts.begin()
             self.forget(line)
             tip = await self._lines.load_tip(line)
             try:
@@ -512,9 +513,6 @@ class Projector:
                 missing += 1
                 if missing > _PATIENCE:
                     raise
-        raise ConflictError(
-            "the thread kept changing while its readable rows were made", where=f"thread {line}", hint="Try again"
-        )
 
     async def _build(self, line: Line, info: LineInfo) -> bool:
         names = {each.branch: each.name for each in await self._lines.branches(line)}

@@ -24,6 +24,7 @@ from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step, StepParent, StubProof
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import is_thread
+from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.projection.projector import Projector
 from holdfast.engine.rewrite.progress import RewriteProgress
 from holdfast.engine.rewrite.removal import LineRemoval
@@ -53,15 +54,13 @@ _FEW = 8
 _BATCH_BYTES = 1 << 20
 """About how many bytes of nodes are stored at a time."""
 
-_ATTEMPTS = 20
-"""How often a rewrite starts over, because a line changed in more than its newest steps, before it gives up."""
 
 _PAUSES = 5
 """How often appends are paused for the last step of a rewrite, before it starts over."""
 
 
 class RewritePlan(NamedTuple):
-    """What to remove from a line: steps by their positions, and other changes to make together with that."""
+    """The parts of a line to remove: steps by their positions, and other changes to make together with that."""
 
     dropped: frozenset[tuple[int, int]]
     changes: Sequence[Change] = ()
@@ -83,7 +82,7 @@ class RewriteResult(NamedTuple):
 
 
 class _Switch(NamedTuple):
-    """What the last batch of a rewrite needs."""
+    """The input of the last batch of a rewrite."""
 
     progress: RewriteProgress
     lease: Lease
@@ -128,18 +127,19 @@ class Rewriter:
 
     async def dry_run(self, line: Line, choose: Choose) -> RewriteResult:
         """Return what `prune` would free. All is computed as it does, and nothing is written."""
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("planning a rewrite", line, self._context.metrics)
+        while True:
+            await attempts.begin()
             info = await self._lines.info(line)
             left = await balance(self._context, _leftovers(line, info))
             try:
                 outcome = await self._attempt(line, None, choose, None, measure=True)
-            except (_ConcurrentChange, MissingNode, CorruptError) as error:
-                if not isinstance(error, _ConcurrentChange) and await self._lines.info(line) == info:
+            except (ConcurrentChange, MissingNode, CorruptError) as error:
+                if not isinstance(error, ConcurrentChange) and await self._lines.info(line) == info:
                     raise
                 continue
             if outcome is not None:
                 return outcome._replace(freed=outcome.freed.plus(left))
-        raise _keeps_changing(line)
 
     async def _rewrite(self, line: Line, choose: Choose | None, apply: Apply | None, *, measure: bool) -> RewriteResult:
         """Rewrite a line. `apply` applies the last batch of a rewrite that removes steps."""
@@ -148,19 +148,20 @@ class Rewriter:
             await lease.acquire()
             info = await self._lines.info(line)
             left = await balance(self._context, _leftovers(line, info)) if measure else SizeBalance()
-            for _ in range(_ATTEMPTS):
+            attempts = Attempts("rewriting a thread", line, self._context.metrics)
+            while True:
+                await attempts.begin()
                 try:
                     outcome = await self._attempt(line, lease, choose, apply, measure=measure)
                     if outcome is not None:
                         self._context.cache.drop_all(line)
                         await self._projector.follow(line)
                         return outcome._replace(freed=outcome.freed.plus(left))
-                except (_ConcurrentChange, MissingNode, CorruptError) as error:
+                except (ConcurrentChange, MissingNode, CorruptError) as error:
                     before, info = info, await self._lines.info(line)  # raises if the line was deleted
-                    if not isinstance(error, _ConcurrentChange) and info == before:
+                    if not isinstance(error, ConcurrentChange) and info == before:
                         raise
                 await lease.renew_if_due()
-            raise _keeps_changing(line)
         finally:
             await lease.release()
 
@@ -373,7 +374,7 @@ class Rewriter:
                 async for row in self._rows(progress, number, run[0].seq, run[-1].seq + 1):
                     await self._fold_step(progress, lease, row, progress.last(branch))
                 if progress.done.get(number) != run[-1].seq + 1:
-                    raise _ConcurrentChange
+                    raise ConcurrentChange
             progress.done.setdefault(number, 0)
         async for row in self._rows(progress, number, progress.done[number], await self._length(progress, number)):
             point = StepRef.of(row)
@@ -452,7 +453,7 @@ class Rewriter:
                 if await self._backend.apply([*conditions, *batch]) is not None:
                     if not await lease.is_valid():
                         raise await self._lease_lost(line)
-                    raise _ConcurrentChange
+                    raise ConcurrentChange
                 await lease.renew_if_due()
         fold = fold_row(line, (point.branch, point.seq), point.hash, progress.fresh, root)
         progress.folds.append(fold)
@@ -491,11 +492,3 @@ def _batches(changes: Sequence[Ensure]) -> Iterable[Sequence[Ensure]]:
         batch.append(change)
         size += len(change.row.body)
     yield batch
-
-
-def _keeps_changing(line: Line) -> ConflictError:
-    return ConflictError("the thread kept changing while it was rewritten", where=f"thread {line}", hint="Try again")
-
-
-class _ConcurrentChange(Exception):
-    """The line changed while it was rewritten."""

@@ -32,6 +32,7 @@ from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.model.steps import Step
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import index_key, is_thread
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.projection.rows import ProjectedStep
 from holdfast.engine.row_format import Line, LineInfo, StepRef, open_step
 from holdfast.engine.state_loader import LoadedState, StateLoader
@@ -65,8 +66,6 @@ _PAGE = 256
 _CLEAR_PAGE = 100
 """Of how many threads the rows are removed at a time."""
 
-_ATTEMPTS = 100
-"""How often rows are written again because the thread was rewritten meanwhile."""
 
 _Mark: TypeAlias = "tuple[Scalar, ...]"
 
@@ -293,7 +292,9 @@ class TextIndexer:
         With `renew`, writers to the thread read its row again, and so see that there is an index.
         """
         indexed = rewrites = 0
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("indexing words", line, self._context.metrics)
+        while True:
+            await attempts.begin()
             tip = await self._lines.load_tip(line) if is_thread(line.name) else None
             if tip is None:
                 return indexed
@@ -308,9 +309,6 @@ class TextIndexer:
             indexed += count
             if whole:
                 return indexed
-        raise ConflictError(
-            "the thread kept changing while its words were indexed", where=f"thread {line}", hint="Try again"
-        )
 
     async def _build(
         self, line: Line, info: LineInfo, *, renew: bool, tell: Callable[[str], None] | None

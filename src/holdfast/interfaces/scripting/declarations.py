@@ -16,7 +16,7 @@ Adapter = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a type of objects has for scripts."""
+    """The members of a type of objects that scripts may use."""
 
     python: str
     """The package that exports the class, and its name."""

@@ -1,4 +1,4 @@
-"""What an action on a thread would do, as the page shows it: fields, effects, differences, and the request."""
+"""The plan of an action on a thread, as the page shows it: fields, effects, differences, and the request."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ActionRequest(NamedTuple):
 
 
 class ActionPlan(NamedTuple):
-    """What an action would do. Without a request, it cannot be made: `problem` or `effects` say why."""
+    """The plan of an action. Without a request, it cannot be made: `problem` or `effects` say why."""
 
     fields: Sequence[ActionField]
     button: str
@@ -73,7 +73,7 @@ class ActionPlan(NamedTuple):
 
 
 class ActionForm:
-    """What was filled in: fields by name, some of them more than once."""
+    """The fields that were filled in, by name, some of them more than once."""
 
     def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
         self._fields = fields

@@ -1,4 +1,4 @@
-"""What the pages of agents show: the list, and an agent with its machine, transitions and what it left half-done."""
+"""The data of the pages of agents: the list, and an agent with its machine, transitions and what it left half-done."""
 
 from __future__ import annotations
 

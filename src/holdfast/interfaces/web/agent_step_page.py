@@ -37,7 +37,7 @@ _HOWS = (
 
 
 class StepParts(NamedTuple):
-    """What the page of an agent shows of its steps, timers and signals."""
+    """The data of the page of an agent about its steps, timers and signals."""
 
     steps: Sequence[StepRecord] = ()
     next: str | None = None

@@ -1,4 +1,4 @@
-"""What the palette finds: views, threads, agents and scopes by their names, and checkpoints by words in them."""
+"""The search of the palette: views, threads, agents and scopes by their names, and checkpoints by words in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages of hooks show: the history of their calls, statistics, and a call with its replay."""
+"""The data of the pages of hooks: the history of their calls, statistics, and a call with its replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page of metrics shows: what this server measured of the store, as plots, and how it changed since."""
+"""The data of the page of metrics: what this server measured of the store, as plots, and how it changed since."""
 
 from __future__ import annotations
 

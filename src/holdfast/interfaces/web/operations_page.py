@@ -1,4 +1,4 @@
-"""What the pages for whoever runs a store show: schemas, backups, jobs, the audit and verification."""
+"""The data of the pages for operators: schemas, backups, jobs, the audit and verification."""
 
 from __future__ import annotations
 

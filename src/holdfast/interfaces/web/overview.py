@@ -1,4 +1,4 @@
-"""What the overview and the list of threads show."""
+"""The data of the overview and of the list of threads."""
 
 from __future__ import annotations
 

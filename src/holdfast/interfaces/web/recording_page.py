@@ -1,4 +1,4 @@
-"""What the page of a recorded run shows: its steps with what they called, replays, and what would be otherwise."""
+"""The data of the page of a recorded run: its steps with what they called, replays, and what would be otherwise."""
 
 from __future__ import annotations
 

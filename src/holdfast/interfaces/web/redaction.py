@@ -21,7 +21,7 @@ _REVEALABLE = re.compile(rb"\[(token|sealed):")
 
 
 class Redaction:
-    """What a page shows of sensitive data in a thread: its stand-ins, or, if `clear` is asked for, the data."""
+    """The sensitive data of a thread on a page: its stand-ins, or, if `clear` is asked for, the data."""
 
     def __init__(self, call: Call, thread: str, *, clear: bool) -> None:
         self._call = call

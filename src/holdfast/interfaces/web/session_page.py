@@ -1,4 +1,4 @@
-"""What the pages of sessions and artifacts show."""
+"""The data of the pages of sessions and artifacts."""
 
 from __future__ import annotations
 

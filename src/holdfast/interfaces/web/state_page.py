@@ -1,4 +1,4 @@
-"""What the pages of state show: scopes as a tree, the keys of a scope, and the history of a key."""
+"""The data of the pages of state: scopes as a tree, the keys of a scope, and the history of a key."""
 
 from __future__ import annotations
 

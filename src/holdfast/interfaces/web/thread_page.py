@@ -1,4 +1,4 @@
-"""What the page of a thread shows: its history in lanes, and a step as conversation, state, difference and metadata."""
+"""The data of the page of a thread: its history in lanes, a step as conversation, state, difference and metadata."""
 
 from __future__ import annotations
 

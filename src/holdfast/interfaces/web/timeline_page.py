@@ -1,4 +1,4 @@
-"""What the pages of the timeline show."""
+"""The data of the pages of the timeline."""
 
 from __future__ import annotations
 

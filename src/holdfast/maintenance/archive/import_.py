@@ -15,7 +15,7 @@ from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Table
 from holdfast.engine.context import Apply
 from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.copy.copy_report import CopyProgress, OnCopyProgress
-from holdfast.engine.copy.row_writer import ConcurrentChange, RowWriter, rename_row
+from holdfast.engine.copy.row_writer import RowWriter, rename_row
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import is_reserved
 from holdfast.engine.integrity.verify import raise_problems, verify
@@ -31,6 +31,7 @@ from holdfast.engine.namespaces import (
     root_of,
     short_name,
 )
+from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.row_format import LEASE, Branch, Line, StepRef, check_name, owner_key
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
@@ -81,7 +82,7 @@ class ImportReport(NamedTuple):
 
     @property
     def left_out(self) -> tuple[ArchiveEntry, ...]:
-        """What is in the file and was not selected."""
+        """The names in the file that were not selected."""
         return tuple(each for each in self.contents if not each.selected)
 
 

@@ -35,6 +35,7 @@ from holdfast.backends.tables import (
 from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.engine import Engine
 from holdfast.engine.generations import GENERATION
+from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.row_format import LEASE, Line, StepRef
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.maintenance.backup.format import Tip
@@ -72,10 +73,6 @@ class RemovedKey(NamedTuple):
     """The key, without tenant and line, of a row that is not there any more."""
 
     key: Key
-
-
-class ConcurrentChange(Exception):
-    """A line was rewritten or deleted after its outline was read."""
 
 
 class Outline(NamedTuple):

@@ -14,12 +14,12 @@ from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import Key, Scalar
 from holdfast.codec.envelope import unpack_body
 from holdfast.engine.engine import Engine
+from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
-from holdfast.errors import ConflictError, CorruptError, NotFoundError
+from holdfast.errors import CorruptError, NotFoundError
 from holdfast.maintenance.backup.capture import (
     AT_ONCE,
-    ConcurrentChange,
     LineReader,
     Moment,
     MomentFinder,
@@ -64,8 +64,6 @@ _MAX_CHUNKS = 24
 _SMALL_CHUNK = 16 << 10
 _PATIENCE, _PAUSE = 3, 0.3
 """How often and how many seconds to wait for the record of a backup that another process may have just made."""
-_ATTEMPTS = 12
-"""How often to start again when others make backups of the same store."""
 _CAPTURES = 4
 """How often a moment is chosen: again, if lines are rewritten before their rows are read."""
 _ROUNDS = 3
@@ -195,7 +193,9 @@ class BackupCreator:
     async def create(self, reason: str) -> Backup:
         """Make a backup. `ConflictError` if others keep making backups of the same store."""
         copies = 0
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("creating a backup", self._repository.where, self._engine.context.metrics)
+        while True:
+            await attempts.begin()
             store = chain_id(await store_id(self._engine, self._home), self._home, self._tenant)
             chain = await self._repository.chain(store)
             if await is_copy(self._engine, self._home, self._repository, chain.newest):
@@ -214,9 +214,6 @@ class BackupCreator:
                     await self._key_writer.record_destroyed()
                 await record_backup(self._engine, self._home, self._repository, made)
                 return made
-        raise ConflictError(
-            "others keep making backups of this store", where=self._repository.where, hint="Try again later"
-        )
 
     async def _part(self, store: str, *, is_certain: bool) -> None:
         """Take another id: the store is a copy of another one, which makes backups under this id. That is certain if no

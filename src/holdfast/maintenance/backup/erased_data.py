@@ -1,4 +1,4 @@
-"""What was erased since a backup was made: it is left out wherever the backup is read."""
+"""Data that was erased since a backup was made: it is left out wherever the backup is read."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ class LockInfo(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RemovedBackup(msgspec.Struct, forbid_unknown_fields=True):
-    """What is left of a backup that was removed: its digest and its parent, so that the chain can still be checked."""
+    """The record of a backup that was removed: its digest and its parent, so that the chain can still be checked."""
 
     digest: bytes
     parent: bytes

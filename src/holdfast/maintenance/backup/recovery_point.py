@@ -1,4 +1,4 @@
-"""What is restored: the lines of a backup, or of a store at any time.
+"""The selection that is restored: the lines of a backup, or of a store at any time.
 
 A backup is of one moment. At a time between two backups, the store had everything that the first of them has and that
 was not removed by then, and nothing that was added after the second was made: whatever the clocks of the writers said,

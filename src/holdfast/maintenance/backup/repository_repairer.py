@@ -62,7 +62,7 @@ _TABLES = {table.name: table for table in TABLES}
 
 
 class LostData(NamedTuple):
-    """What a repair could not bring back: a thread of a backup; or a whole backup or another object, then `thread` is
+    """Data that a repair could not restore: a thread of a backup; or a whole backup or another object, then `thread` is
     empty."""
 
     what: str

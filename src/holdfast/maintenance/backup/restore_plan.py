@@ -1,4 +1,4 @@
-"""What a restore does with each line: compares what the backup and the store have of it."""
+"""The plan of a restore for each line: compares what the backup and the store have of it."""
 
 from __future__ import annotations
 

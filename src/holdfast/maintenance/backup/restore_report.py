@@ -1,4 +1,4 @@
-"""What is restored, and the report of it."""
+"""The selection of a restore, and its report."""
 
 from __future__ import annotations
 

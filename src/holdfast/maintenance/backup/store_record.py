@@ -27,7 +27,7 @@ OWN_TENANT = " own"
 
 
 class BackupRecord(msgspec.Struct):
-    """What a store remembers of its last backup in a repository."""
+    """The record that a store keeps of its last backup in a repository."""
 
     store: str
     number: int

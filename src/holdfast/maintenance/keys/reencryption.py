@@ -17,11 +17,11 @@ from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.checked_rows import StoredDelete, StoredExpect
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import KEYS_PLACE, is_thread, root_of
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line
 from holdfast.engine.sealed_rows import UNSEALED
 from holdfast.engine.subject_names import MIXED, subject_of_line, subjects_of_step
 from holdfast.engine.types import Progress
-from holdfast.errors import TransientError
 from holdfast.maintenance.keys.rotation import encrypted_rows
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.encryption.hidden_names import SUBJECT_LINE
@@ -29,13 +29,12 @@ from holdfast.security.encryption.key_rows import ACTIVE, DATA, RETIRED, SUBJECT
 from holdfast.security.encryption.store_keys import StoreKeys
 from holdfast.security.erasure.subjects import read_subjects
 
-_ATTEMPTS = 20
 _BATCH_ROWS, _BATCH_BYTES = 100, 1 << 20
 
 
 @dataclass
 class ReencryptReport:
-    """What was encrypted anew."""
+    """The report of encrypting everything anew."""
 
     lines: int = 0
     """How many threads and other lines had rows to replace, or old keys."""
@@ -118,7 +117,9 @@ class Reencryption:
     async def _renew_key(self, line: tuple[str, str]) -> bytes:
         """Retire the old keys of a line, and return the id of the one that its rows are to have; none without."""
         off = self._rows.mode == "turning-off"
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("renewing the key of a line", f"line {line[1]!r}", self._engine.context.metrics)
+        while True:
+            await attempts.begin()
             rows, number = await self._own_keys(line), await self._current()
             newest = next((row for row in rows if row.number == number and row.state == ACTIVE), None)
             old = [row for row in rows if row.state == ACTIVE and (off or row is not newest)]
@@ -134,7 +135,6 @@ class Reencryption:
                 await self._keys.load([line], again=True)
                 return b"" if newest is None or off else newest.id
             await self._keys.load_tenant(self._tenant)
-        raise TransientError("the keys of a line keep changing", where=f"line {line[1]!r}", hint="Try again")
 
     async def _subject_of(self, line: Line) -> str:
         """Return the person whose data a line is as a whole, by an assignment, by its name or by the metadata of a

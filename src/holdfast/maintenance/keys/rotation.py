@@ -13,6 +13,7 @@ from holdfast.backends.tables import KEYS, SIGNING
 from holdfast.backends.urls import redacted_url
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import KEYS_PLACE
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import (
@@ -48,8 +49,6 @@ from holdfast.security.encryption.store_keys import StoreKeys
 from holdfast.security.erasure.certificate import Certificate
 from holdfast.time_parser import Duration, parse_nanoseconds
 
-_ATTEMPTS = 20
-
 _OF_LINES = (DATA, SUBJECT)
 """The kinds of keys of lines, and of the persons whose lines they are."""
 
@@ -80,7 +79,7 @@ class KeyInfo:
 
 @dataclass(frozen=True, slots=True)
 class KeyCheck:
-    """What a check of keys found."""
+    """The findings of a check of keys."""
 
     keys: int
     problems: tuple[str, ...]
@@ -128,7 +127,9 @@ class TenantKeyring:
 
     async def rotate(self) -> KeyInfo:
         """Create a new wrapping key, and encrypt the others with the current master key."""
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("changing keys", self._keys.backend.url, self._engine.context.metrics)
+        while True:
+            await attempts.begin()
             current = await self._load()
             number = max(current.numbers) + 1
             new = await self._keys.new_row(self._tenant, WRAPPING, number)
@@ -144,7 +145,6 @@ class TenantKeyring:
             if await self._apply("rotate-keys", {"key": new.id.hex()[:16], "master": new.wrapped_by}, changes):
                 await self._keys.load_tenant(self._tenant)
                 return _info(new, 0)
-        raise _busy(self._keys.backend.url)
 
     async def _signing_rows(self) -> list[KeyRow]:
         """Return the key for certificates, if there is one. It is read only when it is needed."""
@@ -171,7 +171,9 @@ class TenantKeyring:
                 f"a key can be saved for {WAIT} at least before it is destroyed, not {wait!r}",
                 hint="A key that may be known is replaced at once, by rotating the keys and encrypting everything anew",
             )
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("changing keys", self._keys.backend.url, self._engine.context.metrics)
+        while True:
+            await attempts.begin()
             tenant = await self._load()
             row, lines = await self._find(id, tenant)
             if row.state == ACTIVE or row.kind != WRAPPING or lines:
@@ -200,11 +202,12 @@ class TenantKeyring:
             if done:
                 await self._keys.load_tenant(self._tenant)
                 return _info(row, 0)
-        raise _busy(self._keys.backend.url)
 
     async def cancel(self, id: str) -> KeyInfo:
         """Keep a key that was to be destroyed."""
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("changing keys", self._keys.backend.url, self._engine.context.metrics)
+        while True:
+            await attempts.begin()
             tenant = await self._load()
             row, lines = await self._find(id, tenant)
             if row.destroyed_at is None:
@@ -213,7 +216,6 @@ class TenantKeyring:
             if await self._apply("keep-key", {"key": row.id.hex()[:16]}, await self._replace(tenant, row, kept)):
                 await self._load()
                 return _info(kept, lines)
-        raise _busy(self._keys.backend.url)
 
     async def check(self) -> KeyCheck:
         """Decrypt every key, and compare it with its id."""
@@ -282,10 +284,6 @@ def _info(row: KeyRow, lines: int) -> KeyInfo:
     id, state, at = row.id.hex()[:16], row.state.partition(" ")[0], row.destroyed_at
     created, end = to_datetime(row.time), None if at is None else to_datetime(at)
     return KeyInfo(id, row.kind, row.number, state, row.wrapped_by, created, lines, end)
-
-
-def _busy(url: str) -> TransientError:
-    return TransientError("the keys of the store keep changing", where=url, hint="Try again")
 
 
 async def _missing_signers(engine: Engine, tenant: str) -> list[str]:

@@ -23,6 +23,7 @@ from holdfast.engine.line_ends import LineEnd, LineEnds, NextStep
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.operations import apply_map
 from holdfast.engine.model.packed_state import PackedMap, flatten, pack_name
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line, StepRef, open_step, readable
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Progress
@@ -57,14 +58,13 @@ from holdfast.schemas.version import Version
 OnError: TypeAlias = Literal["stop", "skip", "rollback"]
 """What to do if a state cannot be migrated: stop there, leave it as it is, or undo the run and stop."""
 
-_ATTEMPTS = 50
 _PASSES = 3
 """How often states are looked for that programs with an older version store meanwhile."""
 
 
 @dataclass
 class MigrationReport:
-    """What a migration did."""
+    """The report of a migration."""
 
     name: str
     target: Version
@@ -395,7 +395,9 @@ class BulkMigration:
 
     async def _migrate_lines(self, lines: Sequence[Line], lease: Lease) -> None:
         """Migrate the states of lines that may have branches, folded states, large values and pending writes."""
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("migrating a thread", lines[0], self._engine.context.metrics)
+        while True:
+            await attempts.begin()
             heads = await read_heads(self._engine, lines, self._selection)
             pending = [head for head in heads if not head.is_of(self._target.schema.version)]
             built, failed = list[_BuiltStep](), None
@@ -423,8 +425,6 @@ class BulkMigration:
             if failed is not None:
                 raise failed
             break
-        else:
-            raise self._busy(f"thread {lines[0]}")
         self._engine.context.cache.drop_all(*lines)
 
     async def _build(self, head: Head) -> _BuiltStep | None:
@@ -461,7 +461,9 @@ class BulkMigration:
         """Migrate the states of a line by one step. Each that fails is left out, if failures are skipped."""
         engine, target, record = self._engine, self._target, self._selection.record
         version, found = target.schema.version, documents
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("migrating states", found.where(found.documents[0][0]), engine.context.metrics)
+        while True:
+            await attempts.begin()
             pending = [each for each in found.documents if each[1] != version]
             former = await former_documents(engine, found, self._selection, version)
             if former is None:
@@ -488,8 +490,6 @@ class BulkMigration:
             self._report.migrated += len(pending)
             self._report.restored += len(pending) if former is not None else 0
             break
-        else:
-            raise self._busy(found.where(found.documents[0][0]))
         self._report.skipped += sum(each == version for _, each in documents.documents)
 
     def _migrate_each(
@@ -536,13 +536,6 @@ class BulkMigration:
                 await state_of(self._engine, each.head.line, StepRef.of(row))
             ):
                 raise self._not_as_written(each.head.where)
-
-    def _busy(self, where: str) -> ConflictError:
-        return ConflictError(
-            "others kept adding to the states during the migration",
-            where=where,
-            hint="Start the migration again: it continues where it stopped",
-        )
 
     def _not_as_written(self, where: str) -> CorruptError:
         return CorruptError(

@@ -84,7 +84,7 @@ class HeadSelection(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """What tells the selection from others of the schema, in a word."""
+        """Return a digest that tells the selection from others of the schema."""
         return hashlib.sha256(repr((self.branches, self.threads)).encode()).hexdigest()[:16]
 
     def version(self, line: Line, reference: str) -> Version | None:

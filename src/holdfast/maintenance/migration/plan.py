@@ -55,7 +55,7 @@ class MigrationSample(NamedTuple):
 
 @dataclass
 class MigrationPlan:
-    """What a migration would do. Nothing is written."""
+    """The plan of a migration. Nothing is written."""
 
     name: str
     target: Version

@@ -21,8 +21,9 @@ import msgspec
 from holdfast.backends.interface import BlockingCall, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.runtime.metrics import Sample
 from holdfast.backends.tables import REFS
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.types import to_datetime
-from holdfast.errors import ConflictError, CorruptError, InvalidError, TransientError
+from holdfast.errors import CorruptError, InvalidError, TransientError
 from holdfast.maintenance.backup.status import SETTING
 from holdfast.maintenance.monitoring.rules import RULES, AlertRule, AlertSettings, Situation
 from holdfast.maintenance.monitoring.sinks import Notification, Sink, configured_sinks
@@ -34,7 +35,6 @@ AlertState: TypeAlias = Literal["ok", "pending", "firing", "resolved"]
 REPORT = "metrics of "
 """The start of the names of rows with the counters of processes."""
 
-_ATTEMPTS = 100
 _MAX_UNSENT = 100
 """How many notifications wait at most; the oldest are dropped."""
 _GIVE_UP = 20
@@ -125,7 +125,9 @@ class AlertTable:
 
     async def change(self, how: Callable[[AlertDocument], None]) -> AlertDocument:
         """Change what is stored, again if another process changes it meanwhile."""
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("changing the alerts", "", self._context.metrics)
+        while True:
+            await attempts.begin()
             document, row = await self.read()
             how(document)
             document.version += 1
@@ -134,7 +136,6 @@ class AlertTable:
             condition = Expect(REFS, self._key, None if row is None else row.columns)
             if await self._context.backend.apply([condition, Put(REFS, Row(self._key, columns))]) is None:
                 return document
-        raise ConflictError("others keep changing the alerts", hint="Try again")
 
     async def all(self) -> list[Alert]:
         """Return the alerts of all rules."""

@@ -58,7 +58,7 @@ class AlertSettings:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a rule looks at: the metrics, the limits, and the counters that grew within the window."""
+    """The input of a rule: the metrics, the limits, and the counters that grew within the window."""
 
     metrics: MetricsSnapshot
     settings: AlertSettings

@@ -26,11 +26,11 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in messages; without secrets."""
+        """Its name in messages; without secrets."""
 
     @property
     def id(self) -> str:
-        """What it is remembered by; without secrets."""
+        """Its id in the store; without secrets."""
 
     def send(self, notification: Notification) -> None:
         """Send a notification. Raises `TransientError` if that fails."""

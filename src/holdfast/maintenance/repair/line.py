@@ -8,15 +8,12 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Severity, VerifyLevel
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.leases import Lease
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line
-from holdfast.errors import ConflictError
 from holdfast.maintenance.repair.attempt import RepairAttempt
 from holdfast.maintenance.repair.report import ThreadRepairReport
 from holdfast.maintenance.repair.sources import RepairSource
 from holdfast.maintenance.verify.heads import StoreHeads, compare_head
-
-_ATTEMPTS = 20
-"""How often a repair is tried again because the line was written to."""
 
 _PASSES = 3
 """The number of passes: one may leave work for the next."""
@@ -35,7 +32,9 @@ async def repair_line(
     changed = passes = 0
     try:
         await lease.acquire()
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("repairing a thread", line, engine.context.metrics)
+        while True:
+            await attempts.begin()
             attempt = RepairAttempt(engine, line, sources, lease, whole=whole and not changed)
             done = await attempt.run()
             total.add(attempt.mended)
@@ -45,10 +44,6 @@ async def repair_line(
             passes += done
             if passes == _PASSES:  # refs of lost steps, and parts that nothing needs, are removed in the second
                 break
-        else:
-            raise ConflictError(
-                "the thread kept changing while it was repaired", where=f"thread {line}", hint="Try again"
-            )
     finally:
         await lease.release()
     if changed:

@@ -30,8 +30,9 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.lines import LABEL, TAG
 from holdfast.engine.namespaces import ALL_KINDS, LineKind, is_thread, lines_of_kinds
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import HOLD, LEASE, PIN, Branch, Line, LineInfo, StepRef, info_of
-from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError
+from holdfast.errors import CorruptError, DeniedError, InvalidError
 from holdfast.security.audit.verify import removed_lines
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.content import CONTENT_PREFIX
@@ -39,8 +40,6 @@ from holdfast.state.artifacts.records import ArtifactRecords
 
 _MARK = "holdfast heads"
 _FORMAT = 1
-_ATTEMPTS = 20
-"""How often a thread that keeps changing is read."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,9 @@ class _Outline(NamedTuple):
 
 
 async def _outline(backend: Backend, line: Line) -> _Outline:
-    for _ in range(_ATTEMPTS):
+    attempts = Attempts("reading a thread", line)
+    while True:
+        await attempts.begin()
         lines, found = await backend.read([Get(LINES, [tuple(line)]), Scan(BRANCHES, tuple(line))])
         branches = {each.branch: each for each in map(Branch.of, found)}
         numbers = [0, *branches]
@@ -213,11 +214,12 @@ async def _outline(backend: Backend, line: Line) -> _Outline:
         if again == lines:
             ends = {number: StepRef.of(rows[0]) for number, rows in zip(numbers, heads, strict=True) if rows}
             return _Outline(info_of(lines[0]) if lines else None, branches, ends)
-    raise _changing_error(line)
 
 
 async def _head(backend: Backend, line: Line) -> ThreadHead | None:
-    for _ in range(_ATTEMPTS):
+    attempts = Attempts("reading a thread", line)
+    while True:
+        await attempts.begin()
         outline = await _outline(backend, line)
         if outline.info is None:
             return None
@@ -237,11 +239,6 @@ async def _head(backend: Backend, line: Line) -> ThreadHead | None:
         (now,) = await backend.read([Get(LINES, [tuple(line)])])
         if now and info_of(now[0]) == outline.info:
             return head
-    raise _changing_error(line)
-
-
-def _changing_error(line: Line) -> ConflictError:
-    return ConflictError("the thread keeps changing", where=f"thread {line}", hint="Try again")
 
 
 def _branch_head(outline: _Outline, number: int) -> BranchHead:
@@ -297,7 +294,9 @@ async def compare_head(engine: Engine, heads: StoreHeads, name: str, removed: di
     backend, line = engine.context.backend, Line(heads.tenant, name)
     found: list[Finding] = []
     try:
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("comparing a thread", line, engine.context.metrics)
+        while True:
+            await attempts.begin()
             found = []
             comparison = _Comparison(backend, line, heads, await _outline(backend, line), found)
             await comparison.run()
@@ -308,7 +307,6 @@ async def compare_head(engine: Engine, heads: StoreHeads, name: str, removed: di
                 ]
     except UNREADABLE:
         return found  # some rows cannot be read, which verifying them reports
-    raise _changing_error(line)
 
 
 async def _told_apart(engine: Engine, heads: StoreHeads, gone: Finding, removed: dict[str, int]) -> Finding:

@@ -13,14 +13,13 @@ from holdfast.backends.interface import Create, Get
 from holdfast.backends.tables import KEYS, SIGNING
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import KEYS_PLACE
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line
-from holdfast.errors import CorruptError, DeniedError, TransientError
+from holdfast.errors import CorruptError, DeniedError
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.encryption.cipher import Cipher, new_key
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
 from holdfast.security.encryption.key_rows import ACTIVE, KeyRow
-
-_ATTEMPTS = 10
 
 
 async def signing_key(engine: Engine, tenant: str) -> Ed25519PrivateKey:
@@ -28,7 +27,9 @@ async def signing_key(engine: Engine, tenant: str) -> Ed25519PrivateKey:
     encrypted, whoever can read it can read the key. `CorruptError` if the store is encrypted, and the key is not:
     somebody else put it there."""
     rows = engine.context.rows
-    for _ in range(_ATTEMPTS):
+    attempts = Attempts("creating the signing key", engine.context.backend.url)
+    while True:
+        await attempts.begin()
         found = await find_key(engine, tenant)
         if found is not None:
             return found
@@ -40,7 +41,6 @@ async def signing_key(engine: Engine, tenant: str) -> Ed25519PrivateKey:
             new = KeyRow(tenant, "", SIGNING, 0, Cipher(key).key_id, "", ACTIVE, now, key)
         apply = recorded(engine, Line(tenant, KEYS_PLACE), "create-signing-key")
         await apply([Create(KEYS, new.row())])
-    raise TransientError("the key for certificates keeps changing", where=engine.context.backend.url, hint="Try again")
 
 
 async def export_key(engine: Engine, tenant: str) -> Ed25519PrivateKey | None:

@@ -33,8 +33,9 @@ from holdfast.backends.interface import (
 )
 from holdfast.backends.tables import KEYS, LINES, REFS, SIGNING, Key
 from holdfast.byte_reader import ByteReader, packed_form
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.sealed_rows import hidden_name
-from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError
+from holdfast.errors import ConfigError, CorruptError, DeniedError
 from holdfast.security.encryption.cipher import KEY_SIZE, Cipher, new_key
 from holdfast.security.encryption.hidden_names import NameCodec
 from holdfast.security.encryption.key_rows import (
@@ -61,8 +62,6 @@ _INDEXED = packed_form(tuple[str, ...])
 
 _CAPACITY = 20_000
 """How many data keys are in memory, at least; older ones are read again."""
-
-_ATTEMPTS = 10
 
 
 class CipherCache:
@@ -144,12 +143,13 @@ class StoreKeys:
 
         `ConfigError` with the code `not-encrypted` if it has rows, and no keys.
         """
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("creating keys", self.backend.url)
+        while True:
+            await attempts.begin()
             found = await self.tenant(tenant)
             if found is not None:
                 return found
             await self.create_tenant(tenant)
-        raise TransientError("the keys of a store keep changing", where=self.backend.url, hint="Try again")
 
     async def create_tenant(self, tenant: str, *, convert: bool = False) -> None:
         """Create the keys of a tenant: those of another store of this program, if it has some."""

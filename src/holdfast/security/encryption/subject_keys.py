@@ -15,7 +15,7 @@ from msgspec.msgpack import encode
 from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Get, Put, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import KEYS
-from holdfast.errors import TransientError
+from holdfast.engine.optimistic import Attempts
 from holdfast.security.encryption.cipher import Cipher, new_key
 from holdfast.security.encryption.hidden_names import SUBJECT_LINE
 from holdfast.security.encryption.key_rows import (
@@ -31,8 +31,6 @@ from holdfast.security.encryption.key_rows import (
     TenantKeys,
     destroyed_changes,
 )
-
-_ATTEMPTS = 10
 
 
 class TenantKeySource(Protocol):
@@ -101,7 +99,9 @@ class SubjectKeys:
 
     async def require(self, tenant: str, digest: str, keys: TenantKeys) -> SubjectKey:
         """Return the key of a subject that encrypts new keys of lines, and create it if there is none."""
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("creating a subject's key", self._keys.backend.url)
+        while True:
+            await attempts.begin()
             found = await self.load(tenant, digest, keys.current, keys)
             if found is not None and found.row.state == ACTIVE:
                 return found
@@ -111,11 +111,12 @@ class SubjectKeys:
             row = KeyRow(tenant, SUBJECT_LINE + digest, SUBJECT, by.number, id, by.id.hex(), ACTIVE, now, b"")
             row = row._replace(wrapped=keys.wrapping[by.id.hex()].seal(key, self._keys.associated(row)))
             await self._keys.backend.apply([by.unchanged(), Create(KEYS, row.stored())])
-        raise TransientError("the keys of a store keep changing", where=self._keys.backend.url, hint="Try again")
 
     async def assign(self, name: LineName, subject: str) -> None:
         """Encrypt the keys of a line with the key of a subject; with that of the tenant, if it is empty."""
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("assigning a line's key", f"line {name[1]!r}")
+        while True:
+            await attempts.begin()
             tenant = await self._keys.require_tenant(name[0])
             (rows,) = await self._keys.backend.read([Scan(KEYS, (*name, DATA))])
             changes: list[Change] = []
@@ -139,7 +140,6 @@ class SubjectKeys:
                 return
             self.forget()
             await self._keys.load_tenant(name[0])
-        raise TransientError("the keys of a line keep changing", where=f"line {name[1]!r}", hint="Try again")
 
     async def ids(self, tenant: str, subject: str) -> list[bytes]:
         """Return the ids of the keys of a subject."""
@@ -152,7 +152,9 @@ class SubjectKeys:
         are encrypted by the tenant's key from now on. `apply` stores the record that they are destroyed."""
         keys = await self._keys.require_tenant(tenant)
         digest = subject_digest(keys, subject)
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("destroying a subject's keys", self._keys.backend.url)
+        while True:
+            await attempts.begin()
             (rows,) = await self._keys.backend.read([Scan(KEYS, (tenant, SUBJECT_LINE + digest))])
             found = list(map(KeyRow.of, rows))
             # From now on, nobody encrypts the key of a line with it, and no backup brings it back.
@@ -166,7 +168,6 @@ class SubjectKeys:
                 return len(found)
             for row in left:
                 await self.assign((row.tenant, row.line), "")
-        raise TransientError("the keys of a store keep changing", where=self._keys.backend.url, hint="Try again")
 
     def _ended(self, row: KeyRow, keys: TenantKeys) -> list[Change]:
         """Return the changes that mark a key to be destroyed, if it can be decrypted at all."""

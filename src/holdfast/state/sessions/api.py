@@ -84,7 +84,7 @@ class SessionOperations:
 
     @property
     def on_end(self) -> OnEnd:
-        """What happens to its state at the end."""
+        """The treatment of its state at the end."""
         return self._record.on_end
 
     @property

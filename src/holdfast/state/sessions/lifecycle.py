@@ -22,6 +22,7 @@ from holdfast.engine.guard import Preconditions, both_preconditions
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed
+from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.row_format import PIN, Line, info_row
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.system_line import EditEntries, LineChange, SystemLineEntries
@@ -35,9 +36,6 @@ from holdfast.state.reader import ScopeView, StoredValue, read_line_at
 from holdfast.state.session_guard import SessionLimit, ended_key, limit_row, session_active
 from holdfast.state.sessions.records import SessionLine, SessionRecord, SessionRecords, time_key
 from holdfast.state.writer import edit_request
-
-_ATTEMPTS = 100
-"""How often an end is attempted while others work in the session."""
 
 ARCHIVE_REASON = "archived session"
 """The reason of the pin on the last step before an archive."""
@@ -62,10 +60,6 @@ class SessionReport(NamedTuple):
     """Sessions that became active again."""
     held: int = 0
     """Sessions that could not be ended: their state is held, or a hook refused it."""
-
-
-class _ConcurrentChange(Exception):
-    """The session changed since it was read."""
 
 
 class _CalledHooks(NamedTuple):
@@ -103,7 +97,9 @@ class SessionLifecycle:
         called: _CalledHooks | None = None
         point = "session.expire" if only_expired else "session.end"
         with _correlation(id):
-            for _ in range(_ATTEMPTS):
+            attempts = Attempts("ending a session", f"session {id!r}", self._engine.context.metrics)
+            while True:
+                await attempts.begin()
                 record = await self._records.get(id, migrate=False)  # any release can end a session
                 if record.ended:
                     return False
@@ -116,12 +112,11 @@ class SessionLifecycle:
                 called = await self._call_once(called, point, id, record)
                 try:
                     await self._save_end(id, record, lines, reason, called.call, strict=strict)
-                except _ConcurrentChange:
+                except ConcurrentChange:
                     if strict:
                         return False
                     continue
                 return True
-        raise _busy_error(id)
 
     async def _call_once(self, called: _CalledHooks | None, point: str, id: str, record: SessionRecord) -> _CalledHooks:
         """Call the hooks of a point, unless they were called for the same version. Raises `VetoError`."""
@@ -161,7 +156,7 @@ class SessionLifecycle:
         async def guards(again: bool) -> list[Change]:
             trace = lines[0].inside_condition
             if again and (strict or (takes and [trace] != await self._records.inside_conditions([record.root]))):
-                raise _ConcurrentChange
+                raise ConcurrentChange
             changes: list[Change] = []
             if trace is not None and (strict or takes):
                 changes.append(trace)
@@ -196,7 +191,7 @@ class SessionLifecycle:
 
         async def changes(again: bool) -> list[Change]:
             if again:
-                raise _ConcurrentChange
+                raise ConcurrentChange
             unchanged = [condition for each in lines for condition in each.unchanged()]
             held = await require_no_hold(self._engine.context.backend, every)
             gone = (Delete(space, tuple(line)) for line in every for space in TABLES)
@@ -214,7 +209,7 @@ class SessionLifecycle:
 
         async def edit(view: ScopeView) -> LineChange:
             if strict and view.point != each.point:
-                raise _ConcurrentChange
+                raise ConcurrentChange
             if view.point is None:
                 return LineChange()
             done.lines[each.line.name] = view.point.seq + 1
@@ -237,7 +232,7 @@ class SessionLifecycle:
         async def edit(entries: SystemLineEntries) -> LineChange:
             there = await entries.record(id)
             if (0 if there is None else there.version) != (0 if old is None else old.version):
-                raise _ConcurrentChange
+                raise ConcurrentChange
             if new is not None and (there is not None or self._engine.value_schemas is not None):
                 stored = None if there is None else SessionRecord.of(*there)
                 if stored is None or stored.metadata != new.metadata:
@@ -284,7 +279,7 @@ class SessionLifecycle:
                 edit = self._record_edit(id, None, record, "start", call)
                 saving = self._line.request("start", edit, self._conditions(self._limit(record)))
                 _call_after_hooks(call, (await self._engine.writer.save(saving, *others))[0])
-        except _ConcurrentChange:
+        except ConcurrentChange:
             raise ConflictError(
                 "there is a session of this id",
                 where=f"session {id!r}",
@@ -314,16 +309,17 @@ class SessionLifecycle:
 
     async def change(self, id: str, action: str, change: Callable[[SessionRecord], SessionRecord]) -> SessionRecord:
         """Change a record."""
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("changing a session", f"session {id!r}", self._engine.context.metrics)
+        while True:
+            await attempts.begin()
             old = await self._records.get(id)
             new = change(old)
             try:
                 with _correlation(id):
                     await self._line.change(action, self._record_edit(id, old, new, action), self._conditions())
-            except _ConcurrentChange:
+            except ConcurrentChange:
                 continue
             return new
-        raise _busy_error(id)
 
     async def touch(self, id: str, record: SessionRecord, call: FeatureHooks | None = None) -> None:
         """Mark a session as active. `DeniedError` if it has ended."""
@@ -344,7 +340,9 @@ class SessionLifecycle:
         """Resume a session: touch it, or restore the state that it had when it ended."""
         called: _CalledHooks | None = None
         with _correlation(id):
-            for _ in range(_ATTEMPTS):
+            attempts = Attempts("resuming a session", f"session {id!r}", self._engine.context.metrics)
+            while True:
+                await attempts.begin()
                 record = await self._records.get(id)
                 if not record.ended and record.ttl and record.started + record.ttl <= self._handle.now():
                     await self.expire(id)
@@ -362,14 +360,13 @@ class SessionLifecycle:
                     if record.ended:
                         return await self._restore(id, record, called.call)
                     await self.touch(id, record, called.call)
-                except _ConcurrentChange:
+                except ConcurrentChange:
                     continue
                 except DeniedError as error:
                     if error.code != "session-ended":
                         raise
                     continue
                 return record
-        raise _busy_error(id)
 
     async def _restore(self, id: str, record: SessionRecord, call: FeatureHooks) -> SessionRecord:
         now, metadata = self._handle.now(), _metadata(call)
@@ -414,22 +411,23 @@ class SessionLifecycle:
         """Delete a session: its record, its state, and its archive."""
         called: _CalledHooks | None = None
         with trace_context.correlation():
-            for _ in range(_ATTEMPTS):
+            attempts = Attempts("deleting a session", f"session {id!r}", self._engine.context.metrics)
+            while True:
+                await attempts.begin()
                 record = await self._records.get(id)
                 called = await self._call_once(called, "session.delete", id, record)
                 try:
                     await self._delete(id, record, called.call)
-                except _ConcurrentChange:
+                except ConcurrentChange:
                     continue
                 return self._drop_cache()
-        raise _busy_error(id)
 
     async def _delete(self, id: str, record: SessionRecord, call: FeatureHooks) -> None:
         (lines,) = await self._records.lines([record.root])
 
         async def guards(again: bool) -> list[Change]:
             if again and [lines[0].inside_condition] != await self._records.inside_conditions([record.root]):
-                raise _ConcurrentChange
+                raise ConcurrentChange
             return [] if lines[0].inside_condition is None else [lines[0].inside_condition]
 
         permit = self._line.preconditions
@@ -464,7 +462,7 @@ class SessionLifecycle:
                 elif 0 < record.due <= self._handle.now():
                     await self._delete(id, record, await self._call("session.delete", id, record))
                     forgotten += 1
-            except (NotFoundError, _ConcurrentChange):
+            except (NotFoundError, ConcurrentChange):
                 continue  # another was first
             except ConflictError:
                 spared.append(id)  # others were first too often
@@ -525,9 +523,3 @@ async def _all_channels(view: ScopeView) -> dict[str, Packed]:
     keys = [*await view.keys(), *await view.expired()]
     found = {key: await view.find_stored(key) for key in keys}
     return {key: stored.entry.value for key, stored in found.items() if stored is not None} | await view.internal()
-
-
-def _busy_error(id: str) -> ConflictError:
-    return ConflictError(
-        f"the session changed {_ATTEMPTS} times meanwhile", where=f"session {id!r}", hint="Stop who works in it"
-    )

@@ -16,6 +16,7 @@ from holdfast.backends.interface import Row as StoredRow
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine.guard import UNCONDITIONAL, Permit
 from holdfast.engine.model.scopes import Scope, ScopePart
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import ConflictError, DeniedError
 from holdfast.security.audit.retain import remove_lines
@@ -38,8 +39,6 @@ _BEGUN = "begun"
 _WEIGHT = 200
 """About how many bytes of memory the cached number of the last segment takes."""
 
-_ATTEMPTS = 100
-"""How often to look for the segment to append to, while others start and delete segments."""
 
 MakeWrites: TypeAlias = Callable[[ScopeView], Awaitable[Sequence[KeyWrite]]]
 """Computes the changes of a step, given the state after the log's last step."""
@@ -94,7 +93,9 @@ class SegmentedLog:
     async def append(self, handle: StoreHandle, make: MakeWrites) -> AppendedEntry:
         """Append a step, with the rights of the handle."""
         number = await self._cached_last()
-        for _ in range(_ATTEMPTS):
+        attempts = Attempts("appending to a shared log", str(self._name), handle.engine.context.metrics)
+        while True:
+            await attempts.begin()
             try:
                 written = await (self._start(handle, make) if number is None else self._append(handle, number, make))
             except _Full:
@@ -106,7 +107,6 @@ class SegmentedLog:
             number = number or 0
             self._cache_last(number)
             return AppendedEntry(number * LENGTH + written[-1].version - 1, written[-1].id)
-        raise ConflictError(f"others were first {_ATTEMPTS} times", where=str(self._name), hint="Try again")
 
     async def _start(self, handle: StoreHandle, make: MakeWrites) -> list[WrittenKey]:
         """Start the log."""

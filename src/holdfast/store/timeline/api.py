@@ -77,7 +77,7 @@ class TimelinePage(Page[TimelineEvent]):
 
 
 class TimelineQuestion(NamedTuple):
-    """What is asked of the timeline."""
+    """A query of the timeline."""
 
     query: Query
     interval: TimeInterval
