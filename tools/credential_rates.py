@@ -47,6 +47,11 @@ def _assigned(name: str, between: str) -> Make:
     return make
 
 
+def _short(before: str, after: str = "") -> Make:
+    """Return what makes a secret of twelve letters and digits, directly behind its name."""
+    return lambda random: f"{before}{samples.mark(_text(random, BASE62, 12))}{after}"
+
+
 def _password(random: Random) -> str:
     word = random.choice(["kelp", "Tide", "harbour", "Anchor"])
     return (
@@ -84,6 +89,11 @@ CREDENTIALS: Mapping[str, Make] = {
     '`"token": "…"`': _assigned('"token', '": "'),
     "`password:`": _password,
     "name and password after `Basic`": samples.basic_authorization,
+    "`password=`, 12 letters and digits": _short("password="),
+    "`my password is`, 12 letters and digits": _short("my password is "),
+    "`api_key=`, 12 letters and digits": _short("api_key="),
+    '`"token": "…"`, 12 letters and digits': _short('"token": "', '"'),
+    "`Bearer`, 12 letters and digits": _short("Authorization: Bearer "),
 }
 
 
@@ -194,6 +204,67 @@ def _public_key(random: Random) -> str:
     )
 
 
+def _signed_url(random: Random) -> str:
+    """A URL with a signature that is no key: links to files, images and maps have such."""
+    end = random.choice(["", f"&Expires={random.randint(10**9, 2 * 10**9)}", "&w=640&h=480"])
+    return f"https://example.org/files/{_text(random, BASE62, 22)}?sig={_text(random, BASE62, 43)}{end}"
+
+
+def _cursor(random: Random) -> str:
+    names = ["next_page_token", "nextPageToken", "page_token", "next_token", "continuationToken", "cursor"]
+    return json.dumps({random.choice(names): _text(random, BASE62, random.randint(16, 60))})
+
+
+def _named_in_code(random: Random) -> str:
+    """Code and settings where a name, and no secret, follows the name of one."""
+    return random.choice(
+        [
+            "token = OAuth2Token.from_response(response)",
+            "auth=HTTPBasicAuth2(user)",
+            "token: GPT2TokenizerFast",
+            "token_type: HS256Signature",
+            "secret: XMLHttpRequest2",
+            "api_key=settings.OPENAI_API_KEY_2",
+            "credentials=DefaultAzureCredential()",
+            "token = tokenizer.encode_plus2(text)",
+            "password = getpass2()",
+            "password=self.password2",
+            "password: step2_password",
+            "secret_key: base64UrlEncoded",
+            "access_key=minio-admin-key-2",
+            f"token: text-embedding-{random.randint(2, 9)}-small",
+            f"auth: oauth2-client-{random.randint(2, 9)}",
+            f"secret: projects/main/secrets/db-{random.randint(2, 9)}/versions/latest",
+        ]
+    )
+
+
+def _told(random: Random) -> str:
+    """What people write about passwords, tokens and secrets."""
+    return random.choice(
+        [
+            "please reset my password tomorrow",
+            "Password: required",
+            "my password is not working since Monday",
+            f"password: at least {random.randint(8, 20)} characters",
+            "the token is expired",
+            "token: the smallest unit of text",
+            "The secret is simplicity",
+            "secret: see the vault",
+            f"the password is set to expire in {random.randint(2, 90)} days",
+            "Authorization: Bearer authentication",
+            "the bearer of good news",
+            "passwd: files systemd",
+            f"API key: see page {random.randint(2, 90)} of the manual",
+        ]
+    )
+
+
+def _model(random: Random) -> str:
+    name = random.choice(["gpt-4o-mini-2024-07-18", "claude-3-5-sonnet-20241022", "o3-mini-2025-01-31"])
+    return f"model={name}, key: {name}, auth: v{random.randint(1, 3)}beta{random.randint(1, 9)}"
+
+
 def _version(random: Random) -> str:
     return (
         f"Mozilla/5.0 (X11; Linux x86_64) Chrome/{random.randint(90, 140)}.0.{random.randint(0, 9999)}.0 Safari/537.36"
@@ -220,6 +291,11 @@ HARMLESS: Mapping[str, Make] = {
     "versions of browsers": _version,
     "code": samples._code,
     "URLs": samples._url,
+    "signed URLs": _signed_url,
+    "cursors of pages": _cursor,
+    "names after names of secrets": _named_in_code,
+    "words about passwords and tokens": _told,
+    "names of models": _model,
     "messages": _message,
 }
 

@@ -19,11 +19,11 @@ from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine import trace_context
 from holdfast.engine.events import digest
+from holdfast.engine.namespaces import HOOKS
 from holdfast.engine.row_format import Line
 from holdfast.errors import TransientError
 from holdfast.hooks import HookContext, VetoError
 from holdfast.hooks import after_queue as later_module
-from holdfast.hooks.execution_log import LINE
 from holdfast.hooks.outbox import OutboxCall
 from tests.hooks.kit import async_store, events, store
 
@@ -146,12 +146,12 @@ def test_executions_are_recorded_together_by_steps_that_cover_them() -> None:
     for n in range(20):
         held.state()["k"] = n
     assert held.hooks.drain(30)
-    rows = events(held, LINE)
+    rows = events(held, HOOKS)
     assert len(rows) == 20
     assert len({row.key[2] for row in rows}) < 20  # not a step for each
     for id in {str(row.key[2]) for row in rows}:
-        point = run(held._engine.lines.find(Line("", LINE), id))
-        header = run(held._engine.step_info.head(Line("", LINE), point)).header
+        point = run(held._engine.lines.find(Line("", HOOKS), id))
+        header = run(held._engine.step_info.head(Line("", HOOKS), point)).header
         covered = [(row.columns, b"") for row in rows if row.key[2] == id]
         assert (held._engine.context.codec.unpack(header.metadata), header.events) == ({}, digest(covered))
     told = held.hooks.history("look", limit=100)

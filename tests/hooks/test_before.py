@@ -12,9 +12,9 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, InvalidError, NotFoundError
+from holdfast.engine.namespaces import HOOKS
 from holdfast.errors import DeniedError, VetoError
 from holdfast.hooks import POINTS, HookContext, ReplaceValue
-from holdfast.hooks.execution_log import LINE
 from holdfast.hooks.points import check_points
 from tests.hooks.kit import async_store, beside, events, store
 
@@ -136,7 +136,7 @@ def test_veto_refuses_and_leaves_nothing_but_a_row_that_tells_so() -> None:
     assert caught.value.where == "key 'k' of agent:a"
     assert dict(state) == {"k": 1}
     assert len(state.history()) == 1
-    change, hook = events(held, LINE)
+    change, hook = events(held, HOOKS)
     assert change.columns[1:7] == ("change", "", "set", "agent:a\tk", "vetoed", "c1")
     assert hook.columns[1:7] == ("hook", "", "no", "agent:a\tk", "veto", "c1")
     (told,) = held.hooks.history(scope="agent:a")

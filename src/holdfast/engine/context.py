@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
@@ -47,6 +47,8 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
     """How rows are stored; that of the backend, if it is a `CheckedBackend`."""
     metrics: MetricsRegistry = field(default_factory=MetricsRegistry)
     """What is measured of the store in this process; that of the backend, if it is a `CheckedBackend`."""
+    noticed: dict[str, Any] = field(default_factory=dict)
+    """By tenant, how far the search for credentials got in this process, where that is not stored."""
 
     def __post_init__(self) -> None:
         if isinstance(self.backend, CheckedBackend):

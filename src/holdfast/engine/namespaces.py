@@ -32,8 +32,11 @@ _STEPS_START, _STEPS_END = f"{STATE}agent:", "/steps:main"
 """The start and the end of names of lines with the durable steps of agents."""
 
 
-ACCESS, AUDIT = f"{STATE}access", f"{STATE}audit"
-"""The names of the system lines of rights and of the audit."""
+ACCESS, AUDIT, HOOKS = f"{STATE}access", f"{STATE}audit", f"{STATE}hooks"
+"""The names of the system lines of rights, of the audit, and of records of after-hooks and vetoes."""
+
+RECORD_LINES = (HOOKS, ACCESS, AUDIT)
+"""Lines that have no values of users, and events about all scopes and threads."""
 
 KEYS_PLACE, BACKUPS_PLACE, JOBS_PLACE = f"{STATE}keys", f"{STATE}backups", f"{STATE}jobs"
 """Stand for the keys of an encrypted store, for its backups and its jobs, in the audit. There are no lines of these

@@ -18,7 +18,8 @@ from holdfast.engine.events import BETWEEN, Event, lines_of, place_of
 from holdfast.engine.ids import time_of
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import flatten
-from holdfast.engine.model.scopes import MARK, THREAD, Scope, check_key, parse_place
+from holdfast.engine.model.scopes import THREAD, Scope, check_key, parse_place
+from holdfast.engine.namespaces import HOOKS
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, open_body
 from holdfast.engine.system_line import LineChange, audited_request
@@ -26,9 +27,6 @@ from holdfast.engine.trace_context import Trace
 from holdfast.errors import InvalidError, NotFoundError, VetoError
 from holdfast.hooks.context import HookedChange, HookExecution, Recording, to_datetime, to_time
 from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_time
-
-LINE = f"{MARK}hooks"
-"""The system line whose steps record after-hooks and vetoes."""
 
 _THREAD = f"{THREAD}:"
 """The start of the places of threads, as text."""
@@ -121,7 +119,7 @@ async def _append(
     async def edit(*_: object) -> LineChange:
         return LineChange(events=events, rows=changes)
 
-    await engine.writer.save(audited_request(engine, Line(tenant, LINE), kind, "", edit, trace=Trace()))
+    await engine.writer.save(audited_request(engine, Line(tenant, HOOKS), kind, "", edit, trace=Trace()))
 
 
 _PAGE = 1000
@@ -212,7 +210,7 @@ async def list_executions(
         rows = await _scan_tenant(engine, tenant, filter_, end, limit + 1)
     else:
         rows = []
-        for line in (*lines_of(filter_.scope), filter_.scope, LINE):
+        for line in (*lines_of(filter_.scope), filter_.scope, HOOKS):
             rows += await _scan_line(engine, (tenant, line), matches, filter_.since, limit + 1)
         rows = nlargest(limit + 1, rows, key=_sort_key)
     return Page(

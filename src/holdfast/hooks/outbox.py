@@ -29,6 +29,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import pack_name, unpack, unpack_state
 from holdfast.engine.model.scopes import MARK
+from holdfast.engine.namespaces import HOOKS
 from holdfast.engine.pages import Page
 from holdfast.engine.rng import rng
 from holdfast.engine.row_format import Line, StepRef
@@ -37,7 +38,6 @@ from holdfast.engine.system_line import read_at
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.hooks.context import HookedChange, to_datetime
-from holdfast.hooks.execution_log import LINE
 from holdfast.hooks.hook import Hook
 
 DeliveryState: TypeAlias = Literal["pending", "failed"]
@@ -236,7 +236,7 @@ def new_calls(
     kind = subject.point.partition(".")[0]  # a thread may have the name of a scope
     about = blake2b(f"{kind}\0{subject.scope}\0{subject.key}".encode(), digest_size=8).hexdigest()
     return [
-        OutboxCall(Row((tenant, LINE, PENDING, hook.name, f"{about} {id}"), columns), target)
+        OutboxCall(Row((tenant, HOOKS, PENDING, hook.name, f"{about} {id}"), columns), target)
         for hook in hooks
         if hook.durable
     ]
@@ -380,7 +380,7 @@ async def discard_call(engine: Engine, tenant: str, reference: str) -> None:
 
 async def count_failed(engine: Engine, tenant: str) -> dict[str, int]:
     """Return how many calls were given up, by hook. Of very many, only some are counted."""
-    query = Scan(LINKS, (tenant, LINE, FAILED), limit=_MAX_COUNTED)
+    query = Scan(LINKS, (tenant, HOOKS, FAILED), limit=_MAX_COUNTED)
     (rows,) = await engine.context.backend.read([query])
     counts: dict[str, int] = {}
     for row in rows:
@@ -404,7 +404,7 @@ async def delete_calls(engine: Engine, tenant: str, is_about: Callable[[str, str
 
 async def _find(engine: Engine, tenant: str, reference: str) -> OutboxCall:
     hook, other = _parse_reference(reference)
-    keys = [(tenant, LINE, kind, hook, other) for kind in _STATES]
+    keys = [(tenant, HOOKS, kind, hook, other) for kind in _STATES]
     (rows,) = await engine.context.backend.read([Get(LINKS, keys)])
     if not rows:
         raise NotFoundError(
@@ -424,7 +424,7 @@ def _parse_reference(reference: str) -> tuple[str, str]:
 
 async def _pages(engine: Engine, tenant: str, prefix: Key, start: Key = ()) -> AsyncIterator[list[OutboxCall]]:
     """Yield the calls whose rows have a kind, or a kind and a hook, many at a time."""
-    scan = Scan(LINKS, (tenant, LINE, *prefix), start, limit=_PAGE)
+    scan = Scan(LINKS, (tenant, HOOKS, *prefix), start, limit=_PAGE)
     while True:
         (rows,) = await engine.context.backend.read([scan])
         yield [OutboxCall.of(row) for row in rows]

@@ -14,9 +14,9 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.tables import EVENTS, STEPS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import time_of
+from holdfast.engine.namespaces import HOOKS
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.hooks.execution_log import LINE
 from holdfast.security.audit.archive import AuditArchive, archive
 from holdfast.time_parser import Duration, parse_nanoseconds
 
@@ -41,7 +41,7 @@ async def archive_hooks(
     if not folder.is_dir():
         raise NotFoundError("there is no such directory", where=str(folder))
     before = await _find_cut(engine, tenant, age, keep_last, max_bytes)
-    return await archive(engine, tenant, path, before, frozenset({"system"}), dry_run=dry_run, only=LINE)
+    return await archive(engine, tenant, path, before, frozenset({"system"}), dry_run=dry_run, only=HOOKS)
 
 
 def check_rules(rules: Mapping[str, Any]) -> None:
@@ -62,7 +62,7 @@ async def _find_cut(engine: Engine, tenant: str, age: int | None, last: int | No
     stop: Key = ()
     last_id = kept_id = size_id = ""
     while not (last_id or last is None) or not (size_id or size is None):
-        (rows,) = await engine.context.backend.read([Scan(EVENTS, (tenant, LINE), (), stop, True, _PAGE)])
+        (rows,) = await engine.context.backend.read([Scan(EVENTS, (tenant, HOOKS), (), stop, True, _PAGE)])
         for row in rows:
             count, stored = count + 1, stored + len(row.body) + _COLUMNS
             id = str(row.key[2])
@@ -85,7 +85,7 @@ async def _time_after(engine: Engine, tenant: str, id: str) -> int:
     """Return the time after a step; 0 without one."""
     if not id:
         return 0
-    (rows,) = await engine.context.backend.read([Scan(STEPS, (tenant, LINE, id), limit=1, by="id", bodies=False)])
+    (rows,) = await engine.context.backend.read([Scan(STEPS, (tenant, HOOKS, id), limit=1, by="id", bodies=False)])
     return StepRef.of(rows[0]).time + 1 if rows else time_of(id) + _TICK
 
 

@@ -174,7 +174,8 @@ class SensitiveOperations(RevealOperations):
         progress: Progress | None = None,
     ) -> SensitiveReport:
         """Search what is stored: the latest state of each thread, scope and agent, and its pending writes. With
-        `history`, everything that their steps wrote. The report has paths and formats, and no values."""
+        `history`, everything that their steps wrote, and the details of the audit. The report has paths and formats,
+        and no values."""
         scan = SensitiveScan(self._handle.engine, self._handle.tenant, Detector(parse_formats(formats)))
         return await scan.run(parse_kinds(kinds), history=history, progress=progress)
 
@@ -197,7 +198,8 @@ class SensitiveOperations(RevealOperations):
         `credentials` reports.
 
         The latest state of each branch that has some is saved again without it, and the checkpoints that have it are
-        pruned: their states cannot be read any more, and their hashes still prove the history. `protect` is for what is
+        pruned: their states cannot be read any more, and their hashes still prove the history. In details of the audit
+        and in reasons it is replaced where it is. What a policy allows stays, and so do names. `protect` is for what is
         saved from now on. `DeniedError` if a legal hold protects such a checkpoint. Backups and other copies stay as
         they are. If it is interrupted, call it again.
         """

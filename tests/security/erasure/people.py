@@ -40,6 +40,10 @@ KINDS = {
     "topic",
     "document",
     "global",
+    "key",
+    "step",
+    "freeze",
+    "noted",
 }
 """Where words are planted."""
 
@@ -78,6 +82,9 @@ def plant(store: Store) -> None:
     """Save data of `u-1` and of `u-2`, wherever data can be."""
     store.hooks.before("state.set", record=True, inline=True, name="watch")(lambda _: None)
     store.hooks.after("state.set", record=True, name="follow")(lambda _: None)
+    store.hooks.before("state.set", inline=True, name="note", scope="global", key="shared")(
+        lambda call: call.note(old=repr(call.old))
+    )
     for number, user in enumerate(("u-1", "u-2")):
         plant_own(store, user)
         plant_shared(store, user, number)
@@ -106,6 +113,9 @@ def plant_own(store: Store, user: str) -> None:
     state = store.state(user=user, agent="writer")
     state["note"] = word("state")
     state["note"] = "later"
+    state[word("key")] = 1
+    store.access.freeze(f"user:{user}/agent:writer", reason=word("freeze"))
+    store.access.unfreeze(f"user:{user}/agent:writer")
     session = store.sessions.start(f"s {user}", user=user, metadata={"about": word("session")})
     session.state["seen"] = word("sessionstate")
     store.artifacts.register(word("artifact").encode() * 2, metadata={"subject": user, "about": word("artifactmeta")})
@@ -116,6 +126,7 @@ def plant_own(store: Store, user: str) -> None:
     agent.metadata["subject"] = user
     agent.text = word("agent")
     agent.save()
+    agent.once(word("step"), lambda: 1)
 
 
 def plant_shared(store: Store, user: str, number: int) -> None:
@@ -141,6 +152,8 @@ def plant_shared(store: Store, user: str, number: int) -> None:
     store.sharing.document("page").edit(lambda text: f"{text}Ours. ", default="")
     store.access.grant(f"user:{user}", ["read", "write"], "global")
     me.state()[f"by {user}"] = word("global")
+    me.state()["shared"] = word("noted")
+    store.state()["shared"] = "ours"  # the note about it has what was there before
 
 
 def opened_rows(store: Store) -> Iterator[bytes]:

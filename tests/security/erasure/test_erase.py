@@ -57,7 +57,7 @@ def test_one_person_is_gone_and_the_other_is_not(kind: str, encrypted: bool, tmp
         assert report.rewritten["threads"] == 2
         left = found_in(opened_rows(store))
         assert left["u-1"] == set()
-        assert left["u-2"] >= KINDS - {"deleted"}
+        assert left["u-2"] >= KINDS - {"deleted", "noted"}
         collect_garbage(store)
         assert found_in(contents_of(tmp_path))["u-1"] == set()
         assert states_of(store, "u-2") == before
@@ -270,3 +270,15 @@ def test_a_thread_that_only_its_owner_wrote_is_deleted_with_its_name() -> None:
         assert [each.thread for each in store.threads()] == ["given", "helped", "shared"]
         assert store.get("shared").state == {"text": "words of somebody else"}
         assert store.maintenance.verify().findings == []
+
+
+def test_a_dry_run_names_what_is_there() -> None:
+    with holdfast.open("memory://") as store:
+        for id in ("open", "ended"):
+            store.sessions.start(id, user="u-1").state["cart"] = 1
+        store.sessions.get("ended").end()
+        plan = store.erasure.erase("u-1", dry_run=True)
+        assert plan.names == ("delete session user:u-1/session:open", "delete session ended", "delete session open")
+        assert plan.erased == {"session records": 2, "sessions": 1}
+        erased = store.erasure.erase("u-1").erased
+        assert {kind: erased[kind] for kind in plan.erased} == plan.erased

@@ -36,7 +36,7 @@ def test_what_was_done_before_it_failed_counts(tmp_path: Path, monkeypatch: pyte
                 assert store.erasure.certificates() == []
             certificate = store.erasure.erase("u-1").certificate
             assert certificate is not None
-            assert certificate.retained[2:] == ("rights that name the person: 1 grants, groups and roles",)
+            assert certificate.retained[2:] == ("rights that name the person: 1 grants, groups, roles and freezes",)
             counts = certificate.keys_destroyed, certificate.steps_removed
             certificates.append((certificate.erased, certificate.rewritten, counts))
             assert store.jobs.list() == []

@@ -15,6 +15,7 @@ from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import DeniedError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.sensitive import RedactionReport
+from tests.interfaces.cli import kit
 from tests.security.sensitive.samples import github_token
 from tests.security.sensitive.test_credential_check import notice, reported, stored_bytes
 from tests.servers.places import place
@@ -22,6 +23,7 @@ from tests.support.kills import MOMENTS, kill_at_write, run_in_child
 from tests.support.nightly import mostly_nightly
 
 KEY = github_token(Random("redacted"))
+OTHER = github_token(Random("refused"))
 
 
 def _plant(store: holdfast.Store) -> None:
@@ -66,7 +68,7 @@ def test_what_is_stored_is_replaced(encryption: Any, tmp_path: Path) -> None:
         assert store.audit.verify().findings == []
         (record,) = store.audit.query(action="erase", thread="gone")
         assert "github-token" in record.detail["redacted"]
-        assert store.sensitive.redact() == RedactionReport(0, 0, [])
+        assert store.sensitive.redact() == RedactionReport(0, 0, 0, [])
     assert KEY.encode() not in stored_bytes(tmp_path)
 
 
@@ -154,6 +156,110 @@ def test_branches_pins_and_holds(tmp_path: Path) -> None:
         assert texts == {"main": "main [redacted:github-token]", "other": "other [redacted:github-token]"}
         assert store.maintenance.verify(level="decode").findings == []
     assert KEY.encode() not in stored_bytes(tmp_path)
+
+
+def _record(store: holdfast.Store) -> None:
+    """Save a key in everything that is noted beside states."""
+    store.hooks.before("state.set", inline=True, name="note")(lambda call: call.note(saw=repr(call.value)))
+    store.hooks.after("state.set", record=True, name="after")(lambda _: None)
+    store.state(user="alice")["note"] = f"use {KEY}"
+    store.artifacts.register(b"x", id="a1", type=f"image {KEY}", producer=KEY)
+    store.put("chat", {"n": 1})
+    store.thread("chat").pin(reason=f"why {KEY}")
+    store.put("held", {"n": 1})
+    store.maintenance.hold("held", reason=f"case {KEY}")
+    store.put("released", {"n": 1})
+    store.maintenance.hold("released", reason=f"case {KEY}")
+    store.maintenance.release("released")
+    agent = _Keeper().attach(store, "keeper")
+    agent.start()
+    agent.fail(RuntimeError(f"refused {KEY}"))
+    store.access.freeze("agent:x", reason=f"it has {KEY}")
+    assert store.hooks.drain(30)
+
+
+@pytest.mark.parametrize(
+    "encryption",
+    [False, Encryption(_KEYS), Encryption(_KEYS, hide_names=True)],
+    ids=["plain", "encrypted", "hidden names"],
+)
+def test_notes_reasons_errors_and_links(encryption: Any, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
+        _record(store)
+        if not encryption:
+            assert KEY.encode() in stored_bytes(tmp_path)  # the control
+        notice(store)
+        assert {(scope, path) for scope, path in reported(store)} == {
+            ("user:alice", "note"),
+            ("user:alice", "(audit).saw"),
+            ("artifacts", "a1.type"),
+            ("artifacts", "a1.producer"),
+            ("thread:chat", "(pin)"),
+            ("thread:held", "(hold)"),
+            ("agents:keeper", "(audit).error"),
+            ("access", "(audit).reason"),
+            ("audit", "(audit).reason"),
+            ("audit", "(audit).removed.released.refs[0][1]"),
+            ("hooks", "(audit).value"),
+        }
+        other = holdfast.open(tmp_path / "a.db", encryption=encryption)
+        assert len(reported(other)) == 11
+        report = store.sensitive.redact()
+        assert report[:3] == (2, 2, 10)
+        assert store.access.frozen() == {"agent:x": "it has [redacted:github-token]"}
+        assert reported(store) == reported(other) == []
+        other.close()
+        assert store.sensitive.redact() == RedactionReport(0, 0, 0, [])
+        assert [each.reason for each in store.maintenance.holds()] == ["case [redacted:github-token]"]
+        assert [each.reason for each in store.thread("chat").pins()] == ["why [redacted:github-token]"]
+        (found,) = store.artifacts.list(producer="[redacted:github-token]")
+        assert (found.id, found.type) == ("a1", "image [redacted:github-token]")
+        assert KEY not in repr([*store.audit.query().all(), *store.hooks.history().all()])
+        assert store.audit.verify().findings == []
+        assert store.maintenance.verify(level="decode").findings == []
+    assert KEY.encode() not in stored_bytes(tmp_path)
+
+
+def test_names_are_masked_and_said_to_stay(tmp_path: Path) -> None:
+    url, names = str(tmp_path / "a.db"), [github_token(Random(f"name {each}")) for each in range(9)]
+    with holdfast.open(url) as store:
+        store.put(names[0], {names[1]: KEY, "keys": {names[2]: {"x": KEY}}}, metadata={names[3]: KEY})
+        store.state(user=names[4])[names[5]] = KEY
+        store.sessions.start(names[6]).state["a"] = KEY
+        agent = _Keeper().attach(store, names[7])
+        agent.text = KEY
+        agent.save()
+        store.put("refused", {"n": 1})
+        told: list[str] = []
+        notice(store)
+        report = store.sensitive.credentials()
+        told += [repr(report), report.describe(99), repr(store.jobs.list()), repr(holdfast.doctor(url))]
+        for history in (False, True):
+            told.append(repr(store.sensitive.scan(history=history, progress=lambda *each: told.append(repr(each)))))
+        told += [kit.run("sensitive", "scan", "--history", *how, store=url).out for how in ((), ("--json",))]
+        done = store.sensitive.redact(progress=lambda *each: told.append(repr(each)))
+        told.append(repr(done))
+        assert "thread:…: its name, by which it is found" in done.remains
+        store.sensitive.protect("refuse")
+        with pytest.raises(DeniedError) as denied:
+            store.put(names[0], {names[1]: OTHER})
+        told.append(repr(denied.value) + str(denied.value))
+    text = "\n".join(told)
+    assert "github-token" in text  # the control
+    assert "keys.(key)" in text
+    assert [each for each in (*names, KEY, OTHER) if each[4:24] in text] == []
+
+
+def test_what_a_policy_allows_stays(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.sensitive.protect("allow", scope="agent:vault")
+        store.hooks.before("state.set", inline=True, name="note")(lambda call: call.note(saw=repr(call.value)))
+        store.state(agent="vault")["key"] = KEY
+        store.state(agent="other")["key"] = KEY
+        assert reported(store) == [("agent:other", "(audit).saw"), ("agent:other", "key")]
+        assert store.sensitive.redact()[:3] == (1, 1, 1)
+        assert store.state(agent="vault")["key"] == KEY
+        assert store.state(agent="other")["key"] == "[redacted:github-token]"
 
 
 class _State(TypedDict):

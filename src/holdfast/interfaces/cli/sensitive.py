@@ -91,8 +91,9 @@ def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...]
     chosen = {} if not kinds else {"kinds": parse_kinds(kinds)}
     with session.progress("Redacting") as bar:
         report = store.sensitive.redact(formats=formats or None, progress=bar, **chosen)
+    records = f" and {plural(report.records, 'record')}" if report.records else ""
     session.tell(
-        f"Replaced in {plural(report.lines, 'line')}; {plural(report.checkpoints, 'checkpoint')} pruned.",
+        f"Replaced in {plural(report.lines, 'line')}{records}; {plural(report.checkpoints, 'checkpoint')} pruned.",
         report._asdict(),
     )
     for each in report.remains:

@@ -25,10 +25,10 @@ from holdfast.engine.row_format import Line, StepRef, open_body, open_step
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Progress, to_datetime
 from holdfast.maintenance.archive.format import ArchiveFile, ArchiveWriter
-from holdfast.maintenance.erasure.audit_rows import AuditEraser, SubjectRows, places_of, record_place
+from holdfast.maintenance.erasure.audit_rows import SubjectRows, places_of, read_detail, record_place
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
 from holdfast.maintenance.erasure.mixed_lines import is_message
-from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
+from holdfast.security.audit.erasure_ledger import LedgerEntry, digest_subject
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords
 from holdfast.state.sessions.records import LINE as SESSIONS
@@ -172,9 +172,8 @@ class SubjectExporter:
         names |= {record_place(ARTIFACTS, id) for id in found.artifacts}
         names |= {record_place(SESSIONS, id) for id in found.sessions}
         subject = SubjectRows(entry.with_places(dict.fromkeys(names, 0)))
-        rows = AuditEraser(self._engine, tenant, ErasureLedger(self._engine, tenant), [subject])
         async for row in scan_rows(self._engine.context.backend, EVENTS, (tenant,)):
-            if await rows.is_about(row):
+            if subject.includes(row, read_detail(self._engine, row)):
                 time, kind, actor, action, target, outcome = row.columns[:6]
                 place, _, key = str(target).rpartition(BETWEEN)
                 document = {

@@ -18,13 +18,13 @@ from holdfast.backends.tables import REFS
 from holdfast.backends.urls import redacted_url
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
-from holdfast.engine.namespaces import AUDIT, COUNTS, line_kind, root_of, short_name
+from holdfast.engine.namespaces import AUDIT, COUNTS, is_thread, line_kind, root_of, short_name
 from holdfast.engine.row_format import ERASE, Line
 from holdfast.engine.subject_names import METADATA_KEY, subject_of_name
 from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConfigError, ConflictError, DeniedError
 from holdfast.hooks.outbox import delete_calls
-from holdfast.maintenance.erasure.audit_rows import AuditEraser, SubjectRows
+from holdfast.maintenance.erasure.audit_rows import AuditRewriter, SubjectRows, changed_places, rewrite_about
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
 from holdfast.maintenance.erasure.mixed_lines import LineEraser
 from holdfast.maintenance.erasure.record_lines import erase_records
@@ -37,11 +37,12 @@ from holdfast.maintenance.erasure.removal import (
     delete_lines,
     delete_session,
     erase_quarantine,
+    forget_reasons,
     rewriting_detail,
     sum_parts,
 )
 from holdfast.security.access.registry import AccessRegistry
-from holdfast.security.audit.archive_records import ArchiveRecords
+from holdfast.security.audit.archive_records import archived_segments
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.erasure.certificate import Certificate, new_salt
@@ -55,8 +56,9 @@ _ROUNDS = 5
 """How often it is searched again for what others stored meanwhile."""
 
 _RETAINED = (
-    "records of the audit: who did what to which name, and when, without content",
-    "names in lines that others share: of branches, tags, labels, durable steps, timers, signals and versions",
+    "records of the audit: who did what to which thread, scope, agent, session or artifact, and when, without content",
+    "names in lines that others share: of branches, tags, labels, durable steps, timers, signals, versions and keys;"
+    " and keys in records about lines that were deleted before, whose names do not say whose they were",
 )
 
 
@@ -134,22 +136,23 @@ class Eraser:
     async def plan(self) -> ErasureReport:
         """Return what would be erased."""
         found = await self._find()
+        # A session that ended without its state may leave an empty line: there is nothing to delete.
+        counts = {line: await count_steps(self._engine, line) for line in found.lines}
+        lines = [line for line, count in counts.items() if count or is_thread(line.name)]
         held = []
         for line in found.every_line:
             try:
                 await require_no_hold(self._engine.context.backend, [line])
             except DeniedError:
                 held.append(_describe(line))
-        erased = Counter(_COUNTED[line_kind(line.name)] for line in found.lines)
+        erased = Counter(_COUNTED[line_kind(line.name)] for line in lines)
         erased["artifacts"] += len(found.artifacts)
         erased["session records"] += len(found.sessions)
         rewritten = Counter(_COUNTED[line_kind(line.name)] for line in found.steps)
-        whole = [*map(_describe, found.lines), *(f"artifact {id}" for id in found.artifacts)]
+        whole = [*map(_describe, lines), *(f"artifact {id}" for id in found.artifacts)]
         whole += [f"session {id}" for id in found.sessions]
         names = [*(f"delete {each}" for each in whole), *(f"rewrite {_describe(line)}" for line in found.steps)]
-        steps = sum(map(len, found.steps.values())) + sum(
-            [await count_steps(self._engine, each) for each in found.lines]
-        )
+        steps = sum(map(len, found.steps.values())) + sum(counts.values())
         return ErasureReport(
             self._subject, True, _sorted(erased), _sorted(rewritten), tuple(names), tuple(held), steps=steps
         )
@@ -183,6 +186,7 @@ class Eraser:
         finder = self._finder()
         await finder.read_tenant()
         await erase_records(self._engine, self._tenant, finder.is_record, {ERASURE: erasure, "kind": HISTORIES})
+        await forget_reasons(self._engine, self._tenant, self._is_subject)
         return await self._certify(ledger, erasure, started, signer, owns_tenant=finder.owns_tenant)
 
     def _finder(self) -> SubjectFinder:
@@ -239,11 +243,6 @@ class Eraser:
         await subjects.destroy(self._tenant, self._subject, self._engine.context.backend.apply)
         return names
 
-    async def _archives(self) -> list[str]:
-        """Return the segments of the audit that were archived, which may have details about the person."""
-        segments = {each.segment for each in await ArchiveRecords(self._engine, self._tenant).ranges()}
-        return [f"{len(segments)} archived segments of the audit, files outside of the store"] if segments else []
-
     async def _rights(self) -> list[str]:
         """Return which rights name the person. They stay: what an identity may do is not its data, and a program that
         still knows the person would be refused."""
@@ -251,8 +250,9 @@ class Eraser:
         names = [grant.to for grant in await access.grants(dead=True)]
         names += [name for members in (await access.groups()).values() for name in members]
         names += [name for name, roles in (await access.assignments()).items() for _ in roles]
+        names += await access.frozen()
         count = sum(self._is_subject(subject_of_name(name)) for name in names)
-        return [f"rights that name the person: {count} grants, groups and roles"] if count else []
+        return [f"rights that name the person: {count} grants, groups, roles and freezes"] if count else []
 
     def _report(self, done: int, total: int, what: str) -> int:
         if self._progress is not None:
@@ -265,13 +265,14 @@ class Eraser:
         engine, tenant = self._engine, self._tenant
         key = await ledger.key()
         parts = await sum_parts(engine, tenant, erasure, started)
+        parts.add_places(await changed_places(engine, tenant, self._is_subject))
         subject = digest_subject(key, self._subject)
         entry = LedgerEntry(0, key, subject, frozenset(parts.lines), "", metadata_keys=tuple(self._keys))
         entry = entry.with_places(parts.places)
         self._report(0, 0, "audit records")
         rows = SubjectRows(entry, owns_tenant=owns_tenant)
         name = f"{started:020}-{erasure}"
-        await AuditEraser(engine, tenant, ledger, [rows]).erase(name)
+        await AuditRewriter(engine, ledger, rewrite_about(engine, [rows])).run(tenant, name)
         await delete_calls(engine, tenant, rows.is_about)
         self._report(0, 0, "keys")
         keys = len(parts.keys | await self._destroy_key(erasure))
@@ -282,7 +283,7 @@ class Eraser:
 
         await forget_erased(engine, tenant)
         self._report(0, 0, "purge")
-        remains = [*await engine.context.backend.purge(), *await self._archives()]
+        remains = [*await engine.context.backend.purge(), *await archived_segments(engine, tenant)]
         self._report(0, 0, "certificate")
         now, salt = engine.context.clock(), new_salt()
         certificate = Certificate(

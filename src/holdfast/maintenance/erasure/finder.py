@@ -13,7 +13,7 @@ from holdfast.engine.artifact_links import LINE as ARTIFACTS
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.namespaces import ACCESS, AGENTS, AUDIT, is_thread, root_of, steps_of
+from holdfast.engine.namespaces import ACCESS, AGENTS, AUDIT, HOOKS, is_thread, root_of, steps_of
 from holdfast.engine.row_format import ERASE, Line, StepRef, info_of
 from holdfast.engine.subject_names import (
     METADATA_KEY,
@@ -25,7 +25,6 @@ from holdfast.engine.subject_names import (
 )
 from holdfast.engine.system_line import SystemLine, read_latest
 from holdfast.engine.types import Progress
-from holdfast.hooks.execution_log import LINE as HOOKS
 from holdfast.schemas.registry import LINE as SCHEMAS
 from holdfast.security.access.thread_guard import read_owners
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER

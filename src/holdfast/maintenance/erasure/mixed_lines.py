@@ -32,7 +32,7 @@ from holdfast.engine.model.attribution import (
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.operations import Set as SetValue
-from holdfast.engine.model.packed_state import flatten, unpack_name
+from holdfast.engine.model.packed_state import Packed, PackedMap, flatten, unpack_name
 from holdfast.engine.model.steps import Step
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.rewrite.rewriter import RewritePlan
@@ -229,7 +229,8 @@ class LineEraser:
             put = {unpack_name(key): each.value for key, each in change.put if isinstance(each, SetValue)}
             removed = [unpack_name(key) for key in change.removed]
             events = [Event("change", "", ERASE, name) for name in (*put, *removed)]
-            return LineChange(put, removed, events)
+            old = await self._engine.states.values(self._line, point)
+            return LineChange(put, removed, events, self._link_changes(old, put))
 
         request = audited_request(self._engine, self._line, ERASE, "", edit)
         request.is_limited = False
@@ -244,6 +245,10 @@ class LineEraser:
         changed = [(key, flatten(value)) for key, value in new.items() if is_marked(_mark_of(mark, key))]
         removed = tuple(key for key in old if key not in new)
         return EditMap(removed, tuple((key, SetValue(value)) for key, value in changed))
+
+    def _link_changes(self, old: PackedMap, put: Mapping[str, Packed]) -> list[Change]:  # noqa: ARG002
+        """Return the changes of the links by which new values are found."""
+        return []
 
     async def _unpin(self, dropped: Set[Position]) -> None:
         """Remove the pins of steps that are pruned."""

@@ -10,11 +10,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import root_of
+from holdfast.engine.namespaces import ACCESS, HOOKS, root_of
 from holdfast.engine.row_format import Line
-from holdfast.hooks.execution_log import LINE as HOOKS
 from holdfast.hooks.outbox import delete_calls
-from holdfast.maintenance.erasure.audit_rows import AuditEraser, SubjectRows
+from holdfast.maintenance.erasure.audit_rows import AuditRewriter, SubjectRows, rewrite_about
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
 from holdfast.maintenance.erasure.mixed_lines import LineEraser
 from holdfast.maintenance.erasure.record_lines import erase_records
@@ -24,6 +23,7 @@ from holdfast.maintenance.erasure.removal import (
     delete_artifact,
     delete_lines,
     delete_session,
+    forget_reasons,
     rewriting_detail,
     sum_parts,
 )
@@ -75,8 +75,8 @@ async def apply_ledger(
         found, places = await _apply(own, tenant, entry, lines)
         report = report.plus(found)
         subjects.append(SubjectRows(entry.with_places(places), entry.time))
-    eraser = AuditEraser(own, tenant, ledger, subjects, lines)
-    has_rows = bool(subjects) and await eraser.erase(f"{own.context.clock():020}-again")
+    rewriter = AuditRewriter(own, ledger, rewrite_about(own, subjects), lines)
+    has_rows = bool(subjects) and await rewriter.run(tenant, f"{own.context.clock():020}-again") > 0
     if lines is None or Line(tenant, HOOKS) in lines:
         for each in subjects:
             has_rows |= await delete_calls(own, tenant, each.is_about) > 0
@@ -106,6 +106,8 @@ async def _apply(
 ) -> tuple[SubjectData, dict[str, int]]:
     """Remove what one erasure erased. Returns it, and the places where it was."""
     finder, handle = finder_of(engine, tenant, entry, lines), StoreHandle(engine, tenant)
+    if lines is None or Line(tenant, ACCESS) in lines:
+        await forget_reasons(engine, tenant, entry.is_of)
     found = await finder.find()
     if found.is_empty:
         return found, {}

@@ -24,9 +24,10 @@ from holdfast.engine.ids import new_id
 from holdfast.engine.model.scopes import MARK, parse_place
 from holdfast.engine.namespaces import AUDIT, is_thread, line_kind
 from holdfast.engine.row_format import ERASE, Line, StepRef, open_body, open_quarantined
-from holdfast.engine.subject_names import subjects_of_step
+from holdfast.engine.subject_names import subject_of_name, subjects_of_step
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.erasure.audit_rows import places_of
+from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.audit.erasure_ledger import digest_line
 from holdfast.security.audit.retain import removal_request
 from holdfast.security.audit.thread_audit import record, recorded
@@ -44,7 +45,6 @@ REWRITTEN, HISTORIES, KEYS = "rewritten ", "histories", "keys"
 """Kinds of records: the beginning for lines that others share; lines of records of artifacts and sessions; and keys."""
 
 _RECORDS = ("artifact", "session record")
-_TOPICS = f"{MARK}topic:"
 
 _PAGE = 500
 _SLACK = 60 * 10**9
@@ -147,6 +147,13 @@ async def erase_quarantine(
         await engine.context.backend.apply([Delete(QUARANTINE, (tenant, name)) for name in sorted(names)])
 
 
+async def forget_reasons(engine: Engine, tenant: str, is_subject: Callable[[str], bool]) -> None:
+    """Remove the reasons why identities of a person are frozen. They stay frozen."""
+    await AccessRegistry(engine, tenant).rewrite_reasons(
+        lambda identity, reason: "" if is_subject(subject_of_name(identity)) else reason
+    )
+
+
 @dataclass
 class ErasedParts:
     """What an erasure recorded, in all."""
@@ -173,14 +180,17 @@ class ErasedParts:
         self.steps += 0 if part.kind == HISTORIES else part.dropped
         if part.kind.startswith(REWRITTEN):
             self.rewritten[part.kind.removeprefix(REWRITTEN)] += 1
-            # A message of a topic has nothing of another one, and says who published it.
-            if part.since and not part.name.startswith(_TOPICS):
-                since = min(part.since, self.places.get(part.name, part.since))
-                self.places.update(dict.fromkeys(places_of(part.name), since))
+            if part.since:
+                self.add_places(dict.fromkeys(places_of(part.name), part.since))
         elif part.kind not in (HISTORIES, KEYS):
             self.erased[part.kind] += 1
             if part.kind not in _RECORDS:
                 self.places.update(dict.fromkeys(places_of(part.name), 0))
+
+    def add_places(self, places: Mapping[str, int]) -> None:
+        """Add places that others share, and from when on."""
+        for name, since in places.items():
+            self.places[name] = min(since, self.places.get(name, since))
 
 
 async def sum_parts(engine: Engine, tenant: str, erasure: str, since: int) -> ErasedParts:

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import LINKS, Key
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.engine import Engine
@@ -31,7 +31,9 @@ RETENTION = 30 * 86400 * 10**9
 
 # Names of entries. What a name is made of is quoted: no slash is left in it.
 _GRANT, _BY_HOLDER, _MEMBER, _ROLE, _ASSIGNED, _PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
-_FROZEN = "frozen/"
+_FROZEN, _MARKER = "frozen/", "frozen"
+"""The start of the names of entries of frozen identities; and the kind of their links, which have the reasons: nothing
+is ever pruned of the line itself, and a reason may have to go."""
 
 
 class IdentityRights(NamedTuple):
@@ -114,10 +116,11 @@ class AccessRegistry:
                 tuple(roles.values()),
                 await entries.find(_PARENT + quoted(me)) is not None,
                 None if named is None else load_policy(named, f"role {role!r}"),
-                await entries.find(_FROZEN + quoted(me)),
+                "" if await entries.has(_FROZEN + quoted(me)) else None,
             )
 
-        return await self._line.read_at(None if tip is None else tip.point, look)
+        found = await self._line.read_at(None if tip is None else tip.point, look)
+        return found if found.frozen is None else found._replace(frozen=await self._reason(identity))
 
     async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[GrantRecord]:
         """List grants, the oldest first: those of a holder, those of a scope; with `dead`, also those that were revoked
@@ -155,15 +158,18 @@ class AccessRegistry:
 
     async def frozen(self) -> dict[str, str]:
         """Return the identities that are frozen, and why."""
-        found = await self._line.read(lambda entries: entries.with_prefix(_FROZEN))
-        return {unquoted(name): str(reason) for name, reason in found.items()}
+        return {str(row.key[3]): str(row.columns[1]) for row in sorted(await self._markers())}
+
+    async def _markers(self) -> list[Row]:
+        (rows,) = await self._line.engine.context.backend.read([Scan(LINKS, (*self._line.line, _MARKER))])
+        return rows
 
     # Changing -------------------------------------------------------------------------------------------------
 
     async def freeze(self, identity: Identity, reason: str) -> None:
         """Deny an identity everything, also what it owns."""
-        put = {_FROZEN + quoted(str(identity)): reason}
-        marker = Put(LINKS, Row(self._marker(identity), (self._clock(), "")))
+        put = {_FROZEN + quoted(str(identity)): True}
+        marker = Put(LINKS, Row(self._marker(identity), (self._clock(), reason)))
         await self._put("freeze", put, str(identity), {"reason": reason}, [marker])
 
     async def unfreeze(self, identity: Identity) -> None:
@@ -173,8 +179,24 @@ class AccessRegistry:
 
     async def is_frozen(self, identity: Identity) -> bool:
         """Return whether an identity is frozen. Reads one row."""
+        return await self._reason(identity) is not None
+
+    async def _reason(self, identity: Identity) -> str | None:
         (rows,) = await self._line.engine.context.backend.read([Get(LINKS, [self._marker(identity)])])
-        return bool(rows)
+        return str(rows[0].columns[1]) if rows else None
+
+    async def rewrite_reasons(self, rewrite: Callable[[str, str], str]) -> int:
+        """Rewrite the reasons why identities are frozen, given both. Returns how many changed."""
+        count = 0
+        for row in await self._markers():
+            old = str(row.columns[1])
+            new = rewrite(str(row.key[3]), old)
+            if new != old:
+                put = Put(LINKS, row._replace(columns=(row.columns[0], new)))
+                count += (
+                    await self._line.engine.context.backend.apply([Expect(LINKS, row.key, row.columns), put]) is None
+                )
+        return count
 
     def not_frozen(self, identity: Identity) -> Change:
         """Return the condition that an identity is not frozen. It does not depend on other changes of rights."""
@@ -182,7 +204,7 @@ class AccessRegistry:
 
     def _marker(self, identity: Identity) -> Key:
         """Return the key of the row that a frozen identity has."""
-        return (*self._line.line, "frozen", str(identity), "")
+        return (*self._line.line, _MARKER, str(identity), "")
 
     async def _check_actor(self, entries: SystemLineEntries) -> None:
         """Raise `DeniedError` if an identity that changes rights was frozen meanwhile."""

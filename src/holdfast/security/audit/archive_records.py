@@ -74,3 +74,9 @@ class ArchiveRecords:
 def segment_of(ranges: Sequence[ArchivedRange], id: str) -> int:
     """Return the segment that has the records of a step of the line of these ranges; 0 if none has."""
     return next((each.segment for each in ranges if id and each.has(id)), 0)
+
+
+async def archived_segments(engine: Engine, tenant: str) -> list[str]:
+    """Return which segments of the audit were archived: an erasure or a redaction does not reach them."""
+    segments = {each.segment for each in await ArchiveRecords(engine, tenant).ranges()}
+    return [f"{len(segments)} archived segments of the audit, files outside of the store"] if segments else []

@@ -33,6 +33,9 @@ REMOVE = "remove"
 STEP = "\0step"
 """The key in the details of a retained row that has the id of its original step."""
 
+WITH_KEYS = frozenset({"change", "denied", "hook", "read"})
+"""The kinds of rows with keys that a program chose; others have ids, and names of states."""
+
 
 def removal_request(
     engine: Engine,
@@ -48,8 +51,8 @@ def removal_request(
     if one is held.
 
     A row for each line says who removed it, and what its last step was; `action` and `detail` are for this row. With
-    `erase`, the other rows are retained without their details, which may have content. The caller drops the lines from
-    the cache.
+    `erase`, the other rows are retained without their details and keys, which may have content. The caller drops the
+    lines from the cache.
     """
     line, unchanged = SystemLine(engine, Line(lines[0].tenant, AUDIT), actor), list[Change]()
 
@@ -119,11 +122,12 @@ def _retained_event(engine: Engine, row: Row, *, details: bool) -> Event:
             detail = codec.unpack(open_body(row, engine.context.max_bytes))
     except HoldfastError as error:  # it is damaged: the columns say the rest all the same
         detail = {"damaged": error.what}
+    place, between, key = str(target).rpartition(BETWEEN)
     return Event(
         str(kind),
         str(actor),
         str(action),
-        str(target) if BETWEEN in str(target) else f"{name.removeprefix(MARK)}{BETWEEN}{target!s}",
+        f"{place if between else name.removeprefix(MARK)}{BETWEEN}{key if details or kind not in WITH_KEYS else ''}",
         str(outcome),
         int(duration),
         codec.pack({**detail, STEP: id}),

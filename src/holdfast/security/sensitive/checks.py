@@ -180,8 +180,13 @@ def _is_printed(each: str) -> bool:
 
 
 def is_bearer(text: str) -> bool:
-    """Whether the word after `Bearer` is a token."""
-    return any(map(str.isdigit, text)) and any(map(str.isalpha, text)) and is_value(text)
+    """Whether the word after `Bearer` is a token: a long one with letters and digits, or one that looks like a
+    password."""
+    return is_password(text) or (len(text) >= 16 and _is_mixed(text) and is_value(text))
+
+
+def _is_mixed(text: str) -> bool:
+    return any(map(str.isdigit, text)) and any(map(str.isalpha, text))
 
 
 def is_random(text: str) -> bool:
@@ -200,23 +205,58 @@ _ODD_PAIRS = frozenset({("u", "u"), ("u", "d"), ("d", "l"), ("d", "u")})
 
 
 def is_password(text: str) -> bool:
-    """Whether text that is named a secret in running text is one: random, or a mixture that no word is."""
+    """Whether text that is named a secret in running text is one: a mixture that no word is."""
     if not is_value(text):
         return False
     if _ATTRIBUTE.fullmatch(text):
         text = max(text.split("."), key=len)
     if _HEX.fullmatch(text):
         return len(text) >= 16 and not text.isdigit()
-    if is_random(text):
-        return True
-    has_letter, has_digit = any(map(str.isalpha, text)), any(map(str.isdigit, text))
-    if not (has_letter and has_digit):
+    if not any(map(str.isalpha, text)):
         return False
-    if any(each in "!@#$%^&*?~+" for each in text):
+    if _is_mixed(text) and any(each in "!@#$%^&*?~+" for each in text):
         return True
-    # Letters and digits that are no identifier: digits in the middle, or in several places.
-    kinds = "".join("9" if each.isdigit() else "a" for each in text if each.isalnum())
-    return len(text) >= 12 and kinds.count("9a") >= 2 and entropy(text) >= 3.2
+    # Digits at the end alone are also those of names.
+    return _count_odd(text) >= max(2 if _is_mixed(text.rstrip("0123456789")) else 3, 0.12 * len(text))
+
+
+_CAMEL = re.compile(r"[A-Za-z][a-z]+[0-9]?[A-Z][a-z]{2,}")
+
+
+def is_chosen_password(text: str) -> bool:
+    """Whether text that is named a password is one, also one that is easy to remember: `harbour2024`, and no name in
+    code."""
+    if is_password(text):
+        return True
+    return text.isalnum() and _is_mixed(text) and is_value(text) and not (_HEX.fullmatch(text) or _CAMEL.search(text))
+
+
+def _count_odd(text: str) -> int:
+    """Return how many pairs of characters follow each other as they hardly do in names such as `parseHttp2Header`:
+    letters after digits, digits after single capitals, and pairs of letters that words do not have."""
+    count = 0
+    for part in _PARTS.findall(text):
+        before = "A"
+        for first, second in pairwise(part):
+            if first.isdigit() or second.isdigit():
+                count += not second.isdigit() or (first.isupper() and not before.isupper())
+            elif first.isupper() or second.islower():
+                count += (first + second).lower() in _RARE
+            before = first
+    return count
+
+
+_PARTS = re.compile(r"[A-Za-z0-9]+")
+_RARE = frozenset(
+    each[0] + second
+    for each in "ajoq bfhknqvwxz cbgjnqvwxz dhjkqwxz ej fbhjkmnpqvwxz gbdfjkpqtvwxyz hbcdfghjkpqvwxz ihijquwy"
+    " jbcdfghijklmnpqrstvwxyz kbcdfghjkmpqtvxyz lhjqwxz mcfghjkqrvwxz njqxz ohjqz pbjkmnqvwxz"
+    " qabcdefghijklmnopqrstvwxyz rhjqxz sbjqxz tgjkqx uhjkquvwxyz vbcdfghjklmnpqrstuvwxyz wbcdfgjkmpqtuvwxyz"
+    " xbghjklmnoqrsuvwyz ybdfghjkquvwxyz zbcdfghjklmnpqrstuvwxyz".split()
+    for second in each[1:]
+)
+"""Pairs of letters of which there are fewer than 20 in 100,000 in the words of documents and programs: each word here
+is a letter, and those that hardly follow it."""
 
 
 @lru_cache(1024)

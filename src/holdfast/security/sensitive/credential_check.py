@@ -18,12 +18,11 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import place_of_line
 from holdfast.engine.row_format import Line
 from holdfast.errors import HoldfastError, InvalidError, TransientError, UnavailableError
-from holdfast.security.sensitive.detector import Detector, parse_formats
+from holdfast.security.sensitive.detector import Detector, mask, parse_formats
 from holdfast.security.sensitive.formats import CREDENTIALS, FORMATS
 from holdfast.security.sensitive.keys import TO_PROTECT, TO_REDACT
-from holdfast.security.sensitive.policies import is_covered
-from holdfast.security.sensitive.protector import Protector
-from holdfast.security.sensitive.scan import SensitiveFinding, SensitiveScan
+from holdfast.security.sensitive.protector import policies_of
+from holdfast.security.sensitive.scan import RECORD_PATHS, SensitiveFinding, SensitiveScan, has_texts
 
 NOTICED: Final = "credentials"
 """The kind of the ref of a tenant that has the progress of the check."""
@@ -106,8 +105,7 @@ class CredentialCheck:
         self._tenant = tenant
         self._backend = engine.context.backend
         self._row = row
-        policies = engine.protection.policies if isinstance(engine.protection, Protector) else None
-        self._scan = SensitiveScan(engine, tenant, Detector(noticed_formats()), policies)
+        self._scan = SensitiveScan(engine, tenant, Detector(noticed_formats()), policies_of(engine))
         self.progress = known if known.formats == _FORMATS else CredentialProgress()
 
     @classmethod
@@ -130,11 +128,30 @@ class CredentialCheck:
     async def _without_erased(self) -> list[CredentialPlace]:
         """Return the places that are still there; of others, which lines have to be searched again, as a whole."""
         places, tenant = self.progress.places, self._tenant
-        there = {*await stored_places(self._engine, tenant, places)}
+        there = {*await self.stored(places)}
         names = sorted({each.line for each in places if each not in there})
         (lines,) = await self._backend.read([Get(LINES, [(tenant, name) for name in names])])
         again = [CredentialPlace(str(row.key[1])) for row in lines]
         return [*(each for each in places if each in there), *again]
+
+    async def stored(self, places: Sequence[CredentialPlace]) -> list[CredentialPlace]:
+        """Return the places whose checkpoints are still there, and records of the audit and reasons that still have
+        some: these may be rewritten."""
+        known, tenant = [each for each in places if each.checkpoint], self._tenant
+        scans = [Scan(STEPS, (tenant, each.line, each.checkpoint), by="id", limit=1, bodies=False) for each in known]
+        found = await self._backend.read(scans)
+        there = [each for each, rows in zip(known, found, strict=True) if rows]
+        records = {(each.line, each.checkpoint) for each in there if each.path.startswith(RECORD_PATHS)}
+        left = {
+            (name, each.path[:_LONGEST_PATH], each.format)
+            for name, id in sorted(records)
+            for each in await self._scan.records(Line(tenant, name), [id])
+        }
+        return [
+            each
+            for each in there
+            if not each.path.startswith(RECORD_PATHS) or (each.line, each.path, each.format) in left
+        ]
 
     async def run(self, report: Report) -> None:
         """Search what is new."""
@@ -145,7 +162,7 @@ class CredentialCheck:
             async for line in self._lines():
                 await self._search(line, 0)
                 self.progress.after = line.name
-                await report(done := done + 1, place_of_line(line.name))
+                await report(done := done + 1, mask(place_of_line(line.name)))
             self.progress.after = None
             now = self._engine.context.clock()
             changes = None
@@ -157,9 +174,9 @@ class CredentialCheck:
                     continue
                 return
             for tenant, name in changes.lines:
-                if tenant == self._tenant and name and is_covered(name, ""):
+                if tenant == self._tenant and name and has_texts(name):
                     await self._search(Line(tenant, name), self.progress.since)
-                    await report(done := done + 1, place_of_line(name))
+                    await report(done := done + 1, mask(place_of_line(name)))
             self.progress.token, self.progress.since = changes.token, now
             if self.progress.after is None:
                 return
@@ -171,14 +188,14 @@ class CredentialCheck:
     async def _lines(self) -> AsyncIterator[Line]:
         if self.progress.after is not None:
             for line in await self._engine.lines.names(self._tenant, after=self.progress.after):
-                if is_covered(line.name, ""):
+                if has_texts(line.name):
                     yield line
 
     async def _search(self, line: Line, since: int) -> None:
         """Search a line: what was saved since a time; or all, if something else about it changed."""
         progress = self.progress
         known = [each for each in progress.places if each.line == line.name]
-        kept = await stored_places(self._engine, line.tenant, known)
+        kept = await self.stored(known)
         found: list[SensitiveFinding] | None = None
         try:
             if since and len(kept) == len(known):
@@ -203,18 +220,10 @@ class CredentialCheck:
         progress.more = progress.more or len(places) > room
 
 
-async def stored_places(engine: Engine, tenant: str, places: Sequence[CredentialPlace]) -> list[CredentialPlace]:
-    """Return the places whose checkpoints are still there."""
-    known = [each for each in places if each.checkpoint]
-    scans = [Scan(STEPS, (tenant, each.line, each.checkpoint), by="id", limit=1, bodies=False) for each in known]
-    found = await engine.context.backend.read(scans)
-    return [each for each, rows in zip(known, found, strict=True) if rows]
-
-
 async def look(engine: Engine, tenant: str, seconds: float | None) -> CredentialReport:
     """Return where credentials are: what was found before, and what is found from there on within some seconds. That is
     not stored; the next call in this process goes on from it."""
-    known: dict[str, CredentialProgress] = engine.context.__dict__.setdefault("credentials", {})
+    known = engine.context.noticed
     progress, _ = await _read(engine, tenant)
     if tenant in known and known[tenant].since > progress.since:
         progress = known[tenant]
@@ -232,8 +241,8 @@ async def look(engine: Engine, tenant: str, seconds: float | None) -> Credential
         complete = False
     known[tenant] = check.progress
     findings = [
-        SensitiveFinding(place_of_line(each.line), each.checkpoint, each.path, each.format, each.times)
-        for each in await stored_places(engine, tenant, check.progress.places)
+        SensitiveFinding(mask(place_of_line(each.line)), each.checkpoint, each.path, each.format, each.times)
+        for each in await check.stored(check.progress.places)
     ]
     return CredentialReport(findings, check.progress.more, complete)
 

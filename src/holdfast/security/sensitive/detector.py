@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal, TypeAlias
 
 from holdfast._named_tuple import NamedTuple
@@ -14,6 +14,7 @@ from holdfast.security.sensitive import checks
 from holdfast.security.sensitive.formats import (
     BEFORE,
     BETWEEN,
+    BY_NAME,
     CREDENTIALS,
     FIELD,
     FORMATS,
@@ -197,6 +198,18 @@ _PLACES = {name: place for place, name in reversed(list(enumerate(NAMES)))}
 
 def _order(name: str) -> int:
     return _PLACES.get(name, len(_PLACES))
+
+
+def mask(name: str) -> str:
+    """Return a name without what has the form of a credential, for reports and errors."""
+    for found in reversed(_by_form().find(name)):
+        name = f"{name[: found.start]}…{name[found.end :]}"
+    return name
+
+
+@cache
+def _by_form() -> Detector:
+    return Detector(parse_formats(CREDENTIALS) - BY_NAME)
 
 
 def find(text: str, formats: Formats = "all") -> list[SensitiveSpan]:

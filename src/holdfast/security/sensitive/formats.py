@@ -24,6 +24,9 @@ GROUPS: Final = (CREDENTIALS, PERSONAL)
 FIELD: Final = "field"
 """The format of text in a field that is named like a secret."""
 
+BY_NAME: Final = frozenset({FIELD, "high-entropy", "named-secret"})
+"""Formats that nothing but a name tells from random text."""
+
 BETWEEN: Final = "\x1f"
 """Separates texts that are searched together. It counts as white space."""
 
@@ -86,11 +89,18 @@ _LETTERS = r"A-Za-z0-9\u00c0-\u024f\u0370-\u052f"
 
 _NAMING = ("pass", "pwd", "secret", "token", "key", "auth", "credential")
 _NAMED = (
-    r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|(?:api|access|private|secret|account|auth|signing)[-_ ]?key"
+    r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|(?<!page)(?<!page[-_ ])(?<!next[-_ ])(?<!continuation)token|(?:api|access|private|secret|account|auth|signing)[-_ ]?key"
     r"|authorization|auth|credential)s?(?:[-_0-9][a-z0-9_-]{0,20})?\\?[\"'`]?[ \t]{0,4}\Z"
 )
-_VALUE = r"\\?[\"'`]?(?=[^0-9\s]{0,60}[0-9])([^\s\"'`,;&<>()\[\]{}\\=:]{8,4096}+={0,2})"
-"""A value that may be a secret: it has a digit, and nothing that starts another value."""
+_NAMED_AS_PASSWORD = r"(?:password|passwd|passphrase|passcode|pwd)s?\\?[\"'`]?[ \t]{0,4}\Z"  # noqa: S105 - a pattern
+_VALUE = (
+    r"[ \t]{0,4}(?:now |set to )?\\?[\"'`]?(?=[^0-9\s]{0,60}[0-9]|(?-i:\S{0,60}?[a-z][A-Z]))"
+    r"([^\s\"'`,;&<>()\[\]{}\\=:]{8,4096}+={0,2})"
+)
+"""A value that may be a secret: it has a digit, or a capital after another letter, and nothing that starts another."""
+
+_SAS = "(?:s[vepr]|skn|skoid)"
+"""The other parameters of a signature of Azure: versions, times, rights, resources and names of keys."""
 
 _SETTING = r"(?:user(?:name| ?id)?|uid|host|server|dbname|database|data ?source|port)[ ]?="
 _CONNECTION_NAME = r"(?:password|passwd|pwd)[ ]?=[ ]?[\"']?"
@@ -111,7 +121,8 @@ FORMATS: Final = (
     _credential("azure-client-secret", r"[A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}", "Q~"),
     _credential("azure-key", r"(?:Account|SharedAccess)Key=([A-Za-z0-9+/]{40,88}+={0,2})", "AccountKey=", "AccessKey="),
     _credential("azure-key", r"[A-Za-z0-9]{52}JQQJ99[A-Za-z0-9]{18,26}(?:={0,2})", "JQQJ99"),
-    _credential("azure-sas", r"[?&;]sig=([A-Za-z0-9%+/]{40,100}+={0,2})", "sig=", bare=True),
+    _credential("azure-sas", rf"[?&;= ]{_SAS}=[^\s\"'<>]{{1,600}}?[&;]sig=([A-Za-z0-9%+/]{{40,100}}+={{0,2}})", "sig=", bare=True, in_word=False, check=checks.is_genuine),
+    _credential("azure-sas", rf"[?&; ]sig=([A-Za-z0-9%+/]{{40,100}}+={{0,2}})(?=[&;](?:[^\s\"'<>]{{0,600}}?[&;])?{_SAS}=)", "sig=", bare=True, in_word=False, check=checks.is_genuine),
     _credential("github-token", r"gh[pousr]_[A-Za-z0-9_]{36,}+(?:\.[A-Za-z0-9_-]++){0,2}", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
     _credential("github-token", r"github_pat_[A-Za-z0-9_]{22,}+", "github_pat_"),
     _credential(
@@ -177,9 +188,9 @@ FORMATS: Final = (
     _credential("connection-string", _START + _CONNECTION_NAME + _OPAQUE, "password", "passwd", "pwd", check=checks.is_value, bare=True, folded=True, in_word=False, before=_SETTING + r"[^,]{1,46}[;& ]\Z"),
     _credential("connection-string", rf"{_START}{_CONNECTION_NAME}{_OPAQUE}(?=[\"']?[; ]{_SETTING})", "password", "passwd", "pwd", check=checks.is_value, bare=True, folded=True, in_word=False),
     _credential("bearer-token", _START + rf"basic{_WS}{{1,4}}([A-Za-z0-9+/_-]{{8,4096}}+={{0,2}})", "basic ", check=checks.is_basic, bare=True, folded=True, in_word=False),
-    _credential("bearer-token", _START + rf"bearer{_WS}{{1,4}}([A-Za-z0-9+/_.~-]{{16,4096}}+={{0,2}})", "bearer ", check=checks.is_bearer, bare=True, folded=True, in_word=False),
-    _credential("named-secret", rf"[=:]>?(?=[ \t]{{0,4}}{_VALUE})", *_NAMING, check=checks.is_password, bare=True, folded=True, in_word=False, before=_NAMED),
-    _credential("named-secret", rf" is (?=(?:now |set to )?{_VALUE})", *_NAMING, check=checks.is_password, bare=True, folded=True, in_word=False, before=_NAMED),
+    _credential("bearer-token", _START + rf"bearer{_WS}{{1,4}}([A-Za-z0-9+/_.~-]{{8,4096}}+={{0,2}})", "bearer ", check=checks.is_bearer, bare=True, folded=True, in_word=False),
+    _credential("named-secret", rf"(?:[=:]>?| is )(?={_VALUE})", *_NAMING, check=checks.is_password, bare=True, folded=True, in_word=False, before=_NAMED),
+    _credential("named-secret", rf"(?:[=:]>?| is )(?={_VALUE}(?![(\[]))", "pass", "pwd", check=checks.is_chosen_password, bare=True, folded=True, in_word=False, before=_NAMED_AS_PASSWORD),
     _credential("high-entropy", r"(?<![A-Za-z0-9+/_.%@#?&-])(?<!base64,)[A-Za-z0-9+/_-]{32,2048}+={0,2}(?![A-Za-z0-9+/_=%@:-]|\.[A-Za-z0-9])", check=checks.is_token, bare=True, before=_BESIDE_NAME),
     _personal("email", r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9_%+-](?:[A-Za-z0-9._%+-]{0,63})@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9-])", "@", check=checks.is_email),
     _personal("email", rf"(?<![{_LETTERS}._%+-])[{_LETTERS}_%+-](?:[{_LETTERS}._%+-]{{0,63}})@(?:[{_LETTERS}-]{{1,63}}\.){{1,8}}[{_LETTERS}]{{2,24}}(?![{_LETTERS}-])", "@", check=checks.is_foreign_email),

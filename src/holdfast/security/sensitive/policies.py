@@ -13,7 +13,7 @@ from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
 from holdfast.security.sensitive.detector import Detector, Recognizer
-from holdfast.security.sensitive.formats import FIELD
+from holdfast.security.sensitive.formats import BY_NAME
 from holdfast.security.sensitive.markers import Markers
 
 Action: TypeAlias = Literal["tokenise", "redact", "refuse", "encrypt", "allow"]
@@ -27,9 +27,6 @@ _STEPS = "/steps:main"
 
 _STEP_VALUES, _STEP_RECORDS = ("result/", "signal/", "wait/"), ("step/", "timer/")
 """What they contain: values of users, and records with keys and tokens of the store's own besides."""
-
-_INTERNAL_NAMES = frozenset({FIELD, "high-entropy", "named-secret"})
-"""Formats that are not searched for in records of artifacts: these have random ids, and fields named `token`."""
 
 
 class SensitivePolicy(NamedTuple):
@@ -59,7 +56,7 @@ class ChannelRules:
 
     def __init__(self, policies: Sequence[SensitivePolicy], *, is_internal: bool) -> None:
         """`policies` are in the order of their priority."""
-        formats = frozenset().union(*(each.formats for each in policies)) - (_INTERNAL_NAMES if is_internal else set())
+        formats = frozenset().union(*(each.formats for each in policies)) - (BY_NAME if is_internal else set())
         recognizers = [recognizer for each in policies for recognizer in each.recognizers]
         self.detector = Detector(formats, recognizers)
         self.is_internal = is_internal

@@ -37,9 +37,9 @@ from holdfast.engine.subject_names import METADATA_KEY
 from holdfast.errors import DeniedError
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.sensitive import checks
-from holdfast.security.sensitive.detector import Detector, SensitiveSpan
+from holdfast.security.sensitive.detector import Detector, SensitiveSpan, mask
 from holdfast.security.sensitive.formats import BETWEEN, FIELD, is_secret_name
-from holdfast.security.sensitive.markers import MarkerCheck, mask_markers
+from holdfast.security.sensitive.markers import ANY_MARKER, MarkerCheck, mask_markers
 from holdfast.security.sensitive.packed_values import Path, replace_texts, texts_of
 from holdfast.security.sensitive.policies import ChannelRules, PolicySet, domain_of
 
@@ -179,6 +179,13 @@ def find_text(detector: Detector, name: str, text: str, markers: Sequence[Marker
         return [SensitiveSpan(0, len(text), FIELD)]
     found = detector.find(masked)
     return [each for each in found if each.format != _RANDOM] if last in _SIGNATURES else found
+
+
+def redact_text(detector: Detector, name: str, text: str) -> str:
+    """Return the text of a field with the formats of what is found in place of it."""
+    for found in reversed(find_text(detector, name, text, ANY_MARKER)):
+        text = f"{text[: found.start]}[redacted:{found.format}]{text[found.end :]}"
+    return text
 
 
 def _label(key: bytes) -> str:
@@ -338,11 +345,11 @@ class Protector:
         if refused:
             raise DeniedError(
                 f"it contains sensitive data ({first.format}), which the policy {first.policy!r} refuses",
-                where=f"{first.path} of {place_of_line(line.name)}",
+                where=mask(f"{first.path} of {place_of_line(line.name)}"),
                 hint="Remove it, or store a reference to it; a policy with another action replaces it",
                 code="sensitive-data",
             )
-        log.info("%d values were replaced in %s", len(chosen), place_of_line(line.name))
+        log.info("%d values were replaced in %s", len(chosen), mask(place_of_line(line.name)))
 
     def _new(self, line: Line, found: Sequence[Replacement]) -> list[Replacement]:
         """Return what was not recorded yet: a program that goes on with the values that it has saves them again."""
@@ -428,3 +435,8 @@ def _protect_changed(texts: TextProtector, operation: Operation, value: Packed, 
             return None
         return {keys.get(key, key): values.get(key, each) for key, each in entries.items()}
     return texts.protect(value, path, name)
+
+
+def policies_of(engine: Engine) -> PolicySet | None:
+    """Return the policies of an open store; None if it has none."""
+    return engine.protection.policies if isinstance(engine.protection, Protector) else None

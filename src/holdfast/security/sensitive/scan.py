@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Row, Scan
-from holdfast.backends.tables import STEPS, WRITES
+from holdfast.backends.paging import scan_rows
+from holdfast.backends.tables import EVENTS, REFS, STEPS, WRITES
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap, unpack_name
 from holdfast.engine.model.scopes import place_of_line
-from holdfast.engine.namespaces import ALL_KINDS, LineKind, lines_of_kinds
+from holdfast.engine.namespaces import ALL_KINDS, RECORD_LINES, LineKind, lines_of_kinds
 from holdfast.engine.paths import path_text
-from holdfast.engine.row_format import Line, StepRef, open_step, open_write, open_writes
+from holdfast.engine.row_format import HOLD, PIN, Line, StepRef, open_body, open_step, open_write, open_writes
 from holdfast.engine.types import Progress
 from holdfast.errors import HoldfastError, NotFoundError
-from holdfast.security.sensitive.detector import Detector
+from holdfast.security.audit.removals import ARRIVED, REMOVED
+from holdfast.security.sensitive.detector import Detector, mask
+from holdfast.security.sensitive.formats import BY_NAME
 from holdfast.security.sensitive.markers import ANY_MARKER
 from holdfast.security.sensitive.packed_values import Path, ReplaceText, replace_texts, texts_of
 from holdfast.security.sensitive.policies import PolicySet, is_covered, is_internal
 from holdfast.security.sensitive.protector import find_any, find_text, has_fragments
 
 _PAGE = 200
+
+AUDITED = "(audit)"
+RECORD_PATHS = (AUDITED, f"({PIN})", f"({HOLD})")
+"""The starts of the paths in records of the audit, and those of the reasons of pins and holds."""
 
 
 class SensitiveFinding(NamedTuple):
@@ -48,6 +55,27 @@ class SensitiveReport(NamedTuple):
     damaged: list[str]
 
 
+def has_values(name: str) -> bool:
+    """Whether a line has values of users."""
+    return is_covered(name, "")
+
+
+def has_texts(name: str) -> bool:
+    """Whether a line has values of users, or records with details."""
+    return has_values(name) or name in RECORD_LINES
+
+
+def is_line_name(path: Path) -> bool:
+    """Whether a key in the details of a record is the name of a line: what was removed from it is found by that."""
+    return path in ((AUDITED, REMOVED, "(key)"), (AUDITED, ARRIVED, "(key)"))
+
+
+async def read_reasons(engine: Engine, line: Line) -> list[Row]:
+    """Return the pins and holds of a line, whose keys have their reasons."""
+    pins, holds = await engine.context.backend.read([Scan(REFS, (*line, kind)) for kind in (PIN, HOLD)])
+    return [*pins, *holds]
+
+
 class SensitiveScan:
     """Searches the lines of a tenant."""
 
@@ -57,7 +85,7 @@ class SensitiveScan:
         self._policies = policies
         self._tenant = tenant
         self._detector = detector
-        self._without_names = Detector(detector.names - {"field", "high-entropy", "named-secret"})
+        self._without_names = Detector(detector.names - BY_NAME)
 
     async def run(
         self, kinds: frozenset[LineKind] = ALL_KINDS, *, history: bool = False, progress: Progress | None = None
@@ -66,9 +94,10 @@ class SensitiveScan:
         findings: list[SensitiveFinding] = []
         damaged: list[str] = []
         backend = self._engine.context.backend
-        lines = [line async for line in lines_of_kinds(backend, self._tenant, kinds) if is_covered(line.name, "")]
+        chosen = has_texts if history else has_values
+        lines = [line async for line in lines_of_kinds(backend, self._tenant, kinds) if chosen(line.name)]
         for number, line in enumerate(lines, 1):
-            place = place_of_line(line.name)
+            place = mask(place_of_line(line.name))
             try:
                 found = self._history(line) if history else self._latest(line)
                 findings += [each async for each in found]
@@ -81,7 +110,7 @@ class SensitiveScan:
         return SensitiveReport([*dict.fromkeys(findings)], len(lines), damaged)
 
     async def whole(self, line: Line) -> list[SensitiveFinding]:
-        """Search all that the steps of a line wrote, and its latest state."""
+        """Search all that the steps of a line wrote, its latest state, and the records about it."""
         return [each async for each in self._history(line)]
 
     async def recent(self, line: Line, since: int) -> list[SensitiveFinding] | None:
@@ -89,7 +118,7 @@ class SensitiveScan:
         steps: then something else about the line has changed."""
         backend, max_bytes = self._engine.context.backend, self._engine.context.max_bytes
         found: list[SensitiveFinding] = []
-        any_step, any_part = False, False
+        any_step, any_part, ids = False, False, list[str]()
         for branch in (0, *(each.branch for each in await self._engine.lines.branches(line))):
             stop: tuple[int] | tuple[()] = ()
             while True:
@@ -97,10 +126,12 @@ class SensitiveScan:
                 (rows,) = await backend.read([scan])
                 new = [row for row in rows if StepRef.of(row).time >= since]
                 for row in new:
-                    if not StepRef.of(row).pruned:
+                    step = None if StepRef.of(row).pruned else open_step(line, row, max_bytes)
+                    if step is None or step.header.events:
+                        ids.append(StepRef.of(row).id)
+                    if step is not None and has_values(line.name):
                         found += await self.step(line, row)
-                        edit = open_step(line, row, max_bytes).edit
-                        any_part = any_part or any(has_fragments(each) for _, each in edit.put)
+                        any_part = any_part or any(has_fragments(each) for _, each in step.edit.put)
                 any_step = any_step or bool(new)
                 if len(new) < _PAGE:
                     break
@@ -108,6 +139,7 @@ class SensitiveScan:
         if not any_step:
             return None
         found += [each async for each in self.pending(line)]
+        found += await self.records(line, ids)
         if any_part:  # what a part belongs to is in the state
             found += [each async for each in self._latest(line)]
         return found
@@ -134,6 +166,10 @@ class SensitiveScan:
     async def _history(self, line: Line) -> AsyncIterator[SensitiveFinding]:
         backend = self._engine.context.backend
         start: tuple[int, int] | tuple[()] = ()
+        for each in await self.records(line):
+            yield each
+        if not has_values(line.name):
+            return
         while True:
             (rows,) = await backend.read([Scan(STEPS, tuple(line), start=start, limit=_PAGE)])
             for row in rows:
@@ -158,7 +194,7 @@ class SensitiveScan:
         found = self._value(line, point.id, step.header.metadata, "metadata")
         for key, operation in step.edit.put:
             channel = unpack_name(key)
-            for value, path, name in _values(operation, (channel,), channel, self._detector):
+            for value, path, name in _values(operation, (mask(channel),), channel, self._detector):
                 found += self._value(line, point.id, large.get(value, value), channel, path, name)
         return found + self.writes(line, row)
 
@@ -177,6 +213,32 @@ class SensitiveScan:
             for each in self._value(line, str(row.key[2]), write.packed, write.channel):
                 yield each
 
+    async def records(self, line: Line, ids: Sequence[str] | None = None) -> list[SensitiveFinding]:
+        """Search the records of the audit in a line, all or those of some steps; and the reasons of its pins and holds,
+        as of its latest step."""
+        context, found = self._engine.context, list[SensitiveFinding]()
+        async for row in self._events(line, ids):
+            if row.body:
+                detail = open_body(row, context.max_bytes)
+                found += self._texts(self._detector, line, str(row.key[2]), detail, "", (AUDITED,), "")
+        for row in await read_reasons(self._engine, line):
+            (packed,), kind = context.codec.pack_items([str(row.key[3])]), f"({row.key[2]!s})"
+            point = None if row.columns[0] else await self._engine.lines.latest_step(line)
+            id = str(row.columns[0]) if point is None else point.id
+            found += self._texts(self._detector, line, id, packed, "", (kind,), "")
+        return found
+
+    async def _events(self, line: Line, ids: Sequence[str] | None) -> AsyncIterator[Row]:
+        backend = self._engine.context.backend
+        if ids is None:
+            async for row in scan_rows(backend, EVENTS, tuple(line)):
+                yield row
+            return
+        for start in range(0, len(ids), _PAGE):
+            for rows in await backend.read([Scan(EVENTS, (*line, id)) for id in ids[start : start + _PAGE]]):
+                for row in rows:
+                    yield row
+
     def _value(
         self,
         line: Line,
@@ -189,17 +251,25 @@ class SensitiveScan:
         if not is_covered(line.name, channel):
             return []
         detector = self._without_names if is_internal(line.name, channel) else self._detector
+        label = channel if name is None else name
+        return self._texts(detector, line, checkpoint, value, channel, path or (mask(channel),), label)
+
+    def _texts(
+        self, detector: Detector, line: Line, checkpoint: str, value: Packed, channel: str, path: Path, name: str
+    ) -> list[SensitiveFinding]:
         counts: dict[tuple[str, str], int] = {}
 
         def search(at: Path, name: str, text: str) -> str:
+            if is_line_name(at):
+                return mask(text)
             spans = find_text(detector, name, text, ANY_MARKER)
             for each in spans:
                 where = path_text(at), each.format
                 counts[where] = counts.get(where, 0) + 1
             return "…" if spans else text  # paths of what is below a key must not have it
 
-        _search(detector, value, path or (channel,), channel if name is None else name, search)
-        place, policies = place_of_line(line.name), self._policies
+        _search(detector, value, path, name, search)
+        place, policies = mask(place_of_line(line.name)), self._policies
         return [
             SensitiveFinding(place, checkpoint, at, format_, count)
             for (at, format_), count in counts.items()

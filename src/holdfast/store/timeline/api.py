@@ -10,6 +10,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.backends.tables import Key
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
+from holdfast.engine.namespaces import RECORD_LINES
 from holdfast.engine.pages import Page, ReadPage
 from holdfast.engine.paths import Path
 from holdfast.engine.row_format import check_name
@@ -32,7 +33,7 @@ from holdfast.store.timeline.query import (
     tables_of,
 )
 from holdfast.store.timeline.rows import MAX_TIME, IndexedRows, ScannedRows, TimeInterval, TimelineReader
-from holdfast.store.timeline.sources import SYSTEM_LINES, hints_about, lines_about, writer_of_key, writer_of_path
+from holdfast.store.timeline.sources import hints_about, lines_about, writer_of_key, writer_of_path
 from holdfast.store.timeline.visibility import record_seen, select_visible
 from holdfast.time_parser import Time, parse_time
 
@@ -276,7 +277,7 @@ class TimelineOperations:
         if lines is not None and question.scope is not None:
             about = () if row_codec.hides_columns else hints_about(question.scope)
             prefixes: dict[Key, tuple[ColumnHint, ...]]
-            prefixes = {tuple(line): about if line.name in SYSTEM_LINES else () for line in lines}
+            prefixes = {tuple(line): about if line.name in RECORD_LINES else () for line in lines}
             return ScannedRows(backend, prefixes, question.interval, tables, forward=question.forward)
         if backend.capabilities.times and not row_codec.hides_names:
             hints = {

@@ -6,19 +6,15 @@ from holdfast.backends.interface import ColumnHint
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import lines_of
 from holdfast.engine.model.scopes import MARK, Scope
-from holdfast.engine.namespaces import ACCESS, AUDIT
+from holdfast.engine.namespaces import RECORD_LINES
 from holdfast.engine.paths import Path, require_range
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Revision
 from holdfast.errors import NotFoundError
 from holdfast.history.blame import blame
 from holdfast.history.revisions import resolve
-from holdfast.hooks.execution_log import LINE as HOOKS
 from holdfast.security.handle import StoreHandle
 from holdfast.state.history import list_changes
-
-SYSTEM_LINES = (HOOKS, ACCESS, AUDIT)
-"""The lines with events about all scopes and threads."""
 
 _MANY = 64
 """For more lines than these, all rows are read in the order of time."""
@@ -28,7 +24,7 @@ async def lines_about(engine: Engine, tenant: str, scope: Scope | None) -> list[
     """Return the lines with events about a scope and those inside, or about a thread; None if these may be any."""
     if scope is None or not scope.parts:
         return None
-    others = [Line(tenant, name) for name in SYSTEM_LINES]
+    others = [Line(tenant, name) for name in RECORD_LINES]
     if scope.thread:
         lines = await engine.lines.family(Line(tenant, scope.thread))
     else:
