@@ -9,9 +9,8 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.pregel import Pregel
 
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.langgraph import contents
 from holdfast.recording import RESULTS, VERSION, Call, decode_items
-from holdfast.store import CheckpointStore, PendingWrite, SavedCheckpoint, arun, split_name, thread_name
+from holdfast.store import CheckpointStore, PendingWrite, SavedCheckpoint, arun, graph_forms, split_name, thread_name
 
 NOT_RECORDED = "it was not recorded, or its recording was pruned: pass the saver's recorder as a callback"
 
@@ -77,7 +76,8 @@ class RecordedThread:
         thread.is_cut = at is not None
         thread.channels = {each for each in latest.state if not each.startswith(_OWN_CHANNELS)}
         thread.triggered = {each.removeprefix(_TRIGGER) for each in latest.state if each.startswith(_TRIGGER)}
-        thread.nodes = {each for each in contents.checkpoint_of(latest)["versions_seen"] if not each.startswith("__")}
+        seen = graph_forms.checkpoint_of(latest)["versions_seen"]
+        thread.nodes = {each for each in seen if not each.startswith("__")}
         saved: dict[str, tuple[RecordedCheckpoint, str | None, list[dict[str, Any]]]] = {}
         async for page in await arun(store.list_checkpoints([name])):  # a page is read quicker than its checkpoints
             for each in page:
