@@ -79,9 +79,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     Values are kept by Holdfast's codec, item by item. Like LangGraph's serializer, it takes values that cannot be read
     back as they were, with one warning for each class: subclasses of str, int, float, list and dict are read as these,
-    and objects whose class is defined in a function as `OpaqueValue` with their fields. With `strict=True` they are
-    refused. A `serde` is refused, too: it would be called with stored bytes, and LangGraph's imports and calls what
-    these name.
+    and objects whose class is defined in a function, by another process, as `OpaqueValue` with their fields. With
+    `strict=True` they are refused. A `serde` is refused, too: it would be called with stored bytes, and LangGraph's
+    imports and calls what these name.
 
     With a `schema`, the state of the graph has a version: a `SchemaSet`, a `Schema`, or the state class itself. A
     thread that an older graph saved is upgraded when it is read, in the middle of an interrupt too; nodes that were
