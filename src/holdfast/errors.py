@@ -324,6 +324,7 @@ FINER_CODES = {
     "agent-conflict": ConflictError,
     "agent-deleted": NotFoundError,
     "agent-exists": ConflictError,
+    "agent-class": InvalidError,
     "agent-class-unknown": NotFoundError,
     "agent-schema": UnsupportedError,
     "agent-invalid": InvalidError,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from holdfast.recording import Divergence, RecordMode, ReplayReport, now, random, recorded, uuid4
 from holdfast.store.hook_replays import HookReplay, ReplayedCall, hook_replay_job, run_hooks
+from holdfast.store.replay_export import export
 from holdfast.store.replay_jobs import replay_job
 from holdfast.store.replays import compare, record, run, run_agent, run_open
 
@@ -18,6 +19,7 @@ __all__ = [
     "ReplayReport",
     "ReplayedCall",
     "compare",
+    "export",
     "hook_replay_job",
     "now",
     "random",

@@ -11,8 +11,11 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.agents import AsyncPersistentAgent, Machine, PersistentAgent, count_transitions, mermaid
-from holdfast.errors import InvalidError, VetoError
+from holdfast.backends.memory import MemoryBackend
+from holdfast.errors import InvalidError, OutcomeUnknownError, VetoError
+from tests.agents.workers import store_on
 from tests.servers.places import KINDS, place
+from tests.support.faults import Fault, Faults
 from tests.support.nightly import mostly_nightly
 
 
@@ -210,3 +213,24 @@ def test_a_drawing_has_all_declared_edges(tmp_path: Path) -> None:
 
 def _edges(machine: Machine) -> list[tuple[str, str, str]]:
     return [(each.source, each.trigger, each.target) for each in machine.expand()]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_refusal_whose_record_may_be_stored(when: Any) -> None:
+    """The agent has the version that is stored, once it has looked, and its next save is no conflict."""
+    faults = Faults(MemoryBackend())
+    store = store_on(faults)
+    shop = Shop()
+    shop.attach(store, "shop")
+    shop.start()
+    before = shop.version
+    faults.plan = [Fault("apply", faults.applies + 1, lambda: OutcomeUnknownError("down"), when)]
+    with pytest.raises(InvalidError, match="pack") as caught:
+        shop.transition("pack")
+    assert "could not be recorded" in caught.value.__notes__[0]
+    faults.plan = []
+    shop.recover()
+    assert shop.version == store.agents.load("shop").version == before + (when == "after")
+    shop.note = "next"
+    shop.save()
+    assert shop.version == store.agents.load("shop").version == before + (when == "after") + 1

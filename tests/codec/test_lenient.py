@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from pydantic import BaseModel
 
-from holdfast.codec import Codec, OpaqueValue, Registry
+from holdfast.codec import Codec, OpaqueValue, Registry, opaque
 from holdfast.errors import UnsupportedError
 
 strict, lenient = Codec(), Codec(lenient=True)
@@ -149,12 +149,56 @@ def test_instances_of_local_classes_are_read_with_their_fields() -> None:
         with pytest.raises(UnsupportedError, match="defined in a function"):
             strict.pack(value)
         packed = lenient.pack({"v": value})
-        opaque = strict.unpack(packed)["v"]
-        assert isinstance(opaque, OpaqueValue)
-        assert opaque.fields == fields
-        assert lenient.pack({"v": opaque}) == strict.pack({"v": opaque}) == packed
+        read = strict.unpack(packed)["v"]
+        assert isinstance(read, OpaqueValue)
+        assert read.fields == fields
+        assert lenient.pack({"v": read}) == strict.pack({"v": read}) == packed
+        assert lenient.unpack(packed)["v"] == value
+        assert type(lenient.unpack(packed)["v"]) is type(value)
         with pytest.raises(AttributeError, match=r"defined in a function.*\.fields"):
-            getattr(opaque, "goal")  # noqa: B009 - unknown to a type checker
+            getattr(read, "goal")  # noqa: B009 - unknown to a type checker
+
+
+def test_only_classes_that_were_packed_here_come_back() -> None:
+    class Plan(BaseModel):
+        goal: str
+
+    name = f"{__name__}:test_only_classes_that_were_packed_here_come_back.<locals>.Plan"
+    tag, data = _stored(name)
+    assert type(lenient.unpack(lenient.pack(OpaqueValue(tag, data)))) is OpaqueValue  # the class is there
+    packed = lenient.pack(Plan(goal="g"))
+    assert lenient.unpack(packed) == Plan(goal="g")
+    assert type(lenient.unpack(lenient.pack(OpaqueValue(tag, data)))) is OpaqueValue  # of another kind and fields
+    restricted = Codec(lenient=True, may_revive=lambda ref: ref != name)
+    assert type(restricted.unpack(packed)) is OpaqueValue
+
+
+def test_the_class_that_was_packed_last_comes_back() -> None:
+    first, second = local_values()[0], local_values()[0]
+    packed = lenient.pack(first)
+    assert type(lenient.unpack(packed)) is type(first)
+    assert lenient.pack(second) == packed
+    assert type(lenient.unpack(packed)) is type(second)
+
+
+def test_the_first_opaque_value_of_a_class_is_warned_about() -> None:
+    name = "shop.orders:Order"
+    packed = strict.pack([OpaqueValue(*_stored(name))] * 2)
+    opaque._warned.discard(name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        strict.unpack(packed)  # such as that of the command line, which has no classes
+        assert not caught
+        for _ in range(2):
+            lenient.unpack(packed)
+    (warned,) = caught
+    assert f"OpaqueValue {name}" in str(warned.message)
+    assert "import shop.orders before reading" in str(warned.message)
+    opaque._warned.discard(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="Order"):  # and is no damage
+            lenient.unpack(packed)
 
 
 def test_what_is_not_data_is_refused_all_the_same() -> None:
@@ -181,15 +225,14 @@ def test_each_class_is_warned_about_once() -> None:
 
 
 def test_an_opaque_value_says_which_module_to_import() -> None:
-    opaque = OpaqueValue(*_stored("shop.orders:Order"))
+    order = OpaqueValue(*_stored("shop.orders:Order"))
     with pytest.raises(AttributeError, match=r"'total'.*not loaded here, or has changed; import shop\.orders before"):
-        getattr(opaque, "total")  # noqa: B009 - unknown to a type checker
-    assert not hasattr(opaque, "__len__")
+        getattr(order, "total")  # noqa: B009 - unknown to a type checker
+    assert not hasattr(order, "__len__")
 
 
 def _stored(ref: str) -> tuple[int, bytes]:
-    opaque = strict.unpack(lenient.pack(local_values()[0]))
-    name = opaque.type_name
-    length = 0xA0 + len(ref)
-    start = opaque.data.index(name.encode())
-    return opaque.tag, b"\x92" + bytes([length]) + ref.encode() + opaque.data[start + len(name) :]
+    value = strict.unpack(lenient.pack(local_values()[0]))
+    name = value.type_name
+    start = value.data.index(name.encode())
+    return value.tag, b"\x92" + strict.pack(ref) + value.data[start + len(name) :]

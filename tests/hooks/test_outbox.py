@@ -449,3 +449,26 @@ def test_in_order_where_names_are_hidden(tmp_path: Path) -> None:
         assert held.hooks.drain(60)
         assert [value for key, value in got if key == "n"] == [0, 1, 2, 3]
         assert held.hooks.undelivered() == []
+
+
+def test_a_copy_has_the_calls_that_were_not_delivered() -> None:
+    """The copy of a store delivers them by the same ids, once however often it is copied; the original has its own."""
+    clock, service, other = Clock(), Service(), Service()
+    service.is_down = True
+    with store(clock) as held, store(clock) as copy:
+        held.hooks.after("state.set", durable=True, attempts=1, max_failures=1000, name="deliver")(service)
+        held.state(agent="a")["n"] = 1
+        assert held.hooks.drain(60)
+        for _ in range(2):
+            held.copy_to(copy)
+            assert states(copy) == states(held) == [("failed", 1, "ConnectionError")]
+        copy.hooks.after("state.set", durable=True, name="deliver")(other)
+        assert copy.hooks.retry_failed() == 1
+        copy.hooks.recover()
+        assert copy.hooks.drain(60)
+        assert (other.got, states(copy), len(states(held))) == ([("n", 1)], [], 1)
+        service.is_down = False
+        assert held.hooks.retry_failed() == 1
+        held.hooks.recover()
+        assert held.hooks.drain(60)
+        assert (service.ids, states(held)) == (other.ids, [])

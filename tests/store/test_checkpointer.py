@@ -6,12 +6,14 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import AsyncCheckpointer, Checkpointer, Store
-from holdfast.errors import InvalidError, UnsupportedError
+from holdfast.errors import DeniedError, InvalidError, UnsupportedError
+from holdfast.store import BaseCheckpointer
 
 WITHOUT = """
 import sys
@@ -182,3 +184,116 @@ def test_pending_writes_are_there_after_reopening(tmp_path: Path) -> None:
         found = saver.get_tuple("t")
         assert found is not None
         assert found.pending_writes == [("x", "c", (1, 2))]
+
+
+# LangGraph's forms -------------------------------------------------------------------------------------------------
+
+
+def config(thread: str, namespace: str = "", **more: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, **more}}
+
+
+def checkpoint(id: str, **channels: Any) -> dict[str, Any]:
+    return {
+        "v": 4,
+        "id": id,
+        "ts": "2026-11-18T10:00:00+00:00",
+        "channel_values": channels,
+        "channel_versions": dict.fromkeys(channels, 1),
+        "versions_seen": {"node": {"start": 1}},
+        "updated_channels": None,
+    }
+
+
+def test_a_config_names_a_thread_and_a_checkpoint(saver: Checkpointer, store: Store) -> None:
+    first = saver.put(config("t"), checkpoint("1", messages=["hi"]), {"source": "input", "step": -1})
+    assert first == config("t", checkpoint_id="1")
+    second = saver.put(first, checkpoint("2", messages=["hi", "ho"]), {"source": "loop", "step": 0})
+    saver.put_writes(second, [("messages", "more")], "task-1")
+    found = saver.get_tuple(config("t"))
+    assert found is not None
+    assert (found.config, found.parent_config) == (second, first)
+    assert found.checkpoint == checkpoint("2", messages=["hi", "ho"])
+    assert (found.state, found.metadata) == ({"messages": ["hi", "ho"]}, {"source": "loop", "step": 0})
+    assert found.pending_writes == [("task-1", "messages", "more")]
+    earlier = saver.get_tuple(first)
+    assert earlier is not None
+    assert (earlier.checkpoint, earlier.parent_config) == (checkpoint("1", messages=["hi"]), None)
+    assert [each.config for each in saver.list(config("t"), metadata={"source": "loop"})] == [second]
+    assert [each.id for each in saver.list("t")] == ["2", "1"], "the thread of this name has them"
+    child = saver.put(config("t", "child"), checkpoint("3", n=1), {})
+    assert child == config("t", "child", checkpoint_id="3")
+    assert [each.config for each in saver.list(config("t", "child"))] == [child]
+    assert store.thread("t").get().state["messages"] == ["hi", "ho"]
+
+
+def test_a_config_takes_a_plain_state_too(saver: Checkpointer) -> None:
+    first = saver.put(config("t"), {"n": 1}, {"m": 1})
+    second = saver.put(first, {"n": 2})
+    found = saver.get_tuple(second)
+    assert found is not None
+    assert (found.state, found.parent_config, found.checkpoint["channel_values"]) == ({"n": 2}, first, {"n": 2})
+    assert saver.put("t", {"n": 3}) == saver.list("t")[0].id
+
+
+def test_the_saver_of_langgraph_reads_what_it_saved_and_the_reverse(saver: Checkpointer, store: Store) -> None:
+    from holdfast.langgraph import HoldfastSaver
+
+    graph: Any = HoldfastSaver(store)
+    made = saver.put(config("t"), checkpoint("1", a=1), {"source": "input", "step": -1})
+    found = graph.get_tuple(config("t"))
+    assert (found.config, found.checkpoint, found.metadata["source"]) == (made, checkpoint("1", a=1), "input")
+    after = graph.put(made, checkpoint("2", a=2), {"source": "loop", "step": 0}, {"a": 1})
+    mine = saver.get_tuple(after)
+    assert mine is not None
+    assert (mine.checkpoint, mine.parent_config) == (checkpoint("2", a=2), made)
+    graph.put_writes(after, [("a", 3)], "task-1")
+    assert [tuple(each)[:3] for each in saver.list(after)[0].pending_writes] == [("task-1", "a", 3)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda saver: saver.put({}, {"n": 1}),
+        lambda saver: saver.put({"configurable": {}}, {"n": 1}),
+        lambda saver: saver.put(config("t"), {"n": 1}, parent_id="x"),
+        lambda saver: saver.put(config("t"), [1]),
+        lambda saver: saver.put_writes(config("t"), [("a", 1)], "task"),
+        lambda saver: saver.put_writes(config("t", checkpoint_id="1"), [("a", 1)]),
+        lambda saver: saver.put_writes("t", "1", [("a", 1)]),
+        lambda saver: saver.put_writes("t", [("a", 1)], "task"),
+    ],
+)
+def test_forms_that_are_none(saver: Checkpointer, store: Store, call: Any) -> None:
+    with pytest.raises(InvalidError):
+        call(saver)
+    assert list(store.threads()) == []
+
+
+def test_a_base_class_for_type_hints(saver: Checkpointer) -> None:
+    def count(given: BaseCheckpointer) -> int:
+        given.put("t", {"n": 1})
+        return len(given.list("t"))
+
+    assert count(saver) == 1
+    assert isinstance(saver, BaseCheckpointer)
+    with pytest.raises(TypeError, match="abstract"):
+        BaseCheckpointer()  # type: ignore[abstract]
+
+
+def test_configs_of_an_identity_and_asyncio(store: Store, url: str) -> None:
+    own = Checkpointer(store.as_identity("agent:a"))
+    made = own.put(config("mine"), checkpoint("1", n=1), {})
+    assert own.get_tuple(made) is not None
+    with pytest.raises(DeniedError):
+        Checkpointer(store.as_identity("agent:b")).get_tuple(made)
+
+    async def work() -> None:
+        async with await holdfast.aopen("memory://") as other:
+            saver = AsyncCheckpointer(other)
+            first = await saver.put(config("t"), checkpoint("1", n=1), {})
+            found = await saver.get_tuple(first)
+            assert found is not None
+            assert found.checkpoint == checkpoint("1", n=1)
+
+    asyncio.run(work())

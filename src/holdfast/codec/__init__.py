@@ -65,7 +65,8 @@ class Codec:
 
     A `lenient` codec packs two kinds of values that others refuse, with one warning for each class: instances of
     subclasses of str, int, float, bytes, list and dict that add nothing become the built-in value; instances of classes
-    that cannot be found by their name, such as those defined in a function, are read as `OpaqueValue`.
+    that cannot be found by their name, such as those defined in a function, are read by the class that this process
+    packed, and by others as `OpaqueValue`. It warns about the first `OpaqueValue` of a class that it reads, too.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Codec:
         try:
             return self._unpackers.pop()
         except IndexError:
-            return Unpacker(self.registry, self.limits.max_bytes, self._may_revive)
+            return Unpacker(self.registry, self.limits.max_bytes, self._may_revive, lenient=self._lenient)
 
     def unpack_cached(
         self, items: list[bytes], cached: MessageParts | None, earlier: MessageLoan | None = None

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.codec import msgpack
 from holdfast.codec.tags import KNOWN_CLASSES, Tag
 from holdfast.errors import HoldfastError, InvalidError
+
+_MAX_NAME = 160
+"""How much of a stored name is shown."""
+
+_MAX_WARNED = 1000
+"""How many types are warned about: stored bytes may name any number of them."""
+
+_warned: set[str] = set()
 
 
 @final
@@ -54,14 +63,16 @@ class OpaqueValue:
         def __getattr__(self, name: str):
             if name.startswith("__"):
                 raise AttributeError(name)
-            module, _, qualname = self.type_name.partition(":")
-            if "<locals>" in qualname:
-                why = "its class was defined in a function, and cannot be found"
-            elif qualname:
-                why = f"its class is not loaded here, or has changed; import {module} before reading"
-            else:
-                why = "this release does not know it"
-            raise AttributeError(f"{self!r} has no attribute {name!r}: {why}. Its fields are in .fields")
+            raise AttributeError(f"{self!r} has no attribute {name!r}: {self._reason()}. Its fields are in .fields")
+
+    def _reason(self) -> str:
+        """Return why it has no class, and what to do."""
+        module, _, qualname = self.type_name.partition(":")
+        if "<locals>" in qualname:
+            return "its class was defined in a function, and cannot be found; define it at the top of a module"
+        if qualname:
+            return f"its class is not loaded here, or has changed; import {_printable(module)} before reading"
+        return "this release does not know it"
 
     def _parts(self) -> list[Any]:
         try:
@@ -80,6 +91,17 @@ class OpaqueValue:
         return hash((self.tag, self.data))
 
     def __repr__(self) -> str:
-        name = self.type_name
-        text = name[:80] if name.isprintable() else ascii(name[:80])
-        return f"<OpaqueValue {text}, {len(self.data)} bytes>"
+        return f"<OpaqueValue {_printable(self.type_name)}, {len(self.data)} bytes>"
+
+
+def _printable(name: str) -> str:
+    return name[:_MAX_NAME] if name.isprintable() else ascii(name[:_MAX_NAME])
+
+
+def warn_once(value: OpaqueValue) -> None:
+    """Warn that a value is opaque, once in a process for each type."""
+    name = value.type_name
+    if name not in _warned and len(_warned) < _MAX_WARNED:
+        _warned.add(name)
+        text = f"{value!r} is read without its class: {value._reason()}. It is saved again as it is"
+        warnings.warn(text, UserWarning, stacklevel=2)

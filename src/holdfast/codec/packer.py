@@ -206,17 +206,11 @@ class Packer:
         if issubclass(kind, _CODE):
             name = self._registry.name_of(value)
             return lambda packer, _: (Tag.REFERENCE, packer.pack(name))
-        dump = _DUMPERS.get(kind) or (_LENIENT_DUMPERS.get(kind) if self._lenient else None)
+        dump = _DUMPERS.get(kind)
         if dump is None:
-            if self._lenient and class_lookup.is_unnamed(kind):
-                dump = _LENIENT_DUMPERS[kind] = _find_dumper(kind, unnamed=True)
-                subclasses.warn_once(
-                    kind,
-                    "the class cannot be found by its name, so that its instances are read as OpaqueValue, with"
-                    " their fields; define it at the top of a module",
-                )
-            else:
-                dump = _DUMPERS[kind] = _find_dumper(kind)
+            if self._lenient and class_lookup.is_unnamed(kind) and _library(kind) not in ARRAY_LIBRARIES:
+                return _dump_unnamed
+            dump = _DUMPERS[kind] = _find_dumper(kind)
         return dump
 
 
@@ -234,6 +228,19 @@ def _too_large(size: int, limit: int) -> TooLargeError:
 
 def _dump_opaque(_: Packing, value: OpaqueValue) -> tuple[int, bytes]:
     return value.tag, value.data
+
+
+def _dump_unnamed(packer: Packing, value: Any) -> tuple[int, bytes]:
+    from holdfast.codec import unnamed_classes  # few need it
+
+    kind = type(value)
+    plan = unnamed_classes.remember(kind)
+    subclasses.warn_once(
+        kind,
+        "the class cannot be found by its name, so that its instances can be read only by this process, and by others"
+        " as OpaqueValue, with their fields; define it at the top of a module",
+    )
+    return plan.tag, packer.pack(plan.dump(value))
 
 
 def _dump_registered(packer: Packing, registration: Registration, value: Any) -> tuple[int, bytes]:
@@ -255,7 +262,6 @@ _STDLIB_DUMPERS: dict[type | str, Dumper] = {
     handler.type: _with_tag(handler.tag, handler.dump) for handler in STDLIB_TYPES
 }
 _DUMPERS: weakref.WeakKeyDictionary[type, Dumper] = weakref.WeakKeyDictionary()
-_LENIENT_DUMPERS: weakref.WeakKeyDictionary[type, Dumper] = weakref.WeakKeyDictionary()
 _PLANS: weakref.WeakKeyDictionary[type, ObjectPlan] = weakref.WeakKeyDictionary()
 
 
@@ -263,7 +269,7 @@ def _library(kind: type) -> str:
     return class_lookup.reference(kind).partition(":")[0].partition(".")[0]
 
 
-def _find_dumper(kind: type, *, unnamed: bool = False) -> Dumper:
+def _find_dumper(kind: type) -> Dumper:
     name = class_lookup.reference(kind)
     dump = _STDLIB_DUMPERS.get(name)
     if dump is not None and class_lookup.find_loaded(name) is kind:
@@ -274,7 +280,7 @@ def _find_dumper(kind: type, *, unnamed: bool = False) -> Dumper:
         dump = cast("Dumper | None", import_array_types(library).dumper(kind))
         if dump is not None:
             return dump
-    plan = _PLANS[kind] = plan_for(kind, unnamed=unnamed)
+    plan = _PLANS[kind] = plan_for(kind)
     number = KNOWN_CLASS_NUMBERS.get((plan.ref, plan.names))
     if number is None:
         return lambda packer, obj: (plan.tag, packer.pack(plan.dump(obj)))
@@ -350,6 +356,8 @@ def _key_text(key: Any) -> str:
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
+    from holdfast.codec import unnamed_classes
+
     kind = type(value)
     if issubclass(kind, dict):
         for key, item in list(value.items()):
@@ -358,8 +366,8 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     elif kind in (set, frozenset):
         for item in list(value):
             yield f"[the item {_key_text(item)}]", item
-    elif _PLANS.get(kind) is not None:
-        yield from _PLANS[kind].children(value)
+    elif (plan := _PLANS.get(kind) or unnamed_classes.plan_of(kind)) is not None:
+        yield from plan.children(value)
     elif issubclass(kind, list | tuple | deque):
         for i, item in enumerate(list(value)):
             yield f"[{i}]", item

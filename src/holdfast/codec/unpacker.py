@@ -18,7 +18,7 @@ from holdfast.byte_reader import NO_STACK
 from holdfast.codec import class_lookup, msgpack
 from holdfast.codec.message_cache import MessageParts, cache_messages
 from holdfast.codec.object_plans import ClassMismatch, ObjectPlan, PydanticPlan, plan_for
-from holdfast.codec.opaque import OpaqueValue
+from holdfast.codec.opaque import OpaqueValue, warn_once
 from holdfast.codec.registry import Registry, import_array_types
 from holdfast.codec.stdlib_types import STDLIB_TYPES
 from holdfast.codec.tags import KNOWN_CLASSES, Tag
@@ -38,10 +38,27 @@ _NEEDS_SLOW_PATH = (KeyError, TypeError, ValueError, AttributeError, RecursionEr
 class Unpacker:
     """Unpacks one value at a time: counts how deeply typed values are nested."""
 
-    __slots__ = ("_builders", "_decode", "_max_bytes", "_may_revive", "_nesting", "_registry", "_stack_is_safe")
+    __slots__ = (
+        "_builders",
+        "_decode",
+        "_lenient",
+        "_max_bytes",
+        "_may_revive",
+        "_nesting",
+        "_registry",
+        "_stack_is_safe",
+    )
 
-    def __init__(self, registry: Registry, max_bytes: int, may_revive: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        max_bytes: int,
+        may_revive: Callable[[str], bool] | None = None,
+        *,
+        lenient: bool = False,
+    ) -> None:
         self._registry = registry
+        self._lenient = lenient
         self._may_revive = may_revive
         self._max_bytes = max_bytes
         self._nesting = 0
@@ -129,7 +146,7 @@ class Unpacker:
             try:
                 values.append(self.shaped(self.value(data)))
             except (ClassMismatch, ClassNotLoaded):
-                values.append(OpaqueValue(Tag.SHAPED, data))
+                values.append(self._opaque(Tag.SHAPED, data))
         return values
 
     def value(self, data: bytes) -> Any:
@@ -138,7 +155,7 @@ class Unpacker:
             msgpack.check_depth(bytes(data))
         try:
             return self._decode(data)
-        except HoldfastError:
+        except (HoldfastError, Warning):
             raise
         except RecursionError:
             raise TooDeepError(f"packed bytes are {NO_STACK}") from None
@@ -165,14 +182,21 @@ class Unpacker:
             # A payload that contains values is not copied: nested values would be copied again at every level.
             return loader(self, bytes(view) if tag in _LEAF_TAGS else view)
         except (ClassMismatch, ClassNotLoaded):
-            return OpaqueValue(tag, bytes(view))
-        except HoldfastError:
+            return self._opaque(tag, bytes(view))
+        except (HoldfastError, Warning):
             raise
         except Exception as error:  # noqa: BLE001 - forged payloads may make a loader raise anything
             name = Tag(tag).name.lower()
             raise CorruptError(f"the payload of a stored {name} is invalid: {type(error).__name__}: {error}") from None
         finally:
             self._nesting -= 1
+
+    def _opaque(self, tag: int, data: bytes) -> OpaqueValue:
+        """Return a value of a class that is not available here, with a warning for the first one of its class."""
+        value = OpaqueValue(tag, data)
+        if self._lenient and self._may_revive is None:
+            warn_once(value)
+        return value
 
     def shaped(self, parts: Any) -> Any:
         """Build a value of a well-known class from `[None, number, fields]`."""
@@ -191,7 +215,17 @@ class Unpacker:
         """Return the plan of a class. Raises `ClassNotLoaded` if it may not be revived."""
         if self._may_revive is not None and not self._may_revive(ref):
             raise ClassNotLoaded
-        return _plan(ref, tag)
+        try:
+            return _plan(ref, tag)
+        except ClassNotLoaded:
+            if not self._lenient:
+                raise
+            from holdfast.codec import unnamed_classes  # few need it
+
+            plan = unnamed_classes.find_plan(ref)
+            if plan is None or plan.tag != tag:
+                raise
+            return plan
 
     def registered(self, data: bytes) -> Any:
         """Load a value of a type that the application registered."""

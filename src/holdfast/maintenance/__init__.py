@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from holdfast.maintenance.explain.explanations import Explanation as Explanation
     from holdfast.maintenance.explain.explanations import explain as explain
     from holdfast.maintenance.explain.explanations import explanations as explanations
+    from holdfast.maintenance.keys.records import KeyCheck as KeyCheck
+    from holdfast.maintenance.keys.records import KeyInfo as KeyInfo
     from holdfast.maintenance.keys.reencryption import ReencryptReport as ReencryptReport
-    from holdfast.maintenance.keys.rotation import KeyCheck as KeyCheck
-    from holdfast.maintenance.keys.rotation import KeyInfo as KeyInfo
     from holdfast.maintenance.migration.bulk import MigrationReport as MigrationReport
     from holdfast.maintenance.migration.heads import UnfitState as UnfitState
     from holdfast.maintenance.migration.plan import MigrationPlan as MigrationPlan
@@ -86,7 +86,7 @@ _MODULES = {
     "holdfast.maintenance.archive.subject_export": ("SubjectExportReport",),
     "holdfast.maintenance.explain.explanations": ("Explanation", "explain", "explanations"),
     "holdfast.maintenance.keys.reencryption": ("ReencryptReport",),
-    "holdfast.maintenance.keys.rotation": ("KeyCheck", "KeyInfo"),
+    "holdfast.maintenance.keys.records": ("KeyCheck", "KeyInfo"),
     "holdfast.maintenance.migration.bulk": ("MigrationReport",),
     "holdfast.maintenance.migration.heads": ("UnfitState",),
     "holdfast.maintenance.migration.plan": ("MigrationPlan", "MigrationSample", "SchemaStatus"),

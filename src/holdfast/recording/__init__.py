@@ -6,11 +6,14 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.recording.code_lookup import code_error as code_error
+    from holdfast.recording.code_lookup import find_code as find_code
     from holdfast.recording.comparison import difference as difference
     from holdfast.recording.comparison import plain as plain
     from holdfast.recording.errors import restore_error as restore_error
     from holdfast.recording.errors import store_error as store_error
     from holdfast.recording.isolation import isolate as isolate
+    from holdfast.recording.isolation import place_of as place_of
     from holdfast.recording.journal import MODES as MODES
     from holdfast.recording.journal import RESULTS as RESULTS
     from holdfast.recording.journal import VERSION as VERSION
@@ -44,6 +47,10 @@ if TYPE_CHECKING:
     from holdfast.recording.sources import uuid4 as uuid4
 
 _MODULES = {
+    "holdfast.recording.code_lookup": (
+        "code_error",
+        "find_code",
+    ),
     "holdfast.recording.comparison": (
         "difference",
         "plain",
@@ -52,7 +59,10 @@ _MODULES = {
         "restore_error",
         "store_error",
     ),
-    "holdfast.recording.isolation": ("isolate",),
+    "holdfast.recording.isolation": (
+        "isolate",
+        "place_of",
+    ),
     "holdfast.recording.journal": (
         "MODES",
         "RESULTS",

@@ -12,6 +12,8 @@ from dataclasses import fields, is_dataclass
 from difflib import unified_diff
 from typing import Any
 
+from holdfast.codec import OpaqueValue
+
 _DRAWN = re.compile(r"(lc_)?(run-+)?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}(-\d+)?")
 """Ids that LangChain and LangGraph draw for messages."""
 
@@ -37,14 +39,23 @@ def plain(value: Any, depth: int = 0) -> Any:
         return {"type": type(value).__name__, "value": repr(value)[:_MAX_TEXT]}
     if _is_drawn(found.get("id")):
         found.pop("id", None)
-    return {"type": type(value).__name__, **{name: plain(each, depth + 1) for name, each in found.items()}}
+    return {"type": _name_of(value), **{name: plain(each, depth + 1) for name, each in found.items()}}
 
 
 def _key(key: Any) -> str:
     return key if isinstance(key, str) else repr(key)
 
 
+def _name_of(value: Any) -> str:
+    """Return the name of its class, also of a value that is read without it."""
+    if isinstance(value, OpaqueValue):
+        return value.type_name.rpartition(":")[2].rpartition(".")[2]
+    return type(value).__name__
+
+
 def _fields_of(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, OpaqueValue):
+        return value.fields or None
     if isinstance(value, BaseException):
         return {"args": list(value.args)}
     dumped = getattr(type(value), "model_fields", None)

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -139,8 +139,20 @@ _LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}", str(Path(__file__).parent
 
 
 def _caller() -> str:
-    """Return the place in the code that led to it: the innermost frame that is not of a library."""
-    frames = [each for each in traceback.extract_stack() if each.filename != __file__]
+    """Return the place in the code that led to it."""
+    return _own_place([each for each in traceback.extract_stack() if each.filename != __file__])
+
+
+def place_of(error: BaseException) -> str:
+    """Return the place in the code that raised an error; of one in its syntax, that place."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    frames = list(traceback.extract_tb(error.__traceback__))
+    return _own_place(frames) if frames else "an unknown place"
+
+
+def _own_place(frames: Sequence[traceback.FrameSummary]) -> str:
+    """Return the innermost frame that is not of a library."""
     own = [each for each in frames if not any(part in each.filename for part in _LIBRARIES)]
     frame = (own or frames)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"

@@ -18,6 +18,7 @@ from operator import is_
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.engine.model.missing import MISSING
+from holdfast.recording.comparison import difference, plain
 from holdfast.recording.errors import restore_error, store_error
 
 VERSION = 1
@@ -30,7 +31,9 @@ CallKind: TypeAlias = Literal["model", "tool", "call", "clock", "random", "uuid"
 """The kinds of calls: of a chat model, of a tool, of any function that was wrapped; sources of values; and of agents,
 the durable steps, timers, signals and versions of the code."""
 
-DivergenceKind: TypeAlias = Literal["input", "order", "call", "missing", "output", "steps", "error", "effect"]
+DivergenceKind: TypeAlias = Literal[
+    "input", "order", "call", "missing", "output", "steps", "interrupt", "error", "effect"
+]
 
 RecordMode: TypeAlias = Literal["full", "redacted", "digest"]
 MODES: Final = ("full", "redacted", "digest")
@@ -184,6 +187,8 @@ class ReplayJournal(TaskJournal):
     report: Callable[[Divergence], None]
     at_end: bool = False
     """Whether the recording ends in this task: a further call is no divergence."""
+    questions: Sequence[Any] = ()
+    """What the task asked when it was interrupted, after these calls."""
     bases: dict[str, Any] = field(default_factory=dict)
     root: object = None
     skipped: dict[int, set[int]] = field(default_factory=dict)
@@ -209,6 +214,9 @@ class ReplayJournal(TaskJournal):
                 self._diverge("input", f"the input of {described} changed", candidates[0], difference)
             if self.at_end and not self.left:
                 raise EndOfRecording
+            if self.questions and not self.left:
+                what = f"{described} is called, and the recorded run waited for an answer before"
+                self._diverge("interrupt", what, len(self.recorded), _diff_questions(self.questions, ()))
             self._diverge("call", self._other_call(described), self.left[0] if self.left else len(self.recorded))
         assert found is not None  # noqa: S101 - the others were raised
         call = self.recorded[found]
@@ -276,9 +284,28 @@ class ReplayJournal(TaskJournal):
             what = f"{self.recorded[first].describe()} is not called, and was in the recording"
             self.report(Divergence("missing", what, self.step, self.key, first))
 
+    def compare_questions(self, asked: Sequence[Any]) -> None:
+        """Report if the task asks something else than was recorded when it is interrupted, or is or was not."""
+        diff = _diff_questions(self.questions, asked)
+        if not diff:
+            return
+        if not asked:
+            what = "the run does not wait here, and the recorded one waited for an answer"
+        elif not self.questions:
+            what = "the run waits here for an answer, and the recorded one did not"
+        else:
+            what = "the run asks something else here than the recorded one"
+        self.report(Divergence("interrupt", what, self.step, self.key, len(self.recorded), diff))
+
     def _diverge(self, kind: DivergenceKind, what: str, number: int, diff: str = "") -> None:
         self.report(Divergence(kind, what, self.step, self.key, number, diff))
         raise DivergedRun(what)
+
+
+def _diff_questions(recorded: Sequence[Any], asked: Sequence[Any]) -> str:
+    """Return the difference of what interrupts ask, in any order, as a diff; empty if there is none."""
+    before, after = (sorted(map(plain, each), key=repr) for each in (recorded, asked))
+    return difference(before, after) or ""
 
 
 class _MadeCall(NamedTuple):

@@ -49,7 +49,7 @@ class ReplayReport:
             )
         if not self.complete:
             raise UnsupportedError(
-                f"the recording cannot be replayed exactly: {self.note}",
+                f"the run cannot be replayed exactly: {self.note}",
                 where=f"thread {self.thread!r}",
                 hint="Record the run in full",
                 code="replay-incomplete",

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from holdfast.store.checkpoint_fields import OnConflict as OnConflict
     from holdfast.store.checkpoint_store import CheckpointStore as CheckpointStore
     from holdfast.store.checkpointer import AsyncCheckpointer as AsyncCheckpointer
+    from holdfast.store.checkpointer import BaseCheckpointer as BaseCheckpointer
     from holdfast.store.checkpointer import Checkpointer as Checkpointer
     from holdfast.store.checkpointer import CheckpointTuple as CheckpointTuple
     from holdfast.store.doctor import doctor as doctor
@@ -169,7 +170,7 @@ _MODULES = {
     "holdfast.store.call_values": ("ARGUMENTS", "CallCodec"),
     "holdfast.store.checkpoint_fields": ("CheckpointFields", "OnConflict"),
     "holdfast.store.checkpoint_store": ("CheckpointStore",),
-    "holdfast.store.checkpointer": ("AsyncCheckpointer", "CheckpointTuple", "Checkpointer"),
+    "holdfast.store.checkpointer": ("AsyncCheckpointer", "BaseCheckpointer", "CheckpointTuple", "Checkpointer"),
     "holdfast.store.doctor": ("doctor", "examine"),
     "holdfast.store.erasure": (
         "AsyncErasure",

@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import Any
 
-from holdfast._lazy import import_declared
 from holdfast.agents.definition.spec import registry
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord, error_text
@@ -24,6 +23,7 @@ from holdfast.recording import (
     current_journal,
     difference,
     effects_of,
+    find_code,
     first_of,
     isolate,
     plain,
@@ -172,14 +172,12 @@ def _is_full(action: dict[str, Any]) -> bool:
 
 def _import(name: str) -> set[str]:
     """Import a class of agents, or a module with some. Returns the names under which they are registered."""
-    module, _, path = name.partition(":")
+    hint = "Name its class: package.module:Class"
+    found = find_code(name, "agent", hint)
     try:
-        found = import_declared(module)
-        return {registry.of(getattr(found, path)).name} if path else set(registry)
-    except (ImportError, AttributeError, ValueError, HoldfastError) as error:
-        raise ConfigError(
-            f"the agent cannot be imported: {error}", where=name[:200], hint="Name its class: package.module:Class"
-        ) from error
+        return {registry.of(found).name} if ":" in name else set(registry)
+    except HoldfastError as error:
+        raise ConfigError(f"the agent cannot be imported: {error}", where=name[:200], hint=hint) from error
 
 
 def main() -> None:

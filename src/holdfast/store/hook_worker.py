@@ -11,15 +11,14 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast._lazy import import_declared
 from holdfast.codec import Codec
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.trace_context import Trace
-from holdfast.errors import ConfigError, NotFoundError, VetoError
+from holdfast.errors import NotFoundError, VetoError
 from holdfast.hooks.context import HookContext, HookedChange, ReplaceValue
 from holdfast.hooks.registry import HookRegistry
 from holdfast.hooks.runner import hook_context
-from holdfast.recording import DivergedRun, Host, difference, isolate, serve
+from holdfast.recording import DivergedRun, Host, difference, find_code, isolate, serve
 from holdfast.state import State
 from holdfast.store.opener import open as open_store
 from holdfast.store.store import Store
@@ -151,7 +150,7 @@ class HookReplayer:
         """Replay calls as ordered, and return how each ended."""
         if self._functions is None:
             isolate(self._effects.append)
-            _find(order["register"])(self._fork)
+            find_code(order["register"], "hooks", "Name a function: package.module:register")(self._fork)
             registry = HookRegistry.of(self._fork._fork._handle.engine)
             self._functions = {} if registry is None else registry.functions()
         calls: list[dict[str, Any]] = Codec().unpack(data)
@@ -228,16 +227,6 @@ def _outcome(call: dict[str, Any], value: Any, error: BaseException | None) -> t
         if difference(call.get("value"), result) is not None:
             return "changed", {"result": result}
     return "ok", {}
-
-
-def _find(name: str) -> Any:
-    module, _, path = name.partition(":")
-    try:
-        return getattr(import_declared(module), path)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"the hooks cannot be imported: {error}", where=name[:200], hint="Name a function: package.module:register"
-        ) from error
 
 
 def main() -> None:

@@ -9,8 +9,9 @@ from holdfast.security.handle import StoreHandle, owner_handle
 
 if TYPE_CHECKING:
     from holdfast.engine.types import Progress
+    from holdfast.maintenance.keys.records import KeyCheck, KeyInfo
     from holdfast.maintenance.keys.reencryption import ReencryptReport
-    from holdfast.maintenance.keys.rotation import KeyCheck, KeyInfo, TenantKeyring
+    from holdfast.maintenance.keys.rotation import TenantKeyring
     from holdfast.time_parser import Duration
 
 

@@ -28,21 +28,28 @@ _GRAPHS = "holdfast.interfaces.langgraph.replay_worker"
 
 _AGENTS = "holdfast.store.agent_worker"
 
-_TIMEOUT = 600.0
+TIMEOUT = 600.0
 
 
 def record(store: Store, thread: str, file: str | os.PathLike[str]) -> int:
     """Write a recorded thread to a file, to be replayed anywhere: it has what the thread said, in the clear.
 
     Returns the number of bytes."""
-    lines = _lines_of(store, thread)
-    if not store._handle.engine.context.rows.may_be_clear("export"):
-        raise clear_refused("export")
+    lines = lines_to_export(store, thread)
     data = io.BytesIO()
-    with _copy(store, lines) as scratch:
+    with copied(store, lines) as scratch:
         scratch.export(data, kinds=CONTENT_KINDS)
     with open_private(Path(file), "wb") as out:
         return out.write(data.getvalue())
+
+
+def lines_to_export(store: Store, thread: str) -> list[Line]:
+    """Return the lines of a thread that is written to a file. `UnsupportedError` if nothing leaves the store in the
+    clear."""
+    lines = _lines_of(store, thread)
+    if not store._handle.engine.context.rows.may_be_clear("export"):
+        raise clear_refused("export")
+    return lines
 
 
 def run(
@@ -54,7 +61,7 @@ def run(
     until: str | None = None,
     changes: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float = _TIMEOUT,
+    timeout: float = TIMEOUT,
     only_open: bool = False,
 ) -> ReplayReport:
     """Replay a recorded thread with a graph of today's code, which is named as `module:name`, in another process.
@@ -72,19 +79,24 @@ def run(
         recording = _copy_of(source, thread)
     else:
         recording = _read(source)
-    order = {
-        "graph": graph,
-        "thread": thread,
-        "since": since,
-        "until": until,
-        "changes": dict(changes or {}),
-        "only_open": only_open,
-    }
-    return ReplayReport.of_json(_ask(order, recording, env, timeout))
+    order = {"thread": thread, "since": since, "until": until, "changes": dict(changes or {}), "only_open": only_open}
+    return ask_for_graph(recording, graph, env, timeout, order)
+
+
+def ask_for_graph(
+    recording: bytes,
+    graph: str,
+    env: Mapping[str, str] | None,
+    timeout: float,
+    order: Mapping[str, Any] | None = None,
+) -> ReplayReport:
+    """Have another process replay a recording with a graph."""
+    whole: dict[str, Any] = {"thread": None, "since": None, "changes": {}, "only_open": False}
+    return ReplayReport.of_json(_ask({**whole, **(order or {}), "graph": graph}, recording, env, timeout))
 
 
 def run_agent(
-    store: Store, agent: str, kind: str, *, env: Mapping[str, str] | None = None, timeout: float = _TIMEOUT
+    store: Store, agent: str, kind: str, *, env: Mapping[str, str] | None = None, timeout: float = TIMEOUT
 ) -> ReplayReport:
     """Replay the recorded transitions of an agent with today's code: of its class, which `kind` names as
     `module:Class`. It is as `run` is; the agent was attached with `record=True`."""
@@ -101,7 +113,7 @@ def run_open(
     agent: str | None = None,
     prefix: str = "",
     env: Mapping[str, str] | None = None,
-    timeout: float = _TIMEOUT,
+    timeout: float = TIMEOUT,
 ) -> Iterator[ReplayReport]:
     """Replay what is not finished, one after the other, so that it is known before a release whether it can go on with
     the new code: threads of a `graph` that an interrupt or an error stopped, or whose process ended; and agents of the
@@ -155,7 +167,7 @@ def compare(
     first = _copy_of(a, thread or "") if isinstance(a, Store) else _read(a)
     second = _copy_of(b, other or thread or "") if isinstance(b, Store) else _read(b)
     order = {"thread": thread, "other": other or thread, "size": len(first)}
-    return ReplayReport.of_json(_ask(order, first + second, None, _TIMEOUT))
+    return ReplayReport.of_json(_ask(order, first + second, None, TIMEOUT))
 
 
 def _ask(
@@ -188,12 +200,13 @@ def _lines_of(store: Store, thread: str) -> list[Line]:
 def copy_lines_of(store: Store, lines: Sequence[Line]) -> bytes:
     """Return lines as the process gets them, and record that. They are copied first: it has no key to read those of an
     encrypted store."""
-    with _copy(store, lines) as scratch:
+    with copied(store, lines) as scratch:
         return pack_rows(scratch)
 
 
 @contextmanager
-def _copy(store: Store, lines: Sequence[Line]) -> Iterator[Store]:
+def copied(store: Store, lines: Sequence[Line]) -> Iterator[Store]:
+    """Copy lines to a store in memory for a replay, and record that."""
     handle = store._handle
     with suppress(DeniedError):  # the store is open for reading only: it records nothing
         drive(record_action(handle.engine, lines, "replay"))

@@ -191,3 +191,28 @@ def test_a_token_has_the_rights_to_signals_and_steps_that_were_granted(
                 denied()
     assert payer.steps.get("charge").state == "running"
     assert len(payer.timers.list()) == 2
+
+
+def test_an_agent_whose_machine_is_elsewhere(store: holdfast.Store, served: ServedStore) -> None:
+    saved = served.change("PUT", "/agents/e/state", {"type": "crawler", "state": "idle", "data": {"url": "x"}})
+    assert (saved.status, saved.json["kind"], saved.json["state"], saved.json["version"]) == (200, "crawler", "idle", 1)
+    taken = {"source": "idle", "target": "busy", "trigger": "fetch", "data": {"n": 1}}
+    repeated = {"Idempotency-Key": "k"}
+    made = served.change("POST", "/agents/e/transitions", taken, headers=repeated)
+    assert (made.status, made.json["outcome"]) == (201, "ok")
+    assert served.change("POST", "/agents/e/transitions", taken, headers=repeated).json == made.json
+    refused = {"source": "busy", "target": "done", "success": False, "error": "pages are missing"}
+    assert served.change("POST", "/agents/e/transitions", refused).json["error"] == "pages are missing"
+    assert [(each.outcome, each.data) for each in store.agents.transitions("e")] == [("error", None), ("ok", {"n": 1})]
+    assert (store.agents.load("e").state, dict(store.agents.load("e").fields)) == ("busy", {"url": "x"})
+    assert served.change("POST", "/agents/none/transitions", taken).json["code"] == "not-found"
+    assert served.change("POST", "/agents/e/transitions", {**taken, "error": "no"}).status == 400
+    for method, path, body in (("PUT", "state", {"state": "x"}), ("POST", "transitions", taken)):
+        assert served.change(method, f"/agents/e/{path}", body, headers={"If-Match": '"1"'}).status == 400
+    with holdfast.open(served.url, token=served.token) as remote:
+        assert remote.agents.save_state("e", data={"url": ("y",)}) == store.agents.load("e")
+        assert remote.agents.record_transition("e", "busy", "done") == store.agents.transitions("e")[0]
+    token = str(store.access.issue_token("agent:other").secret)
+    assert served.change("PUT", "/agents/e/state", {"state": "x"}, token=token).status == 403
+    assert served.change("POST", "/agents/e/transitions", taken, token=token).status == 403
+    assert store.agents.load("e").state == "done"

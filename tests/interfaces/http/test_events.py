@@ -14,16 +14,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import httpx
 import pytest
 
 import holdfast
-from holdfast.errors import HoldfastError
+from holdfast.errors import DeniedError, HoldfastError
 from holdfast.interfaces.http import events
-from holdfast.interfaces.http.client import HttpClient
+from holdfast.interfaces.http.transport import HttpTransport
 from tests.interfaces.http.kit import SECONDS, ServedStore
 
 
@@ -98,7 +99,7 @@ class FaultyView:
 def test_a_stream_after_a_fault_is_answered(live: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault is told to every stream that begins while it lasts, and is over with it, for those that are open."""
     view, faulty = live.service.view, FaultyView(live.store)
-    with EventReader(live) as opened, HttpClient(live.url, live.token, timeout=SECONDS) as client:
+    with EventReader(live) as opened, closing(HttpTransport(live.url, live.token, timeout=SECONDS)) as client:
         opened.next()
         monkeypatch.setattr(live.service, "view", lambda _: faulty)
         for _ in range(3):
@@ -112,7 +113,7 @@ def test_a_stream_after_a_fault_is_answered(live: ServedStore, monkeypatch: pyte
             live.store.put("after", {"n": 1})
             assert opened.threads(1) == {"after"}
     monkeypatch.setattr(live.service, "view", lambda _: faulty)
-    with HttpClient(live.url, live.token, timeout=SECONDS) as client:
+    with closing(HttpTransport(live.url, live.token, timeout=SECONDS)) as client:
         for _ in range(2):  # the first look of all, and no other stream is open
             with pytest.raises(HoldfastError, match="the server has a fault"):
                 client.open_events()
@@ -238,9 +239,10 @@ def running_server(file: Path) -> Iterator[tuple[int, str, str]]:
 
 def test_serve_stops_when_it_is_asked_to(filled_file: Path, tmp_path: Path) -> None:
     shutil.copyfile(filled_file, tmp_path / "agents.db")
-    with running_server(tmp_path / "agents.db") as (_, url, token), HttpClient(url, token) as client:
-        assert client.get_thread("chat").thread.steps == 13
-        assert not client.get_service().writable
+    with running_server(tmp_path / "agents.db") as (_, url, token), holdfast.open(url, token=token) as remote:
+        assert remote.thread("chat").info().steps == 13
+        with pytest.raises(DeniedError, match="read-only"):
+            remote.put("chat", {"n": 1})
 
 
 @pytest.mark.nightly
@@ -275,10 +277,11 @@ async def _many_streams(url: str, token: str, pid: int, store: holdfast.Store) -
     try:
         for _ in range(20):  # 50 at a time: a server accepts only so many at once
             streams += await asyncio.gather(*(connect() for _ in range(50)))
-        with HttpClient(url, token) as client:
+        with httpx.Client(headers={"Authorization": f"Bearer {token}"}) as client:
             for _ in range(20):
                 start = time.perf_counter()
-                await asyncio.to_thread(client.list_threads)
+                answer = await asyncio.to_thread(client.get, f"{url.rstrip('/')}/api/v1/threads")
+                assert answer.status_code == 200
                 times.append(time.perf_counter() - start)
         store.put("chat", {"n": 1})
         received = await asyncio.wait_for(
@@ -295,14 +298,20 @@ async def _many_streams(url: str, token: str, pid: int, store: holdfast.Store) -
 
 _BROWSE = """
 import sys, threading, time
-from holdfast.interfaces.http.client import HttpClient
+from http.client import HTTPConnection  # the lightest: what is measured is the server
+from urllib.parse import urlsplit
 
 def browse(number):
-    with HttpClient(sys.argv[1], sys.argv[2]) as client:
-        while not stop.wait(0.5):
-            client.get_log(f"chat-{number}", limit=20)
-            client.get_value(f"chat-{number}", "HEAD")
-            looks.append(number)
+    connection = HTTPConnection(urlsplit(sys.argv[1]).netloc)
+    while not stop.wait(0.5):
+        for part in ("log?limit=20", "checkpoints/HEAD/value"):
+            path = f"/api/v1/threads/chat-{number}/{part}"
+            connection.request("GET", path, headers={"Authorization": f"Bearer {sys.argv[2]}"})
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            answer.read()
+        looks.append(number)
+    connection.close()
 
 stop, looks = threading.Event(), []
 readers = [threading.Thread(target=browse, args=(number,)) for number in range(8)]

@@ -13,7 +13,6 @@ import pytest
 
 import holdfast
 from holdfast.errors import HoldfastError, TooLargeError, UnavailableError
-from holdfast.interfaces.http.inputs import NoParams
 from holdfast.interfaces.http.limited_response import _LimitedStream
 from holdfast.interfaces.http.transport import _LONGEST as TIMES
 from holdfast.interfaces.http.transport import HttpTransport
@@ -95,7 +94,7 @@ def test_an_answer_that_never_ends_is_given_up(start: bytes) -> None:
     part = b"1\r\nx\r\n" if b"chunked" in start else b"x"
     begin = time.monotonic()
     with serving(endless(start, part, 0.02)) as url, pytest.raises(UnavailableError, match="took too long|timed out"):
-        HttpTransport(url, "t", timeout=0.1).send("GET", "", NoParams(), None, dict)
+        HttpTransport(url, "t", timeout=0.1).send("GET", "", dict)
     assert time.monotonic() - begin < 0.1 * TIMES + 20
 
 

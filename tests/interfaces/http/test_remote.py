@@ -430,6 +430,11 @@ def test_a_server_that_is_not_there_is_reported_at_once() -> None:
     assert caught.value.code == "unreachable"
 
 
+def test_a_connection_that_the_server_closed_is_opened_again(remote: holdfast.Store) -> None:
+    vars(remote)["_connection"].client._connect().sock.close()  # as if it had been idle for too long
+    assert remote.thread("chat").tags()
+
+
 # The token --------------------------------------------------------------------------------------------------------
 
 

@@ -40,6 +40,8 @@ ELSEWHERE = {
     ("POST", "/api/v1/reads/{part}/{operation}"),  # it reads
     ("POST", "/api/v1/agents/{id}/resolutions"),
     ("POST", "/api/v1/agents/{id}/signals"),
+    ("PUT", "/api/v1/agents/{id}/state"),
+    ("POST", "/api/v1/agents/{id}/transitions"),
     ("POST", "/api/v1/agents/{id}/steps/{key}/resolutions"),
     ("PUT", "/api/v1/agents/{id}/timers/{name}"),
     ("DELETE", "/api/v1/agents/{id}/timers/{name}"),
@@ -48,6 +50,7 @@ ELSEWHERE = {
     ("POST", "/api/v1/backups/{name}/repairs"),
     ("POST", "/api/v1/hooks/executions/{reference}/replays"),
     ("POST", "/api/v1/hooks/undelivered/{reference}/retries"),
+    ("POST", "/api/v1/hooks/undelivered/retries"),
     ("DELETE", "/api/v1/hooks/undelivered/{reference}"),
     ("POST", "/api/v1/jobs/{name}/runs"),
     ("PUT", "/api/v1/jobs/{name}/pause"),

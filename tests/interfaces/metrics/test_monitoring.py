@@ -16,7 +16,6 @@ import yaml  # type: ignore[import-untyped]
 
 import holdfast
 from holdfast.errors import ConfigError
-from holdfast.interfaces.http.client import HttpClient
 from holdfast.interfaces.metrics.grafana import build_dashboard
 from holdfast.interfaces.metrics.prometheus_rules import RULES_FILE
 from holdfast.metrics import FAMILIES, MetricsEndpoint, export_to_opentelemetry
@@ -43,19 +42,17 @@ def test_health_needs_no_token_and_ready_depends_on_the_store(tmp_path: Path) ->
 
 
 def test_the_doctor_and_the_alerts_are_the_owners(writable: ServedStore) -> None:
-    with HttpClient(writable.url, writable.token) as client:
-        found = client.run_doctor()
-        assert found.ok
-        assert {"store-opens", "clock"} <= {each.code for each in found.items}
-        assert {each.state for each in client.list_alerts().items} == {"ok"}
-        assert client.silence_alert("drill", "1h").silenced_until is not None
-        with pytest.raises(holdfast.InvalidError):
-            client.silence_alert("nonsense", "1h")
+    found = writable.get("/doctor").json
+    assert found["ok"]
+    assert {"store-opens", "clock"} <= {each["code"] for each in found["items"]}
+    assert {each["state"] for each in writable.get("/alerts").json["items"]} == {"ok"}
+    silence = {"duration": "1h"}
+    assert writable.change("PUT", "/alerts/drill/silence", silence).json["silenced_until"] is not None
+    assert writable.change("PUT", "/alerts/nonsense/silence", silence).status == 400
     token = writable.store.access.issue_token("user:alice", until="1h")
     for path in ("/doctor", "/alerts"):
         assert writable.get(path, token=token.secret).status == 403
         assert writable.get(path).status == 200
-    silence = {"duration": "1h"}
     assert writable.change("PUT", "/alerts/drill/silence", silence, token=token.secret).status == 403
 
 

@@ -134,6 +134,10 @@ store.state("agent:a").set("plan", {"goal": "x", "steps": [1, 2.5, None, True]})
 store.state(agent="a").get("plan")
 store.state("agent:a").get("nothing")
 store.state("agent:a").get("nothing", 7)
+store.state("agent:a").save("saved", {"a": [1]}, ttl="1h")
+store.state("agent:a").load("saved")
+store.state("agent:a").load("nothing", 7)
+store.state("agent:a").delete("saved")
 store.state("agent:a").has("plan")
 store.state("agent:a").count()
 store.state("agent:a").scope
@@ -235,6 +239,7 @@ clerk.transition("serve") # no-transition
 clerk.conversation.append({"role": "user", "content": "hello"})
 clerk.conversation.extend([{"role": "assistant", "content": "yes"}, "text"])
 clerk.conversation.say("more")
+clerk.conversation.count()
 clerk.conversation.get(0)
 clerk.conversation.get(99) # not-found
 clerk.conversation.slice(1, 3)
@@ -300,6 +305,14 @@ store.agents.transfer_many({"c9": "c2"}, accept=True)[0].error
 store.agents.transfers("c2")[0].source
 store.agents.metrics().unsaved
 store.agents.delete("c9")
+
+# an agent whose machine is elsewhere
+store.agents.save_state("e1", type="crawler", state="idle", data={"url": "x"}).version
+store.agents.record_transition("e1", "idle", "busy", trigger="fetch", data={"n": 1}).outcome
+store.agents.record_transition("e1", "busy", "done", success=False, error="pages are missing").error
+store.agents.record_transition("nobody", "a", "b") # not-found
+store.agents.save_state("c1", state="idle") # agent-class
+store.agents.load("e1").state
 
 # durable steps of an agent
 desk = store.agents.create("script-clerk", "d1")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import errors, history, replay, state
+from holdfast import agents, errors, history, replay, state
 from holdfast.interfaces.scripting import calls
 from holdfast.interfaces.scripting.functions import script_table, type_name_of
 from holdfast.interfaces.scripting.values import MARK, Encoder
@@ -90,6 +90,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[An
         # As of an AsyncState: in a Store it is a mapping instead.
         patch.setattr(state.State, "has", state.State.__contains__, raising=False)
         patch.setattr(state.State, "count", state.State.__len__, raising=False)
+        patch.setattr(state.State, "save", state.State.set, raising=False)
+        patch.setattr(state.State, "load", state.State.get, raising=False)
+        patch.setattr(agents.Conversation, "count", agents.Conversation.__len__, raising=False)
         patch.chdir(tmp_path_factory.mktemp("python"))  # where the repository is
         names["store"] = store
         make_clerk(store, "clerk-1")

@@ -22,9 +22,9 @@ import pytest
 from click.testing import CliRunner
 
 import holdfast
+from holdfast.errors import DeniedError
 from holdfast.interfaces.cli.main import cli
 from holdfast.interfaces.http import authentication
-from holdfast.interfaces.http.client import HttpClient
 from holdfast.interfaces.web.lanes import Lanes
 from holdfast.interfaces.web.page_renderer import rich_text, static_version
 from holdfast.interfaces.web.pages import page_routes
@@ -470,15 +470,20 @@ def test_opening_a_store_changes_no_byte(tmp_path: Path, tmp_path_factory: pytes
             assert process.stdout is not None
             started = json.loads(process.stdout.readline())
             base, token = started["url"], Path(started["token_file"]).read_text()
-            with HttpClient(base, token) as client:
-                assert [each.thread for each in client.list_threads().items] == ["chat"]
-                assert not client.get_service().writable
-                client.get_value("chat", "HEAD")
-                client.search("hello")
-                client.query_audit()
-                client.list_items("agent:a")
+            with holdfast.open(base, token=token) as remote:
+                assert [each.thread for each in remote.threads()] == ["chat"]
+                assert remote.get("chat").state["messages"]
+                assert remote.search("hello")
+                assert remote.audit.query() is not None
+                assert remote.state(agent="a")["key"] == 1
+                with pytest.raises(DeniedError, match="read-only"):
+                    remote.put("chat", {"n": 1})
             for path in (
                 "",
+                "api/v1/threads/chat/checkpoints/HEAD/value",
+                "api/v1/search?query=hello",
+                "api/v1/audit",
+                "api/v1/scopes/agent%3Aa/items",
                 "threads/chat",
                 "state",
                 "state/agent%3Aa/key",

@@ -15,6 +15,7 @@ from holdfast.agents.api.agent import (
     restore_agent,
     restore_persister,
 )
+from holdfast.agents.api.external_machine import ExternalMachineOperations
 from holdfast.agents.api.handle import AgentHandle, AgentHandleOperations, AgentOperations, AsyncAgentHandle
 from holdfast.agents.definition.options import Policies
 from holdfast.agents.definition.spec import Spec, registry
@@ -61,7 +62,7 @@ class AttachOptions(Policies, total=False):
     configuration: Mapping[str, Any] | None
 
 
-class AgentsOperations:
+class AgentsOperations(ExternalMachineOperations):
     """Operations on the agents of a store. `Agents` and `AsyncAgents` have these as methods."""
 
     def __init__(self, handle: StoreHandle) -> None:

@@ -78,6 +78,8 @@ class AgentPersister:
         """Acquired to save: steps of this agent are saved one after the other."""
         self.uncertain_attempt: Attempt | None = None
         """A step of which it is uncertain whether it was saved. That is resolved before anything else is saved."""
+        self.refusal_uncertain = False
+        """Whether it is uncertain that the record of a refused transition, which changes nothing, was saved."""
         self.worker = AutosaveWorker.of(line.handle.engine)
         self.statistics = Metrics(self.worker.statistics)
         self.tracker: DirtyTracker | None = None
@@ -380,6 +382,11 @@ class AgentPersister:
         lock."""
         if self._former is not None:
             return await self._take_over(self._former)
+        if self.refusal_uncertain:
+            newest = await self.line.latest_step()
+            if self.point is not None and newest is not None and await self.line.is_unchanged(self.point, newest):
+                self.point = newest
+            self.refusal_uncertain = False
         attempt = self.uncertain_attempt
         if attempt is None:
             return False

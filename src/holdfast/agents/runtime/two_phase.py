@@ -87,6 +87,7 @@ class PhasedAgent(TrackedAgent, Protocol):
     schema: FieldSchema
     save_lock: FairLock
     uncertain_attempt: Attempt | None
+    refusal_uncertain: bool
 
     @property
     def where(self) -> str: ...
@@ -196,24 +197,29 @@ class Lifecycle:
         try:
             yield refusal
         except Exception as error:
-            self.persister.statistics.add(refused=1)
             try:
                 event = self.build_event(replace(pending, target=refusal.target), started, error_text(error))
-                await self._record_refusal(event)
+                await self.record_refusal(event)
             except HoldfastError as failure:  # the refusal counts, and tells of it
                 error.add_note(f"And that could not be recorded: {failure}")
             raise
 
-    async def _record_refusal(self, event: Event) -> None:
+    async def record_refusal(self, event: Event) -> StepRef | None:
+        """Record a transition that was refused, and count it. Returns the step; None if the agent was never saved."""
         persister = self.persister
+        persister.statistics.add(refused=1)
         async with persister.save_lock.acquire():
             await persister.resolve_uncertain()
+            persister.refusal_uncertain = True
             recorded = await persister.line.record_refusal(event)
-            if recorded is not None:
-                before, point = recorded
-                persister.statistics.add(failed_transitions=1)
-                if persister.point is not None and persister.point.id == before.id:
-                    persister.point = point
+            persister.refusal_uncertain = False
+            if recorded is None:
+                return None
+            before, point = recorded
+            persister.statistics.add(failed_transitions=1)
+            if persister.point is not None and persister.point.id == before.id:
+                persister.point = point
+            return point
 
     def plan_transition(self, transition: Transition, pending: PendingChange) -> TwoPhaseChange:
         """Plan the change that a transition makes."""

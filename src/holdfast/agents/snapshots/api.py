@@ -13,6 +13,7 @@ from holdfast.agents.snapshots import container, contents, strict_json
 from holdfast.agents.snapshots.header import (
     FORMAT,
     VERSION,
+    Compression,
     PayloadInfo,
     SnapshotHeader,
     SnapshotInfo,
@@ -21,7 +22,7 @@ from holdfast.agents.snapshots.header import (
 )
 from holdfast.agents.snapshots.locations import SUFFIX, Location, SnapshotStorage
 from holdfast.agents.snapshots.secret_scan import SecretScan
-from holdfast.agents.snapshots.targets import Target, locate, locate_folder
+from holdfast.agents.snapshots.targets import FileSource, FileTarget, Target, locate, locate_folder
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.engine import validation
@@ -108,13 +109,14 @@ def _async(sync_form: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
 @_sync
 async def snapshot(
     agent: Any,
-    target: Target,
+    target: FileTarget,
     *,
     description: str = "",
     config: Mapping[str, Any] | None = None,
     secrets: Mapping[str, Any] | None = None,
     not_secret: Iterable[str] = (),
     overwrite: bool = False,
+    compression: Compression = "gzip",
     limit: int = LIMIT,
     **options: Any,
 ) -> SnapshotInfo:
@@ -122,8 +124,10 @@ async def snapshot(
 
     `target` is a path that ends in `.hfsnap`, or a URL: `s3://bucket/agent.hfsnap`, `gs://…`, `az://…`; `options` are
     those of the service, as for `holdfast.open`. The file is written completely or not at all, and durable when this
-    returns. `config` names a thread of an agent with a checkpointer, whose state is included. The content of an agent
-    of an encrypted store is encrypted, unless the store was opened with `clear=["export"]`.
+    returns. It may also be a binary file object, such as `io.BytesIO()`, which gets the bytes. `compression` is
+    `"gzip"`, `"zstd"` or `"none"`; the file says which, so that reading it needs no option. `config` names a thread of
+    an agent with a checkpointer, whose state is included. The content of an agent of an encrypted store is encrypted,
+    unless the store was opened with `clear=["export"]`.
 
     Secrets are never written: fields that a class declares in `lc_secrets` are left out, and their values are refused
     anywhere else, as are the values of `secrets`. Fields with names like secrets, and texts with keys in well-known
@@ -131,6 +135,7 @@ async def snapshot(
     """
     _check_description(description)
     _check_limit(limit)
+    container.check_compression(compression)
     location = locate(target, options, require_suffix=True)
     scan = SecretScan(secrets, not_secret)
     content = await contents.dump_content(agent, config, scan)
@@ -168,7 +173,7 @@ async def snapshot(
                 hint="Give `limit`, here and when you restore",
             )
         strict_json.check_shape(data, location.where)
-        return container.build(data, build_header)
+        return container.build(data, build_header, compression)
 
     data = await BlockingCall(build_file)
     await location.write(data, overwrite=overwrite)
@@ -181,7 +186,7 @@ asnapshot = _async(snapshot)
 
 @_sync
 async def restore(
-    source: Target,
+    source: FileSource,
     *,
     secrets: Mapping[str, Any] | None = None,
     secrets_from_env: bool = False,
@@ -200,7 +205,7 @@ async def restore(
     limit: int = LIMIT,
     **options: Any,
 ) -> Any:
-    """Restore the object of a snapshot, after checking every byte of it.
+    """Restore the object of a snapshot, after checking every byte of it: of a path, a URL, a file object, or bytes.
 
     `secrets` are the values of the secrets that it needs, by name (`info(source).secrets`); with `secrets_from_env`
     they are also read from the environment. Only classes of langchain-core are instantiated, unless `allow` lists more:
@@ -237,7 +242,7 @@ arestore = _async(restore)
 
 
 @_sync
-async def info(source: Target, **options: Any) -> SnapshotInfo:
+async def info(source: FileSource, **options: Any) -> SnapshotInfo:
     """Return the header of a snapshot. Only its start is read, and the content is not checked: `verify` does that."""
     return await _info_of(locate(source, options))
 
@@ -257,7 +262,7 @@ aexists = _async(exists)
 
 
 @_sync
-async def verify(source: Target, *, limit: int = LIMIT, **options: Any) -> SnapshotInfo:
+async def verify(source: FileSource, *, limit: int = LIMIT, **options: Any) -> SnapshotInfo:
     """Check that every byte of a snapshot is as it was written. No object is created from it.
 
     Raises `SnapshotCorruptError`, `SnapshotTooLargeError` or `SnapshotNotFoundError`.

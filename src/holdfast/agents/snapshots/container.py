@@ -1,4 +1,5 @@
-"""The file format of a snapshot: three members of gzip, which `zcat` prints as lines of JSON.
+"""The file format of a snapshot: three members of gzip, which `zcat` prints as lines of JSON. The second, the content,
+may be compressed otherwise, as the header says.
 
 The header and the seal are *stored*: there is only one way to write them, so that they are checked by writing them
 again. The seal has the SHA-256 of all bytes before it. So every byte that is changed, cut off or added is detected,
@@ -11,11 +12,12 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.agents.snapshots.header import PayloadInfo, SnapshotHeader, decode, encode
+from holdfast.agents.snapshots.header import COMPRESSIONS, Compression, PayloadInfo, SnapshotHeader, decode, encode
 from holdfast.byte_reader import ByteReader
-from holdfast.errors import CorruptError, SnapshotCorruptError, SnapshotTooLargeError
+from holdfast.codec import compression as record_compression
+from holdfast.errors import CorruptError, SnapshotCorruptError, SnapshotInvalidError, SnapshotTooLargeError
 
 LIMIT = 256 << 20
 """The default limit of the content in bytes."""
@@ -47,13 +49,21 @@ class OpenedSnapshot(NamedTuple):
     content: bytes
 
 
-def build(content: bytes, build_header: BuildHeader) -> bytes:
+def check_compression(compression: Any) -> None:
+    """Raise `SnapshotInvalidError` if there is no such compression."""
+    if compression not in COMPRESSIONS:
+        raise SnapshotInvalidError(
+            f"there is no compression {str(compression)[:40]!r}", hint=f"Use one of {', '.join(COMPRESSIONS)}"
+        )
+
+
+def build(content: bytes, build_header: BuildHeader, compression: Compression = "gzip") -> bytes:
     """Build a file of this content. `build_header` is called with the info of the payload."""
-    packed = _deflate(content, _LEVEL)
-    if len(content) > _SMALL and len(content) > _MAX_RATIO * len(packed):
-        packed = _deflate(content, 0)  # a reader would refuse it as a decompression bomb
-    member = _START + packed + _END.pack(zlib.crc32(content), len(content) & 0xFFFFFFFF)
-    payload = PayloadInfo(len(content), len(member), hashlib.sha256(content).hexdigest())
+    member = _pack(content, compression, _LEVEL)
+    if len(content) > _SMALL and len(content) > _MAX_RATIO * len(member):  # readers refuse it as a decompression bomb
+        compression = "gzip" if compression == "gzip" else "none"
+        member = _pack(content, compression, 0)
+    payload = PayloadInfo(len(content), len(member), hashlib.sha256(content).hexdigest(), compression)
     line = encode(build_header(payload))
     if len(line) > MAX_HEADER:
         raise SnapshotTooLargeError(
@@ -114,13 +124,33 @@ def open_file(data: bytes, limit: int, where: str) -> OpenedSnapshot:
             f"{payload.packed:,} bytes unpack to {payload.bytes:,}: no snapshot of Holdfast is compressed that much",
             where=where,
         )
-    content = _inflate(data[start:end], payload.bytes, where)
+    content = _unpack(data[start:end], payload, where)
     if hashlib.sha256(content).hexdigest() != payload.sha256:
         raise SnapshotCorruptError("the digest of the content is not the one in the header", where=where)
     return OpenedSnapshot(header, content)
 
 
 _LIMIT_HINT = "Give `limit` to read more, if you know where it comes from"
+
+
+def _pack(content: bytes, compression: Compression, level: int) -> bytes:
+    if compression == "gzip":
+        return _START + _deflate(content, level) + _END.pack(zlib.crc32(content), len(content) & 0xFFFFFFFF)
+    return record_compression.compress(content, _METHODS[compression])[1]
+
+
+def _unpack(member: bytes, payload: PayloadInfo, where: str) -> bytes:
+    if payload.compression == "gzip":
+        return _inflate(member, payload.bytes, where)
+    method = _METHODS[payload.compression]
+    try:
+        return record_compression.decompress(method, member, payload.bytes, payload.bytes, where)
+    except CorruptError as error:
+        raise SnapshotCorruptError("the content cannot be unpacked", where=where) from error
+
+
+_METHODS = {"zstd": record_compression.Compression.ZSTD, "none": record_compression.Compression.NONE}
+"""How content is compressed that is no member of gzip."""
 
 
 def _inflate(member: bytes, size: int, where: str) -> bytes:

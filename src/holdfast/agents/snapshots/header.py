@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -20,12 +20,19 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
-class PayloadInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload: its size, its size when compressed, and the SHA-256 of the first."""
+Compression = Literal["gzip", "zstd", "none"]
+"""How the content of a snapshot is compressed."""
+
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+
+
+class PayloadInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The payload: its size, its size when compressed, the SHA-256 of the first, and how it is compressed."""
 
     bytes: int
     packed: int
     sha256: str
+    compression: str = "gzip"
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,6 +88,8 @@ class SnapshotInfo(NamedTuple):
     """The size of the uncompressed content in bytes."""
     sha256: str
     """The digest of the content."""
+    compression: str
+    """How the content is compressed: `gzip`, `zstd` or `none`."""
 
 
 class SnapshotListing(NamedTuple):
@@ -117,6 +126,12 @@ def decode(line: bytes, where: str) -> SnapshotHeader:
         raise SnapshotCorruptError("this is no snapshot of Holdfast", where=where)
     if header.version != VERSION:
         raise _version_error(header.version, where)
+    if header.content.compression not in COMPRESSIONS:
+        raise SnapshotUnsupportedError(
+            f"the content is compressed by {header.content.compression[:40]!r}, which this release does not know",
+            where=where,
+            hint="Read it with a newer Holdfast",
+        )
     if encode(header) != line:
         raise SnapshotCorruptError("the header is not written as Holdfast writes it", where=where)
     if not _ID.fullmatch(header.id) or not _DIGEST.fullmatch(header.content.sha256):
@@ -146,6 +161,7 @@ def info_of(header: SnapshotHeader, size: int, where: str) -> SnapshotInfo:
         size=size,
         content_size=header.content.bytes,
         sha256=header.content.sha256,
+        compression=header.content.compression,
     )
 
 

@@ -8,9 +8,9 @@ import os
 import secrets
 import stat
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.backends.fsutil import PRIVATE, flush_folder, open_private
 from holdfast.backends.interface import BlockingCall
@@ -25,6 +25,8 @@ from holdfast.errors import (
     SnapshotNotFoundError,
     UnavailableError,
 )
+
+T = TypeVar("T")
 
 SUFFIX = ".hfsnap"
 
@@ -76,6 +78,72 @@ class Location(NamedTuple):
     def _missing_error(self) -> SnapshotNotFoundError:
         hint = "List the snapshots to see which exist"
         return SnapshotNotFoundError("there is no snapshot", where=self.where, hint=hint)
+
+
+class FileObject(SnapshotStorage):
+    """A binary file object of the caller, or bytes: one snapshot, from the current position on. A position that can be
+    set is, after a read, where it was before."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def where(self, name: str) -> str:
+        return name
+
+    async def create(self, name: str, data: bytes) -> bool:
+        await self.put(name, data)
+        return True
+
+    async def put(self, name: str, data: bytes) -> None:
+        await BlockingCall(lambda: self._guarded(name, "written", lambda: self._write(data)))
+
+    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
+        call: BlockingCall[bytes] = BlockingCall(
+            lambda: self._guarded(name, "read", lambda: self._read(-1 if length is None else start + length))
+        )
+        return (await call)[start:]
+
+    async def exists(self, name: str) -> bool:
+        raise _no_name_error(name)
+
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
+        raise _no_name_error(prefix)
+
+    async def delete(self, names: Sequence[str]) -> None:
+        raise _no_name_error(*names)
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:  # a file without a buffer may take a part
+            taken = self._file.write(left)
+            left = left[len(left) if taken is None else taken :]
+        if hasattr(self._file, "flush"):
+            self._file.flush()
+
+    def _read(self, most: int) -> bytes:
+        file = self._file
+        position = file.tell() if hasattr(file, "seekable") and file.seekable() else None
+        parts, size = [], 0
+        while size != most and (part := file.read(-1 if most < 0 else most - size)):
+            parts.append(part)
+            size += len(part)
+        if position is not None:
+            file.seek(position)
+        return b"".join(parts)
+
+    def _guarded(self, name: str, operation: str, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except OSError as error:
+            raise _file_error(error, Path(name), operation) from error
+        except (TypeError, ValueError, AttributeError) as error:  # of a text, or a closed file
+            raise SnapshotInvalidError(
+                f"the file object cannot be {operation}: {error}", where=name, hint="Open it in binary mode: 'rb', 'wb'"
+            ) from error
+
+
+def _no_name_error(*names: str) -> SnapshotInvalidError:
+    return SnapshotInvalidError("a file object has no name in a directory", where=", ".join(names))
 
 
 class PlainDirectory(SnapshotStorage):

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
-from holdfast.agents.snapshots.locations import SUFFIX, Location, PlainDirectory, SnapshotStorage
+from holdfast.agents.snapshots.locations import SUFFIX, FileObject, Location, PlainDirectory, SnapshotStorage
 from holdfast.backends.urls import redacted_url, split_options, url_to_path
 from holdfast.errors import ConfigError, SnapshotInvalidError
 
 Target: TypeAlias = "str | os.PathLike[str]"
 """A path, or a URL: `file:///srv/agent.hfsnap`, `s3://bucket/agent.hfsnap`, `gs://…`, `az://…`."""
 
+FileTarget: TypeAlias = "Target | IO[bytes]"
+"""A path, a URL, or a binary file object to write to."""
+
+FileSource: TypeAlias = "Target | IO[bytes] | bytes | bytearray | memoryview"
+"""A path, a URL, a binary file object to read from, or the bytes of a snapshot."""
+
 _BUCKETS = ("s3", "gs", "az")
 
 
-def locate(target: Target, options: Mapping[str, Any], *, require_suffix: bool = False) -> Location:
-    """Return the location that a path or URL names."""
+def locate(target: FileSource, options: Mapping[str, Any], *, require_suffix: bool = False) -> Location:
+    """Return the location that a path or URL names, or that a file object, or bytes to read, are."""
+    if isinstance(target, bytes | bytearray | memoryview) and not require_suffix:
+        target = io.BytesIO(target)
+    if not isinstance(target, str | os.PathLike) and (hasattr(target, "read") or hasattr(target, "write")):
+        split_options("file:", {}, options)  # refuses them
+        name = getattr(target, "name", "")
+        return Location(FileObject(target), name if isinstance(name, str) and name else "file object")
     text = _text(target)
     scheme = _scheme(text) if isinstance(target, str) else ""
     last = text.partition("?")[0] if scheme else text
@@ -54,7 +67,7 @@ def _require_driver(url: str) -> None:
     backend_for(url)  # its error says what to install
 
 
-def _text(target: Target) -> str:
+def _text(target: object) -> str:
     value: Any = target
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text:

@@ -14,7 +14,7 @@ from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS
 from holdfast.engine import validation
-from holdfast.engine.row_format import open_body
+from holdfast.engine.row_format import StepRef, open_body
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
 
@@ -80,6 +80,12 @@ async def read_transitions(
         matches = (row for row in matches if trigger in (None, row.columns[3]) and outcome in (None, row.columns[5]))
         records += [read_row(line, row) for row in islice(matches, limit - len(records))]
     return records
+
+
+async def read_step_transition(line: AgentLine, point: StepRef) -> TransitionRecord:
+    """Return the transition that a step recorded."""
+    (rows,) = await line.handle.engine.context.backend.read([Scan(EVENTS, (*line.line, point.id))])
+    return next(read_row(line, row) for row in rows if row.columns[1] == "transition")
 
 
 class EventPages:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
+from holdfast.interfaces.cli.agent_external import record_transition, save_state
 from holdfast.interfaces.cli.agent_history import (
     describe_pending,
     diff,
@@ -26,7 +27,15 @@ from holdfast.interfaces.cli.agent_history import (
     transfers,
     transitions,
 )
-from holdfast.interfaces.cli.agent_steps import cancel_timer, resolve_step, signal, steps, timers
+from holdfast.interfaces.cli.agent_steps import (
+    cancel_timer,
+    prune_steps,
+    resolve_step,
+    signal,
+    steps,
+    timers,
+    unsaved,
+)
 from holdfast.interfaces.cli.base import (
     CliContext,
     command,
@@ -389,6 +398,7 @@ def delete(session: CliContext, id: str, dry_run: bool, yes: bool, identity: str
 for _each in (
     *(list_, show, messages, transitions, history, diff, resolve, rollback),
     *(transfer, transfers, export, import_, delete),
-    *(steps, resolve_step, timers, cancel_timer, signal),
+    *(steps, resolve_step, timers, cancel_timer, signal, unsaved, prune_steps),
+    *(save_state, record_transition),
 ):
     agent.add_command(_each)

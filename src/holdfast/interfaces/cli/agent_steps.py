@@ -1,4 +1,4 @@
-"""`holdfast agent steps`, `resolve-step`, `timers`, `cancel-timer` and `signal`."""
+"""`holdfast agent steps`, `resolve-step`, `timers`, `cancel-timer`, `signal`, `unsaved` and `prune-steps`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.interfaces.cli.base import CliContext, command, limit_option
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, limit_option
 from holdfast.interfaces.cli.completion_types import AGENT
 from holdfast.interfaces.cli.formatting import ago, local, safe
 from holdfast.interfaces.cli.json_output import encode
@@ -152,3 +152,38 @@ def signal(
         return
     rows = [(each.name, local(each.time), each.id, each.actor, encode(each.value)) for each in found]
     session.out.table(_SIGNAL_HEADS, rows, shrink="VALUE", styles={"SIGNAL": "yellow"})
+
+
+@command("unsaved")
+@limit_option(100)
+@as_option
+def unsaved(session: CliContext, limit: int, identity: str | None) -> None:
+    """List the agents that have durable steps, timers or signals, and were never saved.
+
+    holdfast agent delete deletes these.
+    """
+    found = islice(open_as(session, identity).agents.unsaved().all(), limit)
+    if session.json:
+        session.emit_all({"agent": each} for each in found)
+        return
+    for each in found:
+        session.out.line(safe(each))
+
+
+@command("prune-steps")
+@click.argument("id", type=AGENT, required=False)
+@click.option("--older-than", required=True, metavar="AGE", help="Records that ended at least this long ago: 90d, 1y.")
+@dry_run_option
+@as_option
+def prune_steps(session: CliContext, id: str | None, older_than: str, dry_run: bool, identity: str | None) -> None:
+    """Delete old records of durable steps, sleeps, waits, signals and timers: of one agent, or of all.
+
+    A step that is deleted is run again if it is asked for.
+
+    \b
+    holdfast agent prune-steps --older-than 90d --dry-run
+    """
+    store = open_as(session, identity, write=not dry_run)
+    done = asdict(store.agents.prune_steps(older_than, agent=id, dry_run=dry_run))
+    counts = ", ".join(f"{count} {name}" for name, count in done.items())
+    session.tell(f"{'Would delete records' if dry_run else 'Deleted records'}: {counts}.", {**done, "dry_run": dry_run})

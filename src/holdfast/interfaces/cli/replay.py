@@ -1,4 +1,4 @@
-"""`holdfast replay`: record, run and compare."""
+"""`holdfast replay`: record, export, run and compare."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def replay(session: CliContext) -> None:
     """Record runs of agents, and run them again without their models and tools.
 
     \b
-    holdfast replay record chat tests/refund.replay
-    holdfast replay run tests/refund.replay --graph shop.graphs:refund
+    holdfast replay export chat tests/ --graph shop.graphs:refund
+    holdfast replay record chat refund.replay
+    holdfast replay run refund.replay --graph shop.graphs:refund
     """
 
 
@@ -44,6 +45,29 @@ def record(session: CliContext, thread: str, file: str) -> None:
 
     count = replay.record(session.open_to_record(), thread, file)
     session.tell(f"Recorded {safe(thread)}: {size(count)}", {"thread": thread, "file": file, "bytes": count})
+
+
+@command("export")
+@click.argument("thread", type=THREAD)
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--graph", metavar="MODULE:NAME", required=True, help="The graph to replay with.")
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Set a variable for the code; may be repeated.")
+@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds that a replay may take.")
+def export(session: CliContext, thread: str, folder: str, graph: str, env: tuple[str, ...], timeout: float) -> None:
+    """Write a recorded thread, and the pytest that replays it, to a folder.
+
+    Credentials and personal data are replaced in the recording. It is replayed once, and nothing is written if it
+    differs. A test that is there already is kept.
+
+    \b
+    holdfast replay export chat tests/ --graph shop.graphs:refund
+    """
+    from holdfast import replay
+
+    given = dict(map(_pair, env))
+    written = replay.export(session.open_to_record(), thread, folder, graph, env=given, timeout=timeout)
+    recording, test = map(str, written)
+    session.tell(f"Wrote {safe(recording)} and {safe(test)}", {"thread": thread, "recording": recording, "test": test})
 
 
 @command("run")
@@ -223,5 +247,5 @@ def _json(text: str, option: str = "--change") -> Any:
         raise ConfigError(f"the value of {option} is no JSON: {error}", where=text[:80]) from error
 
 
-for _each in (record, run, hooks, compare):
+for _each in (record, export, run, hooks, compare):
     replay.add_command(_each)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -44,6 +44,13 @@ def snapshot(session: CliContext) -> None:
     help="A setting that only looks like a secret.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@click.option(
+    "--compression",
+    type=click.Choice(("gzip", "zstd", "none")),
+    default="gzip",
+    show_default=True,
+    help="How the content is compressed; zcat shows it if it is gzip.",
+)
 @as_option
 def create(
     session: CliContext,
@@ -53,6 +60,7 @@ def create(
     description: str,
     not_secret: tuple[str, ...],
     overwrite: bool,
+    compression: Literal["gzip", "zstd", "none"],
     identity: str | None,
 ) -> None:
     """Save an agent of the store to a file.
@@ -64,7 +72,14 @@ def create(
     from holdfast import snapshots
 
     saved = snapshots.StoredAgent(open_as(session, identity), agent, version)
-    info = snapshots.snapshot(saved, file, description=description, not_secret=not_secret, overwrite=overwrite)
+    info = snapshots.snapshot(
+        saved,
+        file,
+        description=description,
+        not_secret=not_secret,
+        overwrite=overwrite,
+        compression=compression,
+    )
     session.tell(f"Saved {agent} to {info.source} ({size(info.size)}).", info._asdict())
 
 
@@ -118,7 +133,7 @@ def show(session: CliContext, file: str) -> None:
         ("Name", info.name),
         ("Created", f"{local(info.time)} ({ago(info.time)})"),
         ("With", ", ".join(f"{name} {version}" for name, version in info.versions.items())),
-        ("Size", f"{size(info.size)}, {size(info.content_size)} unpacked"),
+        ("Size", f"{size(info.size)}, {size(info.content_size)} unpacked ({info.compression})"),
         ("SHA-256", info.sha256),
         ("Secrets", ", ".join(info.secrets)),
         ("Classes", ", ".join(info.classes)),

@@ -4,14 +4,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.interfaces.http.app import build_app as build_app
-    from holdfast.interfaces.http.client import HttpClient as HttpClient
     from holdfast.interfaces.http.openapi import openapi_document as openapi_document
     from holdfast.interfaces.http.service import Service as Service
     from holdfast.interfaces.http.service import ServiceOptions as ServiceOptions
 
 _MODULES = {
     "holdfast.interfaces.http.app": ("build_app",),
-    "holdfast.interfaces.http.client": ("HttpClient",),
     "holdfast.interfaces.http.openapi": ("openapi_document",),
     "holdfast.interfaces.http.service": ("Service", "ServiceOptions"),
 }

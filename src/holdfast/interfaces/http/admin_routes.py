@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
-from holdfast.interfaces.http import admin_models, inputs, models
+from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.store_reads import to_job, to_run
-from holdfast.interfaces.http.thread_reads import fields_of
+from holdfast.jobs import Job, JobRun
+from holdfast.maintenance import BackupRepairReport, DrillReport, ErasureReport, KeyInfo, RepositoryReport
 from holdfast.security import Certificate
 from holdfast.store import BackupInfo, Backups, Store
 
@@ -20,39 +21,39 @@ ADMIN = RouteTable()
 
 
 @ADMIN.get("/jobs/{name}")
-def get_job(call: Call, params: inputs.NameParams) -> models.JobModel:
+def get_job(call: Call, name: str) -> Job:
     """Describe a job, with its last runs."""
-    return to_job(call.owned.jobs.get(params.name))
+    return call.owned.jobs.get(name)
 
 
 @ADMIN.post("/jobs/{name}/runs")
-def run_job(call: Call, params: inputs.NameParams) -> models.JobRunModel:
+def run_job(call: Call, name: str) -> JobRun:
     """Run a job now, and wait for its end."""
-    return to_run(call.owned.jobs.run(params.name))
+    return call.owned.jobs.run(name)
 
 
 @ADMIN.put("/jobs/{name}/pause")
-def pause_job(call: Call, params: inputs.NameParams) -> models.JobModel:
+def pause_job(call: Call, name: str) -> Job:
     """Pause a job."""
-    return to_job(call.owned.jobs.pause(params.name))
+    return call.owned.jobs.pause(name)
 
 
 @ADMIN.delete("/jobs/{name}/pause")
-def resume_job(call: Call, params: inputs.NameParams) -> models.JobModel:
+def resume_job(call: Call, name: str) -> Job:
     """Let a paused job run again."""
-    return to_job(call.owned.jobs.resume(params.name))
+    return call.owned.jobs.resume(name)
 
 
 # Schemas and migrations -------------------------------------------------------------------------------------------
 
 
 @ADMIN.get("/schemas")
-def list_schemas(call: Call, params: inputs.NoParams) -> admin_models.SchemaListModel:  # noqa: ARG001
+def list_schemas(call: Call) -> models.SchemaListModel:
     """List the schemas of the store, with the states of each version, and the migrations that were applied."""
     schemas = call.owned.schemas
     registered = schemas.registered()
     items = [
-        admin_models.SchemaModel(
+        models.SchemaModel(
             name=each.name,
             current=each.current,
             pinned=each.pinned,
@@ -63,53 +64,39 @@ def list_schemas(call: Call, params: inputs.NoParams) -> admin_models.SchemaList
         )
         for each in schemas.status()
     ]
-    return admin_models.SchemaListModel(items=items, migrations=sorted(registered.fingerprints))
+    return models.SchemaListModel(items=items, migrations=sorted(registered.fingerprints))
 
 
 # Keys and erasure -------------------------------------------------------------------------------------------------
 
 
 @ADMIN.get("/keys")
-def list_keys(call: Call, params: inputs.NoParams) -> admin_models.KeyListModel:  # noqa: ARG001
+def list_keys(call: Call) -> list[KeyInfo]:
     """List the keys of an encrypted store, without the keys themselves."""
-    return admin_models.KeyListModel(items=[_key(each) for each in call.owned.keys.list()])
+    return call.owned.keys.list()
 
 
 @ADMIN.post("/keys/rotations")
-def rotate_keys(call: Call, params: inputs.NoParams) -> admin_models.KeyModel:  # noqa: ARG001
+def rotate_keys(call: Call) -> KeyInfo:
     """Start to use a new key; what is stored is encrypted with it by the job `reencrypt`."""
     call.require_confirmation()
-    return _key(call.owned.keys.rotate())
-
-
-def _key(info: Any) -> admin_models.KeyModel:
-    return admin_models.KeyModel(**fields_of(admin_models.KeyModel, info))
+    return call.owned.keys.rotate()
 
 
 @ADMIN.get("/erasures")
-def list_erasures(call: Call, params: inputs.NoParams) -> admin_models.CertificateListModel:  # noqa: ARG001
+def list_erasures(call: Call) -> Sequence[Certificate]:
     """List the certificates of all erasures, the oldest first."""
-    return admin_models.CertificateListModel(items=[_certificate(each) for each in call.owned.erasure.certificates()])
+    return call.owned.erasure.certificates()
 
 
 @ADMIN.post("/erasures", status=200)
-def erase(call: Call, params: inputs.NoParams, body: inputs.ErasureRequest) -> admin_models.ErasureReportModel:  # noqa: ARG001
+def erase(call: Call, *, subject: str, dry_run: bool = True, confirm: str = "") -> ErasureReport:
     """Erase everything of one person, or, with `dry_run`, say what would be erased."""
-    if not body.dry_run and body.confirm != body.subject:
+    if not dry_run and confirm != subject:
         raise InvalidError("a person's data is erased only if confirm repeats the name")
-    if not body.dry_run:
+    if not dry_run:
         call.require_confirmation()
-    done = call.owned.erasure.erase(body.subject, dry_run=body.dry_run)
-    certificate = None if done.certificate is None else _certificate(done.certificate)
-    lists = {"names": list(done.names), "held": list(done.held)}
-    return admin_models.ErasureReportModel(
-        **fields_of(admin_models.ErasureReportModel, done, certificate=certificate, **lists)
-    )
-
-
-def _certificate(certificate: Certificate) -> admin_models.CertificateModel:
-    lists = {"retained": list(certificate.retained), "unreachable": list(certificate.unreachable)}
-    return admin_models.CertificateModel(**fields_of(admin_models.CertificateModel, certificate, **lists))
+    return call.owned.erasure.erase(subject, dry_run=dry_run)
 
 
 # Backups and drills -----------------------------------------------------------------------------------------------
@@ -136,60 +123,45 @@ def _backups(call: Call, name: str) -> Backups[Store]:
 
 
 @ADMIN.get("/backups")
-def list_backups(call: Call, params: inputs.NoParams) -> admin_models.RepositoryListModel:  # noqa: ARG001
+def list_backups(call: Call) -> list[models.RepositoryModel]:
     """List the backups in the repositories that jobs of the store use."""
     items = []
     for repository, jobs in _repositories(call.owned).items():
-        problem, found, span = "", [], None
+        problem, found, span = "", list[BackupInfo](), None
         try:
             backups = call.owned.backups(repository, keys=jobs[0][1].get("keys"))
-            found, span = [_backup(each) for each in backups.list()], backups.covered()
+            found, span = list(backups.list()), backups.covered()
         except HoldfastError as error:
             problem = error.what
         names = [job for job, _ in jobs]
         first, last = (None, None) if span is None else span
         items.append(
-            admin_models.RepositoryModel(
+            models.RepositoryModel(
                 name=names[0], jobs=names, items=found, covered_from=first, covered_until=last, problem=problem
             )
         )
-    return admin_models.RepositoryListModel(items=items)
-
-
-def _backup(backup: BackupInfo) -> admin_models.BackupModel:
-    return admin_models.BackupModel(**fields_of(admin_models.BackupModel, backup, damaged=list(backup.damaged)))
+    return items
 
 
 @ADMIN.post("/backups/{name}")
-def create_backup(call: Call, params: inputs.NameParams, body: inputs.BackupRequest) -> admin_models.BackupModel:
+def create_backup(call: Call, name: str, *, reason: str = "") -> BackupInfo:
     """Make a backup in the repository of a job."""
-    return _backup(_backups(call, params.name).create(reason=body.reason))
+    return _backups(call, name).create(reason=reason)
 
 
 @ADMIN.get("/backups/{name}/verification")
-def verify_backups(call: Call, params: inputs.RepositoryParams) -> admin_models.RepositoryReportModel:
+def verify_backups(call: Call, name: str, *, level: str | None = None) -> RepositoryReport:
     """Check that all objects of a repository are as they were written."""
-    report = _backups(call, params.name).verify(level=params.level)
-    findings = [
-        admin_models.BackupFindingModel(**fields_of(admin_models.BackupFindingModel, each)) for each in report.findings
-    ]
-    return admin_models.RepositoryReportModel(
-        **fields_of(admin_models.RepositoryReportModel, report, findings=findings)
-    )
+    return _backups(call, name).verify(level=level)
 
 
 @ADMIN.post("/backups/{name}/drills")
-def run_drill(call: Call, params: inputs.NameParams) -> admin_models.DrillModel:
+def run_drill(call: Call, name: str) -> DrillReport:
     """Restore the newest backup aside, and a moment before it, and verify them."""
-    report = _backups(call, params.name).drill()
-    return admin_models.DrillModel(**fields_of(admin_models.DrillModel, report, findings=list(report.findings)))
+    return _backups(call, name).drill()
 
 
 @ADMIN.post("/backups/{name}/repairs")
-def repair_backups(call: Call, params: inputs.NameParams) -> admin_models.BackupRepairModel:
+def repair_backups(call: Call, name: str) -> BackupRepairReport:
     """Repair a repository: rebuild what is damaged, drop what is lost, and list it."""
-    report = _backups(call, params.name).repair()
-    lost = [admin_models.LostDataModel(**fields_of(admin_models.LostDataModel, each)) for each in report.lost]
-    return admin_models.BackupRepairModel(
-        **fields_of(admin_models.BackupRepairModel, report, rebuilt=list(report.rebuilt), lost=lost)
-    )
+    return _backups(call, name).repair()

@@ -1,105 +1,125 @@
-"""Operations of the API on the durable steps, timers and signals of agents."""
+"""Operations of the API on the durable steps, timers and signals of agents, and on agents without a class."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from holdfast.agents import Signal, StepRecord, Timer
+import msgspec
+
+from holdfast.agents import AgentRecord, Signal, StepRecord, Timer, TransitionRecord
 from holdfast.errors import InvalidError
-from holdfast.interfaces.http import admin_models, inputs, models
-from holdfast.interfaces.http.routes import RouteTable
+from holdfast.interfaces.http import models
+from holdfast.interfaces.http.routes import Limit, RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.thread_reads import fields_of
-from holdfast.interfaces.http.values import small_json
+from holdfast.store import Page
 
 AGENT_STEPS = RouteTable()
 
+_SignalId = Annotated[str | None, msgspec.Meta(description="A signal whose id was sent before is not sent again.")]
+_Create = Annotated[bool, msgspec.Meta(description="Whether it is kept for an agent that does not exist yet.")]
+
 
 @AGENT_STEPS.get("/agents/{id}/steps")
-def list_steps(call: Call, params: inputs.AgentParams) -> models.PageModel[admin_models.StepModel]:
+def list_steps(call: Call, id: str, *, limit: Limit = 100, cursor: str | None = None) -> Page[StepRecord]:
     """List the durable steps of an agent by their keys."""
-    page = call.store.agents.steps(params.id).list(limit=params.limit, cursor=params.cursor)
-    return models.PageModel(items=[_to_step(each) for each in page], next=page.next)
+    return call.store.agents.steps(id).list(limit=limit, cursor=cursor)
 
 
 @AGENT_STEPS.get("/agents/{id}/steps/{key}")
-def get_step(call: Call, params: inputs.StepParams) -> admin_models.StepModel:
+def get_step(call: Call, id: str, key: str) -> StepRecord:
     """Describe a durable step of an agent."""
-    return _to_step(call.store.agents.steps(params.id).get(params.key))
+    return call.store.agents.steps(id).get(key)
 
 
 @AGENT_STEPS.post("/agents/{id}/steps/{key}/resolutions", status=200)
-def resolve_step(call: Call, params: inputs.StepParams, body: inputs.StepResolutionRequest) -> admin_models.StepModel:
+def resolve_step(
+    call: Call,
+    id: str,
+    key: str,
+    *,
+    how: Literal["result", "error", "retry"],
+    result: Any = None,
+    error: str | None = None,
+) -> StepRecord:
     """Record what became of a step whose outcome is unknown, or that failed."""
     _refuse_condition(call)
-    others = [body.result is not None and body.how != "result", body.error is not None and body.how != "error"]
-    if any(others) or (body.how == "error" and body.error is None):
+    others = [result is not None and how != "result", error is not None and how != "error"]
+    if any(others) or (how == "error" and error is None):
         raise InvalidError(
             "a step is resolved by one of result, error and retry",
-            where=f"how {body.how}",
+            where=f"how {how}",
             hint="Give a result with how=result, an error with how=error, and neither with how=retry",
         )
-    steps = call.store.agents.steps(params.id)
-    if body.how == "result":
-        return _to_step(steps.resolve(params.key, result=body.result))
-    return _to_step(steps.resolve(params.key, error=body.error, retry=body.how == "retry"))
+    steps = call.store.agents.steps(id)
+    if how == "result":
+        return steps.resolve(key, result=result)
+    return steps.resolve(key, error=error, retry=how == "retry")
 
 
 @AGENT_STEPS.get("/agents/{id}/timers")
-def list_timers(call: Call, params: inputs.IdParams) -> admin_models.TimerListModel:
+def list_timers(call: Call, id: str) -> list[Timer]:
     """List the timers and sleeps of an agent, the next one first."""
-    found = call.store.agents.timers(params.id).list()
-    return admin_models.TimerListModel(items=[_to_timer(each) for each in found])
+    return call.store.agents.timers(id).list()
 
 
 @AGENT_STEPS.put("/agents/{id}/timers/{name}")
-def set_timer(call: Call, params: inputs.TimerParams, body: inputs.TimerRequest) -> admin_models.TimerModel:
-    """Set a timer of an agent. One of the same name is replaced."""
+def set_timer(call: Call, id: str, name: str, *, when: str, signal: str | None = None, value: Any = None) -> Timer:
+    """Set a timer of an agent, due after `2h` or at a time. One of the same name is replaced."""
     _refuse_condition(call)
-    timers = call.store.agents.timers(params.id)
-    return _to_timer(timers.set(params.name, body.when, signal=body.signal, value=body.value))
+    return call.store.agents.timers(id).set(name, when, signal=signal, value=value)
 
 
 @AGENT_STEPS.delete("/agents/{id}/timers/{name}")
-def cancel_timer(call: Call, params: inputs.TimerParams) -> models.DoneModel:
+def cancel_timer(call: Call, id: str, name: str) -> models.DoneModel:
     """Cancel a timer of an agent, or end a sleep by its key."""
     _refuse_condition(call)
-    done = call.store.agents.timers(params.id).cancel(params.name)
-    return models.DoneModel(ids=[params.name] if done else [])
+    return models.DoneModel(ids=[name] if call.store.agents.timers(id).cancel(name) else [])
 
 
 @AGENT_STEPS.get("/agents/{id}/signals")
-def list_signals(call: Call, params: inputs.SignalsParams) -> admin_models.SignalListModel:
+def list_signals(call: Call, id: str, *, name: str | None = None) -> list[Signal]:
     """List the signals that wait for an agent, in their order."""
-    found = call.store.agents.steps(params.id).signals(params.name)
-    return admin_models.SignalListModel(items=[_to_signal(each) for each in found])
+    return call.store.agents.steps(id).signals(name)
 
 
 @AGENT_STEPS.post("/agents/{id}/signals")
-def send_signal(call: Call, params: inputs.IdParams, body: inputs.SignalRequest) -> admin_models.SentSignalModel:
+def send_signal(
+    call: Call, id: str, *, name: str, value: Any = None, signal_id: _SignalId = None, create: _Create = False
+) -> models.SentSignalModel:
     """Send a signal to an agent, which gets it when it waits for it. One whose id was sent before is not sent."""
     _refuse_condition(call)
-    sent = call.store.agents.signal(params.id, body.name, body.value, id=body.signal_id, create=body.create)
-    return admin_models.SentSignalModel(new=sent)
+    return models.SentSignalModel(new=call.store.agents.signal(id, name, value, id=signal_id, create=create))
+
+
+@AGENT_STEPS.put("/agents/{id}/state")
+def save_agent_state(
+    call: Call, id: str, *, type: str | None = None, state: str | None = None, data: dict[str, Any] | None = None
+) -> AgentRecord:
+    """Save an agent that has no class: the state that it is in, and its data, which are its fields."""
+    _refuse_condition(call)
+    return call.store.agents.save_state(id, type=type, state=state, data=data)
+
+
+@AGENT_STEPS.post("/agents/{id}/transitions")
+def record_transition(
+    call: Call,
+    id: str,
+    *,
+    source: str,
+    target: str,
+    trigger: str = "",
+    success: bool = True,
+    error: str = "",
+    data: Any = None,
+) -> TransitionRecord:
+    """Record a transition that an agent without a class took elsewhere, or that was refused there."""
+    _refuse_condition(call)
+    return call.store.agents.record_transition(
+        id, source, target, trigger=trigger, success=success, error=error, data=data
+    )
 
 
 def _refuse_condition(call: Call) -> None:
     """Refuse a condition that would not be checked."""
     if call.if_match:
-        raise InvalidError("If-Match has no effect here", hint="Steps, timers and signals have no versions")
-
-
-def _to_step(step: StepRecord) -> admin_models.StepModel:
-    return admin_models.StepModel(**fields_of(admin_models.StepModel, step))
-
-
-def _to_timer(timer: Timer) -> admin_models.TimerModel:
-    return admin_models.TimerModel(**_with_value(admin_models.TimerModel, timer))
-
-
-def _to_signal(signal: Signal) -> admin_models.SignalModel:
-    return admin_models.SignalModel(**_with_value(admin_models.SignalModel, signal))
-
-
-def _with_value(kind: type[models.Model], found: Timer | Signal) -> dict[str, Any]:
-    return fields_of(kind, found, value=small_json(found.value))
+        raise InvalidError("If-Match has no effect here", hint="Send the request without it")

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import anyio
@@ -23,8 +23,6 @@ from starlette.routing import BaseRoute
 from starlette.routing import Route as StarletteRoute
 
 from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError, OutcomeUnknownError
-from holdfast.history import parse_path
-from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.admin_routes import ADMIN
 from holdfast.interfaces.http.agent_step_routes import AGENT_STEPS
 from holdfast.interfaces.http.authentication import (
@@ -34,6 +32,7 @@ from holdfast.interfaces.http.authentication import (
     cookie_value,
     unauthenticated,
 )
+from holdfast.interfaces.http.bodies import encode_body
 from holdfast.interfaces.http.calls import CALLING
 from holdfast.interfaces.http.events import EventHub
 from holdfast.interfaces.http.models import HealthModel, Problem
@@ -42,15 +41,14 @@ from holdfast.interfaces.http.problems import MEDIA_TYPE, internal_problem, to_p
 from holdfast.interfaces.http.protection import CONNECTION, OWN_SITES, ProtectedApp, RateLimit, is_loopback, name_of
 from holdfast.interfaces.http.recording_routes import RECORDINGS
 from holdfast.interfaces.http.repeated_changes import RepeatedChanges, change_digest
-from holdfast.interfaces.http.routes import API, Route, decode_body, decode_params
+from holdfast.interfaces.http.routes import API, FileContent, Route, decode_body, decode_params
 from holdfast.interfaces.http.service import Call, Caller, Service
 from holdfast.interfaces.http.state_routes import STATES
 from holdfast.interfaces.http.store_reads import STORE
-from holdfast.interfaces.http.thread_reads import THREADS, read_parts
+from holdfast.interfaces.http.thread_reads import THREADS
 from holdfast.interfaces.http.thread_writes import WRITES
 from holdfast.interfaces.http.timeline_routes import TIMELINE
 from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER, SERVER_HEADER
-from holdfast.interfaces.http.values import file_of
 from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
 from holdfast.store import Store
 
@@ -152,16 +150,17 @@ class Server:
                 raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
             self.authenticator.check_csrf(caller, request.headers.get(CSRF_HEADER, ""))
         params = decode_params(route.params, request.path_params, _query(request))
+        given = msgspec.structs.asdict(params)
         confirm = partial(self.authenticator.confirm, caller, request.headers.get(CONFIRMATION_HEADER, ""))
-        arguments: list[Any] = [Call(self.service, caller, _if_match(request), confirm), params]
+        call = Call(self.service, caller, _if_match(request), confirm)
         body = b""
         if route.body is not None:
             kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
             if kind != "application/json":
                 raise InvalidError("the body is JSON", where=f"Content-Type {kind[:40]}")
             body = await request.body()
-            arguments.append(decode_body(route.body, body))
-        run = partial(_run, route, arguments)
+            given |= msgspec.structs.asdict(decode_body(route.body, body))
+        run: Callable[[], Any] = partial(_run, route, call, given)
         key = request.headers.get("idempotency-key", "")
         if len(key) > _MAX_KEY:
             raise InvalidError(f"an Idempotency-Key has at most {_MAX_KEY} characters", hint="Use a UUID")
@@ -170,9 +169,13 @@ class Server:
             address = f"{request.url.path}?{request.url.query}"
             digest = change_digest(request.method, address, _if_match(request), body)
             run = partial(self._answers.once, (caller.key, key), digest, run)
-        response = json_response(await self.work(run), route.status, request)
+        found = await self.work(run)
+        if isinstance(found, FileContent):
+            response = _file_response(found.data, found.media, request)
+        else:
+            response = json_response(found, route.status, request)
         response.headers[SERVER_HEADER] = self._run_id
-        if getattr(params, "reveal", False) or route.path.startswith(("/reads/", "/changes/")):
+        if given.get("reveal") or route.path.startswith(("/reads/", "/changes/")):
             response.headers["cache-control"] = "no-store"
         return response
 
@@ -184,28 +187,6 @@ class Server:
                 "the server was started again, and does not know whether the change was made",
                 hint="Read what the change concerns, and repeat it if it was not made",
             )
-
-    async def content(self, request: Request) -> Response:
-        """Send a value of a state as a file, or a range of it."""
-        caller = await self.authenticate(request)
-        params = decode_params(inputs.ContentParams, request.path_params, _query(request))
-        call = Call(self.service, caller)
-
-        def read() -> tuple[bytes, str]:
-            return file_of(read_parts(call, params).value(parse_path(params.path)))
-
-        data, media = await self.work(read)
-        response = _file_response(data, media, request)
-        if params.reveal:
-            response.headers["cache-control"] = "no-store"
-        return response
-
-    async def artifact(self, request: Request) -> Response:
-        """Send the content of an artifact, or a range of it."""
-        call = Call(self.service, await self.authenticate(request))
-        params = decode_params(inputs.IdParams, request.path_params, _query(request))
-        data: bytes = await self.work(lambda: call.store.artifacts.read(params.id))
-        return _file_response(data, "application/octet-stream", request)
 
     async def metrics(self, request: Request) -> Response:
         """Send the metrics of the store, as text for Prometheus."""
@@ -295,9 +276,10 @@ def _file_response(data: bytes, media: str, request: Request) -> Response:
     return Response(data[start:stop], 206, media_type=media, headers=headers)
 
 
-def _run(route: Route, arguments: list[Any]) -> bytes:
+def _run(route: Route, call: Call, given: dict[str, Any]) -> bytes | FileContent:
     try:
-        return msgspec.json.encode(route.run(*arguments))
+        found = route.run(call, **given)
+        return found if isinstance(found, FileContent) else encode_body(found, route.result)
     except RecursionError:
         if route.body is None:
             raise
@@ -352,7 +334,7 @@ def problem_response(problem: Problem) -> Response:
         headers["retry-after"] = "1"
     if problem.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return Response(msgspec.json.encode(problem), problem.status, headers, MEDIA_TYPE)
+    return Response(encode_body(problem, Problem), problem.status, headers, MEDIA_TYPE)
 
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -378,11 +360,10 @@ def reporting(endpoint: Endpoint) -> Endpoint:
 
 def api_routes(server: Server) -> list[BaseRoute]:
     """Return the routes of the API."""
-    document = msgspec.json.encode(openapi_document(ROUTES))
 
     async def send_document(request: Request) -> Response:
         await server.authenticate(request)
-        return json_response(document, 200, request)
+        return json_response(await server.work(_encode_document), 200, request)
 
     health = Health(server)
     routes: list[BaseRoute] = [
@@ -391,14 +372,17 @@ def api_routes(server: Server) -> list[BaseRoute]:
         StarletteRoute("/metrics", reporting(server.metrics)),
         StarletteRoute("/health/live", reporting(health.live)),
         StarletteRoute("/health/ready", reporting(health.ready)),
-        StarletteRoute(f"{API}/threads/{{thread}}/checkpoints/{{at}}/content", reporting(server.content)),
-        StarletteRoute(f"{API}/artifacts/{{id}}/content", reporting(server.artifact)),
     ]
     for path in dict.fromkeys(route.path for route in ROUTES):
         # One endpoint for all methods of a path, so that another method is answered with 405.
         at_path = {route.method: route for route in ROUTES if route.path == path}
         routes.append(StarletteRoute(API + path, reporting(_endpoint(server, at_path)), methods=list(at_path)))
     return routes
+
+
+@cache
+def _encode_document() -> bytes:
+    return msgspec.json.encode(openapi_document(ROUTES))
 
 
 def _endpoint(server: Server, routes: dict[str, Route]) -> Endpoint:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from holdfast.codec import default_codec
 from holdfast.errors import DeniedError, HoldfastError, InvalidError, UnsupportedError
-from holdfast.interfaces.http import inputs, models
+from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.jobs import JobTypes
@@ -58,7 +60,7 @@ CALLS: Mapping[str, PartCalls] = {
     "artifacts": _part("changes get list of read verify", "delete register"),
     "agents": _part(
         "diff exists export history list load machine messages transfers transitions unsaved",
-        "delete import_ prune_steps resolve rollback signal transfer transfer_many",
+        "delete import_ prune_steps record_transition resolve rollback save_state signal transfer transfer_many",
     ),
     "steps": _part("get list signals", "resolve"),
     "timers": _part("list", "cancel set"),
@@ -129,6 +131,14 @@ _FUNCTIONS: Mapping[tuple[str, str], Callable[..., Any]] = {
 }
 """Operations that are functions, and not methods."""
 
+_Items = Annotated[list[Any], msgspec.Meta(description="In the form of `Codec.to_json`.")]
+_Names = Annotated[list[Any], msgspec.Meta(description="Of a thread, its name; of a state, the text of its scope.")]
+_Options = Annotated[dict[str, Any] | None, msgspec.Meta(description="In the form of `Codec.to_json`.")]
+_ActingAs = Annotated[
+    str,
+    msgspec.Meta(description="For the store's owner: the identity to act as; empty for who makes the call."),
+]
+
 _STATE_KEY = "holdfast:state"
 _VALUE_KEY = "holdfast:value"
 _CODEC = CallCodec(default_codec, ARGUMENTS)
@@ -140,73 +150,92 @@ def is_dry_run(part: str, operation: str, options: Mapping[str, Any]) -> bool:
 
 
 @CALLING.post("/reads/{part}/{operation}", status=200, reads=True)
-def call_read(call: Call, params: inputs.CallParams, body: inputs.CallRequest) -> models.CallResultModel:
+def call_read(
+    call: Call,
+    part: str,
+    operation: str,
+    *,
+    names: _Names | None = None,
+    arguments: _Items | None = None,
+    options: _Options = None,
+    identity: _ActingAs = "",
+) -> models.CallResultModel:
     """Call an operation of the Python API that reads."""
-    calls = CALLS.get(params.part, PartCalls())
-    dry = (params.part, params.operation) in _DRY_RUNS
-    if params.operation not in calls.reads and not dry:
-        raise _not_callable(params)
-    return _call(call, params, body, dry=dry)
+    dry = (part, operation) in _DRY_RUNS
+    if operation not in CALLS.get(part, PartCalls()).reads and not dry:
+        raise _not_callable(part, operation)
+    return _call(call.acting_as(identity), part, operation, names or [], arguments or [], options or {}, dry=dry)
 
 
 @CALLING.post("/changes/{part}/{operation}", status=200)
-def call_change(call: Call, params: inputs.CallParams, body: inputs.CallRequest) -> models.CallResultModel:
+def call_change(
+    call: Call,
+    part: str,
+    operation: str,
+    *,
+    names: _Names | None = None,
+    arguments: _Items | None = None,
+    options: _Options = None,
+    identity: _ActingAs = "",
+) -> models.CallResultModel:
     """Call an operation of the Python API that changes something. Conditions are among its arguments."""
     if call.if_match:
         raise InvalidError("If-Match has no effect here", hint="Give the condition as an argument of the operation")
-    if params.operation not in CALLS.get(params.part, PartCalls()).changes:
-        raise _not_callable(params)
-    return _call(call, params, body)
+    if operation not in CALLS.get(part, PartCalls()).changes:
+        raise _not_callable(part, operation)
+    return _call(call.acting_as(identity), part, operation, names or [], arguments or [], options or {})
 
 
-def _not_callable(params: inputs.CallParams) -> UnsupportedError:
-    return UnsupportedError(
-        f"{params.part[:40]}.{params.operation[:40]} cannot be called here", hint="Call it where the store is"
-    )
+def _not_callable(part: str, operation: str) -> UnsupportedError:
+    return UnsupportedError(f"{part[:40]}.{operation[:40]} cannot be called here", hint="Call it where the store is")
 
 
 def _call(
-    call: Call, params: inputs.CallParams, body: inputs.CallRequest, *, dry: bool = False
+    call: Call,
+    part: str,
+    operation: str,
+    names: Sequence[Any],
+    arguments: Sequence[Any],
+    options: dict[str, Any],
+    *,
+    dry: bool = False,
 ) -> models.CallResultModel:
     """Call an operation; one that would change something only as a `dry` run."""
-    call = call.acting_as(body.identity)
-    names, arguments = _list(body.names, "names"), _list(body.arguments, "arguments")
-    options = _CODEC.from_json(body.options)
+    given, values = _list(names, "names"), _list(arguments, "arguments")
+    options = _CODEC.from_json(options)
     if type(options) is not dict:
         raise InvalidError("options are an object")
-    if dry and not is_dry_run(params.part, params.operation, options):
-        raise _not_callable(params)
-    if (params.part, params.operation) in _CONFIRMED and not is_dry_run(params.part, params.operation, options):
+    if dry and not is_dry_run(part, operation, options):
+        raise _not_callable(part, operation)
+    if (part, operation) in _CONFIRMED and not is_dry_run(part, operation, options):
         call.require_confirmation()
-    receiver = _receiver(call, params.part, names)
-    arguments = [_received(call, each) for each in arguments]
+    receiver = _receiver(call, part, given)
+    values = [_received(call, each) for each in values]
     options = {name: _received(call, value) for name, value in options.items()}
-    function: Any = getattr(receiver, params.operation, None)
-    if (named := _FUNCTIONS.get((params.part, params.operation))) is not None:
+    function: Any = getattr(receiver, operation, None)
+    if (named := _FUNCTIONS.get((part, operation))) is not None:
         function = partial(named, receiver)
     if function is None and not call.caller.identity:
-        raise _not_callable(params)
+        raise _not_callable(part, operation)
     if function is None:
         raise DeniedError(
-            f"{call.caller.identity} may not call {params.part}.{params.operation}: it is the store owner's",
+            f"{call.caller.identity} may not call {part}.{operation}: it is the store owner's",
             hint="Use a token of the store's owner",
         )
     if not callable(function):
         return models.CallResultModel(result=_CODEC.to_json(function))
     try:
-        bound = inspect.signature(function).bind(*arguments, **options)
+        bound = inspect.signature(function).bind(*values, **options)
     except TypeError as error:
-        raise InvalidError(f"the arguments of {params.part}.{params.operation} are wrong: {error}") from None
+        raise InvalidError(f"the arguments of {part}.{operation} are wrong: {error}") from None
     try:
-        _check_arguments(f"{params.part}.{params.operation}", bound.arguments)
-        result = function(*arguments, **options)
+        _check_arguments(f"{part}.{operation}", bound.arguments)
+        result = function(*values, **options)
     except HoldfastError:
         raise
     except (TypeError, ValueError, AttributeError, LookupError) as error:
-        _log.warning("a call failed: %s.%s", params.part, params.operation, exc_info=True)
-        raise InvalidError(
-            f"the arguments of {params.part}.{params.operation} are wrong: {type(error).__name__}"
-        ) from error
+        _log.warning("a call failed: %s.%s", part, operation, exc_info=True)
+        raise InvalidError(f"the arguments of {part}.{operation} are wrong: {type(error).__name__}") from error
     return models.CallResultModel(result=_CODEC.to_json(result))
 
 
@@ -225,7 +254,7 @@ def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     raise UnsupportedError(what, hint="Do it where the store is")
 
 
-def _list(tree: Any, what: str) -> list[Any]:
+def _list(tree: Sequence[Any], what: str) -> list[Any]:
     found = _CODEC.from_json(tree)
     if type(found) is not list:
         raise InvalidError(f"{what} are a list")

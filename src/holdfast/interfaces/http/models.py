@@ -1,24 +1,19 @@
-"""The responses of the HTTP API. The OpenAPI document and the client are generated from these classes."""
+"""Responses of the HTTP API that are no records of the library: combinations of them, and parts of values."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
-T = TypeVar("T")
+from holdfast.history import ChannelChanges, CheckpointRef, DiffSide, SearchMatch
+from holdfast.maintenance import CheckResult, HoldInfo, PinInfo
+from holdfast.store import BackupInfo, BranchInfo, Checkpoint, ThreadInfo, TimelineEvent
 
 
 class Model(msgspec.Struct, kw_only=True):
     """A response, or a part of one."""
-
-
-class PageModel(Model, Generic[T]):
-    """A page of a list. `next` is the cursor of the page that follows; None on the last one."""
-
-    items: list[T]
-    next: str | None
 
 
 class Problem(Model):
@@ -48,97 +43,28 @@ class ServiceInfoModel(Model):
     """Empty for the store's owner."""
 
 
-class ThreadModel(Model):
-    """A thread, or another line."""
-
-    thread: str
-    name: str
-    kind: str
-    created: datetime
-    updated: datetime
-    steps: int
-    branches: int
-    bytes: int
-    latest: str | None
-    damaged: bool
-
-
-class BranchModel(Model):
-    """A branch of a thread."""
-
-    branch: int
-    name: str
-    base: str | None
-    created: datetime
-    head: str | None
-    ahead: int
-    current: bool
-
-
-class BranchListModel(Model):
-    """The branches of a thread."""
-
-    items: list[BranchModel]
-
-
-class PinInfoModel(Model):
-    """A pin of a checkpoint."""
-
-    id: str
-    reason: str
-    time: datetime
-
-
-class HoldInfoModel(Model):
-    """A hold of a thread."""
-
-    thread: str
-    reason: str
-    time: datetime
-
-
 class ThreadDetailModel(Model):
     """A thread with its branches, tags, labels, pins and holds."""
 
-    thread: ThreadModel
+    thread: ThreadInfo
     owner: str
-    head: CheckpointModel | None
-    branches: list[BranchModel]
+    head: Checkpoint[Any] | None
+    branches: list[BranchInfo]
     tags: dict[str, str]
     labels: dict[str, list[str]]
-    pins: list[PinInfoModel]
-    holds: list[HoldInfoModel]
-
-
-class CheckpointModel(Model):
-    """A checkpoint, without its state."""
-
-    thread: str
-    id: str
-    parent: str | None
-    merged: str | None
-    branch: int
-    step: int
-    time: datetime
-    kind: str
-    hash: str
-    metadata: dict[str, Any]
-    stamp: str
-    schema: str
-    actor: str
-    correlation: str
-    cause: str
+    pins: list[PinInfo]
+    holds: list[HoldInfo]
 
 
 class CheckpointDetailModel(Model):
     """A checkpoint with what refers to it, and the names of its channels."""
 
-    checkpoint: CheckpointModel
+    checkpoint: Checkpoint[Any]
     branch_name: str
     revision: str
     tags: list[str]
     labels: list[str]
-    pins: list[PinInfoModel]
+    pins: list[PinInfo]
     channels: list[str]
     pending: list[PendingWriteModel]
 
@@ -241,27 +167,6 @@ class ConversationModel(Model):
     total: int
 
 
-class DiffSideModel(Model):
-    """A side of a comparison."""
-
-    thread: str
-    id: str
-    branch: int
-    step: int
-    time: datetime | None
-
-
-class ChannelSummaryModel(Model):
-    """How much of a channel differs."""
-
-    channel: str
-    kind: Literal["add", "remove", "change", "move"]
-    added: int
-    changed: int
-    removed: int
-    moved: int
-
-
 class ChangeModel(Model):
     """A difference between two states."""
 
@@ -279,23 +184,12 @@ class ChangeModel(Model):
 class DiffModel(Model):
     """The difference between two states."""
 
-    old: DiffSideModel | None
-    new: DiffSideModel | None
-    summary: list[ChannelSummaryModel]
+    old: DiffSide | None
+    new: DiffSide | None
+    summary: list[ChannelChanges]
     changes: list[ChangeModel]
     total: int
     """How many changes there are, also those that are left out."""
-
-
-class WriterModel(Model):
-    """The checkpoint that wrote a value; without an id, one that was pruned."""
-
-    id: str
-    branch: int
-    step: int
-    time: datetime | None
-    kind: str
-    by: str
 
 
 class BlameEntryModel(Model):
@@ -303,77 +197,24 @@ class BlameEntryModel(Model):
 
     path: str
     preview: str
-    writer: WriterModel
+    writer: CheckpointRef
 
 
 class ValueChangeModel(Model):
     """A checkpoint that changed a value, and the changes."""
 
-    writer: WriterModel
+    writer: CheckpointRef
     changes: list[ChangeModel]
-
-
-class SearchHitModel(Model):
-    """A text that matches."""
-
-    path: str
-    role: str
-    excerpt: str
-    spans: list[tuple[int, int]]
-
-
-class SearchMatchModel(Model):
-    """A checkpoint that matches."""
-
-    thread: str
-    id: str
-    time: datetime
-    step: int
-    branch: int
-    kind: str
-    hits: list[SearchHitModel]
-    more: int
 
 
 class SearchPageModel(Model):
     """Checkpoints that match."""
 
-    items: list[SearchMatchModel]
+    items: list[SearchMatch]
     next: str | None
     how: str
     examined: int
     stopped: bool
-
-
-class ScopeModel(Model):
-    """A scope that has state."""
-
-    scope: str
-    keys: int
-    version: int
-    updated: datetime
-
-
-class StateItemModel(Model):
-    """A key of a scope, and its value as plain JSON."""
-
-    key: str
-    value: Any
-    version: int
-    expires: datetime | None
-
-
-class KeyChangeModel(Model):
-    """A change of a key."""
-
-    key: str
-    action: str
-    before: int
-    version: int
-    time: datetime
-    actor: str
-    correlation: str
-    id: str
 
 
 class SessionModel(Model):
@@ -390,183 +231,17 @@ class SessionModel(Model):
     metadata: dict[str, Any]
 
 
-class ArtifactModel(Model):
-    """An artifact."""
-
-    id: str
-    type: str
-    producer: str
-    name: str
-    sha256: str
-    size: int
-    created: datetime
-    metadata: dict[str, Any]
-    uri: str
-    stored: bool
-    by: str
-
-
-class AgentModel(Model):
-    """An agent."""
-
-    id: str
-    kind: str
-    status: str
-    state: str
-    version: int
-    created: datetime
-    updated: datetime
-    messages: int
-    metadata: dict[str, Any]
-    damaged: bool
-    pending: str
-
-
-class TransitionModel(Model):
-    """A change of an agent: a transition, a change of its status, or a recovery."""
-
-    kind: str
-    trigger: str
-    source: str
-    target: str
-    outcome: str
-    time: datetime
-    duration: float
-    error: str
-    actor: str
-    checkpoint: str
-
-
-class JobRunModel(Model):
-    """A run of a job."""
-
-    started: datetime
-    ended: datetime | None
-    outcome: str
-    message: str
-
-
-class JobModel(Model):
-    """A scheduled job."""
-
-    name: str
-    kind: str
-    schedule: str
-    paused: bool
-    due: datetime | None
-    failures: int
-    runs: list[JobRunModel]
-
-
-class JobListModel(Model):
-    """The jobs of a store."""
-
-    items: list[JobModel]
-
-
-class CheckModel(Model):
-    """A check of the doctor. `holdfast explain CODE` explains its code."""
-
-    code: str
-    level: Literal["ok", "note", "warning", "problem"]
-    found: str
-    remedy: str
-
-
 class DoctorModel(Model):
     """The checks of the doctor. `ok` says whether there is nothing to do."""
 
     ok: bool
-    items: list[CheckModel]
-
-
-class AlertModel(Model):
-    """An alert: a rule, its state, and what is wrong."""
-
-    rule: str
-    state: Literal["ok", "pending", "firing", "resolved"]
-    severity: str
-    about: str
-    message: str
-    since: datetime | None
-    silenced_until: datetime | None
-
-
-class AlertListModel(Model):
-    """The alerts of all rules."""
-
-    items: list[AlertModel]
+    items: list[CheckResult]
 
 
 class HealthModel(Model):
     """Whether the server is alive, or ready to serve."""
 
     status: Literal["ok", "unavailable"]
-
-
-class FindingModel(Model):
-    """Something that is not as it should be."""
-
-    code: str
-    message: str
-    thread: str
-    checkpoint: str
-
-
-class VerifyReportModel(Model):
-    """The result of a verification; `next` is where to continue."""
-
-    ok: bool
-    level: str
-    threads: int
-    agents: int
-    scopes: int
-    steps: int
-    bytes: int
-    seconds: float
-    found: int
-    findings: list[FindingModel]
-    next: str | None
-
-
-class AuditRecordModel(Model):
-    """A record of the audit."""
-
-    time: datetime
-    kind: str
-    actor: str
-    action: str
-    scope: str
-    key: str
-    outcome: str
-    correlation: str
-    duration: float
-    detail: dict[str, Any]
-    id: str
-
-
-class StatsModel(Model):
-    """Statistics of the store."""
-
-    url: str
-    bytes: int
-    threads: int
-    agents: int
-    scopes: int
-    system: int
-    damaged: int
-    complete: bool
-
-
-class PruneReportModel(Model):
-    """What was pruned, or would be."""
-
-    dry_run: bool
-    threads: int
-    kept: int
-    dropped: int
-    rows: int
-    bytes: int
 
 
 class CallResultModel(Model):
@@ -581,6 +256,12 @@ class DoneModel(Model):
     ids: list[str] = []
 
 
+class CountModel(Model):
+    """How many a change concerned."""
+
+    count: int
+
+
 class StoreChangesModel(Model):
     """What changed in the store: names of threads, ids of agents, and scopes. If it is not complete, anything may have
     changed."""
@@ -589,3 +270,101 @@ class StoreChangesModel(Model):
     agents: list[str]
     scopes: list[str]
     complete: bool
+
+
+class SentSignalModel(Model):
+    """Whether a signal is new: one whose id was sent before is not sent again."""
+
+    new: bool
+
+
+class CausalNodeModel(Model):
+    """A step in a tree of causes or effects, with its depth. Nodes follow what they belong to."""
+
+    depth: int
+    id: str
+    events: list[TimelineEvent]
+    more: bool
+
+
+class RecordedCallModel(Model):
+    """A recorded call of a model, a tool or a function. Its input and its result are JSON; what is long is text, and
+    cut."""
+
+    name: str
+    """Its task and its number, as reports of replays and `changes` name it."""
+    kind: str
+    called: str
+    """The model's class, the tool or the function."""
+    input: Any
+    """For a model, its parameters, if they are not those of an earlier call."""
+    messages: list[MessageModel]
+    """The last messages that a model was given, of `given` in all."""
+    given: int
+    result: Any
+    answer: MessageModel | None
+    """The result as a message, if it is one."""
+    error: str
+    chunks: int
+    """How many parts of a stream the result came in; 0 if it was not streamed."""
+    ended: bool
+    complete: bool
+    """Whether the input and the result are here in full."""
+
+
+class RecordedTaskModel(Model):
+    """A task of a recorded run, and what it called."""
+
+    task: str
+    mode: str
+    """`full`; what was recorded in another mode cannot be replayed."""
+    resumed: list[str]
+    """The answers to its interrupts."""
+    calls: list[RecordedCallModel]
+
+
+class RecordedStepModel(Model):
+    """The tasks that ran after a checkpoint, if they were recorded."""
+
+    id: str
+    step: int
+    time: datetime
+    seconds: float | None
+    """The time until the next checkpoint, if that is known."""
+    tasks: list[RecordedTaskModel]
+
+
+class SchemaModel(Model):
+    """A schema in a store: the version that is written now, and how many latest states there are of each."""
+
+    name: str
+    current: str
+    pinned: bool
+    states: dict[str, int]
+    versions: list[str]
+    """All versions that were registered."""
+    threads: list[str]
+    """The patterns of threads that it is attached to."""
+    places: list[str]
+
+
+class SchemaListModel(Model):
+    """The schemas of a store, and the migrations that were applied."""
+
+    items: list[SchemaModel]
+    migrations: list[str]
+
+
+class RepositoryModel(Model):
+    """A repository of backups, by the jobs that use it."""
+
+    name: str
+    """The first job that uses it: the name of the repository in this API."""
+    jobs: list[str]
+    items: list[BackupInfo]
+    covered_from: datetime | None
+    """The first moment to which the store can be restored."""
+    covered_until: datetime | None
+    """The last one."""
+    problem: str
+    """Why its backups cannot be listed; empty if they are."""

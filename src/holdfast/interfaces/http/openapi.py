@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast import __version__
-from holdfast.interfaces.http.inputs import ContentParams
+from holdfast.interfaces.http.bodies import add_descriptions, body_type
 from holdfast.interfaces.http.models import HealthModel, Problem, StoreChangesModel
 from holdfast.interfaces.http.problems import MEDIA_TYPE
-from holdfast.interfaces.http.routes import API, Route
+from holdfast.interfaces.http.routes import API, FileContent, Route
 
 _REF = "#/components/schemas/{name}"
 _DESCRIPTION = (
@@ -23,28 +22,15 @@ _DESCRIPTION = (
 
 def openapi_document(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the document."""
-    types: list[Any] = [route.result for route in routes]
+    types: list[Any] = [body_type(route.result) for route in routes if route.result is not FileContent]
     types += [route.body for route in routes if route.body is not None]
-    types += [route.params for route in routes] + [Problem, ContentParams, StoreChangesModel, HealthModel]
+    types += [body_type(kind) for kind in (Problem, StoreChangesModel, HealthModel)]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    by_type = dict(zip(map(repr, types), schemas, strict=True))
+    add_descriptions(components)
+    by_type = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(API + route.path, {})[route.method.lower()] = _operation(route, by_type, components)
-    paths[f"{API}/threads/{{thread}}/checkpoints/{{at}}/content"] = {
-        "get": _content(
-            "get_content",
-            "Read a value of a state as a file, or a range of its bytes.",
-            _parameters(components["ContentParams"], ["thread", "at"]),
-        )
-    }
-    paths[f"{API}/artifacts/{{id}}/content"] = {
-        "get": _content(
-            "get_artifact_content",
-            "Read the content of an artifact, or a range of its bytes.",
-            _parameters(components["IdParams"], ["id"]),
-        )
-    }
+        paths.setdefault(API + route.path, {})[route.method.lower()] = _operation(route, by_type)
     paths[f"{API}/events"] = {"get": _events()}
     paths["/metrics"] = {"get": _metrics()}
     paths["/health/live"] = {"get": _health("check_live", "Say that the server answers.")}
@@ -70,36 +56,44 @@ def openapi_document(routes: Sequence[Route]) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, by_type: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    success = {
-        "description": route.summary,
-        "headers": {"ETag": {"schema": {"type": "string"}}},
-        "content": {route.media: {"schema": by_type[repr(route.result)]}},
-    }
+def _operation(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
         "tags": ["change" if route.writes else "read"],
-        "parameters": [*_parameters(components[route.params.__name__], route.path_names), *_headers(route)],
-        "responses": {str(route.status): success, "default": {"$ref": "#/components/responses/Problem"}},
+        "parameters": [*_parameters(route), *_headers(route)],
+        "responses": {**_successes(route, by_type), "default": {"$ref": "#/components/responses/Problem"}},
     }
-    if not route.writes:
-        operation["responses"]["304"] = {"description": "What the caller has is current"}
     if route.body is not None:
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": by_type[repr(route.body)]}},
+            "content": {"application/json": {"schema": by_type[route.body]}},
         }
     return operation
 
 
-def _parameters(schema: dict[str, Any], in_path: Sequence[str]) -> list[dict[str, Any]]:
-    required = set(schema.get("required", ()))
+def _successes(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:
+    if route.result is FileContent:
+        body = {"description": route.summary, "content": {"*/*": {"schema": {"type": "string"}}}}
+        return {"200": body, "206": body, "416": {"description": "There is no such range"}}
+    success = {
+        "description": route.summary,
+        "headers": {"ETag": {"schema": {"type": "string"}}},
+        "content": {"application/json": {"schema": by_type[body_type(route.result)]}},
+    }
+    current = {} if route.writes else {"304": {"description": "What the caller has is current"}}
+    return {str(route.status): success, **current}
+
+
+def _parameters(route: Route) -> list[dict[str, Any]]:
+    (_,), components = msgspec.json.schema_components([route.params], ref_template=_REF)
+    schema = components[route.params.__name__]
+    required = schema.get("required", ())
     return [
         {
             "name": name,
-            "in": "path" if name in in_path else "query",
-            "required": name in required or name in in_path,
+            "in": "path" if name in route.path_names else "query",
+            "required": name in required,
             "schema": each,
         }
         for name, each in schema["properties"].items()
@@ -108,26 +102,8 @@ def _parameters(schema: dict[str, Any], in_path: Sequence[str]) -> list[dict[str
 
 def _headers(route: Route) -> list[dict[str, Any]]:
     names = ("If-Match", "Idempotency-Key") if route.writes else ("If-None-Match",)
+    names = ("Range",) if route.result is FileContent else names
     return [{"name": name, "in": "header", "required": False, "schema": {"type": "string"}} for name in names]
-
-
-def _content(name: str, summary: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    body = {"description": summary, "content": {"*/*": {"schema": {"type": "string"}}}}
-    return {
-        "operationId": name,
-        "summary": summary,
-        "tags": ["read"],
-        "parameters": [
-            *parameters,
-            {"name": "Range", "in": "header", "required": False, "schema": {"type": "string"}},
-        ],
-        "responses": {
-            "200": body,
-            "206": body,
-            "416": {"description": "There is no such range"},
-            "default": {"$ref": "#/components/responses/Problem"},
-        },
-    }
 
 
 def _events() -> dict[str, Any]:
@@ -166,8 +142,3 @@ def _health(name: str, summary: str) -> dict[str, Any]:
     body = {"application/json": {"schema": {"$ref": _REF.format(name="HealthModel")}}}
     responses = {"200": {"description": "It is", "content": body}, "503": {"description": "It is not", "content": body}}
     return {"operationId": name, "summary": summary, "tags": ["monitoring"], "security": [], "responses": responses}
-
-
-def schema_name(kind: Any) -> str:
-    """Return the name of a model in the document."""
-    return re.sub(r"[^A-Za-z0-9]+", "_", getattr(kind, "__name__", str(kind)))

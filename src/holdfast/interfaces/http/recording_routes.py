@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
 from msgspec.structs import replace
 
 from holdfast import MISSING, replay
 from holdfast.codec import default_codec
 from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
-from holdfast.hooks import HookExecution
+from holdfast.hooks import HookExecution, HookStatistics, UndeliveredCall
 from holdfast.interfaces.cli.json_output import plain
-from holdfast.interfaces.http import admin_models, inputs, models
-from holdfast.interfaces.http.routes import RouteTable
+from holdfast.interfaces.http import models
+from holdfast.interfaces.http.routes import Limit, RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.thread_reads import fields_of, get_log, read_parts, to_message
+from holdfast.interfaces.http.thread_reads import get_log, read_parts, to_message
 from holdfast.interfaces.http.values import StateParts, long_text
 from holdfast.recording import RESULTS, decode_items, restore_error
 from holdfast.recording import Call as RecordedCall
-from holdfast.store import CheckpointStore, messages, run
+from holdfast.store import CheckpointStore, Page, messages, run
 
 RECORDINGS = RouteTable()
 
@@ -32,50 +33,65 @@ _MESSAGES = 6
 
 _MAX_STEPS = 200
 
+_OtherValue = Annotated[Any, Meta(description="Given to the hook in place of the recorded value, if it is not null.")]
+_OtherFields = Annotated[
+    dict[str, Any] | None,
+    Meta(description="Others of `key`, `value`, `old`, `actor` and `metadata` than were recorded."),
+]
+_Since = Annotated[str | None, Meta(description="The checkpoint to replay from.")]
+_Until = Annotated[str | None, Meta(description="The checkpoint to replay up to.")]
+_Results = Annotated[dict[str, Any] | None, Meta(description="Results of calls to replace, by the names of the calls.")]
+
 
 # Hooks ------------------------------------------------------------------------------------------------------------
 
 
 @RECORDINGS.get("/hooks/executions")
-def list_hook_executions(call: Call, params: inputs.HookParams) -> models.PageModel[admin_models.HookExecutionModel]:
-    """List executions of hooks, the latest first."""
-    page = call.owned.hooks.history(
-        params.hook,
-        scope=params.scope,
-        key=params.key,
-        point=params.point,
-        failed=params.failed,
-        slower_than=params.slower_than,
-        since=params.since,
-        limit=params.limit,
-        cursor=params.cursor,
+def list_hook_executions(
+    call: Call,
+    *,
+    hook: str | None = None,
+    scope: str | None = None,
+    key: str | None = None,
+    point: str | None = None,
+    failed: bool = False,
+    slower_than: str | None = None,
+    since: str | None = None,
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Page[HookExecution]:
+    """List executions of hooks, the latest first; those that took longer than a duration, such as `0.1s`."""
+    return call.owned.hooks.history(
+        hook,
+        scope=scope,
+        key=key,
+        point=point,
+        failed=failed,
+        slower_than=slower_than,
+        since=since,
+        limit=limit,
+        cursor=cursor,
     )
-    return models.PageModel(items=[_execution(each) for each in page], next=page.next)
 
 
 @RECORDINGS.get("/hooks/executions/{reference}")
-def get_hook_execution(call: Call, params: inputs.HookExecutionParams) -> admin_models.HookExecutionModel:
+def get_hook_execution(call: Call, reference: str) -> HookExecution:
     """Describe an execution of a hook."""
-    return _execution(call.owned.hooks.get(params.reference))
-
-
-def _execution(found: HookExecution) -> admin_models.HookExecutionModel:
-    kind = admin_models.HookExecutionModel
-    return kind(**fields_of(kind, found, detail=plain(dict(found.detail))))
+    return call.owned.hooks.get(reference)
 
 
 @RECORDINGS.get("/hooks/statistics")
-def get_hook_statistics(call: Call, params: inputs.HookStatisticsParams) -> admin_models.HookStatisticsListModel:
+def get_hook_statistics(
+    call: Call, *, hook: str | None = None, scope: str | None = None, since: str | None = None
+) -> list[HookStatistics]:
     """Sum up the recorded executions of each hook: how many, how many failed, how long they took."""
-    kind = admin_models.HookStatisticsModel
-    found = call.owned.hooks.statistics(params.hook, scope=params.scope, since=params.since)
-    return admin_models.HookStatisticsListModel(items=[kind(**fields_of(kind, each)) for each in found])
+    return call.owned.hooks.statistics(hook, scope=scope, since=since)
 
 
 @RECORDINGS.post("/hooks/executions/{reference}/replays", status=200)
 def replay_hook(
-    call: Call, params: inputs.HookExecutionParams, body: inputs.HookReplayRequest
-) -> admin_models.ReplayedCallModel:
+    call: Call, reference: str, *, value: _OtherValue = None, changes: _OtherFields = None
+) -> replay.ReplayedCall:
     """Replay a recorded call with the hooks that the server was started with, on a fork of the state."""
     store, code = call.owned, call.service.options.hooks
     if not code:
@@ -84,37 +100,45 @@ def replay_hook(
         report = replay.run_hooks(
             store,
             code,
-            reference=params.reference,
-            value=body.value,
-            changes=body.changes,
+            reference=reference,
+            value=value,
+            changes=changes,
             timeout=call.service.options.replay_timeout,
         )
-    found = report.calls[0]
-    return admin_models.ReplayedCallModel(**fields_of(admin_models.ReplayedCallModel, found))
+    return report.calls[0]
 
 
 @RECORDINGS.get("/hooks/undelivered")
 def list_undelivered_calls(
-    call: Call, params: inputs.UndeliveredParams
-) -> models.PageModel[admin_models.UndeliveredCallModel]:
+    call: Call,
+    *,
+    hook: str | None = None,
+    state: Literal["pending", "failed"] | None = None,
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Page[UndeliveredCall]:
     """List the calls of durable hooks that were not delivered: those that were given up, then those to be made."""
-    kind = admin_models.UndeliveredCallModel
-    page = call.owned.hooks.undelivered(params.hook, state=params.state, limit=params.limit, cursor=params.cursor)
-    return models.PageModel(items=[kind(**fields_of(kind, each)) for each in page], next=page.next)
+    return call.owned.hooks.undelivered(hook, state=state, limit=limit, cursor=cursor)
 
 
 @RECORDINGS.post("/hooks/undelivered/{reference}/retries", status=200)
-def retry_call(call: Call, params: inputs.HookExecutionParams) -> models.DoneModel:
+def retry_call(call: Call, reference: str) -> models.DoneModel:
     """Have a call made soon that was given up, or that waits. A process that has the hook makes it."""
-    call.owned.hooks.retry(params.reference)
-    return models.DoneModel(ids=[params.reference])
+    call.owned.hooks.retry(reference)
+    return models.DoneModel(ids=[reference])
+
+
+@RECORDINGS.post("/hooks/undelivered/retries", status=200)
+def retry_failed_calls(call: Call, *, hook: str | None = None) -> models.CountModel:
+    """Have all calls made soon that were given up, or those of a hook. Processes that have the hooks make them."""
+    return models.CountModel(count=call.owned.hooks.retry_failed(hook))
 
 
 @RECORDINGS.delete("/hooks/undelivered/{reference}")
-def discard_call(call: Call, params: inputs.HookExecutionParams) -> models.DoneModel:
+def discard_call(call: Call, reference: str) -> models.DoneModel:
     """Remove a call that is not to be made."""
-    call.owned.hooks.discard(params.reference)
-    return models.DoneModel(ids=[params.reference])
+    call.owned.hooks.discard(reference)
+    return models.DoneModel(ids=[reference])
 
 
 def _unknown_code(what: str, option: str) -> UnsupportedError:
@@ -127,31 +151,26 @@ def _unknown_code(what: str, option: str) -> UnsupportedError:
 
 
 @RECORDINGS.get("/threads/{thread}/recording")
-def get_recording(call: Call, params: inputs.RecordingParams) -> models.PageModel[admin_models.RecordedStepModel]:
+def get_recording(
+    call: Call, thread: str, *, at: str | None = None, limit: Limit = 50, cursor: str | None = None
+) -> Page[models.RecordedStepModel]:
     """List recorded calls of models and tools in the steps that lead to a checkpoint, the latest first."""
-    if params.limit > _MAX_STEPS:
+    if limit > _MAX_STEPS:
         raise InvalidError(f"a page of a recording is of 1 to {_MAX_STEPS} checkpoints")
-    log = get_log(
-        call,
-        inputs.LogParams(
-            thread=params.thread, at=params.at, first_parent=True, limit=params.limit, cursor=params.cursor
-        ),
-    )
-    entries = [each for each in log.items if each.id and not each.damage]
-    records = read_records(call, params.thread, [each.id for each in entries])
-    items: list[admin_models.RecordedStepModel] = []
+    log = get_log(call, thread, at=at, first_parent=True, limit=limit, cursor=cursor)
+    entries = [each for each in log if each.id and not each.damage]
+    records = read_records(call, thread, [each.id for each in entries])
+    items: list[models.RecordedStepModel] = []
     later: datetime | None = None
     for entry, found in zip(entries, records, strict=True):
         seconds = None if later is None else max(0.0, (later - entry.time).total_seconds())
         if found:
-            tasks = list(to_tasks(call, params.thread, entry.id, found))
+            tasks = list(to_tasks(call, thread, entry.id, found))
             items.append(
-                admin_models.RecordedStepModel(
-                    id=entry.id, step=entry.step, time=entry.time, seconds=seconds, tasks=tasks
-                )
+                models.RecordedStepModel(id=entry.id, step=entry.step, time=entry.time, seconds=seconds, tasks=tasks)
             )
         later = entry.time
-    return models.PageModel(items=items, next=log.next)
+    return Page(items, log.next)
 
 
 def read_records(call: Call, thread: str, ids: Sequence[str]) -> list[list[dict[str, Any]]]:
@@ -162,28 +181,22 @@ def read_records(call: Call, thread: str, ids: Sequence[str]) -> list[list[dict[
 
 @RECORDINGS.post("/threads/{thread}/replays", status=200)
 def replay_thread(
-    call: Call, params: inputs.ThreadParams, body: inputs.ReplayRequest
-) -> admin_models.ReplayReportModel:
+    call: Call, thread: str, *, since: _Since = None, until: _Until = None, changes: _Results = None
+) -> replay.ReplayReport:
     """Replay a recorded thread with the graph that the server was started with, and compare."""
     store, graph = call.owned, call.service.options.graph
     if not graph:
         raise _unknown_code("graph", "--graph MODULE:NAME")
     with call.service.replaying():
-        report = replay.run(
+        return replay.run(
             store,
             graph,
-            thread=params.thread,
-            since=body.since,
-            until=body.until,
-            changes=body.changes,
+            thread=thread,
+            since=since,
+            until=until,
+            changes=changes or {},
             timeout=call.service.options.replay_timeout,
         )
-    first = report.divergence
-    kind = admin_models.ReplayReportModel
-    described = (
-        None if first is None else admin_models.DivergenceModel(**fields_of(admin_models.DivergenceModel, first))
-    )
-    return kind(**fields_of(kind, report, divergence=described, effects=list(report.effects)))
 
 
 class _StateLists(Mapping[str, Sequence[Any]]):
@@ -224,9 +237,9 @@ class _StateList(Sequence[Any]):
 
 def to_tasks(
     call: Call, thread: str, id: str, records: Sequence[Mapping[str, Any]]
-) -> Iterator[admin_models.RecordedTaskModel]:
+) -> Iterator[models.RecordedTaskModel]:
     """Yield the tasks that were recorded after a checkpoint, as they are sent."""
-    parts = read_parts(call, inputs.ValueParams(thread=thread, at=id))
+    parts = read_parts(call, thread, id)
     numbers: dict[str, int] = {}
     for record in records:
         task = str(record.get("key", ""))
@@ -234,7 +247,7 @@ def to_tasks(
         lists = _StateLists(parts, [each.result for each in calls])
         first = numbers.get(task, 0)  # a task that ran again goes on counting
         numbers[task] = first + len(calls)
-        yield admin_models.RecordedTaskModel(
+        yield models.RecordedTaskModel(
             task=task,
             mode=str(record.get("mode", "full")),
             resumed=[long_text(each, _LONGEST)[0] for each in record.get("resumed") or ()],
@@ -247,7 +260,7 @@ def _restore_call(record: Sequence[Any]) -> RecordedCall:
     return RecordedCall.of_record([*record, *[None] * (6 - len(record))])
 
 
-def _to_call(name: str, call: RecordedCall, lists: _StateLists) -> admin_models.RecordedCallModel:
+def _to_call(name: str, call: RecordedCall, lists: _StateLists) -> models.RecordedCallModel:
     given, shown, total, known = call.input, list[models.MessageModel](), 0, True
     if call.kind == "model" and isinstance(given, list) and len(given) == 2:
         items, given = given
@@ -259,7 +272,7 @@ def _to_call(name: str, call: RecordedCall, lists: _StateLists) -> admin_models.
     answer = _messages([call.result], 0) if _is_object(call.result) else []
     trees = [_short_json(each) for each in (given, call.result)]
     error = _error_text(call.error) if call.end else ""
-    return admin_models.RecordedCallModel(
+    return models.RecordedCallModel(
         name=name,
         kind=call.kind,
         called=call.name,

@@ -21,6 +21,7 @@ from holdfast.errors import ConfigError, NotFoundError, UnsupportedError
 from holdfast.history import parse_path, path_text
 from holdfast.hooks import Hooks
 from holdfast.interfaces.http.calls import CALLS
+from holdfast.interfaces.http.models import ServiceInfoModel
 from holdfast.interfaces.http.remote_calls import Caller, Connection
 from holdfast.interfaces.http.remote_watch import RemoteWatch
 from holdfast.interfaces.http.transport import MAX_ANSWER
@@ -429,7 +430,7 @@ class RemoteStore(_RemoteMembers, Store):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         try:
-            self._info = connection.client.get_service()
+            self._info: ServiceInfoModel = connection.client.send("GET", "", ServiceInfoModel)
             if _series(self._info.version) != _series(__version__):
                 raise UnsupportedError(
                     f"the server has Holdfast {self._info.version}, and this is {__version__}",

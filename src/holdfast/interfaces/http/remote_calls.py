@@ -11,10 +11,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.codec import Codec
 from holdfast.errors import ConfigError, UnsupportedError
-from holdfast.interfaces.http import inputs, models
+from holdfast.interfaces.http import models
 from holdfast.interfaces.http.calls import CALLS, is_dry_run, sent_state, sent_value
-from holdfast.interfaces.http.client import HttpClient
-from holdfast.interfaces.http.transport import MAX_ANSWER, no_answer
+from holdfast.interfaces.http.transport import MAX_ANSWER, HttpTransport, no_answer
 from holdfast.state import Session, State
 from holdfast.store import CallCodec, Page
 
@@ -53,7 +52,7 @@ class Connection:
                 where=self.address,
                 hint="Use https://, or the option insecure=True on a network that you trust",
             )
-        self.client = HttpClient(url, token, timeout=timeout, max_answer=max_answer)
+        self.client = HttpTransport(url, token, timeout=timeout, max_answer=max_answer)
         self.identity = ""
         """The identity to act as, if the token is the owner's; empty for who the token is for."""
         self._codec, self._session = codec, session
@@ -72,18 +71,16 @@ class Connection:
 
     def call(self, part: str, names: tuple[str, ...], operation: str, arguments: Any, options: Any) -> Any:
         """Call an operation on the server. A change that may have been lost on the way is sent again, and made once."""
-        request = inputs.CallRequest(
-            names=list(names),
-            arguments=self.codec.to_json([_sent(each) for each in arguments]),
-            options=self.codec.to_json({name: _sent(value) for name, value in options.items()}),
-            identity=self.identity,
-        )
-        params = inputs.CallParams(part=part, operation=operation)
-        if operation in CALLS[part].reads or is_dry_run(part, operation, options):
-            path, key = "/reads/{part}/{operation}", ""
-        else:
-            path, key = "/changes/{part}/{operation}", secrets.token_hex(16)
-        found = self.client.send("POST", path, params, request, models.CallResultModel, key=key, repeat=True)
+        request = {
+            "names": list(names),
+            "arguments": self.codec.to_json([_sent(each) for each in arguments]),
+            "options": self.codec.to_json({name: _sent(value) for name, value in options.items()}),
+            "identity": self.identity,
+        }
+        reads = operation in CALLS[part].reads or is_dry_run(part, operation, options)
+        path = f"/{'reads' if reads else 'changes'}/{part}/{operation}"
+        key = "" if reads else secrets.token_hex(16)
+        found = self.client.send("POST", path, models.CallResultModel, request, key=key)
         try:
             return self.codec.from_json(found.result)
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:

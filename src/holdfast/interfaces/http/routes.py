@@ -1,28 +1,41 @@
-"""The table of routes. Each is a function with typed parameters, body and result; the server, the OpenAPI document and
-the client are made from the table."""
+"""The table of routes. Each is a function whose parameters are those of a request, and whose result is the body of the
+response. The server and the OpenAPI document are made from the table."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_type_hints
 from urllib.parse import unquote
 
 import msgspec
 
 from holdfast.errors import InvalidError
-from holdfast.interfaces.http.inputs import Input
 
 F = TypeVar("F", bound=Callable[..., Any])
-I = TypeVar("I", bound=Input)  # noqa: E741 - the type of an input
+I = TypeVar("I", bound="Input")  # noqa: E741 - the type of an input
 
 API = "/api/v1"
 _NAMED = re.compile(r"\{(\w+)\}")
 
+Limit = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+"""How many items a page has at most."""
+
+
+class Input(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The parameters of a request, or its body. A name that is not known is an error, and not ignored."""
+
+
+class FileContent(NamedTuple):
+    """A result that is sent as a file, or a range of its bytes."""
+
+    data: bytes
+    media: str
+
 
 class Route(NamedTuple):
-    """An operation of the API. `run` gets the call, the parameters, and the body if there is one."""
+    """An operation of the API. `run` gets the call, and the parameters and the fields of the body by name."""
 
     method: str
     path: str
@@ -31,10 +44,10 @@ class Route(NamedTuple):
     summary: str
     run: Callable[..., Any]
     params: type[Input]
+    """Parts of the path, and, for a route without a body, of the query."""
     body: type[Input] | None
     result: Any
     status: int
-    media: str
     writes: bool
     """Whether it changes the store."""
 
@@ -45,14 +58,17 @@ class Route(NamedTuple):
 
 
 class RouteTable:
-    """Collects routes: `@table.get("/threads/{thread}")` before a function adds one."""
+    """Collects routes: `@table.get("/threads/{thread}")` before a function adds one.
+
+    A parameter that the path does not name is in the query of a GET or DELETE, and in the body of a POST or PUT.
+    """
 
     def __init__(self) -> None:
         self.routes: list[Route] = []
 
-    def get(self, path: str, *, media: str = "application/json") -> Callable[[F], F]:
+    def get(self, path: str) -> Callable[[F], F]:
         """Add a route that reads."""
-        return self._add("GET", path, 200, media)
+        return self._add("GET", path, 200)
 
     def post(self, path: str, *, status: int = 201, reads: bool = False) -> Callable[[F], F]:
         """Add a route that changes something; or that `reads`, and whose parameters do not fit into an address."""
@@ -66,14 +82,13 @@ class RouteTable:
         """Add a route that removes something."""
         return self._add("DELETE", path, 200)
 
-    def _add(
-        self, method: str, path: str, status: int, media: str = "application/json", *, reads: bool = False
-    ) -> Callable[[F], F]:
+    def _add(self, method: str, path: str, status: int, *, reads: bool = False) -> Callable[[F], F]:
         def decorate(function: F) -> F:
-            hints = get_type_hints(function)
-            names = list(inspect.signature(function).parameters)
+            hints = get_type_hints(function, include_extras=True)
+            names = list(inspect.signature(function).parameters.values())[1:]
+            has_body = method in ("POST", "PUT")
+            in_body = [each for each in names if has_body and each.name not in _NAMED.findall(path)]
             summary = (function.__doc__ or "").strip().split("\n")[0]
-            body = hints[names[2]] if len(names) > 2 else None
             self.routes.append(
                 Route(
                     method,
@@ -81,17 +96,28 @@ class RouteTable:
                     function.__name__,
                     summary,
                     function,
-                    hints[names[1]],
-                    body,
+                    _input(function, "Params", [each for each in names if each not in in_body], hints),
+                    _input(function, "Request", in_body, hints) if in_body else None,
                     hints["return"],
                     status,
-                    media,
                     method != "GET" and not reads,
                 )
             )
             return function
 
         return decorate
+
+
+def _input(
+    function: Callable[..., Any], suffix: str, parameters: list[inspect.Parameter], hints: Mapping[str, Any]
+) -> type[Input]:
+    """Return the type of some parameters of an operation."""
+    fields = [
+        (each.name, hints[each.name], *(() if each.default is each.empty else (each.default,))) for each in parameters
+    ]
+    name = "".join(map(str.capitalize, function.__name__.split("_"))) + suffix
+    made: Any = msgspec.defstruct(name, fields, bases=(Input,), kw_only=True, forbid_unknown_fields=True)
+    return cast(type[Input], made)
 
 
 def decode_params(kind: type[I], path: Mapping[str, str], query: Mapping[str, str]) -> I:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
+from holdfast.agents import AgentRecord, Recovery
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.json_output import plain
-from holdfast.interfaces.http import admin_models, inputs, models
+from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import StaleError
-from holdfast.interfaces.http.routes import RouteTable
+from holdfast.interfaces.http.routes import FileContent, Limit, RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.thread_reads import fields_of, to_checkpoint, to_diff
-from holdfast.interfaces.http.values import small_json
-from holdfast.state import Session, State, StateItem
-from holdfast.store import Checkpoint, Path, Thread
+from holdfast.interfaces.http.thread_reads import to_diff
+from holdfast.state import Artifact, ArtifactLink, Session, StateItem
+from holdfast.store import Checkpoint, Page, Path, Thread
 
 STATES = RouteTable()
 
@@ -22,74 +23,91 @@ STATES = RouteTable()
 
 
 @STATES.post("/threads/{thread}/checkpoints")
-def save_checkpoint(call: Call, params: inputs.ThreadParams, body: inputs.CheckpointRequest) -> models.CheckpointModel:
+def save_checkpoint(
+    call: Call,
+    thread: str,
+    *,
+    state: dict[str, Any],
+    tag: str | None = None,
+    branch: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    ttl: str | None = None,
+) -> Checkpoint[Any]:
     """Save a state as a new checkpoint. With If-Match, only if HEAD is still that checkpoint."""
-    thread = call.store.thread(params.thread)
-    return _saved(call, thread, lambda fields: thread.put(body.state, tag=body.tag, ttl=body.ttl, **fields), body)
+    opened = call.store.thread(thread)
+    return _saved(
+        call, opened, branch, lambda **fields: opened.put(state, tag=tag, metadata=metadata, ttl=ttl, **fields)
+    )
 
 
 @STATES.post("/threads/{thread}/updates")
-def save_update(call: Call, params: inputs.ThreadParams, body: inputs.UpdateRequest) -> models.CheckpointModel:
+def save_update(
+    call: Call,
+    thread: str,
+    *,
+    changes: dict[str, Any] | None = None,
+    remove: list[str] | None = None,
+    branch: str | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> Checkpoint[Any]:
     """Save a checkpoint that differs from the latest at some paths. With If-Match, only if HEAD is still that."""
-    thread = call.store.thread(params.thread)
-    changes: dict[Path, Any] = dict(body.changes.items())
-    return _saved(call, thread, lambda fields: thread.update(changes, remove=body.remove, **fields), body)
+    opened = call.store.thread(thread)
+    changed: dict[Path, Any] = dict((changes or {}).items())
+    return _saved(
+        call,
+        opened,
+        branch,
+        lambda **fields: opened.update(changed, remove=remove or (), metadata=metadata, **fields),
+    )
 
 
 def _saved(
-    call: Call, thread: Thread[Any], save: Any, body: inputs.CheckpointRequest | inputs.UpdateRequest
-) -> models.CheckpointModel:
-    """Save with the fields of a request. A condition is checked in one step with the change."""
-    fields: dict[str, Any] = {"branch": body.branch, "metadata": body.metadata or None}
+    call: Call, thread: Thread[Any], branch: str | None, save: Callable[..., Checkpoint[Any]]
+) -> Checkpoint[Any]:
+    """Save on a branch. A condition is checked in one step with the change."""
     parent = call.expected(lambda: thread.resolve().id)
     if not parent:
-        return to_checkpoint(save(fields))
-    if body.branch is not None:
+        return save(branch=branch)
+    if branch is not None:
         raise InvalidError("with If-Match, a checkpoint follows that one: leave out the branch")
-    del fields["branch"]
     try:
-        found: Checkpoint[Any] = save(fields | {"parent": parent, "on_conflict": "raise"})
+        return save(parent=parent, on_conflict="raise")
     except ConflictError:
         head = thread.resolve()
         if head.id == parent:
             raise
         raise StaleError(head.id, to_diff(thread.diff(parent, head.id).without_internal())) from None
-    return to_checkpoint(found)
 
 
 # Scoped state -----------------------------------------------------------------------------------------------------
 
 
 @STATES.get("/scopes/{scope}/keys/{key}")
-def get_item(call: Call, params: inputs.KeyParams) -> models.StateItemModel:
-    """Read a key of a scope."""
-    return _item(_state(call, params).item(params.key))
+def get_item(call: Call, scope: str, key: str) -> StateItem:
+    """Read a key of a scope. The global scope is named `global`."""
+    return call.state(scope).item(key)
 
 
 @STATES.put("/scopes/{scope}/keys/{key}")
-def set_item(call: Call, params: inputs.KeyParams, body: inputs.ItemRequest) -> models.StateItemModel:
+def set_item(call: Call, scope: str, key: str, *, value: Any, ttl: str | None = None) -> StateItem:
     """Set a key of a scope. With If-Match, only if it still has that version; 0 for a key that does not exist."""
-    state = _state(call, params)
-    version = state.set(params.key, body.value, ttl=body.ttl, expected=_version(call, params))
-    found = state.item(params.key)
-    return _item(found if found.version == version else found._replace(value=body.value, version=version))
+    state = call.state(scope)
+    version = state.set(key, value, ttl=ttl, expected=_version(call, scope, key))
+    found = state.item(key)
+    return found if found.version == version else found._replace(value=value, version=version)
 
 
 @STATES.delete("/scopes/{scope}/keys/{key}")
-def delete_item(call: Call, params: inputs.KeyParams) -> models.DoneModel:
+def delete_item(call: Call, scope: str, key: str) -> models.DoneModel:
     """Delete a key of a scope. With If-Match, only if it still has that version."""
-    deleted = _state(call, params).delete(params.key, expected=_version(call, params))
-    return models.DoneModel(ids=[params.key] if deleted else [])
+    deleted = call.state(scope).delete(key, expected=_version(call, scope, key))
+    return models.DoneModel(ids=[key] if deleted else [])
 
 
-def _state(call: Call, params: inputs.KeyParams) -> State:
-    return call.store.state("" if params.scope == "global" else params.scope)
-
-
-def _version(call: Call, params: inputs.KeyParams) -> int | None:
+def _version(call: Call, scope: str, key: str) -> int | None:
     def current() -> str:
         try:
-            return str(_state(call, params).item(params.key).version)
+            return str(call.state(scope).item(key).version)
         except NotFoundError:
             return "0"
 
@@ -101,84 +119,82 @@ def _version(call: Call, params: inputs.KeyParams) -> int | None:
     return int(version)
 
 
-def _item(item: StateItem) -> models.StateItemModel:
-    return models.StateItemModel(**fields_of(models.StateItemModel, item, value=small_json(item.value)))
-
-
 # Sessions ---------------------------------------------------------------------------------------------------------
 
 
+def to_session(session: Session) -> models.SessionModel:
+    """Return a session, which is a handle, as a response."""
+    names = [name for name in models.SessionModel.__struct_fields__ if name not in ("scope", "metadata")]
+    fields = {name: getattr(session, name) for name in names}
+    return models.SessionModel(**fields, scope=str(session.scope), metadata=plain(session.metadata))
+
+
+@STATES.get("/sessions")
+def list_sessions(call: Call, *, limit: Limit = 100, cursor: str | None = None) -> Page[models.SessionModel]:
+    """List sessions in the order of their ids."""
+    page = call.store.sessions.list(limit=limit, cursor=cursor)
+    return Page(map(to_session, page), page.next)
+
+
 @STATES.get("/sessions/{id}")
-def get_session(call: Call, params: inputs.IdParams) -> models.SessionModel:
+def get_session(call: Call, id: str) -> models.SessionModel:
     """Describe a session."""
-    return _session(call.store.sessions.get(params.id))
+    return to_session(call.store.sessions.get(id))
 
 
 @STATES.post("/sessions")
-def start_session(call: Call, params: inputs.NoParams, body: inputs.SessionRequest) -> models.SessionModel:  # noqa: ARG001
-    """Start a session."""
-    return _session(
-        call.store.sessions.start(
-            body.session,
-            user=body.user,
-            metadata=body.metadata or None,
-            ttl=body.ttl,
-            idle=body.idle,
-            on_end=body.on_end,
-        )
-    )
+def start_session(
+    call: Call,
+    *,
+    session: str | None = None,
+    user: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    ttl: str | None = None,
+    idle: str | None = None,
+    on_end: Literal["delete", "archive", "keep"] = "delete",
+) -> models.SessionModel:
+    """Start a session, by default with a new id."""
+    started = call.store.sessions.start(session, user=user, metadata=metadata, ttl=ttl, idle=idle, on_end=on_end)
+    return to_session(started)
 
 
 @STATES.post("/sessions/{id}/end", status=200)
-def end_session(call: Call, params: inputs.IdParams, body: inputs.EndRequest) -> models.SessionModel:
+def end_session(call: Call, id: str, *, reason: str = "") -> models.SessionModel:
     """End a session. Ending it again is no error."""
-    return _session(call.store.sessions.end(params.id, body.reason))
-
-
-def _session(session: Session) -> models.SessionModel:
-    return models.SessionModel(**fields_of(models.SessionModel, session, scope=str(session.scope)))
+    return to_session(call.store.sessions.end(id, reason))
 
 
 # Artifacts --------------------------------------------------------------------------------------------------------
 
 
 @STATES.get("/artifacts/{id}")
-def get_artifact(call: Call, params: inputs.IdParams) -> models.ArtifactModel:
+def get_artifact(call: Call, id: str) -> Artifact:
     """Describe an artifact."""
-    return models.ArtifactModel(**fields_of(models.ArtifactModel, call.store.artifacts.get(params.id)))
+    return call.store.artifacts.get(id)
+
+
+@STATES.get("/artifacts/{id}/content")
+def get_artifact_content(call: Call, id: str) -> FileContent:
+    """Read the content of an artifact, or a range of its bytes."""
+    return FileContent(call.store.artifacts.read(id), "application/octet-stream")
 
 
 @STATES.get("/artifacts/{id}/changes")
-def list_artifact_changes(call: Call, params: inputs.IdPageParams) -> models.PageModel[admin_models.ArtifactLinkModel]:
+def list_artifact_changes(call: Call, id: str, *, limit: Limit = 100, cursor: str | None = None) -> Page[ArtifactLink]:
     """List the changes that were made with an artifact."""
-    page = call.store.artifacts.changes(params.id, limit=params.limit, cursor=params.cursor)
-    items = [
-        admin_models.ArtifactLinkModel(**fields_of(admin_models.ArtifactLinkModel, each, scope=str(each.scope)))
-        for each in page
-    ]
-    return models.PageModel(items=items, next=page.next)
+    return call.store.artifacts.changes(id, limit=limit, cursor=cursor)
 
 
 # Agents -----------------------------------------------------------------------------------------------------------
 
 
 @STATES.get("/agents/{id}")
-def get_agent(call: Call, params: inputs.IdParams) -> admin_models.AgentDetailModel:
+def get_agent(call: Call, id: str) -> AgentRecord:
     """Describe an agent: its configuration, fields, context, tools and workflow."""
-    found = call.store.agents.load(params.id)
-    pending = "" if found.pending is None else str(found.pending.kind)
-    return admin_models.AgentDetailModel(
-        agent=models.AgentModel(**fields_of(models.AgentModel, found, damaged=False, pending=pending)),
-        schema=found.schema,
-        **{
-            name: plain(dict(getattr(found, name)))
-            for name in ("configuration", "fields", "context", "tools", "workflow")
-        },
-    )
+    return call.store.agents.load(id)
 
 
 @STATES.post("/agents/{id}/resolutions", status=200)
-def resolve_agent(call: Call, params: inputs.IdParams, body: inputs.ResolutionRequest) -> admin_models.RecoveryModel:
+def resolve_agent(call: Call, id: str, *, how: Literal["back", "forward"]) -> Recovery:
     """Resolve a change of an agent that is half-done: undo it, or finish it."""
-    done = call.store.agents.resolve(params.id, body.how)
-    return admin_models.RecoveryModel(**fields_of(admin_models.RecoveryModel, done))
+    return call.store.agents.resolve(id, how)

@@ -2,171 +2,154 @@
 
 from __future__ import annotations
 
-from holdfast.interfaces.cli.json_output import plain
-from holdfast.interfaces.http import inputs, models
-from holdfast.interfaces.http.routes import RouteTable
+from collections.abc import Sequence
+from typing import Literal
+
+from holdfast.agents import AgentInfo, Status, TransitionRecord
+from holdfast.interfaces.http import models
+from holdfast.interfaces.http.routes import Limit, RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.thread_reads import fields_of
-from holdfast.interfaces.http.values import small_json
-from holdfast.jobs import Job, JobRun
-from holdfast.store import Alert
+from holdfast.jobs import Job
+from holdfast.maintenance import VerifyReport
+from holdfast.security import AuditRecord
+from holdfast.state import Artifact, HistoryEntry, ScopeInfo, StateItem
+from holdfast.store import Alert, Page, StoreStats
 
 STORE = RouteTable()
 
 
 @STORE.get("")
-def get_service(call: Call, params: inputs.NoParams) -> models.ServiceInfoModel:  # noqa: ARG001
+def get_service(call: Call) -> models.ServiceInfoModel:
     """Describe the server, the store that it serves, and who asks."""
     return call.info()
 
 
 @STORE.get("/stats")
-def get_stats(call: Call, params: inputs.StatsParams) -> models.StatsModel:
+def get_stats(call: Call, *, exact: bool = False) -> StoreStats:
     """Count: the size of the store, and its threads, agents and scopes."""
-    return models.StatsModel(
-        **fields_of(models.StatsModel, call.owned.stats(exact=params.exact), url=call.info().store)
-    )
+    return call.owned.stats(exact=exact)._replace(url=call.info().store)
 
 
 @STORE.get("/scopes")
-def list_scopes(call: Call, params: inputs.ScopesParams) -> models.PageModel[models.ScopeModel]:
+def list_scopes(
+    call: Call, *, prefix: str = "", pattern: str = "", limit: Limit = 100, cursor: str | None = None
+) -> Page[ScopeInfo]:
     """List the scopes that have state, or had some."""
-    page = call.store.scopes(params.prefix, pattern=params.pattern, limit=params.limit, cursor=params.cursor)
-    items = [models.ScopeModel(**fields_of(models.ScopeModel, each, scope=str(each.scope))) for each in page]
-    return models.PageModel(items=items, next=page.next)
+    return call.store.scopes(prefix, pattern=pattern, limit=limit, cursor=cursor)
 
 
 @STORE.get("/scopes/{scope}/items")
-def list_items(call: Call, params: inputs.ScopeItemsParams) -> models.PageModel[models.StateItemModel]:
+def list_items(
+    call: Call, scope: str, *, prefix: str = "", limit: Limit = 100, cursor: str | None = None
+) -> Page[StateItem]:
     """List the keys of a scope with their values. The global scope is named `global`."""
-    scope = "" if params.scope == "global" else params.scope
-    page = call.store.state(scope).list_items(params.prefix, limit=params.limit, cursor=params.cursor)
-    items = [
-        models.StateItemModel(**fields_of(models.StateItemModel, each, value=small_json(each.value))) for each in page
-    ]
-    return models.PageModel(items=items, next=page.next)
+    return call.state(scope).list_items(prefix, limit=limit, cursor=cursor)
 
 
 @STORE.get("/scopes/{scope}/keys/{key}/history")
-def get_key_history(call: Call, params: inputs.KeyHistoryParams) -> models.PageModel[models.KeyChangeModel]:
+def get_key_history(
+    call: Call, scope: str, key: str, *, limit: Limit = 100, cursor: str | None = None
+) -> Page[HistoryEntry]:
     """List the changes of a key of a scope, the latest first."""
-    scope = "" if params.scope == "global" else params.scope
-    page = call.store.state(scope).history(params.key, limit=params.limit, cursor=params.cursor)
-    items = [models.KeyChangeModel(**fields_of(models.KeyChangeModel, each)) for each in page]
-    return models.PageModel(items=items, next=page.next)
-
-
-@STORE.get("/sessions")
-def list_sessions(call: Call, params: inputs.PageParams) -> models.PageModel[models.SessionModel]:
-    """List sessions in the order of their ids."""
-    page = call.store.sessions.list(limit=params.limit, cursor=params.cursor)
-    items = [models.SessionModel(**fields_of(models.SessionModel, each, scope=str(each.scope))) for each in page]
-    return models.PageModel(items=items, next=page.next)
+    return call.state(scope).history(key, limit=limit, cursor=cursor)
 
 
 @STORE.get("/artifacts")
-def list_artifacts(call: Call, params: inputs.ArtifactsParams) -> models.PageModel[models.ArtifactModel]:
+def list_artifacts(
+    call: Call,
+    *,
+    type: str | None = None,
+    producer: str | None = None,
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Page[Artifact]:
     """List artifacts in the order of their ids."""
-    page = call.store.artifacts.list(
-        type=params.type, producer=params.producer, limit=params.limit, cursor=params.cursor
-    )
-    items = [models.ArtifactModel(**fields_of(models.ArtifactModel, each)) for each in page]
-    return models.PageModel(items=items, next=page.next)
+    return call.store.artifacts.list(type=type, producer=producer, limit=limit, cursor=cursor)
 
 
 @STORE.get("/agents")
-def list_agents(call: Call, params: inputs.AgentsParams) -> models.PageModel[models.AgentModel]:
+def list_agents(
+    call: Call,
+    *,
+    prefix: str = "",
+    status: Status | None = None,
+    state: str | None = None,
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Page[AgentInfo]:
     """List agents in the order of their ids."""
-    page = call.store.agents.list(
-        prefix=params.prefix, status=params.status, state=params.state, limit=params.limit, cursor=params.cursor
-    )
-    items = [models.AgentModel(**fields_of(models.AgentModel, each)) for each in page]
-    return models.PageModel(items=items, next=page.next)
+    return call.store.agents.list(prefix=prefix, status=status, state=state, limit=limit, cursor=cursor)
 
 
 @STORE.get("/agents/{id}/transitions")
-def list_transitions(call: Call, params: inputs.AgentParams) -> models.PageModel[models.TransitionModel]:
+def list_transitions(call: Call, id: str, *, limit: Limit = 100, cursor: str | None = None) -> Page[TransitionRecord]:
     """List the transitions of an agent, the latest first."""
-    page = call.store.agents.transitions(params.id, limit=params.limit, cursor=params.cursor)
-    items = [models.TransitionModel(**fields_of(models.TransitionModel, each)) for each in page]
-    return models.PageModel(items=items, next=page.next)
+    return call.store.agents.transitions(id, limit=limit, cursor=cursor)
 
 
 @STORE.get("/jobs")
-def list_jobs(call: Call, params: inputs.NoParams) -> models.JobListModel:  # noqa: ARG001
+def list_jobs(call: Call) -> list[Job]:
     """List the jobs of the store with their last runs."""
-    return models.JobListModel(items=[to_job(each) for each in call.owned.jobs.list()])
-
-
-def to_job(job: Job) -> models.JobModel:
-    """Return a job as a response."""
-    return models.JobModel(**fields_of(models.JobModel, job, runs=[to_run(each) for each in job.runs]))
-
-
-def to_run(run: JobRun) -> models.JobRunModel:
-    """Return a run of a job as a response."""
-    return models.JobRunModel(
-        started=run.started, ended=run.ended, outcome=run.outcome, message=run.error or run.summary
-    )
+    return call.owned.jobs.list()
 
 
 @STORE.get("/doctor")
-def run_doctor(call: Call, params: inputs.DoctorParams) -> models.DoctorModel:
+def run_doctor(call: Call, *, full: bool = False) -> models.DoctorModel:
     """Check the store, and say how to fix what is wrong."""
-    checks = call.owned.maintenance.doctor(full=params.full)
-    items = [
-        models.CheckModel(code=each.code, level=each.level.value, found=each.found, remedy=each.remedy)
-        for each in checks
-    ]
-    return models.DoctorModel(ok=all(each.ok for each in checks), items=items)
+    checks = list(call.owned.maintenance.doctor(full=full))
+    return models.DoctorModel(ok=all(each.ok for each in checks), items=checks)
 
 
 @STORE.get("/alerts")
-def list_alerts(call: Call, params: inputs.NoParams) -> models.AlertListModel:  # noqa: ARG001
+def list_alerts(call: Call) -> Sequence[Alert]:
     """List the alerts of all rules with their states."""
-    return models.AlertListModel(items=[_alert(each) for each in call.owned.alerts.list()])
+    return call.owned.alerts.list()
 
 
 @STORE.put("/alerts/{rule}/silence")
-def silence_alert(call: Call, params: inputs.AlertParams, body: inputs.SilenceRequest) -> models.AlertModel:
-    """Send nothing about a rule for a time."""
-    return _alert(call.owned.alerts.silence(params.rule, body.duration))
-
-
-def _alert(alert: Alert) -> models.AlertModel:
-    return models.AlertModel(**fields_of(models.AlertModel, alert))
+def silence_alert(call: Call, rule: str, *, duration: str) -> Alert:
+    """Send nothing about a rule for a time, such as `2h`; `0` to send again."""
+    return call.owned.alerts.silence(rule, duration)
 
 
 @STORE.get("/verify")
-def verify(call: Call, params: inputs.VerifyParams) -> models.VerifyReportModel:
+def verify(
+    call: Call,
+    *,
+    thread: str | None = None,
+    level: Literal["structure", "hashes", "decode"] = "hashes",
+    after: str = "",
+    limit: int = 1000,
+) -> VerifyReport:
     """Check that a thread, or everything, is as it was written: so many lines at a time."""
-    report = call.owned.maintenance.verify(
-        params.thread, level=params.level, after=params.after, limit=max(1, min(params.limit, 10_000))
-    )
-    findings = [
-        models.FindingModel(code=each.code.value, message=each.message, thread=each.thread, checkpoint=each.checkpoint)
-        for each in report.findings
-    ]
-    return models.VerifyReportModel(**fields_of(models.VerifyReportModel, report, findings=findings))
+    return call.owned.maintenance.verify(thread, level=level, after=after, limit=max(1, min(limit, 10_000)))
 
 
 @STORE.get("/audit")
-def query_audit(call: Call, params: inputs.AuditParams) -> models.PageModel[models.AuditRecordModel]:
+def query_audit(
+    call: Call,
+    *,
+    actor: str | None = None,
+    scope: str | None = None,
+    thread: str | None = None,
+    kind: str = "",
+    action: str = "",
+    outcome: str = "",
+    since: str | None = None,
+    until: str | None = None,
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Page[AuditRecord]:
     """List the records of the audit, the latest first."""
-    page = call.owned.audit.query(
-        actor=params.actor,
-        scope=params.scope,
-        thread=params.thread,
-        kind=params.kind,
-        action=params.action,
-        outcome=params.outcome,
-        since=params.since,
-        until=params.until,
-        limit=params.limit,
-        cursor=params.cursor,
+    return call.owned.audit.query(
+        actor=actor,
+        scope=scope,
+        thread=thread,
+        kind=kind,
+        action=action,
+        outcome=outcome,
+        since=since,
+        until=until,
+        limit=limit,
+        cursor=cursor,
     )
-    items = [
-        models.AuditRecordModel(**fields_of(models.AuditRecordModel, each, detail=plain(dict(each.detail))))
-        for each in page
-    ]
-    return models.PageModel(items=items, next=page.next)

@@ -5,20 +5,32 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from holdfast.codec import default_codec
 from holdfast.errors import CorruptError, InvalidError
 from holdfast.history import Change as HistoryChange
-from holdfast.history import CheckpointRef, Diff, path_text
+from holdfast.history import Diff, parse_path, path_text
 from holdfast.interfaces.cli.json_output import plain
-from holdfast.interfaces.http import inputs, models
-from holdfast.interfaces.http.routes import RouteTable
+from holdfast.interfaces.http import models
+from holdfast.interfaces.http.routes import FileContent, Limit, RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.values import StateParts, long_text, preview_of, small_json
-from holdfast.store import Checkpoint, LogReader, RenderedMessage, Thread, branch_names, messages
+from holdfast.interfaces.http.values import StateParts, file_of, long_text, preview_of, small_json
+from holdfast.maintenance import PinInfo
+from holdfast.store import (
+    BranchInfo,
+    Checkpoint,
+    LineKind,
+    LogReader,
+    Page,
+    RenderedMessage,
+    Thread,
+    ThreadInfo,
+    branch_names,
+    messages,
+)
 from holdfast.store import LogEntry as ReaderEntry
 from holdfast.store import PendingWrite as StoredWrite
 
@@ -38,89 +50,95 @@ _IMAGES = ("data:image/png;base64,", "data:image/jpeg;base64,", "data:image/gif;
 
 _MAX_ADDRESS = 300
 
-
-def fields_of(kind: type[msgspec.Struct], found: Any, **others: Any) -> dict[str, Any]:
-    """Return the fields of a model that an object has under the same names."""
-    names = [name for name in kind.__struct_fields__ if name not in others]  # `structs.fields` evaluates their types
-    return {name: _plain(getattr(found, name)) for name in names} | others
-
-
-def _plain(value: Any) -> Any:
-    return plain(dict(value)) if isinstance(value, Mapping) else value
+Reveal = Annotated[
+    bool,
+    msgspec.Meta(
+        description="Whether tokens of sensitive data are replaced by what they stand for. It needs the right `keys`, "
+        "and is recorded in the audit."
+    ),
+]
 
 
 # Threads ----------------------------------------------------------------------------------------------------------
 
 
 @THREADS.get("/threads")
-def list_threads(call: Call, params: inputs.ThreadsParams) -> models.PageModel[models.ThreadModel]:
+def list_threads(
+    call: Call,
+    *,
+    prefix: str = "",
+    where: str | None = None,
+    kind: LineKind | Literal["all"] = "thread",
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Page[ThreadInfo]:
     """List threads by name, or lines of another kind: those with a prefix, those that match a query."""
-    page = call.store.threads(
-        prefix=params.prefix, where=params.where, kind=params.kind, limit=params.limit, cursor=params.cursor
-    )
-    items = [models.ThreadModel(**fields_of(models.ThreadModel, each)) for each in page]
-    return models.PageModel(items=items, next=page.next)
+    return call.store.threads(prefix=prefix, where=where, kind=kind, limit=limit, cursor=cursor)
 
 
 @THREADS.get("/threads/{thread}")
-def get_thread(call: Call, params: inputs.ThreadParams) -> models.ThreadDetailModel:
+def get_thread(call: Call, thread: str) -> models.ThreadDetailModel:
     """Describe a thread: its size, its branches, tags, labels, pins and holds."""
-    thread = call.store.thread(params.thread)
-    info = thread.info()
+    opened = call.store.thread(thread)
+    info = opened.info()
     return models.ThreadDetailModel(
-        thread=models.ThreadModel(**fields_of(models.ThreadModel, info)),
-        owner=thread.owner(),
-        head=None if info.latest is None else _head(thread),
-        branches=[models.BranchModel(**each._asdict()) for each in thread.branches()],
-        tags=thread.tags(),
-        labels=thread.labels(),
-        pins=[models.PinInfoModel(**each._asdict()) for each in thread.pins()],
-        holds=[models.HoldInfoModel(**each._asdict()) for each in thread.holds()],
+        thread=info,
+        owner=opened.owner(),
+        head=None if info.latest is None else _head(opened),
+        branches=opened.branches(),
+        tags=opened.tags(),
+        labels=opened.labels(),
+        pins=opened.pins(),
+        holds=opened.holds(),
     )
 
 
-def _head(thread: Thread[Any]) -> models.CheckpointModel | None:
+def _head(thread: Thread[Any]) -> Checkpoint[Any] | None:
     """Return HEAD; None if it is damaged, which its own page says: the rest of the thread can be read."""
     try:
-        return to_checkpoint(thread.resolve())
+        return thread.resolve()
     except CorruptError:
         return None
 
 
 @THREADS.get("/threads/{thread}/branches")
-def list_branches(call: Call, params: inputs.ThreadParams) -> models.BranchListModel:
+def list_branches(call: Call, thread: str) -> list[BranchInfo]:
     """List the branches of a thread."""
-    found = call.store.thread(params.thread).branches()
-    return models.BranchListModel(items=[models.BranchModel(**each._asdict()) for each in found])
+    return call.store.thread(thread).branches()
 
 
 @THREADS.get("/threads/{thread}/log")
-def get_log(call: Call, params: inputs.LogParams) -> models.PageModel[models.LogEntryModel]:
+def get_log(
+    call: Call,
+    thread: str,
+    *,
+    at: str | None = None,
+    all_branches: bool = False,
+    first_parent: bool = False,
+    where: str | None = None,
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Page[models.LogEntryModel]:
     """List the checkpoints that lead to one, to HEAD, or to all branches, with what each changed."""
-    if not 0 < params.limit <= 1000:
+    if not 0 < limit <= 1000:
         raise InvalidError("a page of a log has 1 to 1000 checkpoints")
-    reader = LogReader(call.store.thread(params.thread), first_parents=params.first_parent, where=params.where)
-    reader.start(params.at, all_branches=params.all_branches, cursor=params.cursor)
-    items = [_log_entry(reader, entry) for entry in reader.page(params.limit)]
-    return models.PageModel(items=items, next=reader.cursor)
+    reader = LogReader(call.store.thread(thread), first_parents=first_parent, where=where)
+    reader.start(at, all_branches=all_branches, cursor=cursor)
+    return Page([_log_entry(reader, entry) for entry in reader.page(limit)], reader.cursor)
 
 
 def _log_entry(reader: LogReader, entry: ReaderEntry) -> models.LogEntryModel:
     readable = not entry.damage and bool(entry.id)
     return models.LogEntryModel(
-        **fields_of(
-            models.LogEntryModel,
-            entry,
-            position=_position(entry.position),
-            parents=[_position(each) for each in entry.parents],
-            head=entry.names.head,
-            branches=entry.names.branches,
-            tags=entry.names.tags,
-            labels=entry.names.labels,
-            summary=entry.summary(),
-            message=entry.message,
-            metadata=plain(dict(reader.metadata(entry) or {})) if readable else {},
-        )
+        **{name: getattr(entry, name) for name in models.LogEntryModel.__struct_fields__ if name in entry._fields}
+        | {"position": _position(entry.position), "parents": [_position(each) for each in entry.parents]},
+        head=entry.names.head,
+        branches=entry.names.branches,
+        tags=entry.names.tags,
+        labels=entry.names.labels,
+        summary=entry.summary(),
+        message=entry.message,
+        metadata=plain(dict(reader.metadata(entry) or {})) if readable else {},
     )
 
 
@@ -132,18 +150,17 @@ def _position(position: tuple[int, int]) -> str:
 
 
 @THREADS.get("/threads/{thread}/checkpoints/{at}")
-def get_checkpoint(call: Call, params: inputs.CheckpointParams) -> models.CheckpointDetailModel:
+def get_checkpoint(call: Call, thread: str, at: str) -> models.CheckpointDetailModel:
     """Describe a checkpoint: its position, tags, labels and pins, its channels, and what is pending after it."""
-    thread = call.store.thread(params.thread)
-    found = _read(call, params)
-    pins = [models.PinInfoModel(**each._asdict()) for each in thread.pins()]
-    return _describe(thread, found, branch_names(thread), thread.tags(), thread.labels(), pins)
+    opened = call.store.thread(thread)
+    found = _read(call, thread, at)
+    return _describe(opened, found, branch_names(opened), opened.tags(), opened.labels(), opened.pins())
 
 
 def describe_checkpoint(call: Call, detail: models.ThreadDetailModel, at: str) -> models.CheckpointDetailModel:
     """Describe a checkpoint of a thread that was described already."""
     name = detail.thread.thread
-    found = _read(call, inputs.CheckpointParams(thread=name, at=at))
+    found = _read(call, name, at)
     branches = {each.branch: each.name for each in detail.branches}
     return _describe(call.store.thread(name), found, branches, detail.tags, detail.labels, detail.pins)
 
@@ -154,11 +171,11 @@ def _describe(
     branches: Mapping[int, str],
     tags: Mapping[str, str],
     labels: Mapping[str, Sequence[str]],
-    pins: Sequence[models.PinInfoModel],
+    pins: Sequence[PinInfo],
 ) -> models.CheckpointDetailModel:
     branch = branches.get(found.branch, "")
     return models.CheckpointDetailModel(
-        checkpoint=to_checkpoint(found),
+        checkpoint=found,
         branch_name=branch,
         revision=f"{branch}#{found.step}" if branch else found.id,
         tags=[tag for tag, id in tags.items() if id == found.id],
@@ -182,27 +199,22 @@ def is_interrupted(call: Call, name: str, id: str) -> bool:
     return any(each.interrupt for each in _pending_writes(call.store.thread(name), id))
 
 
-def _read(call: Call, params: inputs.CheckpointParams) -> Checkpoint[Any]:
+def _read(call: Call, thread: str, at: str) -> Checkpoint[Any]:
     """Read a checkpoint, once for a request; for the store's owner, its state part by part."""
-    found = call.checkpoints.get((params.thread, params.at))
+    found = call.checkpoints.get((thread, at))
     if found is None:
-        found = call.store.thread(params.thread).get(params.at, lazy=not call.caller.identity)
-        call.checkpoints |= {(params.thread, params.at): found, (params.thread, found.id): found}
+        found = call.store.thread(thread).get(at, lazy=not call.caller.identity)
+        call.checkpoints |= {(thread, at): found, (thread, found.id): found}
     return found
 
 
-def read_parts(call: Call, params: inputs.ValueParams | inputs.MessagesParams | inputs.ContentParams) -> StateParts:
+def read_parts(call: Call, thread: str, at: str, *, reveal: bool = False) -> StateParts:
     """Read a state for a request. Sensitive data is as it is stored, tokens, unless the request asks for what they
     stand for, and the caller has the right: what a browser or a program shows is decided here."""
-    if not params.reveal:
-        return StateParts(_read(call, params).state)
-    state = call.store.thread(params.thread).get(params.at).state
-    return StateParts(call.store.sensitive.reveal(state, thread=params.thread))
-
-
-def to_checkpoint(found: Checkpoint[Any]) -> models.CheckpointModel:
-    """Return a checkpoint as a response."""
-    return models.CheckpointModel(**fields_of(models.CheckpointModel, found))
+    if not reveal:
+        return StateParts(_read(call, thread, at).state)
+    state = call.store.thread(thread).get(at).state
+    return StateParts(call.store.sensitive.reveal(state, thread=thread))
 
 
 def _pending(write: StoredWrite) -> models.PendingWriteModel:
@@ -216,30 +228,53 @@ def _pending(write: StoredWrite) -> models.PendingWriteModel:
 
 
 @THREADS.get("/threads/{thread}/checkpoints/{at}/value")
-def get_value(call: Call, params: inputs.ValueParams) -> models.ValuePartModel:
+def get_value(
+    call: Call,
+    thread: str,
+    at: str,
+    *,
+    path: str = "",
+    start: int = 0,
+    limit: Limit = 50,
+    internal: bool = False,
+    reveal: Reveal = False,
+) -> models.ValuePartModel:
     """Read a part of a state: the value at a path, or a page of what it contains; without a path, the channels."""
-    parts = read_parts(call, params)
-    return parts.part(params.path, params.start, params.limit, internal=params.internal)
+    return read_parts(call, thread, at, reveal=reveal).part(path, start, limit, internal=internal)
+
+
+@THREADS.get("/threads/{thread}/checkpoints/{at}/content")
+def get_content(call: Call, thread: str, at: str, *, path: str, reveal: Reveal = False) -> FileContent:
+    """Read a value of a state as a file, or a range of its bytes."""
+    return FileContent(*file_of(read_parts(call, thread, at, reveal=reveal).value(parse_path(path))))
 
 
 @THREADS.get("/threads/{thread}/checkpoints/{at}/messages")
-def get_messages(call: Call, params: inputs.MessagesParams) -> models.ConversationModel:
+def get_messages(
+    call: Call,
+    thread: str,
+    at: str,
+    *,
+    channel: str | None = None,
+    start: int | None = None,
+    limit: Limit = 50,
+    reveal: Reveal = False,
+) -> models.ConversationModel:
     """Read messages of a state: the last ones, or those from a number on."""
-    if not 0 < params.limit <= 500:
+    if not 0 < limit <= 500:
         raise InvalidError("a page has 1 to 500 messages")
-    parts = read_parts(call, params)
-    names = parts.names(internal=False) if params.channel is None else [params.channel]
+    parts = read_parts(call, thread, at, reveal=reveal)
+    names = parts.names(internal=False) if channel is None else [channel]
     for name in sorted(names, key=lambda each: each != "messages"):
         node = parts.node((name,))
         total = node.length or 0
         if node.kind != "array" or not total:
             continue
-        start = max(0, total - params.limit) if params.start is None else max(0, params.start)
-        items = parts.slice(name, start, start + params.limit)
-        rendered = messages(name, default_codec.pack_items(items))
+        first = max(0, total - limit) if start is None else max(0, start)
+        rendered = messages(name, default_codec.pack_items(parts.slice(name, first, first + limit)))
         if rendered is not None:
-            found = [to_message(name, start + number, each) for number, each in enumerate(rendered)]
-            return models.ConversationModel(channel=name, items=found, start=start, total=total)
+            found = [to_message(name, first + number, each) for number, each in enumerate(rendered)]
+            return models.ConversationModel(channel=name, items=found, start=first, total=total)
     return models.ConversationModel(channel=None, items=[], start=0, total=0)
 
 
@@ -310,20 +345,27 @@ def _image_text(url: str) -> str:
 
 
 @THREADS.get("/threads/{thread}/diff")
-def get_diff(call: Call, params: inputs.DiffParams) -> models.DiffModel:
+def get_diff(
+    call: Call,
+    thread: str,
+    *,
+    a: str | None = None,
+    b: str = "HEAD",
+    other: str | None = None,
+    large: bool = False,
+    internal: bool = False,
+) -> models.DiffModel:
     """Compare two checkpoints; without `a`, a checkpoint with its parent."""
-    thread = call.store.thread(params.thread)
-    found = thread.diff(params.a, params.b, other=params.other, large=params.large)
-    return to_diff(found if params.internal else found.without_internal())
+    found = call.store.thread(thread).diff(a, b, other=other, large=large)
+    return to_diff(found if internal else found.without_internal())
 
 
 def to_diff(diff: Diff) -> models.DiffModel:
     """Return a difference as a response. Of many changes, the first."""
-    sides = [models.DiffSideModel(**side._asdict()) if side.id else None for side in (diff.old, diff.new)]
     return models.DiffModel(
-        old=sides[0],
-        new=sides[1],
-        summary=[models.ChannelSummaryModel(**each._asdict()) for each in diff.summary],
+        old=diff.old if diff.old.id else None,
+        new=diff.new if diff.new.id else None,
+        summary=list(diff.summary),
         changes=[to_change(each) for each in diff.changes[:MAX_CHANGES]],
         total=len(diff.changes),
     )
@@ -350,50 +392,38 @@ def to_change(change: HistoryChange) -> models.ChangeModel:
 
 
 @THREADS.get("/threads/{thread}/blame")
-def get_blame(call: Call, params: inputs.PathParams) -> models.PageModel[models.BlameEntryModel]:
+def get_blame(
+    call: Call, thread: str, *, path: str, at: str = "HEAD", limit: Limit = 100, cursor: str | None = None
+) -> Page[models.BlameEntryModel]:
     """Find the checkpoint that wrote the value at a path, or each item of a list."""
-    page = call.store.thread(params.thread).blame(params.path, params.at, limit=params.limit, cursor=params.cursor)
+    page = call.store.thread(thread).blame(path, at, limit=limit, cursor=cursor)
     items = [
-        models.BlameEntryModel(path=each.where, preview=preview_of(each.value), writer=_writer(each.writer))
-        for each in page
+        models.BlameEntryModel(path=each.where, preview=preview_of(each.value), writer=each.writer) for each in page
     ]
-    return models.PageModel(items=items, next=page.next)
+    return Page(items, page.next)
 
 
 @THREADS.get("/threads/{thread}/history")
-def get_history(call: Call, params: inputs.PathParams) -> models.PageModel[models.ValueChangeModel]:
+def get_history(
+    call: Call, thread: str, *, path: str, at: str = "HEAD", limit: Limit = 100, cursor: str | None = None
+) -> Page[models.ValueChangeModel]:
     """List the checkpoints that changed the value at a path, the latest first."""
-    page = call.store.thread(params.thread).history(params.path, params.at, limit=params.limit, cursor=params.cursor)
+    page = call.store.thread(thread).history(path, at, limit=limit, cursor=cursor)
     items = [
-        models.ValueChangeModel(writer=_writer(each.writer), changes=[to_change(change) for change in each.changes])
+        models.ValueChangeModel(writer=each.writer, changes=[to_change(change) for change in each.changes])
         for each in page
     ]
-    return models.PageModel(items=items, next=page.next)
-
-
-def _writer(found: CheckpointRef) -> models.WriterModel:
-    return models.WriterModel(**fields_of(models.WriterModel, found))
+    return Page(items, page.next)
 
 
 @THREADS.get("/search")
-def search(call: Call, params: inputs.SearchParams) -> models.SearchPageModel:
+def search(
+    call: Call, *, query: str, limit: Limit = 20, cursor: str | None = None, scan_limit: int = 10_000
+) -> models.SearchPageModel:
     """Search for checkpoints that match a query."""
-    if not 0 < params.scan_limit <= 1_000_000:
+    if not 0 < scan_limit <= 1_000_000:
         raise InvalidError("a search reads 1 to 1,000,000 checkpoints")
-    page = call.store.search(params.query, limit=params.limit, cursor=params.cursor, scan_limit=params.scan_limit)
-    items = [
-        models.SearchMatchModel(
-            **fields_of(
-                models.SearchMatchModel,
-                each,
-                hits=[
-                    models.SearchHitModel(**fields_of(models.SearchHitModel, hit, spans=list(hit.spans)))
-                    for hit in each.hits
-                ],
-            )
-        )
-        for each in page
-    ]
+    page = call.store.search(query, limit=limit, cursor=cursor, scan_limit=scan_limit)
     return models.SearchPageModel(
-        items=items, next=page.next, how=page.how, examined=page.examined, stopped=page.stopped
+        items=list(page), next=page.next, how=page.how, examined=page.examined, stopped=page.stopped
     )

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.http import inputs, models
+from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import StaleError
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.thread_reads import to_checkpoint, to_diff
-from holdfast.store import Path, Thread
+from holdfast.interfaces.http.thread_reads import to_diff
+from holdfast.maintenance import PruneReport
+from holdfast.store import BranchInfo, Checkpoint, Thread
 
 WRITES = RouteTable()
+
+_Resolutions = Annotated[
+    dict[str, Literal["ours", "theirs", "union"]],
+    msgspec.Meta(description="How to resolve conflicts at or below a path."),
+]
 
 
 def _open(call: Call, name: str) -> Thread[Any]:
@@ -30,103 +38,114 @@ def _open(call: Call, name: str) -> Thread[Any]:
 
 
 @WRITES.post("/threads/{thread}/forks")
-def fork(call: Call, params: inputs.ThreadParams, body: inputs.ForkRequest) -> models.BranchModel:
+def fork(
+    call: Call,
+    thread: str,
+    *,
+    branch: str,
+    at: str = "HEAD",
+    changes: dict[str, Any] | None = None,
+    remove: list[str] | None = None,
+) -> BranchInfo:
     """Start a branch at a checkpoint, perhaps with an edited state."""
-    thread = _open(call, params.thread)
-    changes: dict[Path, Any] = {path: value for path, value in body.changes.items()}  # noqa: C416 - of another type
-    made = thread.fork(body.branch, body.at, changes=changes, remove=body.remove)
-    return models.BranchModel(**made._asdict())
+    return _open(call, thread).fork(branch, at, changes=dict((changes or {}).items()), remove=remove or ())
 
 
 @WRITES.post("/threads/{thread}/restores")
-def restore(call: Call, params: inputs.ThreadParams, body: inputs.RestoreRequest) -> models.CheckpointModel:
+def restore(call: Call, thread: str, *, at: str, branch: str | None = None) -> Checkpoint[Any]:
     """Save a new checkpoint with the state of an older one."""
-    return to_checkpoint(_open(call, params.thread).restore(body.at, branch=body.branch))
+    return _open(call, thread).restore(at, branch=branch)
 
 
 @WRITES.post("/threads/{thread}/merges")
-def merge(call: Call, params: inputs.ThreadParams, body: inputs.MergeRequest) -> models.CheckpointModel:
+def merge(
+    call: Call,
+    thread: str,
+    *,
+    theirs: str,
+    into: str = "HEAD",
+    strategy: Literal["ours", "theirs", "union"] | None = None,
+    resolve: _Resolutions | None = None,
+) -> Checkpoint[Any]:
     """Merge a branch, or any revision, into another branch."""
-    rules: dict[str, Any] = {**body.resolve}
-    thread = _open(call, params.thread)
-    return to_checkpoint(thread.merge(body.theirs, body.into, strategy=body.strategy, resolve=rules or None))
+    rules: dict[str, Any] = {**(resolve or {})}
+    return _open(call, thread).merge(theirs, into, strategy=strategy, resolve=rules or None)
 
 
 @WRITES.post("/threads/{thread}/switches")
-def switch(call: Call, params: inputs.ThreadParams, body: inputs.SwitchRequest) -> models.CheckpointModel:
+def switch(call: Call, thread: str, *, branch: str) -> Checkpoint[Any]:
     """Make a branch the current one."""
-    return to_checkpoint(_open(call, params.thread).switch(body.branch))
+    return _open(call, thread).switch(branch)
 
 
 @WRITES.delete("/threads/{thread}/branches/{branch}")
-def delete_branch(call: Call, params: inputs.BranchParams) -> models.DoneModel:
+def delete_branch(
+    call: Call, thread: str, branch: str, *, force: bool = False, dry_run: bool = False
+) -> models.DoneModel:
     """Delete a branch with the checkpoints that only it has."""
-    thread = _open(call, params.thread)
-    return models.DoneModel(ids=thread.delete_branch(params.branch, force=params.force, dry_run=params.dry_run))
+    return models.DoneModel(ids=_open(call, thread).delete_branch(branch, force=force, dry_run=dry_run))
 
 
 @WRITES.put("/threads/{thread}/tags/{tag}")
-def set_tag(call: Call, params: inputs.TagParams, body: inputs.TagRequest) -> models.DoneModel:
+def set_tag(call: Call, thread: str, tag: str, *, at: str = "HEAD", move: bool = False) -> models.DoneModel:
     """Tag a checkpoint."""
-    _open(call, params.thread).tag(params.tag, body.at, move=body.move)
+    _open(call, thread).tag(tag, at, move=move)
     return models.DoneModel()
 
 
 @WRITES.delete("/threads/{thread}/tags/{tag}")
-def remove_tag(call: Call, params: inputs.TagParams) -> models.DoneModel:
+def remove_tag(call: Call, thread: str, tag: str) -> models.DoneModel:
     """Remove a tag; the checkpoint stays."""
-    _open(call, params.thread).untag(params.tag)
+    _open(call, thread).untag(tag)
     return models.DoneModel()
 
 
 @WRITES.put("/threads/{thread}/labels/{label}")
-def add_label(call: Call, params: inputs.LabelParams, body: inputs.LabelRequest) -> models.DoneModel:
+def add_label(call: Call, thread: str, label: str, *, at: str = "HEAD") -> models.DoneModel:
     """Label a checkpoint."""
-    _open(call, params.thread).label(params.label, body.at)
+    _open(call, thread).label(label, at)
     return models.DoneModel()
 
 
 @WRITES.delete("/threads/{thread}/labels/{label}")
-def remove_label(call: Call, params: inputs.LabelRemovalParams) -> models.DoneModel:
+def remove_label(call: Call, thread: str, label: str, *, at: str | None = None) -> models.DoneModel:
     """Remove a label from one checkpoint, or from all of the thread."""
-    _open(call, params.thread).unlabel(params.label, params.at)
+    _open(call, thread).unlabel(label, at)
     return models.DoneModel()
 
 
 @WRITES.post("/threads/{thread}/pins")
-def add_pin(call: Call, params: inputs.ThreadParams, body: inputs.PinRequest) -> models.DoneModel:
+def add_pin(call: Call, thread: str, *, at: str = "HEAD", reason: str = "") -> models.DoneModel:
     """Protect a checkpoint from pruning."""
-    return models.DoneModel(ids=[_open(call, params.thread).pin(body.at, reason=body.reason)])
+    return models.DoneModel(ids=[_open(call, thread).pin(at, reason=reason)])
 
 
 @WRITES.delete("/threads/{thread}/pins")
-def remove_pin(call: Call, params: inputs.PinParams) -> models.DoneModel:
+def remove_pin(call: Call, thread: str, *, at: str = "HEAD", reason: str | None = None) -> models.DoneModel:
     """Remove a pin of a checkpoint, or all that it has."""
-    return models.DoneModel(ids=[_open(call, params.thread).unpin(params.at, reason=params.reason)])
+    return models.DoneModel(ids=[_open(call, thread).unpin(at, reason=reason)])
 
 
 @WRITES.post("/prunes", status=200)
-def prune(call: Call, params: inputs.NoParams, body: inputs.PruneRequest) -> models.PruneReportModel:  # noqa: ARG001
+def prune(
+    call: Call,
+    *,
+    threads: list[str],
+    keep_last: int | None = None,
+    keep_within: str | None = None,
+    dry_run: bool = True,
+) -> PruneReport:
     """Remove old checkpoints of some threads, or, with `dry_run`, say what would be removed."""
-    rules = {"keep_last": body.keep_last, "keep_within": body.keep_within}
+    rules = {"keep_last": keep_last, "keep_within": keep_within}
     given = {name: value for name, value in rules.items() if value is not None}
-    if not given or not body.threads:
+    if not given or not threads:
         raise InvalidError("pruning needs threads, and a rule: keep_last or keep_within")
-    report = call.owned.maintenance.prune(body.threads, dry_run=body.dry_run, **given)  # type: ignore[arg-type]
-    return models.PruneReportModel(
-        dry_run=report.dry_run,
-        threads=len(report.threads),
-        kept=report.kept,
-        dropped=report.dropped,
-        rows=report.rows,
-        bytes=report.bytes,
-    )
+    return call.owned.maintenance.prune(threads, dry_run=dry_run, **given)  # type: ignore[arg-type]
 
 
 @WRITES.delete("/threads/{thread}")
-def delete_thread(call: Call, params: inputs.DeletionParams) -> models.DoneModel:
+def delete_thread(call: Call, thread: str, *, confirm: str) -> models.DoneModel:
     """Delete a thread with everything that belongs to it; `confirm` repeats its name."""
-    if params.confirm != params.thread:
+    if confirm != thread:
         raise InvalidError("a thread is deleted only if confirm repeats its name")
-    deleted = _open(call, params.thread).delete()
-    return models.DoneModel(ids=[params.thread] if deleted else [])
+    return models.DoneModel(ids=[thread] if _open(call, thread).delete() else [])

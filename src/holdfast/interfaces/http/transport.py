@@ -1,4 +1,4 @@
-"""The connection of the client: requests with a token, and errors of the server as those that a store raises."""
+"""The connection of a remote store: requests with a token, and errors of the server as those that a store raises."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Self, cast
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, ConfigError, HoldfastError, TooLargeError, UnavailableError
-from holdfast.interfaces.http.inputs import Input
 from holdfast.interfaces.http.limited_response import LimitedResponse
-from holdfast.interfaces.http.models import Problem, StoreChangesModel
-from holdfast.interfaces.http.problems import StaleError
+from holdfast.interfaces.http.models import StoreChangesModel
 from holdfast.interfaces.http.routes import API
 
 _TIMEOUT = 60.0
@@ -36,7 +34,7 @@ _MAX_TEXT = 10_000
 """The most characters of a server's text that an error has."""
 
 _ATTEMPTS = 4
-"""How often a request is sent that may be repeated."""
+"""How often a request is sent."""
 
 _PAUSE = 0.1
 """How many seconds pass before the second attempt; four times as many before each further one."""
@@ -68,47 +66,20 @@ class HttpTransport:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._host}:{self._port or ''}>"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the connections."""
         while self._opened:
             self._opened.pop().close()
 
-    def send(
-        self,
-        method: str,
-        path: str,
-        params: Input,
-        body: Input | None,
-        result: Any,
-        *,
-        if_match: str = "",
-        key: str = "",
-        repeat: bool = False,
-    ) -> Any:
-        """Send a request, and return its result. Errors of the server are raised as they were there.
-
-        With `repeat`, a request that was not answered is sent again: one that reads, or a change with a `key`.
-        """
-        given = {name: value for name, value in msgspec.to_builtins(params).items() if value is not None}
-        address = self._base + API + path
-        for name in list(given):
-            if f"{{{name}}}" in address:
-                address = address.replace(f"{{{name}}}", quote(str(given.pop(name)), safe=""))
-        if given:
-            address = f"{address}?{urlencode({name: _text(value) for name, value in given.items()})}"
+    def send(self, method: str, path: str, result: Any, body: Mapping[str, Any] | None = None, *, key: str = "") -> Any:
+        """Send a request that reads, or a change with a `key`, and return its result. It is sent again if it was not
+        answered. Errors of the server are raised as they were there."""
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
-        headers |= {"If-Match": f'"{if_match}"'} if if_match else {}
         headers |= {"Idempotency-Key": key} if key else {}
         content = None
         if body is not None:
             content, headers["Content-Type"] = msgspec.json.encode(body), "application/json"
-        status, data = self._exchange(method, address, content, headers, _ATTEMPTS if repeat else 1)
+        status, data = self._exchange(method, self._base + API + path, content, headers)
         if status >= 400:
             raise _error(data, status)
         return decode_answer(data, result, self._where)
@@ -117,13 +88,9 @@ class HttpTransport:
     def _where(self) -> str:
         return f"{self._host}:{self._port or ''}"
 
-    def _exchange(
-        self, method: str, address: str, body: bytes | None, headers: dict[str, str], attempts: int
-    ) -> tuple[int, bytes]:
-        if method == "GET" and getattr(self._local, "connection", None) is not None:
-            attempts = max(2, attempts)  # the server closes idle connections
-        for attempt in range(attempts):
-            last = attempt == attempts - 1
+    def _exchange(self, method: str, address: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        for attempt in range(_ATTEMPTS):
+            last = attempt == _ATTEMPTS - 1
             try:
                 connection = self._connect()
                 connection.request(method, address, body, headers)
@@ -196,6 +163,15 @@ class HttpTransport:
                 self._opened.remove(connection)
 
 
+class _ReportedProblem(msgspec.Struct):
+    """An error as a server reports it, without what only its title and status say."""
+
+    detail: str
+    code: str
+    where: str = ""
+    hint: str = ""
+
+
 class EventConnection:
     """A stream of events."""
 
@@ -233,10 +209,6 @@ def _is_under_way(status: int, data: bytes) -> bool:
     return status == 409 and b'"under-way"' in data
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def decode_answer(data: bytes, kind: Any, where: str) -> Any:
     """Return what a server answered. `UnavailableError` if it makes no sense."""
     try:
@@ -258,11 +230,9 @@ def no_answer(error: Exception, where: str) -> UnavailableError:
 def _error(data: bytes, status: int) -> HoldfastError:
     """Return the error that a response reports."""
     try:
-        problem = msgspec.json.decode(data, type=Problem)
+        problem = msgspec.json.decode(data, type=_ReportedProblem)
     except (ValueError, RecursionError):
         return UnavailableError(f"the server answered with status {status}, and no reason", code="unreachable")
-    if problem.current is not None:
-        return StaleError(problem.current, problem.diff)
     kind = FINER_CODES.get(problem.code) or ERRORS_BY_CODE.get(problem.code, HoldfastError)
     detail, where, hint = (_visible(each) for each in (problem.detail, problem.where, problem.hint))
     return kind(detail, where=where, hint=hint, code=problem.code)

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.pregel import Pregel
+
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.recording import RESULTS, VERSION, Call, decode_items
-from holdfast.store import CheckpointStore, PendingWrite, SavedCheckpoint, arun, split_name, thread_name
+from holdfast.store import CheckpointStore, PendingWrite, SavedCheckpoint, arun, graph_forms, split_name, thread_name
+
+NOT_RECORDED = "it was not recorded, or its recording was pruned: pass the saver's recorder as a callback"
+
+_OWN_CHANNELS = ("branch:to:", "join:", "__")
+_TRIGGER = "branch:to:"
+"""Before the name of a node, that of the channel which triggers it."""
 
 _STARTS = ("input", "update", "fork")
 """The sources of checkpoints that no task made: a run begins after them."""
@@ -22,13 +31,16 @@ class RecordedCheckpoint(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One time that a task ran: its calls, what their inputs refer to, and the answers to its interrupts. They refer to
-    the state of a checkpoint, by thread and id, and to the recorded results."""
+    """One time that a task ran: its calls, what their inputs refer to, the answers to its interrupts, what it asked
+    when it was interrupted again, and its error. Inputs refer to the state of a checkpoint, by thread and id, and to
+    the recorded results."""
 
     calls: list[Call]
     at: tuple[str, str]
     results: Sequence[Any]
     resumed: Sequence[Any]
+    questions: Sequence[Any] = ()
+    error: str = ""
 
 
 class RecordedThread:
@@ -42,6 +54,14 @@ class RecordedThread:
         self.parameters: dict[str, Any] = {}
         """The parameters of models' calls by their digests."""
         self.note = ""
+        self.is_cut = False
+        """Whether the thread went on after the last of these checkpoints."""
+        self.channels: set[str] = set()
+        """The channels of the latest state, without those that trigger nodes."""
+        self.triggered: set[str] = set()
+        """The nodes that an edge leads to from there."""
+        self.nodes: set[str] = set()
+        """The nodes that ran."""
         self._lists: dict[tuple[str, str], Mapping[str, Sequence[Any]]] = {}
         """The lists of the states that were loaded last, and of all states of subgraphs."""
 
@@ -53,6 +73,11 @@ class RecordedThread:
         latest = await arun(store.get(name, at))
         if latest is None:
             raise NotFoundError("there is no such checkpoint", where=f"thread {thread_id!r}")
+        thread.is_cut = at is not None
+        thread.channels = {each for each in latest.state if not each.startswith(_OWN_CHANNELS)}
+        thread.triggered = {each.removeprefix(_TRIGGER) for each in latest.state if each.startswith(_TRIGGER)}
+        seen = graph_forms.checkpoint_of(latest)["versions_seen"]
+        thread.nodes = {each for each in seen if not each.startswith("__")}
         saved: dict[str, tuple[RecordedCheckpoint, str | None, list[dict[str, Any]]]] = {}
         async for page in await arun(store.list_checkpoints([name])):  # a page is read quicker than its checkpoints
             for each in page:
@@ -77,6 +102,20 @@ class RecordedThread:
                     if each.recorded:
                         thread._lists[other, each.id] = _lists_of(each)
         return thread
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for an answer."""
+        return any(write.channel == INTERRUPT for write in self.checkpoints[-1].writes)
+
+    def is_left_open(self, graph: Pregel[Any, Any, Any, Any]) -> bool:
+        """Return whether a thread of a graph is not finished, also if it waits in a node that the graph lost since.
+
+        A thread that the graph has no node and no channel of is another graph's."""
+        if not (self.checkpoints[-1].writes or self.triggered):
+            return False
+        own = self.nodes & graph.nodes.keys() if self.nodes else self.channels & graph.channels.keys()
+        return bool(own)
 
     async def load_run(self, run: Sequence[RecordedCheckpoint]) -> list[SavedCheckpoint]:
         """Load the states of a run. Those that were loaded before it are forgotten."""
@@ -123,7 +162,14 @@ class RecordedThread:
             for call in calls:
                 if call.kind == "model" and len(call.input[1]) > 1:
                     self.parameters[call.input[1][0]] = call.input[1][1]
-            attempt = Attempt(calls, at, [call.result for call in calls], record.get("resumed", ()))
+            attempt = Attempt(
+                calls,
+                at,
+                [call.result for call in calls],
+                record.get("resumed", ()),
+                record.get("questions", ()),
+                record.get("error", ""),
+            )
             self.attempts.setdefault(record["key"], []).append(attempt)
 
     def runs(self, since: str | None = None) -> list[list[RecordedCheckpoint]]:

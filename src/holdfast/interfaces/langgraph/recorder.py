@@ -16,7 +16,7 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk, LLMResult
-from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 from holdfast.errors import InvalidError
 from holdfast.recording import (
@@ -35,6 +35,7 @@ from holdfast.recording import (
 from holdfast.recording import plain as to_plain
 
 _PULL = "__pregel_pull"
+_MAX_ERROR = 2000
 _MAX_TASKS = 10_000
 """How many tasks are recorded at a time. What no saver took by then is dropped."""
 
@@ -65,13 +66,16 @@ class RunRecorder(BaseCallbackHandler):
         self._tasks: dict[str, TaskJournal] = {}
         self._runs: dict[UUID, _Run] = {}
         self._parameters: dict[tuple[str, str], None] = {}
+        self._marked: set[object] = set()
+        """The runs of graphs that are under way and have a recorded task."""
 
     # The saver's side -----------------------------------------------------------------------------------------
 
     def take(self, task_id: str, writes: Sequence[tuple[str, Any]]) -> tuple[int, dict[str, Any]] | None:
         """Return what a task called, and a number for it that grows with time; None if there is nothing to record.
 
-        Of a task that was interrupted, the answers with which it ran are recorded, too."""
+        Of a task that was interrupted, what it asked and the answers with which it ran are recorded, too; of one that
+        failed, its error. The first task of a run is recorded in any case, so that it is known that the run was."""
         if not self._tasks:
             return None
         with self._lock:
@@ -80,8 +84,10 @@ class RunRecorder(BaseCallbackHandler):
             return None
         marks = dict(writes)
         resumed = marks.get(RESUME, []) if RESUME in marks or INTERRUPT in marks else None
-        if not (journal.calls or resumed is not None):
+        error = describe_error(marks)
+        if not (journal.calls or resumed is not None or error or journal.root not in self._marked):
             return None
+        self._marked.add(journal.root)
         calls = journal.to_record()
         if self.mode == "digest":
             calls = [digest_call(call) for call in calls]
@@ -90,6 +96,10 @@ class RunRecorder(BaseCallbackHandler):
             record["mode"] = self.mode
         if resumed is not None:
             record["resumed"] = resumed if isinstance(resumed, list) else [resumed]
+        if INTERRUPT in marks and self.mode != "digest":
+            record["questions"] = questions_of(marks)
+        if error and self.mode != "digest":
+            record["error"] = error
         return (1 << 40) + time.time_ns() // 1000, record
 
     def make_journal(self, key: str, step: int, bases: Mapping[str, Sequence[Any]]) -> TaskJournal:
@@ -161,7 +171,10 @@ class RunRecorder(BaseCallbackHandler):
         if run is None or run.is_inside:
             return
         current_journal.set(run.outer)
-        if run.root == run_id and self._tasks:  # of a graph: what no saver took by now was cancelled
+        if run.root != run_id:
+            return
+        self._marked.discard(run_id)
+        if self._tasks:  # of a graph: what no saver took by now was cancelled
             with self._lock:
                 self._tasks = {id: each for id, each in self._tasks.items() if each.root != run_id}
             for id in [id for id, each in list(self._runs.items()) if each.root == run_id]:
@@ -278,15 +291,31 @@ class RunRecorder(BaseCallbackHandler):
     def _describe_parameters(self, kwargs: Mapping[str, Any], thread: str) -> Any:
         """Return the parameters of a model's call, such as its tools: in full when they are new in a thread, or else a
         digest."""
-        found = {name: each for name, each in dict(kwargs.get("invocation_params") or {}).items() if each is not None}
-        described = to_plain(found)
-        digest = hashlib.blake2b(repr(sorted(described.items())).encode(), digest_size=8).hexdigest()
+        digest, described = digest_parameters(kwargs)
         with self._lock:
             is_new = (thread, digest) not in self._parameters
             self._parameters[thread, digest] = None
             if len(self._parameters) > _MAX_TASKS:
                 del self._parameters[next(iter(self._parameters))]
         return [digest, described] if is_new else [digest]
+
+
+def digest_parameters(kwargs: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return a digest of the parameters of a model's call, and the parameters."""
+    found = {name: each for name, each in dict(kwargs.get("invocation_params") or {}).items() if each is not None}
+    described = to_plain(found)
+    return hashlib.blake2b(repr(sorted(described.items())).encode(), digest_size=8).hexdigest(), described
+
+
+def questions_of(marks: Mapping[str, Any]) -> list[Any]:
+    """Return what the interrupts among a task's writes ask."""
+    return [each.value for each in marks.get(INTERRUPT, ())]
+
+
+def describe_error(marks: Mapping[str, Any]) -> str:
+    """Return the error among a task's writes, as text; empty if there is none, or the task was cancelled."""
+    error = marks.get(ERROR)
+    return repr(error)[:_MAX_ERROR] if isinstance(error, Exception) else ""
 
 
 def _are_messages(value: Any) -> bool:
@@ -337,4 +366,10 @@ def decode_chunks(chunks: list[Any], message: Any) -> list[Any]:
 def incomplete(recorded: tuple[int, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
     """Return the record of a task without its calls, whose values cannot be stored."""
     number, record = recorded
-    return number, {**record, "calls": [call[:4] for call in record["calls"]], "mode": "incomplete", "resumed": []}
+    return number, {
+        **record,
+        "calls": [call[:4] for call in record["calls"]],
+        "mode": "incomplete",
+        "resumed": [],
+        "questions": [],
+    }

@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast._lazy import import_declared
-from holdfast.errors import ConfigError, InvalidError
+from langgraph.pregel import Pregel
+
+from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.langgraph.recorded_thread import RecordedThread
 from holdfast.interfaces.langgraph.replay_loop import ReplayLoop
 from holdfast.interfaces.langgraph.replay_patch import patch_classes
 from holdfast.interfaces.langgraph.replayer import Replayer, compare_threads, load_graph
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
-from holdfast.recording import ReplayReport, isolate, serve
+from holdfast.recording import DivergedRun, ReplayReport, code_error, find_code, isolate, serve
 from holdfast.store import aopen, aopen_rows, arun, split_name
+
+_HINT = "Name it as package.module:graph"
 
 
 async def answer(order: dict[str, Any], recording: bytes) -> dict[str, Any]:
@@ -24,26 +27,33 @@ async def answer(order: dict[str, Any], recording: bytes) -> dict[str, Any]:
     size = order.get("size", len(recording))
     reader = await _load(recording[:size])
     thread_id = order["thread"] or await _only_thread(reader)
-    thread = await RecordedThread.load(reader._checkpoints, thread_id, order.get("until"))
     if "size" in order:
+        thread = await RecordedThread.load(reader._checkpoints, thread_id)
         other = await _load(recording[size:])
         other_id = order["other"] or await _only_thread(other)
         found = await compare_threads(thread_id, thread, await RecordedThread.load(other._checkpoints, other_id))
         return found.to_json()
-    thread.change(order["changes"])
-    replayer = Replayer(thread_id, thread, HoldfastSaver(await aopen("memory://")))
+    scratch = HoldfastSaver(await aopen("memory://"))
+    replayers: list[Replayer] = []
 
     def blocked(what: str) -> None:
-        replayer.recorder.report_here("effect", f"the code {what}")
+        if replayers:  # what a module does when it is imported is only refused
+            replayers[0].recorder.report_here("effect", f"the code {what}")
 
     isolate(blocked)
+    named = find_code(order["graph"], "graph", _HINT)  # first, so that the recording is read with its classes
+    thread = await RecordedThread.load(reader._checkpoints, thread_id, order.get("until"))
+    thread.change(order["changes"])
+    replayer = Replayer(thread_id, thread, scratch)
+    replayers.append(replayer)
     patch_classes(replayer.recorder.find_call)
-    named = _find(order["graph"])
+    graph = _load_graph(order["graph"], named, reader)
     latest: Any = {"configurable": {"thread_id": thread_id}}
-    is_open = bool((await load_graph(named, reader).aget_state(latest)).next)
+    is_open = bool((await graph.aget_state(latest)).next) or thread.is_left_open(graph)
     if order["only_open"] and not is_open:
         return ReplayReport(thread_id, 0, 0, 0.0).to_json()
-    return (await replayer.replay(load_graph(named, replayer.scratch), order["since"], is_open=is_open)).to_json()
+    graph = _load_graph(order["graph"], named, scratch)
+    return (await replayer.replay(graph, order["since"], is_open=is_open)).to_json()
 
 
 async def _load(recording: bytes) -> HoldfastSaver:
@@ -58,18 +68,13 @@ async def _only_thread(reader: HoldfastSaver) -> str:
     return threads.pop()
 
 
-def _find(name: str) -> Any:
-    """Return what the caller named as `module:name`."""
-    module, _, path = name.partition(":")
+def _load_graph(name: str, named: Any, saver: HoldfastSaver) -> Pregel[Any, Any, Any, Any]:
     try:
-        found: Any = import_declared(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"the graph cannot be imported: {error}", where=name[:200], hint="Name it as package.module:graph"
-        ) from error
-    return found
+        return load_graph(named, saver)
+    except HoldfastError:
+        raise
+    except (Exception, DivergedRun) as error:
+        raise code_error(error, name, "graph", _HINT) from error
 
 
 def main() -> None:

@@ -17,9 +17,8 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command
 
 from holdfast.errors import InvalidError
-from holdfast.interfaces.langgraph import contents, names
-from holdfast.interfaces.langgraph.recorded_thread import Attempt, RecordedCheckpoint, RecordedThread
-from holdfast.interfaces.langgraph.recorder import RunRecorder
+from holdfast.interfaces.langgraph.recorded_thread import NOT_RECORDED, Attempt, RecordedCheckpoint, RecordedThread
+from holdfast.interfaces.langgraph.recorder import RunRecorder, describe_error, digest_parameters, questions_of
 from holdfast.interfaces.langgraph.replay_loop import ReplayLoop
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
 from holdfast.recording import (
@@ -36,13 +35,15 @@ from holdfast.recording import (
     difference,
     effects_of,
     first_of,
+    place_of,
     plain,
 )
-from holdfast.store import SavedCheckpoint, arun, thread_name
+from holdfast.store import SavedCheckpoint, arun, graph_forms, thread_name
 
 _AFTER_TASKS = "~"
 """Sorts after the names of tasks: the state of a step is compared after its tasks."""
 
+_MAX_ERROR = 200
 _MORE_STEPS = 10
 _OWN_METADATA = frozenset(
     {"source", "step", "parents", "run_id", "writes", "thread_id", "checkpoint_ns", "checkpoint_id"}
@@ -51,6 +52,16 @@ _OWN_METADATA = frozenset(
 
 _End: TypeAlias = Literal["stopped", "failed", "over"]
 """How the graph stopped: at its end or an interrupt; with an error that was recorded; or so that the replay is over."""
+
+
+def _step_of(key: str) -> int:
+    """Return the step of the graph that a task is in; of one in a subgraph, that of the node around it."""
+    return int(key.partition(":")[0])
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}…"
+
 
 _answer: ContextVar[Call | None] = ContextVar("recorded call that answers the one that is made here", default=None)
 
@@ -64,11 +75,16 @@ class ReplayRecorder(RunRecorder):
         self.divergences: list[Divergence] = []
         self._journals: list[ReplayJournal] = []
         self.last_step = -2
-        """The last step of the recording; further calls there are no divergence."""
+        """The step after the last one of the recording."""
+        self.may_go_on = False
+        """Whether the recording ends in the middle of a run, such as with its process: further calls and steps are then
+        no divergence. A thread that is finished, or waits for an answer, does not go on."""
         self._step = -1
         self._described: dict[str, Any] = {}
         self._count: dict[str, int] = {}
         self._answers: dict[UUID, Call] = {}
+        self._errors: dict[str, str] = {}
+        """The recorded errors of the tasks that run, or ran last, by their keys."""
         self.interrupts: dict[str, Sequence[Any]] = {}
         """The interrupts of tasks that wait for an answer, by their keys."""
 
@@ -83,10 +99,17 @@ class ReplayRecorder(RunRecorder):
         def compare(kind: str, before: Any, given: Any) -> str | None:
             return self._compare(kind, before, given, self.thread.bases(recorded))
 
-        is_last = step >= self.last_step and number >= len(attempts)
-        journal = ReplayJournal(key, step, list(recorded.calls), compare, self.divergences.append, is_last)
+        is_last = self._is_at_end(key) and number >= len(attempts)
+        journal = ReplayJournal(
+            key, step, list(recorded.calls), compare, self.divergences.append, is_last, recorded.questions
+        )
+        self._errors[key] = recorded.error
         self._journals.append(journal)
         return journal
+
+    def _is_at_end(self, key: str) -> bool:
+        """Return whether a task is in the step in which a recording ends that may go on."""
+        return self.may_go_on and _step_of(key) >= self.last_step
 
     def count_calls(self) -> int:
         """Return how many calls were answered."""
@@ -101,11 +124,10 @@ class ReplayRecorder(RunRecorder):
         known = self.thread.parameters.get(before[1][0])
         return difference(known, self._described.get(given[1][0])) or "the parameters of the model changed"
 
-    def _describe_parameters(self, kwargs: Mapping[str, Any], thread: str) -> Any:
-        self._parameters.clear()
-        found = super()._describe_parameters(kwargs, thread)
-        self._described[found[0]] = found[1]
-        return found
+    def _describe_parameters(self, kwargs: Mapping[str, Any], thread: str) -> Any:  # noqa: ARG002
+        digest, described = digest_parameters(kwargs)
+        self._described[digest] = described
+        return [digest, described]
 
     def begin_call(self, journal: TaskJournal, kind: str, name: str, given: Any, run_id: UUID) -> Call:
         """Find the recorded call."""
@@ -136,7 +158,8 @@ class ReplayRecorder(RunRecorder):
         self.divergences.append(Divergence(kind, what, step, task))
 
     def take(self, task_id: str, writes: Sequence[tuple[str, Any]]) -> None:
-        """Report the recorded calls that a task did not make."""
+        """Report how a task ended otherwise than in the recording: with an error, with an interrupt, or without calls
+        that it made. Of a subgraph it is reported by the task inside, and not by the node around it."""
         with self._lock:
             journal = self._tasks.pop(task_id, None)
         if not isinstance(journal, ReplayJournal):
@@ -144,8 +167,27 @@ class ReplayRecorder(RunRecorder):
         marks = dict(writes)
         if INTERRUPT in marks:
             self.interrupts[journal.key] = marks[INTERRUPT]
-        if not any(each.task == journal.key for each in self.divergences):
+        ended = isinstance(marks.get(ERROR), DivergedRun | EndOfRecording | asyncio.CancelledError)
+        if ended or any(f"{each.task}|".startswith(f"{journal.key}|") for each in self.divergences):
+            return
+        known = len(self.divergences)
+        self._compare_error(journal, marks.get(ERROR))
+        journal.compare_questions(questions_of(marks))
+        if len(self.divergences) == known:
             journal.close()
+
+    def _compare_error(self, journal: ReplayJournal, error: Any) -> None:
+        recorded, raised = self._errors.get(journal.key, ""), describe_error({ERROR: error})
+        if recorded == raised:
+            return
+        if not raised:
+            if self._is_at_end(journal.key) and self._count[journal.key] + 1 >= len(self.thread.attempts[journal.key]):
+                return  # the thread stopped with an error that the code does not make any more
+            what = f"the node does not raise {_short(recorded)}, as in the recording"
+        else:
+            what = f"the node raises {_short(raised)} at {place_of(error)}, and "
+            what += f"raised {_short(recorded)} in the recording" if recorded else "did not in the recording"
+        self.divergences.append(Divergence("error", what, journal.step, journal.key))
 
     def has_further_attempt(self) -> bool:
         """Return whether the recorded run stopped in this step, and a task was tried again, or the recording ends."""
@@ -203,18 +245,19 @@ class Replayer:
         """Replay all runs, or those from a checkpoint on, up to the first divergence."""
         start, recorder = time.monotonic(), self.recorder
         recorder.last_step = _step(self._thread.checkpoints[-1]) + 1
+        recorder.may_go_on = self._thread.is_cut or (is_open and not self._thread.waits)
         (latest,) = await self._thread.load_run(self._thread.checkpoints[-1:])
         state: Any = latest.state
         only = self._thread.checkpoints[0].metadata.get("source") if len(self._thread.checkpoints) == 1 else "several"
         if since is None and only == "loop":
             self._thread.note = "only its end is there: it was pruned, or the run saved no steps (durability='exit')"
+        elif not (self._thread.attempts or self._thread.note):
+            self._thread.note = NOT_RECORDED
         if not self._thread.note:
             for run in self._thread.runs(since):
                 state = await self._replay_past_effects(graph, await self._thread.load_run(run))
                 if any(each.kind != "effect" for each in recorder.divergences):
                     break
-        if recorder.divergences and not self._thread.attempts:
-            self._thread.note = "the run was not recorded: pass the saver's recorder as a callback"
         return ReplayReport(
             self._thread_id,
             self._steps,
@@ -245,7 +288,7 @@ class Replayer:
         first, last = run[0], _step(run[-1])
         await self.scratch.adelete_thread(self._thread_id)
         config = self._config(first)
-        seed = contents.checkpoint_of(first)
+        seed = graph_forms.checkpoint_of(first)
         metadata: Any = first.metadata
         await self.scratch.aput(config, seed, metadata, seed["channel_versions"])
         resume: Any = None
@@ -311,8 +354,10 @@ class Replayer:
         ]
 
     def _compare_error(self, error: Exception) -> _End:
-        """Compare an error that ended the run with that of the recording."""
+        """Compare an error that ended the run with that of the recording. Those of tasks were compared before."""
         recorded = self._errors()
+        if self.recorder.divergences:
+            return "over"
         if repr(error) in recorded:
             return "failed"
         found = difference(recorded[-1] if recorded else None, repr(error)) or ""
@@ -340,7 +385,7 @@ class Replayer:
                 self._report("output", "the state after this step differs", _step(each), found)
                 return
         further = [step for step in replayed if step > _step(run[-1])]
-        if further and run[-1].id != self._thread.checkpoints[-1].id:
+        if further and (run[-1].id != self._thread.checkpoints[-1].id or not self.recorder.may_go_on):
             self._report("steps", "the run makes more steps than the recorded one", min(further))
 
     def _config(self, first: SavedCheckpoint) -> RunnableConfig:
@@ -349,7 +394,7 @@ class Replayer:
             for name, value in first.metadata.items()
             if name not in _OWN_METADATA and not name.startswith(("langgraph_", "__")) and isinstance(value, str | int)
         }
-        configurable = {**given, **names.config_of(self._thread_id, "", "")["configurable"]}
+        configurable = {**given, **graph_forms.config_of(self._thread_id, "", "")["configurable"]}
         configurable.pop("checkpoint_id")
         return {"configurable": configurable, "callbacks": [self.recorder]}
 
@@ -377,6 +422,9 @@ async def compare_threads(thread_id: str, before: RecordedThread, after: Recorde
             if text is not None:
                 found.append(Divergence("call", "the calls differ", step, key, number, text))
                 break
+        asked, other_asked = ([each.questions for each in of.attempts.get(key, ())] for of in (before, after))
+        if (text := difference(asked, other_asked)) is not None:
+            found.append(Divergence("interrupt", "the interrupts differ", step, key, len(a), text))
     note = before.note or after.note
     return ReplayReport(thread_id, len(before.checkpoints), calls, 0.0, first_of(found), len(found), not note, note)
 

@@ -24,7 +24,7 @@ from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPA
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from holdfast.errors import ConfigError, InvalidError, UnsupportedError
-from holdfast.interfaces.langgraph import contents, names, tasks
+from holdfast.interfaces.langgraph import contents, tasks
 from holdfast.interfaces.langgraph.recorder import RunRecorder, incomplete
 from holdfast.recording import RecordMode
 from holdfast.schemas import ValidationMode
@@ -37,6 +37,7 @@ from holdfast.store import (
     SavedCheckpoint,
     StoreOperations,
     arun,
+    graph_forms,
     make_both,
     run,
     split_name,
@@ -79,9 +80,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     Values are kept by Holdfast's codec, item by item. Like LangGraph's serializer, it takes values that cannot be read
     back as they were, with one warning for each class: subclasses of str, int, float, list and dict are read as these,
-    and objects whose class is defined in a function as `OpaqueValue` with their fields. With `strict=True` they are
-    refused. A `serde` is refused, too: it would be called with stored bytes, and LangGraph's imports and calls what
-    these name.
+    and objects whose class is defined in a function, by another process, as `OpaqueValue` with their fields. With
+    `strict=True` they are refused. A `serde` is refused, too: it would be called with stored bytes, and LangGraph's
+    imports and calls what these name.
 
     With a `schema`, the state of the graph has a version: a `SchemaSet`, a `Schema`, or the state class itself. A
     thread that an older graph saved is upgraded when it is read, in the middle of an interrupt too; nodes that were
@@ -187,7 +188,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Save a checkpoint after the one that the config names. Returns a config that names the new one."""
-        thread, parent = names.stored_thread(config), names.checkpoint_of(config)
+        thread, parent = graph_forms.stored_thread(config), graph_forms.checkpoint_id_of(config)
         described = get_checkpoint_metadata(config, metadata)
         await self._checkpoints.save(
             thread,
@@ -195,13 +196,15 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             id=checkpoint["id"],
             stamp=checkpoint["ts"],
             parent=parent,
-            bookkeeping=contents.bookkeeping_of(checkpoint),
+            bookkeeping=graph_forms.bookkeeping_of(checkpoint),
             metadata=cast(dict[str, Any], described),
             kind=str(described.get("source", "save")),
-            ttl=None if self._ttl is None or names.namespace_of(config) else self._ttl,
+            ttl=None if self._ttl is None or graph_forms.namespace_of(config) else self._ttl,
         )
-        where = names.configurable(config)
-        return names.config_of(where["thread_id"], names.namespace_of(config), checkpoint["id"])
+        where = graph_forms.configurable(config)
+        namespace = graph_forms.namespace_of(config)
+        made: RunnableConfig = graph_forms.config_of(where["thread_id"], namespace, checkpoint["id"])
+        return made
 
     put, aput = make_both(_put)
 
@@ -212,9 +215,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         def stored(channel: str, value: Any) -> Any:
             if channel in new_versions:
                 return value
-            return FromParent(lambda: value, contents.version_entry(channel))
+            return FromParent(lambda: value, graph_forms.version_entry(channel))
 
-        return {channel: stored(channel, value) for channel, value in contents.values_of(checkpoint).items()}
+        return {channel: stored(channel, value) for channel, value in graph_forms.values_of(checkpoint).items()}
 
     async def _put_writes(
         self,
@@ -228,7 +231,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         A value written again by the same task at the same place is not changed; errors, interrupts and what resumes
         them are.
         """
-        id = names.checkpoint_of(config)
+        id = graph_forms.checkpoint_id_of(config)
         if id is None:
             raise InvalidError(
                 "the config names no checkpoint that the writes follow", hint="Pass the config put returned"
@@ -240,7 +243,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         recorded = self.recorder.take(task_id, writes)
         put = partial(
             self._checkpoints.put_writes,
-            names.stored_thread(config),
+            graph_forms.stored_thread(config),
             id,
             stored,
             task_id=task_id,
@@ -263,8 +266,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     async def _get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that the config names, or else the latest of the thread; None if there is none."""
-        id = names.checkpoint_of(config)
-        saved = await self._checkpoints.get(names.stored_thread(config), id, resume=True)
+        id = graph_forms.checkpoint_id_of(config)
+        saved = await self._checkpoints.get(graph_forms.stored_thread(config), id, resume=True)
         if saved is None:
             return None
         found = self._tuple(saved)
@@ -274,15 +277,15 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     def _tuple(self, saved: SavedCheckpoint) -> CheckpointTuple:
         thread_id, namespace = split_name(saved.thread)
-        checkpoint = contents.checkpoint_of(saved)
+        checkpoint = graph_forms.checkpoint_of(saved)
         values = checkpoint["channel_values"]
         for name, value in values.items():
             contents.refuse_serialized(value, name)
         return CheckpointTuple(
-            names.config_of(thread_id, namespace, saved.id),
+            graph_forms.config_of(thread_id, namespace, saved.id),
             checkpoint,
             cast(CheckpointMetadata, saved.metadata),
-            None if saved.parent is None else names.config_of(thread_id, namespace, saved.parent),
+            None if saved.parent is None else graph_forms.config_of(thread_id, namespace, saved.parent),
             self._writes(saved.writes),
         )
 
@@ -331,8 +334,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     ) -> AsyncIterator[builtins.list[SavedCheckpoint]]:
         return await self._checkpoints.list_checkpoints(
             await self._threads(config),
-            before=names.checkpoint_of(before),
-            id=names.checkpoint_of(config),
+            before=graph_forms.checkpoint_id_of(before),
+            id=graph_forms.checkpoint_id_of(config),
             metadata=metadata,
             limit=limit,
         )
@@ -341,16 +344,16 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """Return the threads of the store that a config names: one, those of a thread, or all."""
         if not config:
             return await self._checkpoints.threads()
-        if names.configurable(config).get("checkpoint_ns") is not None:
-            return [names.stored_thread(config)]
-        return await self._checkpoints.namespaces(thread_name(names.thread_of(config)))
+        if graph_forms.configurable(config).get("checkpoint_ns") is not None:
+            return [graph_forms.stored_thread(config)]
+        return await self._checkpoints.namespaces(thread_name(graph_forms.thread_of(config)))
 
     async def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Return what each channel held last before the checkpoint of the config, and what was written to it since."""
         histories = await self._checkpoints.channel_writes(
-            names.stored_thread(config), names.checkpoint_of(config), channels
+            graph_forms.stored_thread(config), graph_forms.checkpoint_id_of(config), channels
         )
         result: dict[str, DeltaChannelHistory] = {}
         for channel, history in histories.items():

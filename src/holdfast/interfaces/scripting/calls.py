@@ -11,7 +11,8 @@ from re import Pattern
 from typing import Any
 
 from holdfast.errors import DeniedError, InvalidError, NotFoundError, ScriptError, TooLargeError, UnsupportedError
-from holdfast.interfaces.scripting.functions import ScriptFunction, script_type, type_name_of
+from holdfast.interfaces.scripting.functions import ScriptFunction, ScriptType, script_type, type_name_of
+from holdfast.interfaces.scripting.live_values import read_value, unknown_name_error, write_value
 from holdfast.interfaces.scripting.replay import Replay
 from holdfast.interfaces.scripting.values import Decoder, Encoder
 from holdfast.time_parser import parse_seconds
@@ -165,11 +166,13 @@ class Calls:
         if name == "()":
             return self._register(found, arguments)
         known = self._type(found)
-        if name.startswith(".") and name[1:] in known.properties:
-            return getattr(found, name[1:])
+        if name.startswith("."):
+            return read_value(known, found, name[1:])
+        if name.startswith("="):
+            return write_value(known, found, name[1:], [self.decode(each) for each in arguments])
         function = known.functions.get(name)
         if function is None:
-            raise UnsupportedError(f"a {known.name} has no function {name[:40]!r} in scripts")
+            raise unknown_name_error(known, name)
         adapter = function.adapter
         called = partial(adapter, found) if adapter else getattr(found, name)
         return self._apply(called, function, arguments, f"{known.name}.{name}", seconds)
@@ -210,7 +213,7 @@ class Calls:
         self.registered.append((self._store.hooks, values[0]))
 
     @staticmethod
-    def _type(found: Any) -> Any:
+    def _type(found: Any) -> ScriptType:
         name = type_name_of(type(found))
         if not name:
             raise InvalidError("this is no object of the API")

@@ -24,6 +24,8 @@ class Declaration:
     members: Mapping[str, str] = field(default_factory=dict)
     """Types of objects inside it, by name; with parentheses, if a function returns it."""
     properties: str = ""
+    live: str = ""
+    """Properties whose entries a script may change, as it may those of the fields of an agent."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, tuple[Callable[[], Any], Adapter]] = field(default_factory=dict)
     """Functions under a name that the Python object does not have: where the description is, and how to call it."""
@@ -73,6 +75,18 @@ def _get(state: Any, key: Any, default: Any = None) -> Any:
         return state.item(key).value
     except LookupError:
         return default
+
+
+def _set(state: Any, key: Any, value: Any, **options: Any) -> Any:
+    return state.set(key, value, **options)
+
+
+def _count_messages() -> Any:
+    def count(self: Any) -> int:
+        """Return the number of messages."""
+        return len(self)
+
+    return count
 
 
 def _replay(name: str) -> tuple[Callable[[], Any], Adapter]:
@@ -149,6 +163,8 @@ DECLARATIONS: dict[str, Declaration] = {
         },
         adapters={
             "get": (_async_state("get"), _get),
+            "load": (_async_state("get"), _get),
+            "save": (_async_state("set"), _set),
             "has": (_async_state("has"), _has),
             "count": (_async_state("count"), len),
         },
@@ -183,7 +199,7 @@ DECLARATIONS: dict[str, Declaration] = {
     "Agents": Declaration(
         "agents Agents",
         "create restore load exists messages history diff export import_ delete transitions rollback resolve transfer "
-        "transfer_many transfers metrics list signal machine unsaved",
+        "transfer_many transfers metrics list signal machine unsaved save_state record_transition",
         {"steps()": "Steps", "timers()": "Timers"},
         excluded={
             "prune_steps": f"{_OWN}retention is the host's.",
@@ -204,6 +220,7 @@ DECLARATIONS: dict[str, Declaration] = {
             "timers": "Timers",
         },
         "id version status state configuration context metadata metrics recoveries",
+        "configuration context metadata",
         excluded={
             **dict.fromkeys(("sleep", "sleep_until"), "A script has seconds. `timers.set` signals the agent later."),
             "persister": f"{_OWN}it is internal.",
@@ -222,6 +239,7 @@ DECLARATIONS: dict[str, Declaration] = {
         "agents Conversation",
         "append extend say replace clear get slice all last window search",
         properties="tokens",
+        adapters={"count": (_count_messages, len)},
         excluded={"summarize": f"{_OWN}it calls a model."},
     ),
     "Tools": Declaration(

@@ -129,6 +129,8 @@ class ScriptType:
     functions: Mapping[str, ScriptFunction] = field(default_factory=dict)
     properties: tuple[str, ...] = ()
     """Read by a call each time."""
+    live: tuple[str, ...] = ()
+    """Those whose entries a script may change."""
     members: Mapping[str, tuple[str, ScriptFunction | None]] = field(default_factory=dict)
     """Objects inside it: the type, and the function that returns it, if it takes arguments."""
     is_callable: bool = False
@@ -147,6 +149,7 @@ def script_table() -> dict[str, Any]:
         name: {
             "functions": sorted({*each.functions.split(), *each.adapters}),
             "properties": each.properties.split(),
+            "live": each.live.split(),
             "members": {
                 member.removesuffix("()"): [type_name, member.endswith("()")]
                 for member, type_name in each.members.items()
@@ -181,6 +184,7 @@ def script_type(name: str) -> ScriptType:
         inspect.getdoc(python) or "",
         dict(sorted(functions.items())),
         tuple(declaration.properties.split()),
+        tuple(declaration.live.split()),
         members,
         declaration.is_callable,
     )

@@ -114,6 +114,10 @@
     constructor(...parts) { this.parts = parts; freeze(this); }
   }
 
+  class Encoded {
+    constructor(text) { this.text = text; }
+  }
+
   class Result {}
   const resultClasses = {};
 
@@ -162,11 +166,14 @@
     const made = {};
     for (const name of names) {
       if (isFloat(tree[name])) (floats ||= new Set()).add(name);
-      const value = revive(tree[name]);
-      if (name === "__proto__") defineProperty(made, name, { value, enumerable: true, configurable: true, writable: true });
-      else made[name] = value;
+      setOwn(made, name, revive(tree[name]));
     }
     return floats ? mark(made, FLOATS, floats) : made;
+  }
+
+  function setOwn(made, name, value) {
+    if (name === "__proto__") defineProperty(made, name, { value, enumerable: true, configurable: true, writable: true });
+    else made[name] = value;
   }
 
   function reviveSpecial([kind, ...rest]) {
@@ -180,14 +187,10 @@
       return page;
     }
     const [name, fields, reference] = rest;
-    const made = makeResult(name, reference);
-    return Object.assign(made, reviveObject(fields));
-  }
-
-  function makeResult(name, reference) {
-    if (reference !== undefined) return makeHandle(name, stringify([reference, []]));
+    const values = reviveObject(fields);
+    if (reference !== undefined) return makeHandle(name, stringify([reference, []]), values);
     resultClasses[name] ||= { [name]: class extends Result {} }[name];
-    return new resultClasses[name]();
+    return Object.assign(new resultClasses[name](), values);
   }
 
   // Writes a value as JSON. Functions and objects of the API may be the value itself, or an entry of it.
@@ -202,6 +205,7 @@
         throw new errors.UnsupportedError("undefined is no value", { hint: "Use null, or leave it out" });
       case "function": {
         const target = targets.get(value);
+        if (unread.has(value)) throw new errors.UnsupportedError("a promise is no value", { hint: "Await it first" });
         if (depth <= 1) return target ? special("handle", parse(target)) : special("function", functionId(value), value.name);
         throw new errors.UnsupportedError("a function cannot be stored");
       }
@@ -259,7 +263,11 @@
     const isRecord = value instanceof Result || records.has(value);
     if (isRecord && isResult && keys(value).length) return encodePlain(value, inner);
     if (isRecord && depth <= 1 && typeof value.id === "string") return special("id", value.id);
-    if (depth <= 1 && targets.has(value)) return special("handle", parse(targets.get(value)));
+    if (value instanceof Encoded) return value.text;
+    if (depth <= 1 && targets.has(value)) {
+      flush(value);
+      return special("handle", parse(targets.get(value)));
+    }
     const name = (value.constructor && value.constructor.name) || "object";
     throw new errors.UnsupportedError(`an object of the class ${name} is no value`, {
       hint: "Give a plain object, an array, a Map, a Set, a Date or a Uint8Array",
@@ -285,8 +293,12 @@
   // Objects of the API --------------------------------------------------------------------------------------------
 
   const functions = new Map(), ids = new WeakMap();
-  const targets = new WeakMap(), records = new WeakSet(), prototypes = {};
+  const targets = new WeakMap(), records = new WeakSet(), prototypes = {}, traps = {};
   const waiting = new Map();
+  const parents = new WeakMap(); // by handle of a part, the handle that it is a part of
+  const liveHandles = new Map(); // by target: one handle for each object with live values
+  const views = new WeakMap(); // by handle: the live values that the script has, by name
+  const unread = new WeakSet(); // names of handles that were neither called nor awaited
   let types = {}, lastFunction = 0, lastCall = 0;
   let newFunctions = []; // of a call: they last as long as it does, unless it registers a hook
   let isResult = false; // whether a result is written: records are then dicts of their fields
@@ -363,7 +375,97 @@
     return items;
   }
 
-  function defineType(name, { functions: names, properties, members }) {
+  // Live values: a script changes its copy of one, and before the next call the host gets the changes.
+
+  function noteView(self, name, value, text) {
+    if (!views.has(self)) views.set(self, new Map());
+    if (typeof value === "object" && value !== null) views.get(self).set(name, { value, text });
+    else views.get(self).delete(name);
+    return value;
+  }
+
+  function flush(self, only) {
+    const root = parents.get(self) ?? self;
+    for (const [name, view] of views.get(root) ?? []) {
+      if (only !== undefined && name !== only) continue;
+      const before = view.text, after = encode(view.value, 2);
+      if (before === after) continue;
+      view.text = after;
+      call(targets.get(root), "=" + name, [new Encoded(before), new Encoded(after)]);
+    }
+  }
+
+  function flushAll() {
+    for (const [target, reference] of liveHandles) {
+      const self = reference.deref();
+      if (self) flush(self);
+      else liveHandles.delete(target);
+    }
+  }
+
+  function refresh(old, made) {
+    const isPlain = (value) => typeof value === "object" && value !== null && getPrototypeOf(value) === Object.prototype;
+    if (isArray(old) && isArray(made) && old[KIND] === made[KIND]) old.length = made.length;
+    else if (isPlain(old) && isPlain(made)) keys(old).forEach((key) => { if (!(key in made)) delete old[key]; });
+    else return made;
+    for (const key of keys(made)) setOwn(old, key, refresh(old[key], made[key]));
+    delete old[FLOATS];
+    return made[FLOATS] ? mark(old, FLOATS, made[FLOATS]) : old;
+  }
+
+  function readLive(self, name) {
+    try {
+      flush(self, name);
+    } catch {
+      return Promise.resolve(views.get(self).get(name).value); // it cannot be stored so far, which the next call says
+    }
+    return call(targets.get(self), "." + name, [], (value) => {
+      const view = views.get(self)?.get(name), text = encode(value, 2);
+      // What was changed since the read began stays: the host merges it with its own changes.
+      if (view && (view.text === text || encode(view.value, 2) !== view.text)) return view.value;
+      return noteView(self, name, view ? refresh(view.value, value) : value, text);
+    });
+  }
+
+  function writeLive(self, name, value) {
+    const text = encode(value, value === undefined ? 0 : 2);
+    call(targets.get(self), "=" + name, [new Encoded(text)]);
+    noteView(self, name, value, text);
+  }
+
+  // A name that a handle does not have here: it may be called or awaited. Of one that is none, the host says so.
+  function makeUnread(self, name, isLive) {
+    const target = targets.get(self);
+    const read = () => (isLive ? readLive(self, name) : call(target, "." + name, []));
+    const refuse = (key) => {
+      throw new errors.InvalidError(`'${name}' is a promise`, { hint: `Await it first: (await object.${name}).${String(key)}` });
+    };
+    const made = new Proxy((...values) => call(target, name, values), {
+      get(_, key) {
+        if (key === "then" || key === "catch" || key === "finally") return (...given) => read()[key](...given);
+        return isLive && typeof key === "string" ? refuse(key) : made;
+      },
+      set(_, key) { refuse(key); },
+    });
+    unread.add(made);
+    return made;
+  }
+
+  function makeTraps(name, isLive) {
+    return {
+      get(inner, key, self) {
+        const isOwn = typeof key === "symbol" || key in inner || key[0] === "_" || key === "then" || key === "toJSON";
+        return isOwn ? Reflect.get(inner, key, self) : makeUnread(self, key, isLive);
+      },
+      set(_, key, value, self) {
+        if (!isLive) throw new errors.InvalidError(`'${String(key)}' of ${name} cannot be set`, { hint: "Call its functions" });
+        writeLive(self, String(key), value);
+        return true;
+      },
+    };
+  }
+
+  function defineType(name, { functions: names, properties, members, live }) {
     const prototype = {};
     defineProperty(prototype, Symbol.toStringTag, { value: name });
     for (const each of names) {
@@ -371,41 +473,52 @@
         value: { [each](...values) {
           const target = targets.get(this);
           if (!target) throw new errors.InvalidError(`${each} is a function of a ${name}`);
+          flush(this);
           return call(target, each, values, (result) => {
             if (isArray(result) && "next" in result) {
               defineProperty(result, "all", { value: () => readAll(target, each, values, result) });
             }
+            return result;
           });
         } }[each],
       });
     }
-    for (const each of properties) {
+    for (const each of properties.filter((each) => !live.includes(each))) {
       defineProperty(prototype, each, { get() { return call(targets.get(this), "." + each, []); } });
     }
     for (const [each, [type, isFunction]] of Object.entries(members)) {
       const inside = (self, values) => {
         const target = targets.get(self);
-        return makeHandle(type, `${target.slice(0, -2)}${target.at(-3) === "[" ? "" : ","}[${stringify(each)},${encodeAll(values)}]]]`);
+        return makeHandle(type, `${target.slice(0, -2)}${target.at(-3) === "[" ? "" : ","}[${stringify(each)},${encodeAll(values)}]]]`, undefined, self);
       };
       defineProperty(prototype, each, isFunction
         ? { value: { [each](...values) { return inside(this, values); } }[each] }
         : { get() { return inside(this, []); } });
     }
     prototypes[name] = prototype;
+    traps[name] = makeTraps(name, live.length > 0);
   }
 
   function defineModule({ module, functions: names }) {
     const target = stringify([module, []]);
     const made = {};
     for (const each of names) made[each] = { [each](...values) { return call(target, each, values); } }[each];
-    return freeze(made);
+    const self = new Proxy(freeze(made), makeTraps(module, false));
+    targets.set(self, target);
+    return self;
   }
 
-  function makeHandle(name, target) {
-    const isCallable = types[name].callable;
-    const made = isCallable ? (...values) => call(target, "()", values) : Object.create(prototypes[name]);
+  function makeHandle(name, target, fields, parent) {
+    const { callable: isCallable, live } = types[name];
+    const known = liveHandles.get(target)?.deref();
+    if (known) return known;
+    const made = isCallable
+      ? (...values) => call(target, "()", values)
+      : new Proxy(Object.assign(Object.create(prototypes[name]), fields), traps[name]);
     targets.set(made, target);
     if (!isCallable) records.add(made);
+    if (parent) parents.set(made, parents.get(parent) ?? parent);
+    if (live.length) liveHandles.set(target, new WeakRef(made));
     return made;
   }
 
@@ -421,7 +534,10 @@
   }
 
   function execute(id, start) {
-    new Promise((resolve) => resolve(start())).then((value) => send("D", id, encodeResult(value))).catch(
+    new Promise((resolve) => resolve(start())).then((value) => {
+      flushAll();
+      send("D", id, encodeResult(value));
+    }).catch(
       (error) => send("F", id, describe(error)),
     );
   }
@@ -481,10 +597,7 @@
       try {
         const value = kind === "R" ? revive(parse(text)) : errorFrom(parse(text));
         if (kind !== "R") reject(value);
-        else {
-          if (finish) finish(value);
-          resolve(value);
-        }
+        else resolve(finish ? finish(value) : value);
       } catch (error) {
         reject(error);
       }

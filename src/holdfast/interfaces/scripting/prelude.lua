@@ -77,6 +77,7 @@ Opaque.__eq = function(a, b) return a.type == b.type and a.json == b.json end
 
 local orders = setmetatable({}, { __mode = "k" })
 local handles, function_ids, functions, last_function = setmetatable({}, { __mode = "k" }), {}, {}, 0
+local record_fields = setmetatable({}, { __mode = "k" })  -- of handles that came with fields, such as sessions
 local new_functions = {}  -- since the last call: they last as long as the call, unless it registers a hook
 local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\" }
 for i = 0, 31 do ESCAPES[string.char(i)] = format("\\u%04x", i) end
@@ -100,7 +101,7 @@ local function number(value)
   return find(text, "[.e]") and text or text .. ".0"
 end
 
-local encode
+local encode, flush
 local is_result = false  -- whether a result is written: records are then dicts of their fields
 
 local function function_id(value)
@@ -197,12 +198,16 @@ local function of_table(value, depth, open)
     return '{"$script":["' .. value.kind .. '","' .. value.name .. '"' .. more .. "]}"
   end
   if meta == Result or handles[value] then
-    if is_result and next(value) ~= nil then return plain(value, depth, open) end
-    if depth <= 1 and type(rawget(value, "id")) == "string" then
-      return '{"$script":["id",' .. quote(value.id) .. "]}"
+    local fields = record_fields[value] or value
+    if is_result and next(fields) ~= nil then return plain(fields, depth, open) end
+    if depth <= 1 and type(rawget(fields, "id")) == "string" then
+      return '{"$script":["id",' .. quote(fields.id) .. "]}"
     end
   end
-  if handles[value] and depth <= 1 then return '{"$script":["handle",' .. handles[value] .. "]}" end
+  if handles[value] and depth <= 1 then
+    flush(value)
+    return '{"$script":["handle",' .. handles[value] .. "]}"
+  end
   if type(meta) == "table" and rawget(meta, "__metatable") == LOCKED then
     raise("UnsupportedError", "an object of the API is no value", "Give its fields")
   end
@@ -238,9 +243,17 @@ end
 
 local types = {}
 
-local function make_handle(name, target, fields)
-  local made = setmetatable(fields or {}, types[name])
-  handles[made] = target
+local parents = setmetatable({}, { __mode = "k" })  -- by handle of a part, the handle that it is a part of
+local live_handles = setmetatable({}, { __mode = "v" })  -- by target: one handle for each object with live values
+local views = setmetatable({}, { __mode = "k" })  -- by handle: the live values that the script has, by name
+
+local function make_handle(name, target, fields, parent)
+  local meta = types[name]
+  local made = meta.is_live and live_handles[target]
+  if made then return made end
+  made = setmetatable({}, meta)
+  handles[made], record_fields[made], parents[made] = target, fields, parent and (parents[parent] or parent)
+  if meta.is_live then live_handles[target] = made end
   return made
 end
 
@@ -255,6 +268,57 @@ local function call(target, name, arguments)
   end
   if ok then return value end
   error(make_error(value), 0)
+end
+
+-- Live values: a script changes its copy of one, and before the next call the host gets the changes.
+
+local function note_view(self, name, value, text)
+  views[self] = views[self] or {}
+  views[self][name] = type(value) == "table" and { value = value, text = text } or nil
+end
+
+function flush(self, only)
+  local root, changed = parents[self] or self, {}
+  for name, view in pairs(views[root] or {}) do
+    local before = view.text
+    local after = (not only or only == name) and encode(view.value, 2, {}) or before
+    if before ~= after then changed[name], view.text = "[" .. before .. "," .. after .. "]", after end
+  end
+  for name, arguments in pairs(changed) do call(handles[root], "=" .. name, arguments) end
+end
+
+local function flush_all()
+  local every = {}
+  for self in pairs(views) do every[#every + 1] = self end
+  for _, self in ipairs(every) do flush(self) end
+end
+
+local function refresh(old, new)
+  local meta = type(new) == "table" and get_metatable(new)
+  if type(old) ~= "table" or get_metatable(old) ~= meta or not (meta == nil or meta == List) then return new end
+  for key in next, old do
+    if rawget(new, key) == nil then rawset(old, key, nil) end
+  end
+  for key, item in next, new do rawset(old, key, refresh(rawget(old, key), item)) end
+  orders[old] = orders[new]
+  return old
+end
+
+local function read_live(self, name)
+  local view = views[self] and views[self][name]
+  if view and not pcall(flush, self, name) then return view.value end  -- which the next call says
+  local value = call(handles[self], "." .. name, "[]")
+  local text = type(value) == "table" and encode(value, 2, {})
+  if view and view.text == text then return view.value end
+  value = view and refresh(view.value, value) or value
+  note_view(self, name, value, text)
+  return value
+end
+
+local function write_live(self, name, value)
+  local text = encode(value, value ~= nil and 2 or 0, {})
+  call(handles[self], "=" .. name, "[" .. text .. "]")
+  note_view(self, name, value, text)
 end
 
 local function inside(target, name, arguments)
@@ -293,6 +357,7 @@ local function define_type(name, declared)
     methods[each] = function(self, ...)
       local target = check_self(self, each, name)
       local values = pack(self, ...)
+      flush(self)
       local result = call(target, each, encode_all(values.n, values, 2))
       if type(result) == "table" and get_metatable(result) == Page then
         rawset(result, "all", function() return read_all(target, each, values, result) end)
@@ -301,27 +366,44 @@ local function define_type(name, declared)
     end
   end
   if methods["end"] then methods.end_ = methods["end"] end  -- which is no name in Lua
-  local properties, members = {}, {}
-  for _, each in ipairs(declared.properties) do properties[each] = true end
+  local members, is_property = {}, {}
+  for _, each in ipairs(declared.properties) do is_property[each] = true end
+  for _, each in ipairs(declared.live) do is_property[each] = nil end
   for each, made in pairs(declared.members) do
     local type_name, is_function = made[1], made[2]
     if is_function then
       methods[each] = function(self, ...)
         local target = check_self(self, each, name)
         local values = pack(self, ...)
-        return make_handle(type_name, inside(target, each, encode_all(values.n, values, 2)))
+        return make_handle(type_name, inside(target, each, encode_all(values.n, values, 2)), nil, self)
       end
     else
       members[each] = type_name
     end
   end
+  meta.is_live = #declared.live > 0
   meta.__index = function(self, key)
-    local found = methods[key]
-    if found then return found end
-    if members[key] then return make_handle(members[key], inside(handles[self], key, "[]")) end
-    if properties[key] then return call(handles[self], "." .. key, "[]") end
-    return nil
+    local fields = record_fields[self]
+    local found = fields and rawget(fields, key)
+    if found == nil then found = methods[key] end
+    if found ~= nil then return found end
+    if members[key] then return make_handle(members[key], inside(handles[self], key, "[]"), nil, self) end
+    if type(key) ~= "string" then raise("UnsupportedError", name .. " has no items", "Call its functions") end
+    if sub(key, 1, 1) == "_" then return nil end
+    if meta.is_live and not is_property[key] then return read_live(self, key) end
+    return call(handles[self], "." .. key, "[]")  -- of a name that is none, the host says so
   end
+  meta.__newindex = function(self, key, value)
+    if not meta.is_live or type(key) ~= "string" then
+      raise("InvalidError", "'" .. tostring(key) .. "' of " .. name .. " cannot be set", "Call its functions")
+    end
+    write_live(self, key, value)
+  end
+  meta.__len = function(self)
+    if not methods.count then raise("UnsupportedError", name .. " has no length") end
+    return methods.count(self)
+  end
+  meta.__pairs = function(self) return next, record_fields[self] or {} end
   meta.__tostring = function() return "<" .. name .. ">" end
   if declared.callable then
     meta.__call = function(self, ...)
@@ -340,7 +422,7 @@ local function define_module(declared)
       return call(target, each, encode_all(values.n, values, 1))
     end
   end
-  return made
+  return setmetatable(made, { __index = function(_, key) return call(target, "." .. tostring(key), "[]") end })
 end
 
 -- The values that the worker makes of what the host sends
@@ -402,7 +484,12 @@ local function handler(problem)
 end
 
 local function finish(ok, value)
-  if not ok then return "F", describe(value) end
+  if ok then
+    local flushed, problem = pcall(flush_all)
+    if not flushed then return "F", describe(problem) end
+  else
+    return "F", describe(value)
+  end
   is_result = true
   local encoded, text = pcall(encode, value, 0, {})
   is_result, new_functions = false, {}

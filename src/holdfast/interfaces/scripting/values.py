@@ -159,11 +159,11 @@ class Encoder:
         if type(value).__name__ in ("Scope", "Identity"):
             return str(value)
         kind = type(value)
-        fields = {name: getattr(value, name) for name in _field_names(kind)}
+        fields = {name: getattr(value, name) for name in field_names(kind)}
         tree = {name: self.encode(field) for name, field in fields.items()}
-        tree = {name: each for name, each in tree.items() if each != {MARK: ["absent"]}}
         name = type_name_of(kind)
         if not name:
+            tree = {name: each for name, each in tree.items() if each != {MARK: ["absent"]}}
             return {MARK: ["record", kind.__name__, tree]}
         return {MARK: ["record", name, tree, self._references.add(value)]}
 
@@ -171,7 +171,7 @@ class Encoder:
 _FIELDS: dict[type, tuple[str, ...]] = {}
 
 
-def _field_names(kind: type) -> tuple[str, ...]:
+def field_names(kind: type) -> tuple[str, ...]:
     """Return the names of the fields and properties of a record that scripts get."""
     if kind not in _FIELDS:
         _FIELDS[kind] = _find_fields(kind)
@@ -323,5 +323,6 @@ __all__ = [
     "error_classes",
     "error_form",
     "error_of",
+    "field_names",
     "load",
 ]

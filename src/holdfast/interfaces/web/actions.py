@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from holdfast import MISSING
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.formatting import plural, size
-from holdfast.interfaces.http import inputs, models
+from holdfast.interfaces.http import models
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import get_thread, to_diff
 from holdfast.interfaces.http.thread_writes import prune
@@ -302,8 +302,7 @@ def _plan_prune(target: ActionTarget, form: ActionForm) -> ActionPlan:
         confirm=target.name,
     )
     body = {"threads": [target.name], "keep_last": require(plan, lambda: _count(last)), "keep_within": within or None}
-    dry = inputs.PruneRequest(**body, dry_run=True)  # type: ignore[arg-type]
-    found = require(plan, lambda: prune(target.call, inputs.NoParams(), dry))
+    found = require(plan, lambda: prune(target.call, **body, dry_run=True))  # type: ignore[arg-type]
     if not found.dropped:
         return plan._replace(effects=[f"Nothing would be removed: all {plural(found.kept, 'step')} are kept."])
     effects = [
@@ -381,7 +380,7 @@ def action_values(call: Call, name: str, at: str, action: str, form: ActionForm)
     if not may_change(call, name):
         raise DeniedError("this thread is only read here", hint="Start the server with --write, with a right to write")
     thread = call.store.thread(name)
-    detail = get_thread(call, inputs.ThreadParams(thread=name))
+    detail = get_thread(call, name)
     chosen = thread.resolve(at)
     # Of a thread whose HEAD is damaged, a step that can be read is forked, without a comparison with HEAD.
     head = chosen if detail.head is None else thread.resolve()

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from holdfast.agents import AgentRecord, Machine, PendingChange, count_transitions
+from holdfast.agents import AgentRecord, Machine, PendingChange, Status, count_transitions
 from holdfast.codec import default_codec
 from holdfast.errors import HoldfastError, InvalidError
-from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.thread_reads import fields_of
 from holdfast.interfaces.http.values import long_text, preview_of
 from holdfast.interfaces.web.agent_step_page import step_parts
 from holdfast.interfaces.web.state_diagram import draw_machine
 from holdfast.store import messages
 
-STATUSES = ("created", "starting", "running", "pausing", "paused", "resuming", "stopping", "stopped", "failed")
+STATUSES: tuple[str, ...] = get_args(Status)
 _DRAWN = 2000
 """How many transitions are counted for the drawing."""
 
@@ -51,8 +49,7 @@ def agent_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
         )
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
-    items = [models.AgentModel(**fields_of(models.AgentModel, each)) for each in page]
-    return {**values, "items": items, "next": page.next}
+    return {**values, "items": page, "next": page.next}
 
 
 def agent_values(call: Call, id: str, params: Mapping[str, str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast import MISSING
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.history import Change, parse_path, path_text
-from holdfast.interfaces.http import inputs, models
+from holdfast.interfaces.http import models
 from holdfast.interfaces.http.thread_reads import get_value, to_change
 from holdfast.interfaces.web.action_plan import (
     ActionForm,
@@ -75,7 +75,7 @@ def plan_edit(target: ActionTarget, form: ActionForm) -> ActionPlan:
 def _current_json(target: ActionTarget, path: str) -> str:
     """Return the value at a path as JSON, to be edited; empty for one that is not there, or is large."""
     try:
-        part = get_value(target.call, inputs.ValueParams(thread=target.name, at=target.at.id, path=path))
+        part = get_value(target.call, target.name, target.at.id, path=path)
     except HoldfastError:
         return ""
     return "" if part.value is None and part.node.kind != "null" else _json(part.value, indent=2)
@@ -108,7 +108,7 @@ def _edited(target: ActionTarget, row: EditRow) -> Change | None:
 def _value_at(target: ActionTarget, path: str) -> Any:
     """Return the value at a path as plain JSON; a large one only by its kind. `MISSING` if there is none."""
     try:
-        part = get_value(target.call, inputs.ValueParams(thread=target.name, at=target.at.id, path=path, limit=1))
+        part = get_value(target.call, target.name, target.at.id, path=path, limit=1)
     except NotFoundError:
         return MISSING
     if part.value is None and part.node.kind != "null":

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from holdfast.errors import HoldfastError
-from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.store_reads import list_agents, list_scopes
 from holdfast.interfaces.http.thread_reads import list_threads, search
@@ -46,29 +45,30 @@ def _first(links: Iterator[FoundLink]) -> list[FoundLink]:
 
 
 def _threads(call: Call, query: str) -> Iterator[FoundLink]:
-    starting = list_threads(call, inputs.ThreadsParams(prefix=query, limit=_EACH)).items
+    starting = list(list_threads(call, prefix=query, limit=_EACH))
     seen = {each.thread for each in starting}
     if len(starting) < _EACH:
-        first = list_threads(call, inputs.ThreadsParams(limit=_READ)).items
+        first = list_threads(call, limit=_READ)
         starting += [each for each in first if query.casefold() in each.name.casefold() and each.thread not in seen]
     for each in starting:
         yield f"/threads/{segment(each.thread)}", each.name, f"{each.steps} steps"
 
 
 def _agents(call: Call, query: str) -> Iterator[FoundLink]:
-    for each in list_agents(call, inputs.AgentsParams(prefix=query, limit=_EACH)).items:
+    for each in list_agents(call, prefix=query, limit=_EACH):
         yield f"/agents/{segment(each.id)}", each.id, each.status
 
 
 def _scopes(call: Call, query: str) -> Iterator[FoundLink]:
-    for each in list_scopes(call, inputs.ScopesParams(prefix=query, limit=_EACH)).items:
-        yield f"/state/{segment(each.scope or 'global')}", each.scope or "global", f"{each.keys} keys"
+    for each in list_scopes(call, prefix=query, limit=_EACH):
+        scope = str(each.scope) or "global"
+        yield f"/state/{segment(scope)}", scope, f"{each.keys} keys"
 
 
 def _checkpoints(call: Call, query: str) -> Iterator[FoundLink]:
     if not query:
         return
-    for each in search(call, inputs.SearchParams(query=query, limit=_EACH, scan_limit=_SCANNED)).items:
+    for each in search(call, query=query, limit=_EACH, scan_limit=_SCANNED).items:
         excerpt = each.hits[0].excerpt if each.hits else f"{each.thread} #{each.step}"
         yield f"/threads/{segment(each.thread)}/{segment(each.id)}", excerpt, f"{each.thread} #{each.step}"
     yield f"/search?q={segment(query)}", f"All checkpoints with {query}", ""

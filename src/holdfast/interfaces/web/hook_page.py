@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
-from holdfast.hooks import POINTS
-from holdfast.interfaces.http import admin_models, inputs
+from holdfast.hooks import POINTS, HookExecution
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.recording_routes import (
     get_hook_execution,
@@ -39,11 +38,10 @@ def hook_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values |= {"problem": None, "filtered": failed or any(given.values())}
     present: dict[str, Any] = {name: value for name, value in given.items() if value}
     try:
-        found = inputs.HookParams(**present, failed=failed, limit=_ROWS, cursor=params.get("cursor") or None)
-        page = list_hook_executions(call, found)
+        page = list_hook_executions(call, **present, failed=failed, limit=_ROWS, cursor=params.get("cursor") or None)
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
-    return {**values, "items": page.items, "next": page.next}
+    return {**values, "items": page, "next": page.next}
 
 
 def undelivered_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
@@ -78,7 +76,7 @@ def hook_statistics_values(call: Call, params: Mapping[str, str]) -> dict[str, A
     by = by if by in ORDERS else "slowest"
     values: dict[str, Any] = {"since": since, "by": by, "orders": ORDERS, "items": [], "problem": None, "longest": 0.0}
     try:
-        found = get_hook_statistics(call, inputs.HookStatisticsParams(since=since or None)).items
+        found = get_hook_statistics(call, since=since or None)
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
     return {**values, "items": sorted(found, key=_SORT[by]), "longest": max((each.worst for each in found), default=0)}
@@ -101,7 +99,7 @@ class CallValue(NamedTuple):
 
 def hook_call_values(call: Call, reference: str, form: ActionForm | None = None) -> dict[str, Any]:
     """Return what the page of a call shows; with a form, also how its replay ended."""
-    found = get_hook_execution(call, inputs.HookExecutionParams(reference=reference))
+    found = get_hook_execution(call, reference)
     detail = found.detail
     shown = [CallValue(name.capitalize(), *long_text(detail[name], _LONGEST)) for name in _VALUES if name in detail]
     exact = detail.get("recording") == "full"
@@ -131,20 +129,19 @@ def _replay(call: Call, reference: str, given: str) -> dict[str, Any]:
         return {"problem": to_problem(InvalidError(f"the value is not JSON: {error}", hint='A text is in "quotes"'))}
     try:
         call.require_write()
-        params = inputs.HookExecutionParams(reference=reference)
-        return {"replayed": replay_hook(call, params, inputs.HookReplayRequest(value=value))}
+        return {"replayed": replay_hook(call, reference, value=value)}
     except HoldfastError as error:
         return {"problem": to_problem(error)}
 
 
-def _python(found: admin_models.HookExecutionModel, code: str, value: str) -> str:
+def _python(found: HookExecution, code: str, value: str) -> str:
     """Return the replay of a call as Python."""
     other = f", value={value}" if value else ""
     arguments = f"{python_text(code)}, reference={python_text(found.reference)}{other}"
     return f"from holdfast import replay\nreplay.run_hooks(store, {arguments})"
 
 
-def _command(found: admin_models.HookExecutionModel, code: str, value: str) -> str:
+def _command(found: HookExecution, code: str, value: str) -> str:
     """Return the replay of a call as a command."""
     other = f" --value {shell_text(value)}" if value else ""
     return f"holdfast replay hooks {shell_text(code)} --reference {shell_text(found.reference)}{other}"

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.store_reads import list_alerts
 from holdfast.interfaces.web.plots import Histogram, Line, amount, draw_histogram, draw_line, quantile
@@ -84,7 +83,7 @@ def metrics_values(call: Call, history: MetricsHistory) -> dict[str, Any]:
     """Return what the page of metrics shows."""
     found = call.owned.metrics()
     history.add(found)
-    alerts = [each for each in list_alerts(call, inputs.NoParams()).items if each.state in ("pending", "firing")]
+    alerts = [each for each in list_alerts(call) if each.state in ("pending", "firing")]
     sections = [section for name in FAMILIES if (section := _section(found, name)) is not None]
     return {
         "over_time": [_over_time(found, history, *each) for each in _LINES],

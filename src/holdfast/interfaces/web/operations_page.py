@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
-from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.store_reads import list_alerts, list_jobs, query_audit, verify
@@ -158,9 +157,7 @@ def backup_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
         "last_backup": _moment(status.get("last_backup")),
         "last_drill": _moment(status.get("last_drill")),
         "drill_ok": str(status.get("last_drill", "")).endswith("OK"),
-        "jobs": [
-            each for each in list_jobs(call, inputs.NoParams()).items if each.kind in ("backup", "follow", "drill")
-        ],
+        "jobs": [each for each in list_jobs(call) if each.kind in ("backup", "follow", "drill")],
         "backup": None,
         "restored": None,
         "lines": [],
@@ -204,9 +201,9 @@ def _restore_values(backups: Backups[Store], wanted: str, *, in_place: bool) -> 
 
 def job_values(call: Call, name: str | None) -> dict[str, Any]:
     """Return what the page of jobs shows: all jobs, or the runs of one; and the alerts."""
-    jobs = list_jobs(call, inputs.NoParams()).items
+    jobs = list_jobs(call)
     if name is None:
-        alerts = [each for each in list_alerts(call, inputs.NoParams()).items if each.state != "ok"]
+        alerts = [each for each in list_alerts(call) if each.state != "ok"]
         return {"jobs": jobs, "alerts": alerts, "job": None}
     job = next((each for each in jobs if each.name == name), None)
     if job is None:
@@ -244,10 +241,10 @@ def audit_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values["filtered"] = any(given.values())
     present: dict[str, Any] = {name: value for name, value in given.items() if value}
     try:
-        page = query_audit(call, inputs.AuditParams(**present, cursor=params.get("cursor") or None))
+        page = query_audit(call, **present, cursor=params.get("cursor") or None)
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
-    rows = [(each, long_text(each.detail, 2000)[0] if each.detail else "") for each in page.items]
+    rows = [(each, long_text(dict(each.detail), 2000)[0] if each.detail else "") for each in page]
     return {**values, "items": rows, "next": page.next}
 
 
@@ -258,13 +255,13 @@ def verify_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {"level": level or "hashes", "thread": thread, "levels": LEVELS, "problem": None}
     values |= {
         "report": None,
-        "jobs": [job for job in list_jobs(call, inputs.NoParams()).items if job.kind == "verify"],
+        "jobs": [job for job in list_jobs(call) if job.kind == "verify"],
     }
     values["quarantined"] = len(store.maintenance.quarantine())
     if level not in LEVELS:
         return values
     try:
-        found = verify(call, inputs.VerifyParams(thread=thread or None, level=level, after=after))  # type: ignore[arg-type]
+        found = verify(call, thread=thread or None, level=level, after=after)  # type: ignore[arg-type]
     except (InvalidError, NotFoundError) as error:
         return {**values, "problem": to_problem(error)}
     return {**values, "report": found}

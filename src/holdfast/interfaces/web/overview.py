@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, InvalidError
-from holdfast.interfaces.http import inputs, models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.store_reads import get_stats, list_alerts, list_jobs
 from holdfast.interfaces.http.thread_reads import list_threads
 from holdfast.interfaces.web.page_renderer import segment, shell_text
 from holdfast.interfaces.web.plots import Line, draw_line
+from holdfast.jobs import Job
+from holdfast.store import ThreadInfo
 
 T = TypeVar("T")
 
@@ -85,8 +86,8 @@ def overview_values(call: Call) -> dict[str, Any]:
     """Return what the overview shows."""
     reads = _Reads()
     threads, complete = reads.attempt("Threads", lambda: _read_threads(call)) or ([], True)
-    stats = reads.attempt("Statistics", lambda: get_stats(call, inputs.StatsParams()))
-    jobs = reads.attempt("Jobs", lambda: list_jobs(call, inputs.NoParams()).items) or []
+    stats = reads.attempt("Statistics", lambda: get_stats(call))
+    jobs = reads.attempt("Jobs", lambda: list_jobs(call)) or []
     recent = sorted(threads, key=lambda each: each.updated, reverse=True)[:_RECENT]
     return {
         "stats": stats,
@@ -102,12 +103,12 @@ def overview_values(call: Call) -> dict[str, Any]:
     }
 
 
-def _read_threads(call: Call) -> tuple[list[models.ThreadModel], bool]:
-    page = list_threads(call, inputs.ThreadsParams(limit=_READ))
-    return page.items, page.next is None
+def _read_threads(call: Call) -> tuple[Sequence[ThreadInfo], bool]:
+    page = list_threads(call, limit=_READ)
+    return page, page.next is None
 
 
-def _days(threads: Sequence[models.ThreadModel]) -> list[DayBar]:
+def _days(threads: Sequence[ThreadInfo]) -> list[DayBar]:
     today = datetime.now(UTC).date()
     days = [today - timedelta(days=back) for back in range(_DAYS - 1, -1, -1)]
     counts = [sum(each.updated.date() == day for each in threads) for day in days]
@@ -115,7 +116,7 @@ def _days(threads: Sequence[models.ThreadModel]) -> list[DayBar]:
     return [DayBar(f"{day:%d %b}", count, round(48 * count / most)) for day, count in zip(days, counts, strict=True)]
 
 
-def _growth(threads: Sequence[models.ThreadModel]) -> Growth | None:
+def _growth(threads: Sequence[ThreadInfo]) -> Growth | None:
     """Return how the number of threads grew, by the days on which they were created; None if there are none."""
     if not threads:
         return None
@@ -135,8 +136,8 @@ def _growth(threads: Sequence[models.ThreadModel]) -> Growth | None:
     )
 
 
-def _attention(call: Call, jobs: Sequence[models.JobModel], reads: _Reads) -> list[AttentionItem]:
-    alerts = reads.attempt("Alerts", lambda: list_alerts(call, inputs.NoParams()).items) or []
+def _attention(call: Call, jobs: Sequence[Job], reads: _Reads) -> list[AttentionItem]:
+    alerts = reads.attempt("Alerts", lambda: list_alerts(call)) or []
     found = [
         AttentionItem(f"Alert {each.rule}", each.message, f"holdfast explain {each.rule}", "/jobs")
         for each in alerts
@@ -147,7 +148,7 @@ def _attention(call: Call, jobs: Sequence[models.JobModel], reads: _Reads) -> li
         found.append(AttentionItem("Credentials", noticed.describe(), "\n".join(noticed.remedies)))
     for job in jobs:
         if job.failures:
-            last = job.runs[0].message if job.runs else ""
+            last = job.runs[0].error or job.runs[0].summary if job.runs else ""
             why = f"failed {job.failures} times in a row. {last}"
             command = f"holdfast jobs log {shell_text(job.name)}"
             found.append(AttentionItem(f"Job {job.name}", why, command, f"/jobs/{segment(job.name)}"))
@@ -169,13 +170,10 @@ def thread_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values |= {"problem": None, "complete": True, "orders": ORDERS, "filtered": bool(prefix or where)}
     limit = PAGE if sort == "name" else _READ
     try:
-        page = list_threads(
-            call,
-            inputs.ThreadsParams(prefix=prefix, where=where or None, limit=limit, cursor=params.get("cursor") or None),
-        )
+        page = list_threads(call, prefix=prefix, where=where or None, limit=limit, cursor=params.get("cursor") or None)
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
-    items = page.items
+    items = list(page)
     if sort != "name":
         keys: dict[str, Any] = {
             "updated": lambda each: each.updated,

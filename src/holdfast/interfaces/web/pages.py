@@ -16,7 +16,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError, TooLargeError
-from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.app import Server, reporting
 from holdfast.interfaces.http.authentication import cookie_name, cookie_value
 from holdfast.interfaces.http.models import Problem
@@ -289,8 +288,7 @@ def _search(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
     values: dict[str, Any] = {"q": query, "page": None, "problem": None}
     if query:
         try:
-            params = inputs.SearchParams(query=query, cursor=request.query_params.get("cursor"))
-            values["page"] = search_threads(call, params)
+            values["page"] = search_threads(call, query=query, cursor=request.query_params.get("cursor"))
         except InvalidError as error:
             values["problem"] = to_problem(error)
     return "search.html", values

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidError
-from holdfast.interfaces.http import admin_models, inputs
+from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.recording_routes import get_recording, replay_thread
 from holdfast.interfaces.http.service import Call
@@ -38,12 +38,9 @@ def recording_values(
     """Return what the page of a recorded run shows, up to a checkpoint; with a form, also how its replay ended."""
     checkpoint = call.store.thread(name).resolve(at)
     cursor = params.get("cursor") or None
-    page = get_recording(
-        call,
-        inputs.RecordingParams(thread=name, at=None if cursor else checkpoint.id, cursor=cursor, limit=_STEPS),
-    )
+    page = get_recording(call, name, at=None if cursor else checkpoint.id, cursor=cursor, limit=_STEPS)
     redaction = Redaction(call, name, clear=params.get("clear") == "1")
-    steps = [redaction.apply(each) for each in reversed(page.items)]
+    steps = [redaction.apply(each) for each in reversed(page)]
     calls = {each.name: each for step in steps for task in step.tasks for each in task.calls}
     plan = _plan(params if form is None else {field: form.text(field) for field in ReplayPlan._fields}, calls)
     graph = call.service.options.graph
@@ -81,7 +78,7 @@ def _namespaces(call: Call, name: str) -> dict[str, Any]:
     return {"parent": "", "subgraphs": [(each, split_name(each)[1]) for each in found]}
 
 
-def _plan(given: Mapping[str, str], calls: Mapping[str, admin_models.RecordedCallModel]) -> ReplayPlan:
+def _plan(given: Mapping[str, str], calls: Mapping[str, models.RecordedCallModel]) -> ReplayPlan:
     plan = ReplayPlan(*(given.get(field, "").strip() for field in ReplayPlan._fields))
     found = calls.get(plan.change)
     if found is None or plan.value:
@@ -114,10 +111,9 @@ def _replay(call: Call, name: str, plan: ReplayPlan, until: str) -> dict[str, An
         changes = {plan.change: json.loads(plan.value)} if plan.change else {}
     except ValueError as error:
         return {"problem": to_problem(InvalidError(f"the result is not JSON: {error}", hint='A text is in "quotes"'))}
-    params = inputs.ThreadParams(thread=name)
-    request = inputs.ReplayRequest(since=plan.since or None, until=until or None, changes=changes)
     try:
         call.require_write()
-        return {"report": replay_thread(call, params, request)}
+        report = replay_thread(call, name, since=plan.since or None, until=until or None, changes=changes)
+        return {"report": report}
     except HoldfastError as error:
         return {"problem": to_problem(error)}

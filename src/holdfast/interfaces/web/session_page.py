@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidError
-from holdfast.interfaces.http import inputs, models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
+from holdfast.interfaces.http.state_routes import to_session
 from holdfast.interfaces.http.store_reads import list_artifacts
-from holdfast.interfaces.http.thread_reads import fields_of
 from holdfast.interfaces.http.values import long_text, preview_of
 
 SESSION_STATUSES = ("active", "ended", "archived")
@@ -32,16 +31,12 @@ def session_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]
         )
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
-    return {**values, "items": [_session(each) for each in page], "next": page.next}
-
-
-def _session(found: Any) -> models.SessionModel:
-    return models.SessionModel(**fields_of(models.SessionModel, found, scope=str(found.scope)))
+    return {**values, "items": [to_session(each) for each in page], "next": page.next}
 
 
 def session_values(call: Call, id: str) -> dict[str, Any]:
     """Return what the page of a session shows: its record, and its state."""
-    session = _session(call.store.sessions.get(id))
+    session = to_session(call.store.sessions.get(id))
     values: dict[str, Any] = {"session": session, "rows": [], "more": False, "archive": None}
     values["metadata"] = long_text(session.metadata, _LONGEST)[0] if session.metadata else ""
     try:
@@ -57,13 +52,11 @@ def session_values(call: Call, id: str) -> dict[str, Any]:
 def artifact_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the list of artifacts shows."""
     kind, producer = params.get("type", "").strip(), params.get("producer", "").strip()
-    page = list_artifacts(
-        call, inputs.ArtifactsParams(type=kind or None, producer=producer or None, cursor=params.get("cursor") or None)
-    )
+    page = list_artifacts(call, type=kind or None, producer=producer or None, cursor=params.get("cursor") or None)
     return {
         "kind": kind,
         "producer": producer,
-        "items": page.items,
+        "items": page,
         "next": page.next,
         "filtered": bool(kind or producer),
     }

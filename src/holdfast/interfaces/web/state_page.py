@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, NotFoundError
-from holdfast.interfaces.http import inputs, models
+from holdfast.interfaces.http import models
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.store_reads import list_items, list_scopes
 from holdfast.interfaces.http.thread_reads import to_change
 from holdfast.interfaces.http.values import long_text, preview_of
-from holdfast.state import HistoryEntry
+from holdfast.state import HistoryEntry, ScopeInfo, StateItem
 
 GLOBAL = "global"
 _SCOPES = 500
@@ -27,13 +27,13 @@ class ScopeNode(NamedTuple):
     scope: str
     part: str
     depth: int
-    found: models.ScopeModel | None
+    found: ScopeInfo | None
 
 
 class KeyRow(NamedTuple):
     """A key of a scope."""
 
-    item: models.StateItemModel
+    item: StateItem
     preview: str
 
 
@@ -44,11 +44,11 @@ class KeyChange(NamedTuple):
     changes: list[models.ChangeModel]
 
 
-def scope_tree(scopes: list[models.ScopeModel]) -> list[ScopeNode]:
+def scope_tree(scopes: Sequence[ScopeInfo]) -> list[ScopeNode]:
     """Return scopes as the rows of a tree; parts that have no state of their own are rows, too."""
     nodes: dict[str, ScopeNode] = {}
-    for each in sorted(scopes, key=lambda each: each.scope):
-        parts = each.scope.split("/") if each.scope else [GLOBAL]
+    for each in sorted(scopes, key=lambda each: str(each.scope)):
+        parts = (str(each.scope) or GLOBAL).split("/")
         for depth in range(len(parts)):
             path = "/".join(parts[: depth + 1])
             nodes.setdefault(path, ScopeNode(path, parts[depth], depth, None))
@@ -60,9 +60,9 @@ def scope_tree(scopes: list[models.ScopeModel]) -> list[ScopeNode]:
 def scopes_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the tree of scopes shows."""
     prefix = params.get("prefix", "").strip()
-    page = list_scopes(call, inputs.ScopesParams(prefix=prefix, limit=_SCOPES, cursor=params.get("cursor") or None))
+    page = list_scopes(call, prefix=prefix, limit=_SCOPES, cursor=params.get("cursor") or None)
     return {
-        "tree": scope_tree(page.items),
+        "tree": scope_tree(page),
         "next": page.next,
         "prefix": prefix,
         "scope": None,
@@ -73,14 +73,14 @@ def scopes_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
 def scope_values(call: Call, scope: str, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the page of a scope shows: its keys, beside the tree."""
     prefix, cursor = params.get("key", "").strip(), params.get("cursor") or None
-    page = list_items(call, inputs.ScopeItemsParams(scope=scope, prefix=prefix, limit=_KEYS, cursor=cursor))
-    rows = [KeyRow(each, preview_of(each.value)) for each in page.items]
+    page = list_items(call, scope, prefix=prefix, limit=_KEYS, cursor=cursor)
+    rows = [KeyRow(each, preview_of(each.value)) for each in page]
     return {**scopes_values(call, {}), "scope": scope, "rows": rows, "more": page.next, "key_prefix": prefix}
 
 
 def key_values(call: Call, scope: str, key: str, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the page of a key shows: its value, and its history."""
-    state = call.store.state("" if scope == GLOBAL else scope)
+    state = call.state(scope)
     history = state.history(key, limit=_CHANGES, cursor=params.get("cursor") or None)
     if not history:
         raise NotFoundError(f"{scope} has no key {key}", hint="List the keys of the scope")

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
-from holdfast.interfaces.http import inputs, models
+from holdfast.interfaces.cli.json_output import plain
+from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.recording_routes import read_records, to_tasks
 from holdfast.interfaces.http.service import Call
@@ -30,6 +31,7 @@ from holdfast.interfaces.web.actions import may_change, offered
 from holdfast.interfaces.web.lanes import MAX_WIDTH, LaneRow, Lanes, width_of
 from holdfast.interfaces.web.page_renderer import message_blocks, query_text, render, segment, short_span
 from holdfast.interfaces.web.redaction import Redaction
+from holdfast.store import Checkpoint
 
 log = logging.getLogger("holdfast.web")
 
@@ -88,10 +90,10 @@ def _history(
     """Read a part of the history: from a cursor on; from the latest; or around a checkpoint that is further back."""
     cursor = params.get("cursor")
     if cursor:
-        page = _rows(call, inputs.LogParams(thread=name, cursor=cursor, limit=ROWS), params.get("lanes", ""), False)
+        page = _rows(call, name, params.get("lanes", ""), False, cursor=cursor)
         return page._replace(width=max(page.width, min(_number(params.get("width"), 0), MAX_WIDTH)))
     if found is None or not _is_far(found, detail):
-        latest = _rows(call, inputs.LogParams(thread=name, all_branches=True, limit=ROWS), "", True)
+        latest = _rows(call, name, "", True, all_branches=True)
         if found is None or any(row.entry.id == found.checkpoint.id for row in latest.rows):
             return latest
     at = found.checkpoint.id
@@ -103,7 +105,7 @@ def _history(
             break
         except NotFoundError:
             continue
-    return _rows(call, inputs.LogParams(thread=name, at=at, limit=ROWS), "", False)
+    return _rows(call, name, "", False, at=at)
 
 
 def _is_far(found: models.CheckpointDetailModel, detail: models.ThreadDetailModel | None) -> bool:
@@ -112,11 +114,11 @@ def _is_far(found: models.CheckpointDetailModel, detail: models.ThreadDetailMode
     return head is not None and head.branch == found.checkpoint.branch and head.step - found.checkpoint.step >= ROWS
 
 
-def _rows(call: Call, params: inputs.LogParams, waiting: str, from_latest: bool) -> History:
-    page = get_log(call, params)
+def _rows(call: Call, name: str, waiting: str, from_latest: bool, **where: Any) -> History:
+    page = get_log(call, name, limit=ROWS, **where)
     lanes = Lanes(waiting)
-    times = {each.position: each.time for each in page.items}
-    ends = [each.id for each in page.items if each.id and (each.head or each.branches)][:_ENDS]
+    times = {each.position: each.time for each in page}
+    ends = [each.id for each in page if each.id and (each.head or each.branches)][:_ENDS]
     rows = [
         HistoryRow(
             each,
@@ -124,10 +126,10 @@ def _rows(call: Call, params: inputs.LogParams, waiting: str, from_latest: bool)
             _node(each),
             ", ".join(each.summary) or ("pruned" if not each.id else "no change"),
             _gap(each.time, times.get(each.parents[0]) if each.parents else None),
-            each.id in ends and is_interrupted(call, params.thread, each.id),
+            each.id in ends and is_interrupted(call, name, each.id),
             _names(each),
         )
-        for each in page.items
+        for each in page
     ]
     return History(rows, page.next, lanes.waiting, from_latest, width_of(row.lane for row in rows))
 
@@ -160,7 +162,7 @@ def step_values(call: Call, name: str, at: str, params: Params, want: str) -> di
     """Return what the page of a step shows. `want` is the part that a script asks for; empty for the whole page."""
     if want == "rows":
         return {"name": name, "history": _history(call, name, params), "selected": ""}
-    detail = get_thread(call, inputs.ThreadParams(thread=name))
+    detail = get_thread(call, name)
     if want in ("steps-before", "steps-after"):
         return {"steps": list(_several_steps(call, name, at, params, want.removeprefix("steps-"), detail))}
     return _step_values(call, name, at, params, want, detail)
@@ -227,7 +229,7 @@ def _step_values(
     return values
 
 
-def _records(call: Call, name: str, checkpoint: models.CheckpointModel) -> dict[str, list[dict[str, Any]]]:
+def _records(call: Call, name: str, checkpoint: Checkpoint[Any]) -> dict[str, list[dict[str, Any]]]:
     """Return what was recorded of the tasks that led to a checkpoint, and of those after it, by the checkpoints that
     they began with."""
     ids = [id for id in (checkpoint.parent, checkpoint.id) if id]
@@ -281,7 +283,7 @@ def _neighbours(
 def _tab_values(
     call: Call,
     name: str,
-    checkpoint: models.CheckpointModel,
+    checkpoint: Checkpoint[Any],
     tab: str,
     a: str | None,
     params: Params,
@@ -290,26 +292,26 @@ def _tab_values(
     at = checkpoint.id
     if tab == "conversation":
         limit = min(500, max(1, _number(params.get("messages"), _MESSAGES)))
-        found = redaction.apply(get_messages(call, inputs.MessagesParams(thread=name, at=at, limit=limit)))
+        found = redaction.apply(get_messages(call, name, at, limit=limit))
         diff = _diff(call, name, at, None)
         new = {each.path for each in diff.changes if each.kind == "add"} if diff is not None else set[str]()
         return {"conversation": found, "blocks": list(message_blocks(found.items, new)), "shown": limit}
     if tab == "state":
         internal = params.get("internal") == "1"
-        part = get_value(call, inputs.ValueParams(thread=name, at=at, internal=internal, limit=200))
+        part = get_value(call, name, at, internal=internal, limit=200)
         return {"part": redaction.apply(part), "internal": internal}
     if tab == "diff":
         diff = _diff(call, name, at, a)
         return {"diff": None if diff is None else redaction.apply(diff), "against": a}
     if tab == "metadata":
-        return {"metadata": json.dumps(checkpoint.metadata, ensure_ascii=False, indent=2)}
+        return {"metadata": json.dumps(plain(dict(checkpoint.metadata)), ensure_ascii=False, indent=2)}
     return {}
 
 
 def _diff(call: Call, name: str, at: str, a: str | None) -> models.DiffModel | None:
     """Compare a checkpoint with another, or with its parent; None if that was pruned."""
     try:
-        return get_diff(call, inputs.DiffParams(thread=name, a=a, b=at))
+        return get_diff(call, name, a=a, b=at)
     except NotFoundError:
         if a is not None:
             raise
@@ -327,7 +329,7 @@ def value_values(call: Call, name: str, at: str, params: Params) -> dict[str, An
     """Return what a part of a state shows: the value at a path, and a page of what it contains."""
     path, start = params.get("path", ""), _number(params.get("start"), 0)
     redaction = Redaction(call, name, clear=params.get("clear") == "1")
-    part = get_value(call, inputs.ValueParams(thread=name, at=at, path=path, start=start, internal=True))
+    part = get_value(call, name, at, path=path, start=start, internal=True)
     return {"name": name, "at": at, "part": redaction.apply(part), "path": path, "redaction": redaction}
 
 
@@ -336,15 +338,15 @@ def inspect_values(call: Call, name: str, at: str, params: Params) -> dict[str, 
     path = params.get("path", "")
     if not path:
         raise InvalidError("a value is named by its path", hint="Choose one in the state")
-    part = get_value(call, inputs.ValueParams(thread=name, at=at, path=path, internal=True, limit=1))
+    part = get_value(call, name, at, path=path, internal=True, limit=1)
     values: dict[str, Any] = {"name": name, "at": at, "path": path, "part": part, "writer": None, "changes": []}
     values["editable"] = may_change(call, name)
     redaction = values["redaction"] = Redaction(call, name, clear=params.get("clear") == "1")
     values["part"] = redaction.apply(part)
     try:
-        wrote = get_blame(call, inputs.PathParams(thread=name, path=path, at=at, limit=1))
-        values["writer"] = wrote.items[0].writer if wrote.items else None
-        values["changes"] = get_history(call, inputs.PathParams(thread=name, path=path, at=at, limit=12)).items
+        wrote = get_blame(call, name, path=path, at=at, limit=1)
+        values["writer"] = wrote[0].writer if wrote else None
+        values["changes"] = get_history(call, name, path=path, at=at, limit=12)
     except (NotFoundError, InvalidError):
         pass  # a value inside an object of a class: it has no history of its own
     return values

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.http import inputs
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.timeline_routes import get_causes, get_effects, query_timeline
@@ -24,19 +23,16 @@ def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values["filtered"] = errors or any(given.values())
     present: dict[str, Any] = {name: value for name, value in given.items() if value}
     try:
-        page = query_timeline(
-            call, inputs.TimelineParams(**present, errors=errors, cursor=params.get("cursor") or None)
-        )
+        page = query_timeline(call, **present, errors=errors, cursor=params.get("cursor") or None)
     except (InvalidError, NotFoundError) as error:
         return {**values, "problem": to_problem(error)}
-    rows = [(each, _detail(each.detail), _same_correlation(each.correlation)) for each in page.items]
+    rows = [(each, _detail(each.detail), _same_correlation(each.correlation)) for each in page]
     return {**values, "items": rows, "next": page.next}
 
 
 def event_values(call: Call, id: str) -> dict[str, Any]:
     """Return what the page of an event shows: what led to it, and what it led to."""
-    params = inputs.EventParams(id=id)
-    causes, effects = get_causes(call, params).items, get_effects(call, params).items
+    causes, effects = get_causes(call, id), get_effects(call, id)
     events = [(each, _detail(each.detail)) for each in effects[0].events]
     return {"id": id, "events": events, "causes": causes[1:], "effects": effects[1:]}
 
@@ -47,5 +43,5 @@ def _same_correlation(correlation: str) -> str:
     return f'correlation="{text}"' if correlation else ""
 
 
-def _detail(detail: dict[str, Any]) -> str:
-    return long_text(detail, _LONGEST)[0] if detail else ""
+def _detail(detail: Mapping[str, Any]) -> str:
+    return long_text(dict(detail), _LONGEST)[0] if detail else ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 
 from holdfast.backends.interface import Change, Delete, Get, Put
 from holdfast.backends.paging import scan_rows
@@ -26,6 +24,7 @@ from holdfast.errors import (
     NotFoundError,
     TransientError,
 )
+from holdfast.maintenance.keys.records import KeyCheck, KeyInfo
 from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.signature import public_key_of
 from holdfast.security.audit.signing_key import check_signing_row, find_key
@@ -57,37 +56,6 @@ _HIDDEN = (*_OF_LINES, INDEX, LIST)
 
 WAIT: Duration = "7d"
 """How long a key that is to be destroyed can be saved, at least."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyInfo:
-    """A key of a tenant: a `wrapping` one encrypts the keys of threads, and the one for `digest`s text in columns."""
-
-    id: str
-    kind: str
-    number: int
-    state: str
-    """`active`, `retired` when a newer one is in use, or `destroying`."""
-    master: str
-    """The id of the master key that encrypts it."""
-    created: datetime
-    lines: int
-    """How many keys of threads and other lines it encrypts."""
-    destroyed_at: datetime | None = None
-    """When it may be destroyed."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyCheck:
-    """The findings of a check of keys."""
-
-    keys: int
-    problems: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether all keys are there and decrypt."""
-        return not self.problems
 
 
 def encrypted_rows(engine: Engine) -> EncryptedRows:
