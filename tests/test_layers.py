@@ -22,7 +22,7 @@ from tools import import_graph
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "holdfast"
-MAX_LINES = 600
+MAX_LINES = 1000
 
 # Packages that do no I/O, read no clock and no environment, and import nothing by name.
 PURE = ("codec/", "engine/model/")
@@ -351,7 +351,7 @@ BROKEN_RULES = [
     ("engine/a.py", "load(x, allow_pickle=True)", "allows pickle"),
     ("engine/a.py", "import holdfast", "facade"),
     ("engine/a.py", "from holdfast import open", "facade"),
-    ("engine/a.py", "x = 1\n" * (MAX_LINES + 1), "601 lines"),
+    ("engine/a.py", "x = 1\n" * (MAX_LINES + 1), f"{MAX_LINES + 1} lines"),
     ("codec/a.py", "import os", "imports os"),
     ("codec/a.py", "from os import environ", "imports os"),
     ("codec/a.py", "import os.path", "imports os.path"),

@@ -23,7 +23,7 @@ from holdfast.engine.integrity.verify import verify
 from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef, open_writes
 from holdfast.errors import UnavailableError
-from holdfast.maintenance.repair.line import repair_line
+from holdfast.maintenance.repair.repairer import repair_line
 from holdfast.maintenance.repair.sources import RepairSource
 from holdfast.store.store import Store
 from tests.engine.lines import Clock, store_on, writes_of

@@ -13,9 +13,8 @@ from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, 
 from holdfast.engine.integrity.findings import FindingCode, Severity, VerifyLevel
 from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError, UnavailableError
-from holdfast.maintenance.repair.line import repair_line
 from holdfast.maintenance.repair.quarantine import quarantined
-from holdfast.maintenance.repair.repairer import repair
+from holdfast.maintenance.repair.repairer import repair, repair_line
 from holdfast.maintenance.repair.sources import RepairSource
 from holdfast.maintenance.verify.heads import export_heads
 from tests.damaged import flipped

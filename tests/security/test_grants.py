@@ -13,6 +13,7 @@ from holdfast.engine.model.scopes import Scope, ScopePart
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.security.access.identity import Identity
 from holdfast.security.access.registry import RETENTION
+from holdfast.state.access_api import AccessOperations
 from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store
 from tests.state.kit import SECOND, Clock, store_on
@@ -261,7 +262,7 @@ def test_what_was_read_while_the_grant_was_revoked_is_not_handed_out(store: Stor
     async def late(tip: Any) -> Any:
         found = await reads(tip)
         acting._guard._rights = reads  # type: ignore[method-assign]
-        await type(store.access).revoke(store.access, given)
+        await AccessOperations.revoke(store.access, given)
         return found
 
     acting._guard._rights = late  # type: ignore[method-assign]

@@ -7,17 +7,70 @@ of dataclasses, pydantic models and the like; `each` leads into lists.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
 
 from holdfast.codec import default_codec
 from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.packed_state import flatten
 from holdfast.engine.paths import Path, path_text, require_path
 from holdfast.errors import InvalidError
 from holdfast.schemas.functions import require_function
-from holdfast.schemas.operations import Add, Convert, Merge, Move, Nest, Operation, Remove, Rename, Split, Unnest
-from holdfast.schemas.packed_document import Keys
-from holdfast.schemas.value_mapping import ValueMapping
+from holdfast.schemas.operations import Add, Convert, Merge, Move, Nest, Notes, Operation, Remove, Rename, Split, Unnest
+from holdfast.schemas.packed_document import Keys, PackedDocument
 from holdfast.schemas.wide_operations import Custom, Each
+
+
+@dataclass(frozen=True)
+class ValueMapping(Operation):
+    """Replaces values of a field by others. Values that are not listed stay."""
+
+    kind: ClassVar[str] = "convert"
+    keys: Keys
+    mapping: tuple[tuple[Any, Any], ...]
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:  # noqa: ARG002
+        """Replace the value."""
+        value = document.get(self.keys)
+        if value is None:
+            return
+        packed = flatten(value)
+        if not self.lossy and packed in self._back and packed not in self._table:
+            raise InvalidError(
+                f"a value of {path_text(self.keys)!r} is one that the mapping gives to another: "
+                "the way back would be lost",
+                where=path_text(self.keys),
+                hint="Map it too, or declare the operation lossy",
+            )
+        document.set(self.keys, self._table.get(packed, value))
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:  # noqa: ARG002
+        """Replace the value by that of before."""
+        value = document.get(self.keys)
+        if value is not None:
+            document.set(self.keys, self._back.get(flatten(value), value))
+
+    @cached_property
+    def _table(self) -> dict[bytes, bytes]:
+        return {default_codec.pack(old): default_codec.pack(new) for old, new in self.mapping}
+
+    @cached_property
+    def _back(self) -> dict[bytes, bytes]:
+        return {new: old for old, new in self._table.items()}
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether no two values become the same."""
+        return len(self._back) == len(self._table)
+
+    def paths(self) -> tuple[Keys, ...]:
+        """Return the path of the field."""
+        return (self.keys,)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the path, and the mapping."""
+        return {"path": self.keys, "mapping": self.mapping}
 
 
 def add(path: Path, *, default: Any = MISSING, factory: Callable[[], Any] | None = None) -> Operation:

@@ -12,11 +12,33 @@ from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, flatte
 from holdfast.engine.paths import path_text
 from holdfast.errors import HoldfastError, InvalidError, TooLargeError
 from holdfast.schemas.functions import function_failed
-from holdfast.schemas.node_names import require_nodes
 from holdfast.schemas.operations import Operation
 from holdfast.schemas.packed_document import PackedDocument
 from holdfast.schemas.time_limit import MAX_SECONDS, TIME_LIMIT, OverTime
 from holdfast.schemas.version import Version, require_name
+
+
+def require_nodes(nodes: object, where: str) -> dict[str, str]:
+    """Require the new names of nodes by the old ones, each once. Raises `InvalidError`."""
+    if nodes is None:
+        return {}
+    if not isinstance(nodes, Mapping) or not all(
+        isinstance(each, str) and each for pair in nodes.items() for each in pair
+    ):
+        raise InvalidError(
+            "nodes is a dict with the new names of nodes by the old ones",
+            where=where,
+            hint='Write nodes={"old": "new"}',
+        )
+    twice = {new for new in nodes.values() if list(nodes.values()).count(new) > 1}
+    if twice:
+        raise InvalidError(
+            f"two nodes are renamed to {min(twice)!r}, and a downgrade could not tell them apart",
+            where=where,
+            hint="Give each its own name, or leave out one that is gone",
+        )
+    return dict(nodes)
+
 
 MAX_ASIDE = 1 << 20
 """How many bytes the values of one state that are kept aside may have."""

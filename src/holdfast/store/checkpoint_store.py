@@ -7,11 +7,12 @@ values of its channels. `CheckpointStore` saves what it is told and returns it u
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from holdfast.codec import Codec
 from holdfast.engine.append import AppendRequest, OnConflict
@@ -19,14 +20,16 @@ from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.delta_channels import FOLLOWS, KEPT, ChannelHistory
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import check_new_name
+from holdfast.engine.line_head import head_of
 from holdfast.engine.line_ttl import attach_ttl
-from holdfast.engine.lines import ROOT
+from holdfast.engine.lines import LABEL, ROOT, TAG
 from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_states
 from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.namespaces import check_thread, is_thread, split_name, thread_name
 from holdfast.engine.pending_writes import decode_writes
 from holdfast.engine.reserved_channels import reserved_error
-from holdfast.engine.row_format import Line, StepRef, check_name, readable
+from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
+from holdfast.engine.row_format import Branch, Line, StepRef, check_name, readable
 from holdfast.engine.schema_bindings import ASIDE, LineSchema, RenameTask
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import PendingWrite, to_datetime
@@ -43,15 +46,147 @@ from holdfast.errors import (
 from holdfast.recording import pack_recording
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.store.checkpoint_pages import CheckpointListing
-from holdfast.store.checkpoint_pruner import ThreadPruner
 from holdfast.store.graph_schemas import INTERRUPTS, FindTask, GraphSchemas, rename_tasks, require_no_subgraph
 from holdfast.store.identity_view import IdentityOperations
 from holdfast.store.recorded_values import redact
 from holdfast.store.saved_checkpoint import ChannelWrites, FromParent, SavedCheckpoint
 from holdfast.store.store import StoreOperations
-from holdfast.store.subgraph_interrupts import SubgraphInterrupts, changed_ids
 from holdfast.store.thread_access import on_thread, thread_access
 from holdfast.time_parser import Duration
+
+NewIds = Callable[[Line], Awaitable[Mapping[str, str]]]
+"""Returns the ids that interrupts after the latest checkpoint of a subgraph have now, by the stored ones. Raises
+`UnsupportedError` if the subgraph cannot be resumed."""
+
+
+class SubgraphInterrupts:
+    """Gives interrupts of subgraphs their new ids in the rows of the graphs around them."""
+
+    def __init__(self, engine: Engine, codec: Codec, schemas: GraphSchemas, new_ids: NewIds) -> None:
+        self._engine: Final = engine
+        self._codec: Final = codec
+        self._schemas: Final = schemas
+        self._new_ids: Final = new_ids
+
+    async def rename(self, line: Line, rows: Sequence[PendingWriteRow], *, resume: bool) -> list[PendingWriteRow]:
+        """Return the rows of a checkpoint with the ids that interrupts have now. To resume it is refused where one of
+        its subgraphs cannot be resumed."""
+        tasks = {row.task for row in rows if row.channel == INTERRUPTS}
+        ids: dict[str, str] = {}
+        for subgraph in await self._at_work(line, tasks) if tasks else ():
+            try:
+                ids.update(await self._new_ids(subgraph))
+            except UnsupportedError:
+                if resume:  # before the graph writes anything
+                    raise
+        return [self._renamed(row, ids) for row in rows] if ids else list(rows)
+
+    async def _at_work(self, line: Line, tasks: Iterable[str]) -> list[Line]:
+        """Return the namespaces of the subgraphs that some tasks of a graph run, if nodes in them were renamed."""
+        thread, namespace = split_name(line.name)
+        start = f"{namespace}|" if namespace else ""
+        found: list[Line] = []
+        for node in self._schemas.nodes_with_renamed(namespace):
+            prefix = thread_name(thread, f"{start}{node}")
+            # One that keeps its state between calls has no task in its namespace.
+            ends = ("|", *(f":{task}" for task in tasks))
+            for each in await self._engine.lines.names(line.tenant, prefix):
+                rest = each.name.removeprefix(prefix)
+                if not rest or rest.startswith(ends):
+                    found.append(each)
+        return found
+
+    def _renamed(self, row: PendingWriteRow, ids: Mapping[str, str]) -> PendingWriteRow:
+        if row.channel != INTERRUPTS:
+            return row
+        value: Any = self._codec.unpack(row.packed)
+        if not isinstance(value, list | tuple):
+            return row
+        from copy import copy
+
+        changed = []
+        for each in value:
+            new = ids.get(getattr(each, "id", ""))
+            if new is not None:
+                each = copy(each)
+                each.id = new
+            changed.append(each)
+        return row._replace(packed=self._codec.pack(type(value)(changed)))
+
+
+def changed_ids(codec: Codec, before: PendingWriteRow, after: Iterable[PendingWriteRow]) -> dict[str, str]:
+    """Return the ids that the interrupts of a row have now, by the stored ones."""
+    old = _ids(codec, before)
+    return {each: new for row in after for each, new in zip(old, _ids(codec, row), strict=True) if each and each != new}
+
+
+def _ids(codec: Codec, row: PendingWriteRow) -> list[str]:
+    value = codec.unpack(row.packed)
+    return [str(getattr(each, "id", "")) for each in value] if isinstance(value, list | tuple) else []
+
+
+_Places: TypeAlias = set[tuple[int, int]]
+
+
+class ThreadPruner:
+    """Removes checkpoints of lines. What the delta channels of the others need is carried over to them."""
+
+    def __init__(self, engine: Engine, codec: Codec) -> None:
+        self._engine = engine
+        self._codec = codec
+
+    async def keep_latest(self, line: Line) -> None:
+        """Remove all checkpoints but the latest, and those with a tag or a label."""
+
+        async def others(points: Sequence[StepRef]) -> _Places:
+            lines = self._engine.lines
+            wanted = {id for kind in (TAG, LABEL) for _, id in await lines.refs(line, kind)}
+            last = _last_revisions(points)
+            head = head_of(points)
+            wanted.add("" if head is None else head.id)
+            return {point[:2] for point in points} - {last[id][:2] for id in wanted if id in last}
+
+        await self._engine.rewriter.rewrite(line, _dropping(others), recorded(self._engine, line, "prune"))
+
+    async def drop_runs(self, tenant: str, run_ids: Collection[str]) -> None:
+        """Remove the checkpoints of some runs from all threads."""
+        texts = [json.dumps(run_id, ensure_ascii=False)[1:-1] for run_id in run_ids]
+
+        def is_candidate(point: StepRef) -> bool:
+            """Return whether it may be one of them, by its readable metadata, which are cheap to read."""
+            return any(text in point.metadata for text in texts)
+
+        async def of_runs(line: Line, points: Sequence[StepRef]) -> _Places:
+            last = _last_revisions(points).values()
+            heads = await self._engine.step_info.describe(line, list(filter(is_candidate, last)))
+            found = {
+                head.point.id
+                for head in heads
+                if str(self._codec.unpack(head.header.metadata).get("run_id")) in run_ids
+            }
+            return {point[:2] for point in points if point.id in found}
+
+        lines = [
+            line
+            async for line, point in self._engine.lines.every_step(tenant)
+            if is_thread(line.name) and is_candidate(point)
+        ]
+        for line in dict.fromkeys(lines):
+            apply = recorded(self._engine, line, "prune", {"runs": len(run_ids)})
+            await self._engine.rewriter.rewrite(line, _dropping(partial(of_runs, line)), apply)
+
+
+def _dropping(which: Callable[[Sequence[StepRef]], Awaitable[_Places]]) -> Choose:
+    async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:
+        del branches  # what is to go does not depend on them
+        return RewritePlan(frozenset(await which([point for point in points if not point.pruned])))
+
+    return choose
+
+
+def _last_revisions(points: Sequence[StepRef]) -> dict[str, StepRef]:
+    return {point.id: point for point in sorted(points, key=lambda point: point.revision)}
+
 
 BOOKKEEPING = KEPT
 """The channel that holds the bookkeeping. States cannot have one of this name."""

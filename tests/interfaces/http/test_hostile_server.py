@@ -13,9 +13,8 @@ import pytest
 
 import holdfast
 from holdfast.errors import HoldfastError, TooLargeError, UnavailableError
-from holdfast.interfaces.http.limited_response import _LimitedStream
 from holdfast.interfaces.http.transport import _LONGEST as TIMES
-from holdfast.interfaces.http.transport import HttpTransport
+from holdfast.interfaces.http.transport import HttpTransport, _LimitedStream
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
@@ -86,6 +85,13 @@ def test_a_body_without_end_is_too_large(start: bytes) -> None:
     ):
         holdfast.open(url, token="t", max_answer=8 << 20)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # in KiB
+
+
+def test_many_small_parts_are_too_large() -> None:
+    """The limit is reached while the size of a part is read."""
+    start = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+    with serving(endless(start, b"1\r\nx\r\n" * 1000)) as url, pytest.raises(TooLargeError, match="more than 65536"):
+        holdfast.open(url, token="t", max_answer=1 << 16)
 
 
 @pytest.mark.nightly

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ CHANGES = (
     ("DELETE", "/threads/chat/branches/edited?force=true", None),
     ("POST", "/prunes", {"threads": ["chat"], "keep_last": 3}),
     ("PUT", "/alerts/store-down/silence", {"duration": "1h"}),
-    ("POST", "/threads/chat/checkpoints", {"state": {"count": 1}, "tag": "saved"}),
+    ("POST", "/threads/chat/checkpoints", {"state": {"count": 1}, "tag": "saved", "ttl": "30d"}),
     ("POST", "/threads/chat/updates", {"changes": {"plan.goal": "work"}, "metadata": {"n": 1}}),
     ("PUT", "/scopes/agent:writer/keys/mood", {"value": {"is": "good"}, "ttl": "1h"}),
     ("DELETE", "/scopes/agent:writer/keys/mood", None),
@@ -70,6 +71,8 @@ def test_every_change_is_made_and_fits_the_document(writable: ServedStore) -> No
             assert thread.get("edited").state["plan"] == {"goal": "work", "done": 2}
         if path.endswith("/restores"):
             assert thread.get().state == thread.get("c2").state
+        if path.endswith("/checkpoints"):
+            assert thread.expires() == thread.get("saved").time + timedelta(days=30)
         if path == "/prunes":
             assert answer.json["dry_run"]
             assert answer.json["dropped"] > 0

@@ -23,6 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.state.reader import read_scope
 from holdfast.state.sharing.heartbeats import Heartbeat
+from holdfast.state.sharing.requests import RequestsOperations
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
 
@@ -197,9 +198,9 @@ def test_an_answer_that_comes_with_the_deadline_is_not_lost(store: Store, monkey
 
     async def just_missed(id: str) -> Any:
         found = await looked(id)
-        request = await type(requests).take(requests)
+        request = await RequestsOperations.take(requests)
         assert request is not None
-        await type(requests).answer(requests, request, "now")
+        await RequestsOperations.answer(requests, request, "now")
         return found
 
     monkeypatch.setattr(requests, "_find_answer", just_missed)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec, warn_of_unsaved
 from holdfast.agents.runtime.autosave import AutosaveWorker
-from holdfast.agents.runtime.conversation_schema import ConversationSchema
 from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState, SavedState, apply_changes
 from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
 from holdfast.agents.runtime.field_operators import CapturedRuns
@@ -32,10 +31,22 @@ from holdfast.engine.ids import new_id
 from holdfast.engine.model.diff import diff
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operations import Set
-from holdfast.engine.model.packed_state import Packed, as_map, flatten, pack_name, pack_state, unpack_name, unpack_state
+from holdfast.engine.model.packed_state import (
+    Packed,
+    PackedMap,
+    as_map,
+    flatten,
+    pack_channel,
+    pack_name,
+    pack_state,
+    unpack,
+    unpack_name,
+    unpack_state,
+)
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
+from holdfast.engine.value_schemas import NO_MARK, SchemaMark
 from holdfast.errors import (
     ConflictError,
     HoldfastError,
@@ -45,6 +56,82 @@ from holdfast.errors import (
     UnavailableError,
 )
 from holdfast.hooks.feature_hooks import FeatureHooks
+
+if TYPE_CHECKING:
+    from holdfast.schemas.value_attachment import ValueAttachment
+
+
+_MARK = pack_name("conversation_schema")
+
+
+class ConversationSchema:
+    """Checks and upgrades the messages of one agent."""
+
+    def __init__(self, line: AgentLine, spec: Spec) -> None:
+        self._line = line
+        self._spec = spec
+        self._mark = NO_MARK
+        self.attached: ValueAttachment | None = None
+        """Set once the class's declaration was checked against the store; None if there is none."""
+
+    async def attach(self) -> None:
+        """Check what the class declares against what the store has, and register it: once for each class."""
+        if self._spec.conversation is not None and self.attached is None:
+            from holdfast.agents.runtime.field_schema import attach_class
+
+            self.attached = await attach_class(self._line, self._spec.conversation, "conversation", self._spec.name)
+
+    def check(self, added: Sequence[Any]) -> object:
+        """Raise an error for messages that cannot be saved, or do not fit the schema."""
+        packed = self._line.handle.codec.pack_items(added)
+        declaration = self._spec.conversation
+        if declaration is not None and declaration.validate != "off":
+            from holdfast.schemas.attached_version import report_problems
+
+            reference = declaration.schema.schema_reference
+            problems = declaration.schemas.check(reference, list(added))
+            report_problems(reference, problems, f"new messages of {self._line.where}", declaration.validate)
+        return packed
+
+    def write(self, channels: PackedMap, saved: Mapping[bytes, Packed]) -> None:
+        """Add the version of the messages to the channels to save, given those that were saved."""
+        if self.attached is not None:
+            mark = self._mark if self._mark.reference else SchemaMark(self.attached.reference)
+            channels[_MARK] = mark.pack(self._line.handle.codec)
+        elif _MARK in saved:
+            channels[_MARK] = saved[_MARK]
+
+    async def upgrade(self, point: StepRef, channels: Mapping[bytes, Packed], count: int) -> list[Any] | None:
+        """Return all messages in the version of the class; None if they are stored so. `channels` are those of a step,
+        and `count` is the number of its messages."""
+        stored, attached = self._stored_mark(channels), self.attached
+        self._mark = stored
+        if attached is None and stored.reference and count:
+            inherited = self._line.handle.engine.appender.inherited
+            where = f"conversation of {self._line.where}"
+            await inherited.require_unversioned(self._line.line, stored.reference, where)
+        if attached is None or stored.reference == attached.reference:
+            return None
+        if not count:
+            self._mark = NO_MARK
+            return None
+        codec, where = self._line.handle.codec, f"conversation of {self._line.where}"
+        packed = pack_channel(codec, CONVERSATION, await self._line.read_messages(point))
+        upgraded = await attached.read(packed, stored, where)
+        if upgraded is packed:
+            return None
+        _, self._mark = attached.write(upgraded, packed, stored, where)
+        messages: list[Any] = unpack(codec, upgraded)
+        return messages
+
+    def is_same(self, saved: Mapping[bytes, Packed], theirs: Mapping[bytes, Packed]) -> bool:
+        """Return whether another save left the messages in the version that they had."""
+        return self._stored_mark(saved) == self._stored_mark(theirs)
+
+    def _stored_mark(self, channels: Mapping[bytes, Packed]) -> SchemaMark:
+        packed = channels.get(_MARK)
+        return NO_MARK if packed is None else SchemaMark.unpack(self._line.handle.codec, packed)
+
 
 _METADATA, _FIELDS = pack_name("metadata"), pack_name("fields")
 

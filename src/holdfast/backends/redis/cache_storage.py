@@ -1,6 +1,6 @@
 """Storage of a read cache in Redis, shared by several processes: `redis://host:6379/1`.
 
-It implements `holdfast.backends.wrappers.cache_storage.CacheStorage`. If the server cannot be reached, calls raise
+It implements `holdfast.backends.wrappers.cache.CacheStorage`. If the server cannot be reached, calls raise
 `TransientError`, and for a second after that without trying: a cache that is down must not slow everything down.
 `status` counts the failures.
 

@@ -18,12 +18,15 @@ Options, as arguments or in the URL's query:
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
 
 import apsw
 
+from holdfast.backends.fsutil import PRIVATE
 from holdfast.backends.interface import (
     Backend,
     Batch,
@@ -55,17 +58,119 @@ from holdfast.backends.sqlite.database_file import (
     missing_tables,
     read_only_options,
 )
-from holdfast.backends.sqlite.disk_space import DiskSpace, only_adds
-from holdfast.backends.sqlite.options import parse_options
 from holdfast.backends.sqlite.queries import count_rows, read_rows
 from holdfast.backends.sqlite.schema import CHANGES, STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index, purge_index
-from holdfast.backends.tables import WORDS
-from holdfast.errors import CorruptError, DeniedError, TransientError, UnavailableError
+from holdfast.backends.tables import STEPS, WORDS
+from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, parse_mode, redacted_url, url_to_path
+from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError, UnavailableError
 
 if TYPE_CHECKING:
     from holdfast.backends.distribution import Distribution
     from holdfast.backends.sqlite.change_log import ChangeLog
+
+
+_DISK_RESERVE = 64 << 20
+_DISK_SHARE = 8
+"""The size of the reserve; at most this part of the disk."""
+
+_PAGES_UNCHECKED = 1_000
+"""After how many pages that were written the space is checked again, at the latest."""
+
+
+class DiskSpace:
+    """The space on the disk of a file."""
+
+    def __init__(self, path: str) -> None:
+        self._log = f"{path}-wal"
+        self._folder = os.path.dirname(path)  # noqa: PTH120 - called for every store that is opened
+        self._reserve = 0
+        self.is_low = False
+        """Whether there is only the reserve."""
+
+    def for_log(self) -> int:
+        """Return how many bytes there are besides the reserve, if the log is written back; negative if too few."""
+        return self._free() - self._reserve - self._log_size()
+
+    def is_log_large(self) -> bool:
+        """Return whether the log should be truncated. A smaller one stays, and its space is a part of the reserve."""
+        return self._log_size() > self._reserve
+
+    def check(self, connection: apsw.Connection) -> int:
+        """Determine whether there is only the reserve. Returns after how many pages to check again.
+
+        Free pages of the file are space, too.
+        """
+        size = int(connection.pragma("page_size"))
+        spare = self.for_log()
+        if spare < 0:
+            spare = self._free() + connection.pragma("freelist_count") * size - self._reserve
+        self.is_low = spare < 0
+        return max(1, min(_PAGES_UNCHECKED, spare // (4 * size)))
+
+    def vacuum_pages(self, page_size: int, most: int) -> int:
+        """Return how many pages to vacuum at a time, such that there is space for that in the log."""
+        return max(1, min(most, (self._free() + self._log_size()) // (4 * page_size)))
+
+    def _log_size(self) -> int:
+        try:
+            return os.stat(self._log).st_size  # noqa: PTH116 - as above
+        except OSError:
+            return 0
+
+    def _free(self) -> int:
+        import shutil  # not for readers: it loads several compressors
+
+        try:
+            usage = shutil.disk_usage(self._folder)
+        except OSError:
+            return 1 << 62  # a VFS with names of its own
+        self._reserve = min(_DISK_RESERVE, usage.total // _DISK_SHARE)
+        return usage.free
+
+
+def only_adds(batch: Batch) -> bool:
+    """Return whether a batch appends steps, and removes nothing."""
+    return any(isinstance(change, Create) and change.space is STEPS for change in batch) and not any(
+        isinstance(change, Delete) for change in batch
+    )
+
+
+def parse_options(url: str, options: dict[str, Any]) -> FileOptions:
+    """Return the options of a store. `ConfigError` if one is wrong or unknown."""
+    path = url_to_path(url)
+    if path is None or not url.startswith("sqlite:"):
+        raise ConfigError(
+            "this names no SQLite file",
+            where=redacted_url(url),
+            hint="Write sqlite:///agents.db for a file in the current directory, sqlite:////var/agents.db for another",
+        )
+    if "\0" in str(path):
+        raise ConfigError("the path of a file has no NUL in it", where=repr(redacted_url(url)))
+    if str(path) == ":memory:":
+        raise ConfigError(
+            "a SQLite store is a file", where=redacted_url(url), hint="For a store in memory open memory://"
+        )
+    values = {**dict(parse_qsl(url.partition("?")[2], keep_blank_values=True)), **options}
+    vfs: str | None = options.get("vfs")
+    known = {"synchronous", "busy_timeout", "read_only", "file_mode"} | ({"vfs", "exclusive"} & options.keys())
+    unknown = sorted(values.keys() - known)
+    if unknown:
+        raise ConfigError(
+            f"a SQLite store takes no option {unknown[0]!r}",
+            where=redacted_url(url),
+            hint="It takes synchronous, busy_timeout, read_only and file_mode",
+        )
+    levels = ("full", "normal") if vfs is None else ("full", "normal", "off")
+    synchronous = parse_choice(url, "synchronous", values.get("synchronous", "full"), levels)
+    busy_timeout = parse_duration(url, "busy_timeout", values.get("busy_timeout", 60))
+    # In a VFS of its own a name is not a path here, and stays as it is.
+    absolute = str(path if vfs is not None else path.resolve())
+    exclusive = bool(values.get("exclusive", vfs is not None))
+    read_only = parse_bool(url, "read_only", values.get("read_only", False))
+    file_mode = parse_mode(url, "file_mode", values.get("file_mode", PRIVATE))
+    return FileOptions(url, absolute, synchronous, busy_timeout, vfs, exclusive, read_only, file_mode=file_mode)
+
 
 T = TypeVar("T")
 A = TypeVar("A")

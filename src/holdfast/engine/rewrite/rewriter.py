@@ -9,16 +9,18 @@ rewrite removes.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from holdfast.backends.interface import Change, Delete, Ensure, Expect, Put, Row, Scan
+from holdfast.backends.interface import Backend, Change, Delete, Ensure, Expect, Put, Row, Scan
 from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.delta_channels import DeltaReader
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease, append_pause
 from holdfast.engine.lines import LineIndex
+from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.steps import Step, StepParent, StubProof
@@ -26,8 +28,8 @@ from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.projection.projector import Projector
+from holdfast.engine.projection.rows import transitions, without
 from holdfast.engine.rewrite.progress import RewriteProgress
-from holdfast.engine.rewrite.removal import LineRemoval
 from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, found_rows, next_page, rows_below
 from holdfast.engine.rewrite.scratch_nodes import ScratchNodes
 from holdfast.engine.row_format import (
@@ -38,6 +40,7 @@ from holdfast.engine.row_format import (
     LineInfo,
     StepRef,
     fold_row,
+    is_about_step,
     node_row,
     object_rows,
     open_step,
@@ -47,6 +50,44 @@ from holdfast.engine.row_format import (
 from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.engine.text_index.indexer import TextIndexer
 from holdfast.errors import ConflictError, CorruptError
+
+
+@dataclass(frozen=True)
+class LineRemoval:
+    """The rows of a line that were read once, since it may take long: later appends do not change them."""
+
+    backend: Backend
+    objects: frozenset[bytes]
+    """The digests of the stored large values."""
+    written: frozenset[str]
+    """The ids of the steps that have pending writes."""
+    shown: Sequence[Row]
+    """The readable rows of steps."""
+    words: Sequence[Change]
+    """The changes of the text index."""
+
+    @classmethod
+    async def of(cls, backend: Backend, walk: RewriteProgress, words: Sequence[Change]) -> LineRemoval:
+        """Read the rows of a line."""
+        line = tuple(walk.line)
+        objects = {bytes(row.key[2]) async for row in rows_below(backend, OBJECTS, line, bodies=False)}  # type: ignore[arg-type]
+        written = {str(row.key[2]) async for row in rows_below(backend, WRITES, line, bodies=False)}
+        return cls(backend, frozenset(objects), frozenset(written), await transitions(backend, walk.line), words)
+
+    async def changes(self, walk: RewriteProgress, switched: Iterable[Change]) -> list[Change]:
+        """Return what is removed together with the dropped steps, besides what the switch removes."""
+        line = walk.line
+        (refs,) = await self.backend.read([Scan(REFS, tuple(line))])
+        ids = walk.dropped_ids - walk.kept_ids
+        changes: list[Change] = [Delete(WRITES, (*line, id)) for id in sorted(ids & self.written)]
+        changes += (Delete(REFS, row.key) for row in refs if is_about_step(row) and row.columns[0] in ids)
+        used = {parse_pointer(pointer).digest for pointer in walk.pointers}
+        changes += (Delete(OBJECTS, (*line, digest)) for digest in sorted(self.objects - used))
+        changes += self.words
+        deleted = {each.prefix[2:] for each in switched if isinstance(each, Delete) and each.space is BRANCHES}
+        remaining = [branch for branch in walk.branches[1:] if (branch.branch,) not in deleted]
+        return changes + await without(self.backend, line, ids, remaining, self.shown)
+
 
 _FEW = 8
 """How many steps are read at first, when their size is unknown."""

@@ -161,6 +161,9 @@ def unsaved(session: CliContext, limit: int, identity: str | None) -> None:
     """List the agents that have durable steps, timers or signals, and were never saved.
 
     holdfast agent delete deletes these.
+
+    \b
+    holdfast agent unsaved
     """
     found = islice(open_as(session, identity).agents.unsaved().all(), limit)
     if session.json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import ssl
 import threading
@@ -15,9 +16,60 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, ConfigError, HoldfastError, TooLargeError, UnavailableError
-from holdfast.interfaces.http.limited_response import LimitedResponse
 from holdfast.interfaces.http.models import StoreChangesModel
 from holdfast.interfaces.http.routes import API
+
+
+class _AnswerTooLarge(Exception):
+    """Raised while an answer is read. Not a ValueError, which `http.client` takes for a wrong size of a part."""
+
+
+class _LimitedStream(io.RawIOBase):
+    """The bytes of a connection up to a number of them, and to a time."""
+
+    def __init__(self, connection: socket.socket, max_bytes: int, seconds: float) -> None:
+        self._socket = connection
+        self._file = connection.makefile("rb", buffering=0)  # which keeps the socket open as long as it is read
+        self._left = max_bytes
+        self._timeout = connection.gettimeout()
+        self._end = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        seconds = self._end - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError("it took too long to answer")
+        if self._left <= 0:
+            raise _AnswerTooLarge
+        self._socket.settimeout(seconds if self._timeout is None else min(seconds, self._timeout))
+        count: int | None = self._file.readinto(buffer)
+        self._left -= count or 0
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._socket.settimeout(self._timeout)  # for the next response on the connection
+        self._file.close()
+        super().close()
+
+
+class LimitedResponse(HTTPResponse):
+    """A response of at most so many bytes, within so many seconds from when it is waited for: headers, too."""
+
+    def __init__(self, sock: socket.socket, *args: Any, max_bytes: int, seconds: float, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp.close()
+        self.fp = io.BufferedReader(_LimitedStream(sock, max_bytes, seconds))
+        self._max_bytes = max_bytes
+
+    def begin(self) -> None:
+        """Read the headers. They may say that the answer is too large."""
+        super().begin()
+        if self.length is not None and self.length > self._max_bytes:  # memory would be taken for it
+            raise _AnswerTooLarge
+
 
 _TIMEOUT = 60.0
 
@@ -96,9 +148,13 @@ class HttpTransport:
                 connection.request(method, address, body, headers)
                 response: HTTPResponse = connection.getresponse()
                 data = response.read()
-            except TooLargeError:
+            except _AnswerTooLarge:
                 self._drop()
-                raise
+                raise TooLargeError(
+                    f"the answer of the server has more than {self._max_answer} bytes",
+                    where=self._where,
+                    hint="Ask for less at once, or allow more with the option max_answer",
+                ) from None
             except (OSError, HTTPException, ValueError) as error:  # a wrong length of a part is a ValueError
                 self._drop()
                 # A server that was never reached is not waited for.

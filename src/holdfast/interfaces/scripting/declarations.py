@@ -353,6 +353,7 @@ DECLARATIONS: dict[str, Declaration] = {
         omitted=dict.fromkeys(("run", "run_agent", "run_hooks"), "env"),
         excluded={
             "record": _FILES,
+            "export": _FILES,
             "run_open": "Call `run` with `only_open` for each of `store.threads`.",
             **dict.fromkeys(("hook_replay_job", "replay_job"), f"{_OWN}it names code of the host."),
             **dict.fromkeys(

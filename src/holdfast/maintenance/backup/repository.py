@@ -34,6 +34,7 @@ from holdfast.maintenance.backup.format import (
     PACKS,
     REMOVED,
     REPACKS,
+    REPOSITORY,
     LineEntry,
     LockInfo,
     Loss,
@@ -50,12 +51,44 @@ from holdfast.maintenance.backup.format import (
 )
 from holdfast.maintenance.backup.object_codec import ObjectCodec
 from holdfast.maintenance.backup.packs import BlockReader, PackStorage, PackWriter
-from holdfast.maintenance.backup.repository_marker import open_marker
-from holdfast.maintenance.backup.storage import RepositoryStorage, open_storage
+from holdfast.maintenance.backup.storage import RepositoryStorage, foreign_place, open_storage
 
 if TYPE_CHECKING:
     from holdfast.maintenance.backup.repository_key import RepositoryKey
     from holdfast.security.encryption.provider import KeyProvider
+
+
+_INFO = KINDS[REPOSITORY].mark
+
+
+async def open_marker(storage: RepositoryStorage, keys: KeyProvider | None, *, create: bool) -> RepositoryInfo:
+    """Return what a repository is. With `create`, an empty or new directory or prefix becomes one."""
+
+    def decode(data: bytes) -> RepositoryInfo:
+        return ObjectCodec("").decode(_INFO, REPOSITORY, data, RepositoryInfo, f"{storage.where}/{REPOSITORY}")
+
+    found = await storage.read(REPOSITORY, decode)
+    if found is None and create and not await storage.is_empty():
+        found = await storage.read(REPOSITORY, decode)  # another process may have created it since
+        if found is None:
+            raise foreign_place(storage.where)
+    if found is None and create:
+        info = RepositoryInfo(secrets.token_hex(16), time.time_ns())
+        if keys is not None:
+            from holdfast.maintenance.backup.repository_key import create_key
+
+            info = await create_key(storage, info, keys)
+        await storage.create(REPOSITORY, ObjectCodec("").encode(_INFO, REPOSITORY, info))
+        found = await storage.read(REPOSITORY, decode)  # that of another process, if it was faster
+    if found is None:
+        raise NotFoundError(
+            "there is no repository of backups",
+            where=storage.where,
+            hint="Check the path; it is created by the first `holdfast backup create`",
+            code="no-repository",
+        )
+    return found
+
 
 T = TypeVar("T")
 

@@ -15,7 +15,6 @@ from holdfast.agents.steps.retention import prune_agents
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
-from holdfast.maintenance.jobs.alert_job import ALERT_JOB
 from holdfast.maintenance.jobs.archive_job import ARCHIVE_HOOKS_JOB, ARCHIVE_JOB
 from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
 from holdfast.maintenance.jobs.credentials_job import CREDENTIALS_JOB
@@ -32,6 +31,44 @@ from holdfast.state.artifacts.records import ArtifactRecords as Artifacts
 from holdfast.state.scopes import delete_expired
 from holdfast.state.sessions.api import SessionsOperations
 from holdfast.time_parser import parse_nanoseconds
+
+
+async def _evaluate_alerts(job: JobContextBase) -> JobResult:
+    from holdfast.maintenance.jobs.job_metrics import read_job_metrics
+    from holdfast.maintenance.monitoring.alerts import AlertTable
+    from holdfast.maintenance.monitoring.rules import AlertSettings
+
+    done = await AlertTable(job.store._handle).evaluate(AlertSettings.of(job.settings), read_job_metrics)
+    firing = [each.rule for each in done.alerts if each.state == "firing"]
+    summary = f"firing: {', '.join(firing)}" if firing else "no alert"
+    if done.sent:
+        summary += f"; {done.sent} notifications sent"
+    if done.unsent:
+        summary += f"; {done.unsent} to be sent again"
+    return JobResult(summary)
+
+
+def _check_alerts(settings: Mapping[str, Any]) -> None:
+    from holdfast.maintenance.monitoring.rules import AlertSettings
+
+    AlertSettings.of(settings)
+
+
+ALERT_JOB = JobType(
+    "alerts",
+    "look for what needs attention, and notify",
+    _evaluate_alerts,
+    _check_alerts,
+    {
+        "storage_budget": "how many bytes the store may have; 0 for any number",
+        "repository_budget": "how many bytes a repository of backups may have; 0 for the max_bytes of the job backup",
+        "lag": "how far the copy of a mirror may be behind: 5m",
+        "backup_age": "how old the last backup may be: 2d; drill_age, the last drill: 30d",
+        "pending": "how long something has to be wrong before an alert fires: 1m",
+        "window": "how long alerts about single failures stay: 15m",
+    },
+)
+
 
 _PAGE = 100
 _LISTED = 5

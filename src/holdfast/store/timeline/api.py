@@ -9,18 +9,23 @@ from holdfast.backends.interface import ColumnHint
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.backends.tables import Key
 from holdfast.engine import validation
-from holdfast.engine.model.scopes import Scope
-from holdfast.engine.namespaces import RECORD_LINES
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import lines_of
+from holdfast.engine.model.scopes import MARK, Scope
+from holdfast.engine.namespaces import RECORD_LINES, root_of
 from holdfast.engine.pages import Page, ReadPage
-from holdfast.engine.paths import Path
-from holdfast.engine.row_format import check_name
+from holdfast.engine.paths import Path, require_range
+from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import SCAN_LIMIT, Revision, to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError
+from holdfast.history.blame import blame
 from holdfast.history.query import Field, Query, every, parse
+from holdfast.history.revisions import resolve
 from holdfast.security.handle import StoreHandle
+from holdfast.state.history import list_changes
 from holdfast.store.timeline.causality import CausalNode, find_causes, find_effects
 from holdfast.store.timeline.content import ContentReader, TimelineContent
-from holdfast.store.timeline.event import SUCCESSES, EventFields, TimelineEvent
+from holdfast.store.timeline.event import SUCCESSES, EventFields, TimelineEvent, readable_scope
 from holdfast.store.timeline.position import TimedRow, TimelinePosition
 from holdfast.store.timeline.query import (
     FIELDS,
@@ -33,9 +38,99 @@ from holdfast.store.timeline.query import (
     tables_of,
 )
 from holdfast.store.timeline.rows import MAX_TIME, IndexedRows, ScannedRows, TimeInterval, TimelineReader
-from holdfast.store.timeline.sources import hints_about, lines_about, writer_of_key, writer_of_path
-from holdfast.store.timeline.visibility import record_seen, select_visible
 from holdfast.time_parser import Time, parse_time
+
+_MANY = 64
+"""For more lines than these, all rows are read in the order of time."""
+
+
+async def lines_about(engine: Engine, tenant: str, scope: Scope | None) -> list[Line] | None:
+    """Return the lines with events about a scope and those inside, or about a thread; None if these may be any."""
+    if scope is None or not scope.parts:
+        return None
+    others = [Line(tenant, name) for name in RECORD_LINES]
+    if scope.thread:
+        lines = await engine.lines.family(Line(tenant, scope.thread))
+    else:
+        names = lines_of(str(scope))
+        lines = [Line(tenant, name) for name in names]
+        lines += [line for line in await engine.lines.names(tenant, f"{MARK}{scope}/") if line not in lines]
+    return [*lines, *others] if len(lines) <= _MANY else None
+
+
+def hints_about(scope: Scope) -> tuple[ColumnHint, ...]:
+    """Return what the rows of system lines about a scope or a thread have, and those about an agent's own line."""
+    return (ColumnHint("target", (str(scope)[str(scope).index(":") :],), contains=True),)
+
+
+async def writer_of_path(handle: StoreHandle, thread: str, path: Path, at: Revision) -> str:
+    """Return the id of the checkpoint that wrote the value at a path of a thread; of a list or dict, the latest that
+    wrote an item. `NotFoundError` if there is no such value, or the checkpoint was pruned."""
+    line = handle.thread_line(thread)
+    await handle.guard.allow_thread("read", line)
+    entries = await blame(handle.engine, line, require_range(path), await resolve(handle.engine, line, at))
+    await handle.guard.saw_thread(line)
+    writers = [entry.writer for entry in entries if not entry.writer.pruned]
+    if not writers:
+        raise NotFoundError("the checkpoint that wrote the value was pruned", where=f"{path} of thread {line}")
+    return max(writers, key=lambda writer: (writer.step, writer.id)).id
+
+
+async def writer_of_key(handle: StoreHandle, scope: Scope, key: str) -> str:
+    """Return the id of the step that wrote a key of a scope last. `NotFoundError` if there is none."""
+    found = await list_changes(handle, scope, key, 1, None)
+    if not found:
+        raise NotFoundError("the key has no history", where=f"key {key!r} of {scope}")
+    return found[0].id
+
+
+_OWN = frozenset({"read", "denied", "access"})
+"""Kinds of events that only those see who caused them, of what they may read."""
+
+
+async def select_visible(handle: StoreHandle, rows: Sequence[TimedRow]) -> list[TimedRow]:
+    """Return the rows that the guard of a handle lets be read."""
+    guard = handle.guard
+    if not guard.actor:
+        return list(rows)
+    fields = [EventFields.of(row) for row in rows]
+    places = [readable_scope(each) for each in fields]
+    lines = {_thread(handle, place) for place in places if place is not None and place.thread}
+    threads = {*await guard.visible_threads(list(lines))}
+    keys = [
+        (place, each.key) for place, each in zip(places, fields, strict=True) if place is not None and not place.thread
+    ]
+    allowed = {*await guard.readable(list(dict.fromkeys(keys)))}
+    found: list[TimedRow] = []
+    for row, place, each in zip(rows, places, fields, strict=True):
+        if place is None or (each.kind in _OWN and each.actor != guard.actor):
+            continue
+        if _thread(handle, place) in threads if place.thread else (place, each.key) in allowed:
+            found.append(row)
+    return found
+
+
+async def record_seen(handle: StoreHandle, rows: Sequence[TimedRow]) -> None:
+    """Record that an identity read these rows. Raises if a right was revoked meanwhile."""
+    guard = handle.guard
+    if not guard.actor:
+        return
+    threads, keys = set[Line](), dict[Scope, set[str]]()
+    for fields in map(EventFields.of, rows):
+        place = readable_scope(fields)
+        if place is not None and place.thread:
+            threads.add(_thread(handle, place))
+        elif place is not None:
+            keys.setdefault(place, set()).add(fields.key)
+    for thread in sorted(threads):
+        await guard.saw_thread(thread)
+    for scope, names in keys.items():
+        await guard.saw(scope, sorted(names - {""}))
+
+
+def _thread(handle: StoreHandle, place: Scope) -> Line:
+    return root_of(Line(handle.tenant, place.thread))
+
 
 _MAX_READ = 256
 """How many rows are read at a time, at most, of which only some turn out to be in the answer."""
