@@ -239,7 +239,11 @@ class SealedRowCodec(RowCodec):
 
 def hidden_name(digest: Callable[[bytes], bytes], table: Table, key: Key, name: str) -> str:
     """Return what stands for a name in the key of a row."""
-    return _HIDDEN + _text(digest(pack((table.name, key[1], key[2], name)))[:_DIGEST_SIZE])
+    try:
+        content = pack((table.name, key[1], key[2], name))
+    except UnicodeEncodeError:
+        raise InvalidError("a name is not text: it has lone surrogates", where=ascii(name)[:80]) from None
+    return _HIDDEN + _text(digest(content)[:_DIGEST_SIZE])
 
 
 def _text(digest: bytes) -> str:

@@ -34,7 +34,7 @@ from holdfast.codec.envelope import wrap
 from holdfast.encryption import Encryption, EnvironmentKeys, LocalKeys, generate_key
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.sealed_rows import UNSEALED
-from holdfast.errors import ConfigError, CorruptError, DeniedError, HoldfastError, UnsupportedError
+from holdfast.errors import ConfigError, CorruptError, DeniedError, HoldfastError, InvalidError, UnsupportedError
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
 from holdfast.testing.security.stored_rows import database
@@ -178,6 +178,14 @@ def test_what_would_be_in_the_clear_is_refused_by_name(tmp_path: Path) -> None:
         store.maintenance.build_index()
         assert store.maintenance.project() == 1
         assert store.export(tmp_path / "file").threads == 1
+
+
+def test_a_filter_that_is_no_text_is_refused(tmp_path: Path, encryption: Encryption) -> None:
+    with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
+        store.artifacts.register(b"x", producer="a")
+        assert [each.producer for each in store.artifacts.list(producer="a")] == ["a"]
+        with pytest.raises(InvalidError, match="lone surrogates"):
+            store.artifacts.list(producer="\ud800")
 
 
 def test_no_copy_mixes_rows_in_the_clear_with_others(tmp_path: Path, encryption: Encryption) -> None:
