@@ -12,13 +12,18 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 
 import holdfast
+from holdfast.agents.steps.records import StepLine
+from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Put
+from holdfast.backends.runtime.drivers import run
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.engine.types import to_datetime
 from holdfast.errors import DeniedError, InvalidError, NotFoundError, VetoError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.maintenance import StaleReport
 from holdfast.maintenance.jobs.api import Jobs
+from holdfast.state.reader import ScopeView
+from holdfast.state.writer import KeyWrite
 from holdfast.store.store import Store
 from tests.agents.steps.desk import ID, desk_of
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, awaited, timed
@@ -607,14 +612,33 @@ def test_a_kill_in_the_middle(moment: Any, tmp_path: Path) -> None:
 # Agents and sessions ------------------------------------------------------------------------------------------------
 
 
+def leave_record(store: Store, id: str, key: str, record: dict[str, Any]) -> None:
+    """Leave the record of a process that ended while it waited."""
+    line = StepLine(AgentLine(store._handle, id))
+
+    async def writes(_: ScopeView) -> list[KeyWrite]:
+        return [line.put(key, record)]
+
+    run(line.write(writes))
+
+
 def test_agents_that_are_at_work_stay(store: Store, clock: Clock) -> None:
     for id in ("idle", "timed", "asleep", "waits", "runs", "retries"):
         desk_of(store, id)
-    later = "200d"
-    store.agents.timers("timed").set("wake", later)
+    later = clock.now + 200 * DAY
+    store.agents.timers("timed").set("wake", "200d")
+    leave_record(store, "asleep", "sleep/nap", {"due": later, "ended": ""})
+    leave_record(store, "waits", "wait/answer", {"name": "answer", "deadline": later, "ended": False, "signal": None})
+    leave_record(store, "retries", "step/charge", {"state": "waiting", "due": later})
     clock.now += 100 * DAY
     report = store.maintenance.delete_stale("updated<90d", kinds="agent", dry_run=True)
-    assert skipped(report) == {"timed": "the agent is at work: timer 'wake' is not over"}
+    at_work = {
+        "asleep": "the agent is at work: sleep 'nap' is not over",
+        "retries": "the agent is at work: step 'charge' is not over",
+        "timed": "the agent is at work: timer 'wake' is not over",
+        "waits": "the agent is at work: wait 'answer' is not over",
+    }
+    assert (names(report), skipped(report)) == (["idle", "runs"], at_work)
     seen: list[StaleReport] = []
 
     def look() -> None:
@@ -624,9 +648,10 @@ def test_agents_that_are_at_work_stay(store: Store, clock: Clock) -> None:
     desk_of(store, "runs").once("long", look)
     assert skipped(seen[0]) == {"runs": "the agent is at work: step 'long' is running"}
     report = store.maintenance.delete_stale("updated<90d", kinds="agent")
-    assert names(report) == ["asleep", "idle", "retries", "waits"]
+    assert (names(report), skipped(report)) == (["idle"], at_work)
     clock.now += 200 * DAY
-    assert names(store.maintenance.delete_stale("updated<90d", kinds="agent")) == ["runs", "timed"]
+    left = sorted(["runs", *at_work])
+    assert names(store.maintenance.delete_stale("updated<90d", kinds="agent")) == left
     assert store.agents.list() == []
     assert store.agents.unsaved() == []
     assert store.audit.verify().ok
