@@ -310,6 +310,16 @@ def test_who_deletes_anothers_thread_does_not_get_its_name(
         alice.thread("chat").get()
 
 
+def test_the_mark_of_a_reserved_name_is_no_orphan(store: Store, alice: IdentityView) -> None:
+    alice.thread("chat").put({"n": 1})
+    rules = holdfast.access.Policy().allow("delete")
+    assert store.as_identity(agent="b", mode="custom", policy=rules).thread("chat").delete()  # no right was ever stored
+    assert store.maintenance.verify().findings == []
+    assert store.maintenance.sweep_orphans(grace="0s").found == []
+    with pytest.raises(DeniedError):
+        store.as_identity(user="bob").thread("chat").put({"n": 2})
+
+
 def test_a_reserved_name_stays_with_the_owner_whoever_saves_it(
     store: Store, alice: IdentityView, bob: IdentityView
 ) -> None:

@@ -60,6 +60,19 @@ def test_a_session_has_a_scope_of_its_own_inside_that_of_its_user(store: Store) 
     assert store.sessions.start("plain").user is None
 
 
+@pytest.mark.parametrize("is_started", [False, True])
+def test_what_is_only_inside_a_session_leaves_no_orphan(store: Store, clock: Clock, is_started: bool) -> None:
+    if is_started:
+        store.sessions.start("s1")
+    store.state(session="s1", agent="writer")["k"] = 1
+    assert rows_of(store, f"{MARK}session:s1") == {"lines": 1, "links": 1}
+    assert store.maintenance.verify().findings == []
+    assert store.maintenance.sweep_orphans(grace="0s").found == []
+    with timed(clock) as copy:
+        store.copy_to(copy)
+        assert rows_of(copy, f"{MARK}session:s1") == {"lines": 1, "links": 1}
+
+
 def test_an_id_is_used_once(store: Store) -> None:
     store.sessions.start("s1", user="alice")
     with pytest.raises(ConflictError, match="there is a session of this id"):

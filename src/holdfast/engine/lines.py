@@ -14,6 +14,7 @@ from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Scala
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.checked_rows import read_filtered
 from holdfast.engine.context import Apply, EngineContext
+from holdfast.engine.copy_mark import creation_conditions
 from holdfast.engine.generations import Generations, generation_of, restored_key
 from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.line_errors import missing_line_error, pruned_error
@@ -199,6 +200,14 @@ class LineIndex:
     def new_info(self) -> LineInfo:
         """Return the row of a new line. Its version distinguishes it from earlier lines of the same name."""
         return LineInfo(self._context.clock(), int(os.urandom(8).hex(), 16) >> 2, 1, salt=new_salt())
+
+    async def ensure_row(self, line: Line) -> None:
+        """Create the row of a line that has none yet: other rows of it would be orphans, which no copy has."""
+        again = False
+        while not (await self._context.stored.read([Get(LINES, [tuple(line)])]))[0]:  # one that is damaged exists
+            free = await creation_conditions(self._context, line, check=again)
+            await self._backend.apply([*free, Create(LINES, info_row(line, self.new_info()))])
+            again = True
 
     def line_unchanged(self, line: Line, info: LineInfo) -> Change:
         """Return the condition that a line is unchanged."""

@@ -18,6 +18,7 @@ from holdfast.engine.append_queue import outer_saves
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.model.missing import MISSING
+from holdfast.engine.namespaces import HOOKS
 from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line
 from holdfast.engine.trace_context import Trace
@@ -290,6 +291,16 @@ class HookRegistry:
         raise veto
 
     # After ------------------------------------------------------------------------------------------------------
+
+    def has_outbox(self, hooks: Sequence[Hook]) -> bool:
+        """Return whether the rows of pending calls of hooks can be stored: their line exists, or none is durable."""
+        if self._recovery is None or not any(hook.durable for hook in hooks):
+            return True
+        return self.engine.lines.cached_tip(Line(self.tenant, HOOKS)) is not None
+
+    async def create_outbox(self) -> None:
+        """Create the line of the outbox, unless it exists."""
+        await self.engine.lines.ensure_row(Line(self.tenant, HOOKS))
 
     def pending_rows(self, hooks: Sequence[Hook], subject: HookedChange, id: str) -> list[Change]:
         """Return the rows of the outbox for a change, to be stored with its step, which has this id."""

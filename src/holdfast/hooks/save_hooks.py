@@ -117,6 +117,8 @@ class _HookedSave:
             state = self._edit(state) if self._wants_value or self._before else state
         else:
             state = await self._call(state)
+        if not self._registry.has_outbox(self._after):
+            await self._registry.create_outbox()
         return replace(request, state=state, attached_changes=self._attach)
 
     async def _call(self, state: PackedMap | None) -> Any:

@@ -98,6 +98,8 @@ class KeyHooks:
         if subject.notes:
             self.notes[key] = subject.notes
         if after:
+            if not self._registry.has_outbox(after):
+                await self._registry.create_outbox()
             self.pending.append((after, subject))
         return subject.stored if subject.changed else None
 

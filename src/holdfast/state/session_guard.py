@@ -142,6 +142,7 @@ def sessions_active(handle: StoreHandle, scopes: Iterable[Scope]) -> Preconditio
             found += await condition(again)
             lines = [handle.line(scope) for scope in sessions[session] if scope != session]
             if any(handle.engine.lines.cached_tip(line) is None for line in lines):
+                await handle.engine.lines.ensure_row(handle.line(session))
                 found.append(Put(LINKS, Row(inside_key(handle, session), (rng.getrandbits(62), ""))))
         return found
 

@@ -12,7 +12,7 @@ from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.line_errors import missing_line_error
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key
-from holdfast.engine.namespaces import root_of
+from holdfast.engine.namespaces import ACCESS, root_of
 from holdfast.engine.patterns import KeyPattern
 from holdfast.engine.row_format import Line
 from holdfast.errors import DeniedError, HoldfastError, InvalidError
@@ -382,6 +382,7 @@ class _ThreadConditions:
         # A name that is reserved for its former owner gives the thread to that one, whoever saves it.
         conditions += found.claim(owner or guard.actor, now) if is_first else found.unchanged()
         if self._removes and owner not in ("", guard.actor):
+            await guard.engine.lines.ensure_row(Line(self._line.tenant, ACCESS))
             conditions += found.reserve(now)
         self._conditions = conditions
 
