@@ -243,3 +243,26 @@ def test_a_change_without_a_hook_that_could_have_refused_it_is_visible(why: str)
         held.jobs.run("watch")
         (alert,) = [each for each in held.alerts.list() if each.rule == "hook-bypassed"]
         assert (alert.state, "without a before-hook" in alert.message) == ("firing", True)
+
+
+def test_own_changes_that_nothing_waits_for_are_made() -> None:
+    with store() as held:
+        thread = held.thread("chat")
+        thread.put({"n": 1})
+
+        @held.hooks.before("checkpoint.delete", budget=BUDGET)
+        def save(_: HookContext) -> None:
+            thread.put({"n": 2})
+
+        assert thread.delete()
+        assert held.threads() == []
+        for n in (3, 4):
+            thread.put({"n": n})
+
+        @held.hooks.before("checkpoint.save", budget=BUDGET)
+        def delete(_: HookContext) -> None:
+            held.hooks.remove("save")
+            thread.delete()
+
+        thread.put({"n": 5})
+        assert (len(thread.log()), thread.get().state) == (1, {"n": 5})

@@ -322,6 +322,12 @@ def test_the_mark_of_a_reserved_name_is_no_orphan(store: Store, alice: IdentityV
         store.as_identity(user="bob").thread("chat").put({"n": 2})
 
 
+def test_the_owner_of_a_thread_with_namespaces_only_is_no_orphan(store: Store, alice: IdentityView) -> None:
+    alice.thread("chat␟child").put({"n": 1})
+    assert store.maintenance.sweep_orphans(grace="0s").found == []
+    assert alice.thread("chat␟child").get().state == {"n": 1}
+
+
 def test_a_reserved_name_stays_with_the_owner_whoever_saves_it(
     store: Store, alice: IdentityView, bob: IdentityView
 ) -> None:

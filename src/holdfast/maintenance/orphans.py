@@ -41,6 +41,7 @@ from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, rows_below
 from holdfast.engine.row_format import (
     LEASE,
+    OWNER,
     Branch,
     Line,
     LineInfo,
@@ -163,6 +164,8 @@ class _Sweep:
         (refs,) = await self._backend.read([Scan(REFS, tuple(line))])
         if any(self._is_valid_lease(row) for row in refs):
             return  # a copy is under way
+        if any(row.key[2] == OWNER for row in refs) and len(await self._engine.lines.family(line)) > 1:
+            return  # the thread has only namespaces, and this is who owns them
         deletions: list[Change] = [Delete(table, tuple(line)) for table in _LINE_TABLES]
         digest, marks = await self._digest(line), [row for row in refs if row.key[2] == SEEN]
         freed = await balance(self._engine.context, deletions)
