@@ -158,13 +158,12 @@ def test_the_rest_of_a_copy_that_was_killed_is_not_taken_for_the_line() -> None:
 
 
 def test_a_damaged_line_does_not_hinder_saves() -> None:
-    with store() as held, blocked(held):
+    with store() as held, beside(held) as other, blocked(held), blocked(other):
         save(held)
-        stored, other = held._engine.context.stored, beside(held)
+        stored = held._engine.context.stored
         (rows,) = run(stored.read([Get(LINES, [("", "␞hooks")])]))
         run(stored.apply([Put(LINES, rows[0]._replace(columns=(*rows[0].columns[:-1], b"damaged")))]))
         assert held.maintenance.verify().findings  # it is damaged
-        with other, blocked(other):
-            other.state(agent="a")["later"] = 1
-            assert other.state(agent="a")["later"] == 1
-            run(stored.apply([Put(LINES, rows[0])]))
+        other.state(agent="a")["later"] = 1
+        assert len(pending(other)) == len(PENDING) + 1
+        run(stored.apply([Put(LINES, rows[0])]))
