@@ -254,8 +254,9 @@ class Replayer:
         elif not (self._thread.attempts or self._thread.note):
             self._thread.note = NOT_RECORDED
         if not self._thread.note:
-            for run in self._thread.runs(since):
-                state = await self._replay_past_effects(graph, await self._thread.load_run(run))
+            runs = self._thread.runs(since)
+            for part in [part for run in runs for part in self._thread.recorded_parts(run)]:
+                state = await self._replay_past_effects(graph, await self._thread.load_run(part))
                 if any(each.kind != "effect" for each in recorder.divergences):
                     break
         return ReplayReport(
