@@ -71,9 +71,12 @@ CASES = {
     ("waits", "node"): ("output", "~", "the state after this step differs", "branch:to:approve"),
     ("done", "fails"): ("error", "2:pay", "raises KeyError('no account') at refund_graph.py:", ""),
     ("nested", "fails"): ("error", "1:inner|2:pay", "raises KeyError('no account') at refund_graph.py:", ""),
+    ("done", "exits"): ("error", "2:pay", "raises SystemExit('no account') at refund_graph.py:", ""),
+    ("nested", "exits"): ("error", "1:inner|2:pay", "raises SystemExit('no account') at refund_graph.py:", ""),
     ("done", "more"): ("output", "~", "the state after this step differs", "branch:to:thank"),
 }
 DAILY = [("nested-waits", ""), ("waits", "removed"), ("done", "question"), ("nested", "added"), ("nested", "fails")]
+DAILY += [("nested", "exits")]
 
 
 @pytest.mark.parametrize(("thread", "change"), mostly_nightly([*CASES], daily=DAILY))
