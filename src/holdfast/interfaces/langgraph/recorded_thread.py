@@ -230,7 +230,7 @@ class RecordedThread:
             calls = [call for attempt in self.attempts.get(key, ()) for call in attempt.calls]
             if not number.isdigit() or int(number) >= len(calls):
                 raise InvalidError(
-                    "no recorded call has this name", where=name[:80], hint="A call is TASK#NUMBER: see replay calls"
+                    "no recorded call has this name", where=name[:80], hint="A call is TASK#NUMBER, such as 2:pay#0"
                 )
             call = calls[int(number)]
             result = call.result
