@@ -18,6 +18,12 @@ from tests.support.cases import case
 from tests.support.nightly import mostly_nightly
 
 
+class Account(PersistentAgent, name="tests: external account"):
+    """An agent without a machine, and without a schema."""
+
+    balance: int = 0
+
+
 class Walker(PersistentAgent, name="tests: external walker"):
     """An agent with a class, which takes the same transitions."""
 
@@ -122,18 +128,47 @@ def test_what_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
         assert (agents.load("a").version, agents.load("with").version, agents.exists("new")) == (1, 1, False)
 
 
-def test_an_agent_with_a_class_is_known_where_the_class_is_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Walker, Account])
+def test_an_agent_with_a_class_is_known_where_the_class_is_not(kind: Any, tmp_path: Path) -> None:
     from holdfast.agents.definition.spec import registry
 
     with holdfast.open(tmp_path / "s.db") as store:
-        store.agents.create(Walker, "with")
-        registry.forget(Walker.spec.name)
+        store.agents.create(kind, "with")
+        before = store.agents.load("with")
+        registry.forget(kind.spec.name)
         try:
-            with pytest.raises(InvalidError) as refused:
-                store.agents.record_transition("with", "idle", "done")
-            assert refused.value.code == "agent-class"
+            for call in (
+                lambda: store.agents.record_transition("with", "idle", "done"),
+                lambda: store.agents.save_state("with", data={"balance": -1}),
+            ):
+                with pytest.raises(InvalidError) as refused:
+                    call()
+                assert refused.value.code == "agent-class"
         finally:
-            registry.register(Walker.spec)
+            registry.register(kind.spec)
+        assert store.agents.load("with") == before
+
+
+def test_a_class_that_is_declared_later_takes_the_agent_over(tmp_path: Path) -> None:
+    from holdfast.agents.definition.spec import registry
+
+    with holdfast.open(tmp_path / "s.db") as store:
+        registry.forget(Account.spec.name)
+        try:
+            store.agents.save_state("a", type=Account.spec.name, data={"balance": 7})
+        finally:
+            registry.register(Account.spec)
+        account = store.agents.restore("a", Account)
+        assert account.balance == 7
+        account.balance = 8
+        account.save()
+        registry.forget(Account.spec.name)
+        try:
+            with pytest.raises(InvalidError, match="have a class"):
+                store.agents.save_state("a", data={"balance": -1})
+        finally:
+            registry.register(Account.spec)
+        assert store.agents.load("a").fields["balance"] == 8
 
 
 def test_hooks(tmp_path: Path) -> None:

@@ -215,6 +215,26 @@ def _edges(machine: Machine) -> list[tuple[str, str, str]]:
     return [(each.source, each.trigger, each.target) for each in machine.expand()]
 
 
+def test_the_object_of_a_deleted_agent_records_nothing_for_its_successor() -> None:
+    with holdfast.open("memory://") as store:
+        old = Shop()
+        old.attach(store, "shop")
+        old.start()
+        store.agents.delete("shop")
+        new = Shop()
+        new.attach(store, "shop")
+        new.start()
+        before = store.agents.load("shop").version
+        for trigger in ("pack", "unknown"):
+            with pytest.raises(InvalidError):
+                old.transition(trigger, "secret")
+        assert store.agents.load("shop").version == before
+        assert list(store.agents.transitions("shop")) == []
+        with pytest.raises(InvalidError):
+            new.transition("pack")
+        assert [each.trigger for each in store.agents.transitions("shop")] == ["pack"]  # the control
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_refusal_whose_record_may_be_stored(when: Any) -> None:
     """The agent has the version that is stored, once it has looked, and its next save is no conflict."""

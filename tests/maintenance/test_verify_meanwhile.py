@@ -163,6 +163,7 @@ def test_an_end_that_was_pruned_and_written_over_is_no_other_history(tmp_path: P
     assert (found.code, "another checkpoint" in found.message) == (FindingCode.PRUNED_SINCE, True)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_thread_that_keeps_changing_is_not_compared(tmp_path: Path) -> None:
     busy, store, there = filled("memory", tmp_path)
     heads = there.maintenance.heads()

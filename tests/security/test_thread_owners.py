@@ -107,6 +107,8 @@ OPERATIONS: dict[str, Callable[[Thread], object]] = {
     "hold": lambda thread: thread.hold(),
     "release": lambda thread: thread.release(),
     "holds": lambda thread: thread.holds(),
+    "expire": lambda thread: thread.expire("30d"),
+    "expires": lambda thread: thread.expires(),
     "delete": lambda thread: thread.delete(),
 }
 

@@ -89,6 +89,9 @@ pin t1 c1 -d
 hold t2 -m why
 hold
 hold t2 -d
+expire t2 30d
+expire t2
+expire t2 never
 agent list
 agent show anna
 agent messages anna

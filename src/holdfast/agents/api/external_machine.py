@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter_ns
 from typing import Any
 
-from holdfast.agents.definition.spec import Spec, registry
+from holdfast.agents.definition.spec import EXTERNAL, Spec, registry
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.placeholder import Placeholder, load_placeholder
@@ -129,12 +129,11 @@ async def _load(line: AgentLine, new_type: str) -> AgentPersister:
     await line.allow("write")
     if new_type and await line.latest_step() is None:
         _refuse_class(line, new_type, new_type in registry)
-        return AgentPersister(line, Placeholder(), Spec(new_type, Placeholder), AgentData())
+        return AgentPersister(line, Placeholder(), Spec(new_type, Placeholder, EXTERNAL), AgentData())
     await line.allow("read")
     persister = await load_placeholder(line)
     kind = persister.spec.name
-    has_class = kind in registry or "@" in persister.spec.schema or await line.read_machine() is not None
-    _refuse_class(line, kind, has_class)
+    _refuse_class(line, kind, kind in registry or persister.spec.schema != EXTERNAL)
     return persister
 
 

@@ -58,6 +58,10 @@ class Persistent(Protocol):
         ...
 
 
+EXTERNAL = "external"
+"""The schema of the fields of agents without a class. Whichever class is declared for them later takes these over."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """A class of agents: how they are created, and what is stored of them."""
@@ -171,7 +175,7 @@ class Spec:
 
     def upgrade_fields(self, fields: Mapping[str, Any], schema: str, where: str) -> dict[str, Any]:
         """Convert fields to the current schema of the class. Raises `UnsupportedError` if that is impossible."""
-        if schema == self.schema:
+        if schema in (self.schema, EXTERNAL):
             return dict(fields)
         upgrade = self.functions.get("upgrade") or getattr(self.factory, "upgrade", None)
         if _is_newer(schema, self.schema) or upgrade is None:

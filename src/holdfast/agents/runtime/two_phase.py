@@ -211,7 +211,7 @@ class Lifecycle:
         async with persister.save_lock.acquire():
             await persister.resolve_uncertain()
             persister.refusal_uncertain = True
-            recorded = await persister.line.record_refusal(event)
+            recorded = await persister.line.record_refusal(event, persister.point)
             persister.refusal_uncertain = False
             if recorded is None:
                 return None

@@ -304,13 +304,13 @@ class AgentLine:
         row = Row((*self.line, MACHINE, "", ""), (self.handle.now(), msgspec.json.encode(declared).decode()))
         return [Put(LINKS, row)]
 
-    async def record_refusal(self, event: Event) -> tuple[StepRef, StepRef] | None:
+    async def record_refusal(self, event: Event, known: StepRef | None) -> tuple[StepRef, StepRef] | None:
         """Append a step that changes nothing, with the event of a refused transition. Returns the step that it follows,
-        and the new one; None if the agent was never saved."""
+        and the new one; None if the agent was never saved, or the one with the known step was deleted."""
         permit, engine = await self.allow("write"), self.handle.engine
         while True:
             newest = await self.latest_step()
-            if newest is None:
+            if newest is None or (known is not None and not await self.is_ancestor(known, newest)):
                 return None
             head = await engine.step_info.head(self.line, newest)
             summary = summary_of(self.handle.codec.unpack(head.header.metadata))
