@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -56,6 +57,8 @@ def approve(state: State) -> State:
 def pay(state: State) -> State:
     if CHANGE == "fails":
         raise KeyError("no account")
+    if CHANGE == "exits":
+        sys.exit("no account")
     return {"done": refund.invoke({"order": state["order"], "sender": SHOP})}
 
 

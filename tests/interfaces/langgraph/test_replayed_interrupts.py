@@ -71,9 +71,12 @@ CASES = {
     ("waits", "node"): ("output", "~", "the state after this step differs", "branch:to:approve"),
     ("done", "fails"): ("error", "2:pay", "raises KeyError('no account') at refund_graph.py:", ""),
     ("nested", "fails"): ("error", "1:inner|2:pay", "raises KeyError('no account') at refund_graph.py:", ""),
+    ("done", "exits"): ("error", "2:pay", "raises SystemExit('no account') at refund_graph.py:", ""),
+    ("nested", "exits"): ("error", "1:inner|2:pay", "raises SystemExit('no account') at refund_graph.py:", ""),
     ("done", "more"): ("output", "~", "the state after this step differs", "branch:to:thank"),
 }
 DAILY = [("nested-waits", ""), ("waits", "removed"), ("done", "question"), ("nested", "added"), ("nested", "fails")]
+DAILY += [("nested", "exits")]
 
 
 @pytest.mark.parametrize(("thread", "change"), mostly_nightly([*CASES], daily=DAILY))
@@ -105,6 +108,46 @@ def test_a_thread_that_was_not_recorded_is_said_to_be_that(store: Store) -> None
     assert "not recorded" in report.note
     with pytest.raises(UnsupportedError, match="not recorded"):
         report.check()
+
+
+@pytest.mark.parametrize(
+    ("recorded", "steps"),
+    [((False, True, True, True), 4), ((True, False, True, True), 4), ((True, True, False, False), 3)],
+)
+@pytest.mark.parametrize("nested", mostly_nightly([False, True], daily=[False]))
+def test_only_the_recorded_part_is_compared(
+    recorded: tuple[bool, ...], steps: int, nested: bool, tmp_path: Path
+) -> None:
+    """Of two turns, each of which waits for an answer, one call was made without the recorder."""
+    with holdfast.open(tmp_path / "agents.db") as store:
+        saver = HoldfastSaver(store)
+        graph = (refund_graph.build_nested if nested else refund_graph.build)(saver)
+        for given, is_recorded in zip([{"order": "7"}, Command(resume="yes")] * 2, recorded, strict=True):
+            config: Any = {"configurable": {"thread_id": "half"}, "callbacks": [saver.recorder] * is_recorded}
+            graph.invoke(given, config)
+        name = NESTED if nested else GRAPH
+        report = replay.run(store, name, thread="half")
+        assert (report.divergence, report.complete) == (None, False)
+        assert "a part of it was not recorded" in report.note
+        assert nested or report.steps == steps
+        changed = replay.run(store, name, thread="half", env={"CHANGE": "question"}).divergence
+        assert changed is not None, "the recorded part is compared"
+        assert changed.kind == "interrupt"
+        assert replay.run(store, name, thread="half", env={"CHANGE": "fails"}).divergence is not None
+
+
+@pytest.mark.parametrize("keep", mostly_nightly([1, 2, 3], daily=[1]))
+def test_what_is_left_of_a_pruned_recording_is_compared(keep: int, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        for _ in range(2):
+            record(store, "done", answer=True)
+        assert replay.run(store, GRAPH, thread="done").matches
+        store.maintenance.prune("done", keep_recordings_last=keep)
+        report = replay.run(store, GRAPH, thread="done")
+        assert (report.divergence, report.complete, report.calls > 0) == (None, False, True)
+        changed = replay.run(store, GRAPH, thread="done", env={"CHANGE": "fails"}).divergence
+        assert changed is not None
+        assert (changed.kind, changed.task) == ("error", "2:pay" if keep == 3 else "6:pay")
 
 
 def test_code_that_cannot_be_imported_is_shown_with_its_place(

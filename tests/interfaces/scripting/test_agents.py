@@ -362,3 +362,163 @@ def test_sessions_and_absent_fields(store: holdfast.Store, sandbox: Sandbox) -> 
     for expected in ("new", "old"):
         state["k"] = 1
         assert state["k"] == expected
+
+
+def test_a_run_that_fails_spoils_no_later_one(
+    store: holdfast.Store, sandbox: Sandbox, subtests: pytest.Subtests
+) -> None:
+    store.agents.create(Planner, "a")
+    run(
+        sandbox,
+        """
+        a = store.agents:restore("a"); held = a.plan
+        store.hooks:before("state.set", {name = "redact", key = "secrets/*"})(function(call) return "***" end)
+        """,
+        """
+        globalThis.a = await store.agents.restore("a"); globalThis.held = await a.plan;
+        await store.hooks.before("state.set", {name: "redact", key: "secrets/*"})((call) => "***");
+        """,
+    )
+    store.agents.create(Planner, "b")
+    causes = {
+        "a function": ("a.plan.bad = function() end", "(await a.plan).bad = () => 1", "a function cannot be stored"),
+        "a function in what it holds": ("held.bad = print", "held.bad = print", "a function cannot be stored"),
+        "a cycle": ("a.plan.bad = a.plan", "(await a.plan).bad = await a.plan", "a value contains itself"),
+        "with a good change": (
+            "a.context.lost = 1; a.notes[1] = print",
+            "(await a.context).lost = 1; (await a.notes)[0] = print",
+            "a function cannot be stored",
+        ),
+        "an error of its own": ("a.plan.bad = 1; error('no')", "(await a.plan).bad = 1; throw Error('no')", "no"),
+        "of an agent that it lets go": (
+            'store.agents:restore("b").plan.bad = print',
+            '(await (await store.agents.restore("b")).plan).bad = print',
+            "a function cannot be stored",
+        ),
+    }
+    if sandbox.language == "javascript":
+        never = "(await a.plan).bad = print; await new Promise(() => {})"
+        causes["a promise that nothing settles"] = ("", never, "nothing settles")
+    for number, (name, (lua, javascript, what)) in enumerate(causes.items(), 1):
+        with subtests.test(name):
+            with pytest.raises(HoldfastError, match=what):
+                run(sandbox, lua, javascript)
+            assert run(sandbox, "return 1", "return 1") == 1
+            state = store.state("agent:x")
+            state["secrets/key"] = "tk-1"
+            assert state["secrets/key"] == "***"
+            seen = run(
+                sandbox,
+                "held.good = args.n; a:save(); return {a.plan, held, a.notes}",
+                "held.good = args.n; await a.save(); return [await a.plan, held, await a.notes]",
+                n=number,
+            )
+            good = {"good": number}
+            assert seen == [good, good, []]
+            assert store.agents.load("a").fields["plan"] == good
+    assert store.hooks.list()[0].failures == 0
+
+
+def test_a_hook_answers_for_its_own_changes_only(store: holdfast.Store, sandbox: Sandbox) -> None:
+    """It runs in the middle of a run that changes agents, too."""
+    store.agents.create(Planner, "a")
+    run(
+        sandbox,
+        """
+        a, b = store.agents:restore("a"), store.agents:create("script-planner", "b")
+        store.hooks:before("state.set", {name = "redact", key = "secrets/*"})(function(call)
+          if call.value == "fail" then b.plan.bad = print end
+          b.plan.seen = 1
+          return "***"
+        end)
+        """,
+        """
+        globalThis.a = await store.agents.restore("a");
+        globalThis.b = await store.agents.create("script-planner", "b");
+        await store.hooks.before("state.set", {name: "redact", key: "secrets/*"})(async (call) => {
+          if (call.value === "fail") (await b.plan).bad = print;
+          (await b.plan).seen = 1;
+          return "***";
+        });
+        """,
+    )
+    seen = run(
+        sandbox,
+        """
+        local state = store:state("agent:x")
+        a.plan.callback = print
+        state:set("secrets/one", "tk-1")
+        a.plan.callback, a.plan.kept = nil, 1
+        state:set("secrets/two", "fail")
+        a:save(); b:save()
+        return {state:get("secrets/one"), a.plan, b.plan}
+        """,
+        """
+        const state = store.state("agent:x"), plan = await a.plan;
+        plan.callback = print;
+        await state.set("secrets/one", "tk-1");
+        delete plan.callback; plan.kept = 1;
+        await state.set("secrets/two", "fail");
+        await a.save(); await b.save();
+        return [await state.get("secrets/one"), await a.plan, await b.plan];
+        """,
+    )
+    assert seen == ["***", {"kept": 1}, {"seen": 1}]
+    assert store.agents.load("a").fields["plan"] == {"kept": 1}
+    assert store.hooks.list()[0].failures == 1, "only that which it made itself"
+
+
+def test_good_changes_reach_the_agent_beside_a_bad_one_that_the_script_takes_back(
+    store: holdfast.Store, sandbox: Sandbox
+) -> None:
+    store.agents.create(Planner, "a")
+    run(
+        sandbox,
+        """
+        local a = store.agents:restore("a")
+        for _, name in ipairs{"context", "plan", "metadata"} do
+          a.context.n, a.plan.n, a.metadata.n = name, name, name
+          a[name].bad = print
+          assert(not pcall(a.save, a))
+          a[name].bad = nil
+        end
+        a:save()
+        """,
+        """
+        const a = await store.agents.restore("a");
+        for (const name of ["context", "plan", "metadata"]) {
+          (await a.context).n = name; (await a.plan).n = name; (await a.metadata).n = name;
+          (await a[name]).bad = print;
+          try { await a.save(); throw null } catch (error) { if (error === null) throw Error("it is saved") }
+          delete (await a[name]).bad;
+        }
+        await a.save();
+        """,
+    )
+    record = store.agents.load("a")
+    assert (record.context, record.fields["plan"], record.metadata) == ({"n": "metadata"},) * 3
+
+
+def test_a_list_that_a_script_empties_stays_one(store: holdfast.Store, subtests: pytest.Subtests) -> None:
+    causes = {
+        "after a save": ["a.notes = {5}; a.plan.l = {5}; a:save(); table.remove(a.notes); table.remove(a.plan.l)"],
+        "in the next run": ["a.notes = {5}; a.plan.l = {5}; a:save()", "table.remove(a.notes); table.remove(a.plan.l)"],
+        "at once": ["a.notes = {5}; table.remove(a.notes); a.plan.l = {5}; table.remove(a.plan.l)"],
+        "after a change of the host": [
+            "a.notes = {5}; a.plan.l = {5}; n = a.notes; a:start(); a:transition('work')",
+            "n[1] = nil; a.plan.l[1] = nil",
+        ],
+    }
+    for number, (name, runs) in enumerate(causes.items()):
+        with subtests.test(name), Sandbox("lua", store) as sandbox:
+            id = f"a{number}"
+            sandbox.run('a = store.agents:create("script-planner", args.id)', args={"id": id})
+            for each in runs:
+                sandbox.run(each)
+            sandbox.run("a:save()")
+            fields = store.agents.load(id).fields
+            assert (fields["notes"], fields["plan"]["l"]) == ([], [])
+    with subtests.test("a table that becomes a dict is one"), Sandbox("lua", store) as sandbox:
+        sandbox.run('a = store.agents:create("script-planner", "d"); a.plan.d = {5}; a:save()')
+        sandbox.run("a.plan.d[1] = nil; a.plan.d.x = 1; a:save(); a.plan.d.x = nil; a:save()")
+        assert store.agents.load("d").fields["plan"] == {"d": {}}

@@ -13,6 +13,7 @@ from holdfast.recording import RESULTS, VERSION, Call, decode_items
 from holdfast.store import CheckpointStore, PendingWrite, SavedCheckpoint, arun, graph_forms, split_name, thread_name
 
 NOT_RECORDED = "it was not recorded, or its recording was pruned: pass the saver's recorder as a callback"
+PARTLY_RECORDED = "a part of it was not recorded, or the recording of it was pruned: only the rest is compared"
 
 _OWN_CHANNELS = ("branch:to:", "join:", "__")
 _TRIGGER = "branch:to:"
@@ -188,6 +189,40 @@ class RecordedThread:
             raise NotFoundError("there is no such checkpoint in the recorded run", where=f"checkpoint {since}")
         return [run for run in runs if run]
 
+    def recorded_parts(self, run: Sequence[RecordedCheckpoint]) -> list[list[RecordedCheckpoint]]:
+        """Return the parts of a run that were recorded, and note if these are not all of it.
+
+        A task without calls has no record, except for the first one of a run, and one that waits or goes on after it:
+        by these it is known what was not recorded."""
+        parts: list[list[RecordedCheckpoint]] = [[]]
+        is_recorded = self._is_start_recorded(run)
+        for number, each in enumerate(run):
+            here = self._attempts_after(each)
+            if not is_recorded:
+                self.note = PARTLY_RECORDED
+                is_recorded = bool(here)
+                if not here or _is_torn(here):
+                    continue
+            parts[-1].append(each)
+            if number + 1 < len(run) and any(attempts[-1].questions for attempts in here):
+                parts.append([])  # it went on with an answer that is not recorded
+                is_recorded = False
+        return [part for part in parts if part]
+
+    def _is_start_recorded(self, run: Sequence[RecordedCheckpoint]) -> bool:
+        source = run[0].metadata.get("source")
+        first = run[: 2 if source == "input" else 1]  # nodes run in the step after that of the input
+        here = [attempts for each in first for attempts in self._attempts_after(each)]
+        if here or source not in _STARTS:
+            return not _is_torn(here)
+        return len(run) == len(first) and not first[-1].writes  # nothing ran so far
+
+    def _attempts_after(self, checkpoint: RecordedCheckpoint) -> list[list[Attempt]]:
+        """Return the attempts of each task in the step after a checkpoint, and not of the nodes around subgraphs."""
+        start = f"{int(checkpoint.metadata.get('step', 0)) + 1}:"
+        keys = [key for key in self.attempts if key.startswith(start)]
+        return [self.attempts[key] for key in keys if not any(each.startswith(f"{key}|") for each in keys)]
+
     def change(self, changes: Mapping[str, Any]) -> None:
         """Replace results of calls, named `KEY#NUMBER` as in a report."""
         for name, value in changes.items():
@@ -195,13 +230,18 @@ class RecordedThread:
             calls = [call for attempt in self.attempts.get(key, ()) for call in attempt.calls]
             if not number.isdigit() or int(number) >= len(calls):
                 raise InvalidError(
-                    "no recorded call has this name", where=name[:80], hint="A call is TASK#NUMBER: see replay calls"
+                    "no recorded call has this name", where=name[:80], hint="A call is TASK#NUMBER, such as 2:pay#0"
                 )
             call = calls[int(number)]
             result = call.result
             if hasattr(result, "model_copy") and not isinstance(value, Mapping):
                 value = result.model_copy(update={"content": value})
             call.result, call.error, call.chunks = value, None, None
+
+
+def _is_torn(here: Sequence[Sequence[Attempt]]) -> bool:
+    """Return whether a task went on with an answer, and the attempt that asked for it is not recorded."""
+    return any(attempts[0].resumed for attempts in here)
 
 
 def _lists_of(checkpoint: SavedCheckpoint) -> dict[str, Sequence[Any]]:

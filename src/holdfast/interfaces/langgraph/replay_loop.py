@@ -28,7 +28,18 @@ class ReplayLoop(asyncio.SelectorEventLoop):
         """The calls that wait to be cancelled."""
         self.on_idle: Callable[[list[str]], None] = lambda _: None
         """Called with those that nobody cancels."""
+        self.goes_on = False
+        """Whether a `SystemExit` is left to whoever awaits it, and does not end the loop: while a graph runs."""
         super().__init__(_SkippingSelector(self))
+
+    def run_forever(self) -> None:
+        """Run until the loop is stopped."""
+        while True:
+            try:
+                return super().run_forever()
+            except SystemExit:
+                if not self.goes_on:
+                    raise
 
     def time(self) -> float:
         """Return the time of the loop."""

@@ -142,6 +142,18 @@ class ReplayRecorder(RunRecorder):
     def end_call(self, journal: TaskJournal, call: Call, result: Any, error: BaseException | None) -> None:
         """Do nothing: it is recorded."""
 
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Report a node that ends the process: it must not end that of the replay."""
+        found = self._runs.get(run_id)
+        super().on_chain_error(error, run_id=run_id, **kwargs)
+        if not isinstance(error, SystemExit) or found is None or found.journal is None:
+            return
+        if self._is_at_end(found.journal.key):
+            raise EndOfRecording  # maybe so ended the recorded process
+        what = f"the node raises {error!r} at {place_of(error)}, and did not in the recording"
+        self.divergences.append(Divergence("error", what, found.journal.step, found.journal.key))
+        raise DivergedRun(what)
+
     def find_call(self, run_manager: Any) -> Call:
         """Return the recorded call of a run of LangChain's."""
         call = _answer.get() if run_manager is None else self._answers.pop(run_manager.run_id, None)
@@ -254,8 +266,9 @@ class Replayer:
         elif not (self._thread.attempts or self._thread.note):
             self._thread.note = NOT_RECORDED
         if not self._thread.note:
-            for run in self._thread.runs(since):
-                state = await self._replay_past_effects(graph, await self._thread.load_run(run))
+            runs = self._thread.runs(since)
+            for part in [part for run in runs for part in self._thread.recorded_parts(run)]:
+                state = await self._replay_past_effects(graph, await self._thread.load_run(part))
                 if any(each.kind != "effect" for each in recorder.divergences):
                     break
         return ReplayReport(
@@ -333,7 +346,7 @@ class Replayer:
             run.cancel()
 
         if isinstance(loop, ReplayLoop):
-            loop.on_idle = cancel
+            loop.on_idle, loop.goes_on = cancel, True
         try:
             await run
         except (DivergedRun, EndOfRecording):
@@ -343,8 +356,11 @@ class Replayer:
         except GraphRecursionError:
             self._report("steps", "the run makes more steps than the recorded one", self.recorder.last_step)
             return "over"
-        except Exception as error:  # noqa: BLE001 - it may be what was recorded
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it may be what was recorded
             return self._compare_error(error)
+        finally:
+            if isinstance(loop, ReplayLoop):
+                loop.goes_on = False
         return "stopped"
 
     def _errors(self) -> list[str]:
@@ -353,7 +369,7 @@ class Replayer:
             str(write.value) for each in self._thread.checkpoints for write in each.writes if write.channel == ERROR
         ]
 
-    def _compare_error(self, error: Exception) -> _End:
+    def _compare_error(self, error: BaseException) -> _End:
         """Compare an error that ended the run with that of the recording. Those of tasks were compared before."""
         recorded = self._errors()
         if self.recorder.divergences:

@@ -395,11 +395,41 @@
     }
   }
 
-  function flushAll() {
+  function* allViews() {
     for (const [target, reference] of liveHandles) {
       const self = reference.deref();
-      if (self) flush(self);
-      else liveHandles.delete(target);
+      if (!self) liveHandles.delete(target);
+      else for (const [name, view] of views.get(self) ?? []) yield [self, name, view];
+    }
+  }
+
+  function textOf(view) {
+    try { return encode(view.value, 2); }
+    catch { return null; }
+  }
+
+  // The texts of all live values before a run, so that it answers for its own changes only: a hook may run inside of a
+  // run that has others.
+  function noteTexts() { return new Map(Array.from(allViews(), ([, , view]) => [view, textOf(view)])); }
+
+  function changesSince(known) {
+    return [...allViews()].filter(([, , view]) => {
+      const text = textOf(view);
+      return text !== view.text && text !== known.get(view);
+    });
+  }
+
+  function flushAll(known) {
+    for (const [self, name] of changesSince(known)) flush(self, name);
+  }
+
+  // After a run that failed: its changes must not reach a later one. What the script holds is as the host has it again.
+  function dropChanges(known) {
+    for (const [self, name, view] of changesSince(known)) {
+      views.get(self).delete(name);
+      call(targets.get(self), "." + name, [], (value) => {
+        if (!views.get(self).has(name)) noteView(self, name, refresh(view.value, value), encode(value, 2));
+      }).catch(() => {});
     }
   }
 
@@ -533,13 +563,18 @@
     }
   }
 
+  const begun = new Map(); // by id of a run that did not end: the texts before it
+
   function execute(id, start) {
+    const known = noteTexts();
+    begun.set(id, known);
     new Promise((resolve) => resolve(start())).then((value) => {
-      flushAll();
+      flushAll(known);
       send("D", id, encodeResult(value));
-    }).catch(
-      (error) => send("F", id, describe(error)),
-    );
+    }).catch((error) => {
+      send("F", id, describe(error));
+      dropChanges(known);
+    }).then(() => begun.delete(id));
   }
 
   const show = (value) => {
@@ -588,6 +623,11 @@
         if (!called) throw new errors.NotFoundError("the script has no such function any more");
         return called(...reviveItems(values));
       });
+    },
+    // Ends a run that waits for what never comes.
+    abandon(id) {
+      dropChanges(begun.get(id));
+      begun.delete(id);
     },
     // Returns whether the call failed and nobody handles that, which is known for sure only after the end of the script.
     settle(id, kind, text, isEnd) {

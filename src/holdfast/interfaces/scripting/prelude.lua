@@ -76,6 +76,7 @@ Opaque.__eq = function(a, b) return a.type == b.type and a.json == b.json end
 -- Values as JSON --------------------------------------------------------------------------------------------------
 
 local orders = setmetatable({}, { __mode = "k" })
+local was_list = setmetatable({}, { __mode = "k" })  -- by table of the script: it was sent as a list, and stays one if it is emptied
 local handles, function_ids, functions, last_function = setmetatable({}, { __mode = "k" }), {}, {}, 0
 local record_fields = setmetatable({}, { __mode = "k" })  -- of handles that came with fields, such as sessions
 local new_functions = {}  -- since the last call: they last as long as the call, unless it registers a hook
@@ -155,7 +156,7 @@ end
 
 local function plain(value, depth, open)
   local first = next(value)
-  if first == nil then return "{}" end
+  if first == nil then return was_list[value] and "[]" or "{}" end
   if type(first) == "number" then
     local count = rawlen(value)
     for key in next, value do
@@ -164,8 +165,11 @@ local function plain(value, depth, open)
           "Use holdfast.null for holes, and holdfast.dict{…} where numbers are keys")
       end
     end
-    return sequence(value, count, depth, open)
+    local text = sequence(value, count, depth, open)
+    was_list[value] = true
+    return text
   end
+  was_list[value] = nil
   local parts = {}
   for i, key in ipairs(ordered(value)) do
     parts[i] = quote(key) .. ":" .. encode(rawget(value, key), depth + 1, open)
@@ -280,22 +284,50 @@ end
 function flush(self, only)
   local root, changed = parents[self] or self, {}
   for name, view in pairs(views[root] or {}) do
-    local before = view.text
-    local after = (not only or only == name) and encode(view.value, 2, {}) or before
-    if before ~= after then changed[name], view.text = "[" .. before .. "," .. after .. "]", after end
+    local after = (not only or only == name) and encode(view.value, 2, {}) or view.text
+    if view.text ~= after then changed[view] = { name, after } end
   end
-  for name, arguments in pairs(changed) do call(handles[root], "=" .. name, arguments) end
+  for view, each in pairs(changed) do
+    local before, name, after = view.text, each[1], each[2]
+    view.text = after
+    if before ~= after then call(handles[root], "=" .. name, "[" .. before .. "," .. after .. "]") end
+  end
 end
 
-local function flush_all()
-  local every = {}
-  for self in pairs(views) do every[#every + 1] = self end
-  for _, self in ipairs(every) do flush(self) end
+local function text_of(view)
+  local ok, text = pcall(encode, view.value, 2, {})
+  return ok and text
+end
+
+-- The texts of all live values before a run, so that it answers for its own changes only: a hook may run inside of a
+-- run that has others.
+local function note_texts()
+  local known = {}
+  for _, named in pairs(views) do
+    for _, view in pairs(named) do known[view] = text_of(view) end
+  end
+  return known
+end
+
+local function changes_since(known)
+  local found = {}
+  for self, named in pairs(views) do
+    for name, view in pairs(named) do
+      local text = text_of(view)
+      if text ~= view.text and text ~= known[view] then found[#found + 1] = { self, name, view } end
+    end
+  end
+  return found
+end
+
+local function flush_all(known)
+  for _, each in ipairs(changes_since(known)) do flush(each[1], each[2]) end
 end
 
 local function refresh(old, new)
   local meta = type(new) == "table" and get_metatable(new)
-  if type(old) ~= "table" or get_metatable(old) ~= meta or not (meta == nil or meta == List) then return new end
+  local is_kind = type(old) == "table" and (get_metatable(old) or was_list[old] and List) == meta
+  if not is_kind or not (meta == nil or meta == List) then return new end
   for key in next, old do
     if rawget(new, key) == nil then rawset(old, key, nil) end
   end
@@ -304,15 +336,28 @@ local function refresh(old, new)
   return old
 end
 
-local function read_live(self, name)
-  local view = views[self] and views[self][name]
-  if view and not pcall(flush, self, name) then return view.value end  -- which the next call says
+local function read_anew(self, name, view)
   local value = call(handles[self], "." .. name, "[]")
   local text = type(value) == "table" and encode(value, 2, {})
   if view and view.text == text then return view.value end
   value = view and refresh(view.value, value) or value
   note_view(self, name, value, text)
   return value
+end
+
+local function read_live(self, name)
+  local view = views[self] and views[self][name]
+  if view and not pcall(flush, self, name) then return view.value end  -- which the next call says
+  return read_anew(self, name, view)
+end
+
+-- After a run that failed: its changes must not reach a later one. What the script holds is as the host has it again.
+local function drop_changes(known)
+  for _, each in ipairs(changes_since(known)) do
+    local self, name, view = unpack(each)
+    views[self][name], view.text = nil, nil
+    pcall(read_anew, self, name, view)
+  end
 end
 
 local function write_live(self, name, value)
@@ -483,11 +528,13 @@ local function handler(problem)
   return problem
 end
 
-local function finish(ok, value)
+local function finish(known, ok, value)
   if ok then
-    local flushed, problem = pcall(flush_all)
-    if not flushed then return "F", describe(problem) end
-  else
+    local flushed, problem = pcall(flush_all, known)
+    if not flushed then ok, value = false, problem end
+  end
+  if not ok then
+    drop_changes(known)
     return "F", describe(value)
   end
   is_result = true
@@ -505,13 +552,15 @@ function commands.run(source, name, args)
     return "F", '{"name":"SyntaxError","kind":"syntax","message":' .. show("text", problem) .. "}"
   end
   _G.args = args
-  return finish(xpcall(chunk, handler))
+  local known = note_texts()
+  return finish(known, xpcall(chunk, handler))
 end
 
 function commands.invoke(id, ...)
   local called = functions[id]
   if not called then return "F", describe(errors.NotFoundError("the script has no such function any more")) end
-  return finish(xpcall(called, handler, ...))
+  local known = note_texts()
+  return finish(known, xpcall(called, handler, ...))
 end
 
 function commands.start(config)

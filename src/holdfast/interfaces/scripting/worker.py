@@ -118,7 +118,9 @@ class JavaScript:
             self._work()
             while id not in self._ends:
                 if not self._calls:
-                    return failure("the script waits for a promise that nothing settles")
+                    self._ends[id] = failure("the script waits for a promise that nothing settles")
+                    self._command("abandon", id)
+                    break
                 self._settle()
             end = self._ends.pop(id)
             if self._depth > 1:
