@@ -47,6 +47,7 @@ def test_a_live_handle_of_a_deleted_agent_records_nothing(kind: str, how: str, t
         _refused(lambda: desk.timers.set("reminder", "1h"))
         _refused(lambda: desk.sleep("1h", key="nap"))
         _refused(lambda: desk.wait_for("answer", timeout=0, key="wait"))
+        _refused(lambda: desk.wait_for("answer", timeout="1h"))
         _refused(lambda: desk.steps.version("change"))
         assert calls == (["before"] if how != "elsewhere" else [])
         if how != "delete and create":

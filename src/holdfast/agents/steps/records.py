@@ -162,6 +162,11 @@ class StepLine:
         except _Nothing:
             return
 
+    async def require_agent(self) -> None:
+        """Raise `NotFoundError` if the agent of a live handle was deleted."""
+        if self._owner is not None and self._owner.point is not None:
+            await self._require_agent(True)
+
     async def _require_agent(self, again: bool) -> Change:
         """Return the condition that the agent of a live handle exists: that which it was saved or loaded as, and not
         another of its id. `NotFoundError` if it does not."""

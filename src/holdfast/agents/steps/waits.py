@@ -33,6 +33,7 @@ async def wait_for_signal(line: StepLine, name: str, timeout: Duration | None, k
     watch = line.watch(f"signal/{name}/*")
     await WatchOperations.start(watch)
     while True:
+        await line.require_agent()
         is_over = end is not None and time.monotonic() >= end
         timer = await deliver_due(line, end)
         if await wait.look(give_up=is_over):
