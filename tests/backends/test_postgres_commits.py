@@ -269,7 +269,7 @@ def test_old_clients_are_forgotten(store: Driven, url: str) -> None:
 # Round trips
 
 
-@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
+@pytest.mark.parametrize("pooled", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["direct", "pooled"])
 def test_one_round_trip_each(pooled: bool) -> None:
     direct = emptied_pooled() if pooled else emptied()
     port = urlsplit(direct).port

@@ -11,9 +11,13 @@ import pytest
 from holdfast.errors import DeniedError
 from tests.servers.places import place
 from tests.state.kit import Place
+from tests.support.nightly import mostly_nightly
 
 
-@pytest.fixture(params=["sqlite", "file", "postgres", "mongodb", "redis", "s3"])
+STORES = ["sqlite", "file", "postgres", "mongodb", "redis", "s3"]
+
+
+@pytest.fixture(params=mostly_nightly(STORES, daily=["sqlite", "file", "postgres"]))
 def stores(request: pytest.FixtureRequest) -> Iterator[Place]:
     with tempfile.TemporaryDirectory() as folder:
         made = Place(place(request.param, Path(folder)))
