@@ -13,7 +13,6 @@ from tests.servers.places import place
 from tests.state.kit import Place
 from tests.support.nightly import mostly_nightly
 
-
 STORES = ["sqlite", "file", "postgres", "mongodb", "redis", "s3"]
 
 
