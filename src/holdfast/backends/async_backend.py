@@ -29,7 +29,7 @@ from concurrent.futures import Future
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from holdfast.backends.distribution import BATCHES, Distribution
-from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row
+from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row, closed_error
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.future_wait import FutureWait
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
@@ -259,7 +259,7 @@ class LoopBackend(Backend):
     def _get_loop(self) -> _Loop:
         """Return the loop, and start it if needed. Called under the lock."""
         if self._closed:
-            raise UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
+            raise closed_error(self.url)
         if self._loop is not None and self._loop.failed():
             self._loop.stop()
             self._loop = None  # try again

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.tables import Key, Scalar, Table
-from holdfast.errors import UnsupportedError
+from holdfast.errors import UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
     import asyncio  # slower to import than all of this package, and not needed by sync programs
@@ -132,8 +132,18 @@ Change: TypeAlias = Create | Ensure | Put | Delete | Expect
 Batch: TypeAlias = Sequence[Change]
 
 
+def key_of(change: Change) -> Key:
+    """Return the key that a change is about; of a deletion, the prefix."""
+    return change.row.key if isinstance(change, Create | Ensure | Put) else change[1]
+
+
 RowCheck: TypeAlias = Callable[[Table, Row], bool]
 """Returns whether a row is undamaged."""
+
+
+def closed_error(where: str, hint: str = "Open it again") -> UnavailableError:
+    """Return the error for a call of a store that is closed."""
+    return UnavailableError("the store is closed", where=where, hint=hint, code="closed")
 
 
 class Capabilities(NamedTuple):

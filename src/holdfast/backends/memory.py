@@ -27,11 +27,12 @@ from holdfast.backends.interface import (
     Scan,
     WordMatch,
     WordMatches,
+    closed_error,
 )
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
 from holdfast.backends.tables import TABLES, WORDS, Key, Table
 from holdfast.backends.urls import redacted_url
-from holdfast.errors import ConfigError, UnavailableError
+from holdfast.errors import ConfigError
 
 T = TypeVar("T")
 _Undo = list[tuple[Callable[[Row], None], Row]]
@@ -128,8 +129,7 @@ class MemoryBackend(Backend):
 
     def _open_tables(self) -> dict[str, _Table]:
         if self._tables is None:
-            hint = "Open it again; its content is lost"
-            raise UnavailableError("the store is closed", where=self.url, hint=hint, code="closed")
+            raise closed_error(self.url, "Open it again; its content is lost")
         return self._tables
 
 

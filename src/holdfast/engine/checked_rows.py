@@ -31,6 +31,7 @@ from holdfast.backends.interface import (
     Row,
     Scan,
 )
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.runtime.group_commit import body_bytes
 from holdfast.backends.runtime.metrics import MetricsRegistry
 from holdfast.backends.tables import JOURNAL, KEYS, LINKS, READABLE, REFS, SIGNING, STEPS, WORDS, Key, Scalar, Table
@@ -48,7 +49,6 @@ _WITH_NAMES = (REFS, LINKS)
 
 _WRITES = (Create, Ensure, Put)
 
-_PAGE = 100
 
 _ATTEMPTS = 20
 """How often a batch is applied whose keys others change at the same time."""
@@ -96,20 +96,14 @@ class RowCodec:
         `DeniedError` with the code `key-missing` if they are encrypted.
         """
         prefix: Key = () if tenant is None else (tenant, "")
-        start: Key = ()
-        while True:
-            (rows,) = await backend.read([Scan(KEYS, prefix, start, limit=_PAGE, bodies=False)])
-            if all(row.key[2] == SIGNING for row in rows):
-                if len(rows) < _PAGE:
-                    return
-                start = (*rows[-1].key[len(prefix) : 3], int(rows[-1].key[3]) + 1)
-                continue
-            raise DeniedError(
-                "the store is encrypted, and it is opened without a key",
-                where=backend.url,
-                hint="Open it with encryption=, or set HOLDFAST_ENCRYPTION",
-                code="key-missing",
-            )
+        async for row in scan_rows(backend, KEYS, prefix, bodies=False):
+            if row.key[2] != SIGNING:
+                raise DeniedError(
+                    "the store is encrypted, and it is opened without a key",
+                    where=backend.url,
+                    hint="Open it with encryption=, or set HOLDFAST_ENCRYPTION",
+                    code="key-missing",
+                )
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
         """Return a batch whose rows can be encoded, after the conditions on which they may be stored like that."""

@@ -10,7 +10,8 @@ from typing import TypeAlias, TypeVar
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
-from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES, Scalar
+from holdfast.backends.paging import scan_rows
+from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.checked_rows import read_filtered
 from holdfast.engine.context import Apply, EngineContext
@@ -473,14 +474,8 @@ class LineIndex:
 
     async def every_step(self, tenant: str) -> AsyncIterator[tuple[Line, StepRef]]:
         """Yield all steps of all lines of a tenant."""
-        start: tuple[Scalar, ...] = ()
-        while True:
-            (rows,) = await self._backend.read([Scan(STEPS, (tenant,), start=start, limit=_NAMES, bodies=False)])
-            for row in rows[bool(start) :]:  # a page starts with the last row of the one before
-                yield Line(tenant, str(row.key[1])), StepRef.of(row)
-            if len(rows) < _NAMES:
-                return
-            start = rows[-1].key[1:]
+        async for row in scan_rows(self._backend, STEPS, (tenant,), bodies=False):
+            yield Line(tenant, str(row.key[1])), StepRef.of(row)
 
     def _query(self, line: Line, at: str | Position | None, bodies: bool = True, *, required: bool = False) -> Query:
         if at is None:

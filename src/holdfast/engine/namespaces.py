@@ -11,14 +11,12 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from holdfast.backends.interface import Backend, Get, Scan
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import DAMAGED_LINE, LINES, Key
 from holdfast.engine.model.scopes import GLOBAL, KINDS, Scope
 from holdfast.engine.model.scopes import MARK as STATE
 from holdfast.engine.row_format import Line, check_name
 from holdfast.errors import InvalidError
-
-_PAGE = 500
-"""The number of names that are read at a time."""
 
 _FORM = list(LINES.columns).index("form")
 
@@ -213,17 +211,13 @@ async def lines_of_kinds(
     only_threads = kinds == {"thread"}
     for first, stop in ranges_of(kinds):
         start = max(first, prefix) if only_threads else first
-        while not stop or start < stop:
-            (rows,) = await backend.read(
-                [Scan(LINES, (tenant,), (start,), (stop,) if stop else (), bodies=False, limit=_PAGE)]
-            )
-            names = [str(row.key[1]) for row in rows]
-            for name in names:
-                if short_name(name).startswith(prefix) and line_kind(name) in kinds:
-                    yield Line(tenant, name)
-            if len(rows) < _PAGE or (only_threads and not names[-1].startswith(prefix)):
+        bounds = ((start,), (stop,) if stop else ())
+        async for row in scan_rows(backend, LINES, (tenant,), *bounds, bodies=False):
+            name = str(row.key[1])
+            if only_threads and not name.startswith(prefix):
                 break
-            start = names[-1] + "\0"
+            if short_name(name).startswith(prefix) and line_kind(name) in kinds:
+                yield Line(tenant, name)
 
 
 def steps_of(agent: Line) -> Line:

@@ -26,9 +26,8 @@ from holdfast.backends.tables import JOURNAL, LINES, NODES, STEPS
 from holdfast.backends.urls import compose
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.journal import PIECE
-from holdfast.backends.wrappers.lazy_open import LazyBackend
 from holdfast.backends.wrappers.replica_pair import attach
-from holdfast.backends.wrappers.replication import OutgoingBatch, WriteBehindBackend
+from holdfast.backends.wrappers.replication import LazyBackend, OutgoingBatch, WriteBehindBackend
 from holdfast.errors import (
     ConfigError,
     CorruptError,

@@ -7,12 +7,13 @@ on the primary of what the majority has.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pymongo import AsyncMongoClient
+from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.driver_info import DriverInfo
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_options
@@ -21,7 +22,7 @@ from holdfast.backends import urls
 from holdfast.backends.async_backend import TIMEOUT, GroupStamp, ServerBackend
 from holdfast.backends.connection_errors import attempt_seconds, certificate_file_error
 from holdfast.backends.interface import Batch, Capabilities, Changes, Query, Row, Scan, WordMatch, WordMatches
-from holdfast.backends.mongodb.change_stream import LogTime, find_changes, parse_since
+from holdfast.backends.mongodb.change_stream import find_changes, parse_since
 from holdfast.backends.mongodb.commit_group import MAX_BATCH, MAX_BODY, cache_weight, read_transaction_limit
 from holdfast.backends.mongodb.committer import Committer
 from holdfast.backends.mongodb.discovery import wait_for_server
@@ -43,6 +44,9 @@ _SELECTION_MS = 2_000
 _SMALL_ROWS = 1_000
 _SMALL_BYTES = 4 << 20
 """A batch of no more rows and bytes fits into a transaction of any server."""
+
+
+T = TypeVar("T")
 
 
 class _Clients(list[AsyncMongoClient[Document]]):
@@ -105,7 +109,7 @@ class MongoDBBackend(ServerBackend):
 
     async def apply(self, batch: Batch) -> int | None:
         if len(batch) > _SMALL_ROWS or body_bytes(batch) > _SMALL_BYTES:
-            weight, most = cache_weight(batch), await self._run_in_loop(self._transaction_limit)
+            weight, most = cache_weight(batch), await self._run_in_loop(lambda: self._use(read_transaction_limit))
             if most is not None and weight > most:
                 raise TooLargeError(
                     f"a change of about {weight} bytes is over the {most} that this store takes at once: a fifth of the"
@@ -117,26 +121,30 @@ class MongoDBBackend(ServerBackend):
         return await super().apply(batch)
 
     async def match_words(self, match: WordMatch) -> WordMatches:
-        return await self._run_in_loop(lambda: self._search(match))
+        return await self._run_in_loop(
+            lambda: self._use_snapshot(lambda collections, session: find_matches(collections, session, match))
+        )
 
     async def changes(self, since: str | None = None) -> Changes:
         place, time = parse_since(since, self.url)
-        return await self._run_in_loop(lambda: self._find_changes(place, time))
+        return await self._run_in_loop(lambda: self._use(lambda collections: find_changes(collections, place, time)))
 
     async def count_rows(self, scans: Sequence[Scan]) -> list[int]:
-        return await self._run_in_loop(lambda: self._count(scans))
+        return await self._run_in_loop(
+            lambda: self._use_snapshot(lambda collections, session: count_rows(collections, session, scans))
+        )
 
     async def size(self) -> int:
-        return await self._run_in_loop(self._size)
+        return await self._run_in_loop(lambda: self._use(size))
 
     async def check(self) -> list[str]:
-        return await self._run_in_loop(self._check)
+        return await self._run_in_loop(lambda: self._use(find_damage))
 
     async def tidy(self) -> None:
-        await self._run_in_loop(self._tidy)
+        await self._run_in_loop(lambda: self._use(tidy))
 
     async def purge(self) -> list[str]:
-        return await self._run_once(self._purge)
+        return await self._run_once(lambda: self._use(purge))
 
     def _on_new_loop(self) -> None:
         super()._on_new_loop()
@@ -166,53 +174,21 @@ class MongoDBBackend(ServerBackend):
             await self._clients.close()
 
     async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
-        async with (
-            self._open_collections() as collections,
-            collections.database.client.start_session(snapshot=True) as session,
-        ):
-            return await run_queries(collections, session, queries)
+        return await self._use_snapshot(lambda collections, session: run_queries(collections, session, queries))
 
     async def _commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
-        async with self._open_collections():
-            return await self._committer.commit(batches, stamp)
+        return await self._use(lambda _: self._committer.commit(batches, stamp))
 
-    async def _transaction_limit(self) -> int | None:
+    async def _use(self, work: Callable[[Collections], Coroutine[Any, Any, T]]) -> T:
         async with self._open_collections() as collections:
-            return await read_transaction_limit(collections)
+            return await work(collections)
 
-    async def _search(self, match: WordMatch) -> WordMatches:
+    async def _use_snapshot(self, work: Callable[[Collections, AsyncClientSession], Coroutine[Any, Any, T]]) -> T:
         async with (
             self._open_collections() as collections,
             collections.database.client.start_session(snapshot=True) as session,
         ):
-            return await find_matches(collections, session, match)
-
-    async def _find_changes(self, place: str, time: LogTime | None) -> Changes:
-        async with self._open_collections() as collections:
-            return await find_changes(collections, place, time)
-
-    async def _count(self, scans: Sequence[Scan]) -> list[int]:
-        async with (
-            self._open_collections() as collections,
-            collections.database.client.start_session(snapshot=True) as session,
-        ):
-            return await count_rows(collections, session, scans)
-
-    async def _size(self) -> int:
-        async with self._open_collections() as collections:
-            return await size(collections)
-
-    async def _check(self) -> list[str]:
-        async with self._open_collections() as collections:
-            return await find_damage(collections)
-
-    async def _tidy(self) -> None:
-        async with self._open_collections() as collections:
-            await tidy(collections)
-
-    async def _purge(self) -> list[str]:
-        async with self._open_collections() as collections:
-            return await purge(collections)
+            return await work(collections, session)
 
     @asynccontextmanager
     async def _open_collections(self) -> AsyncIterator[Collections]:

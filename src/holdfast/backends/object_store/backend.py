@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from holdfast.backends.async_backend import PACE, LoopBackend, LoopTask, ServerInterrupted
 from holdfast.backends.distribution import Distribution
-from holdfast.backends.interface import Batch, Capabilities, Changes, Query, Row
+from holdfast.backends.interface import Batch, Capabilities, Changes, Query, Row, closed_error
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.change_finder import ChangeFinder, parse_since
 from holdfast.backends.object_store.formats import check_values
@@ -23,10 +23,11 @@ from holdfast.backends.object_store.transactions import ShardTransactions, find_
 from holdfast.backends.object_store.writer import ShardQueues
 from holdfast.backends.runtime.group_queue import batch_weight
 from holdfast.backends.runtime.loop_thread import notice_error
-from holdfast.errors import InvalidError, UnavailableError
+from holdfast.errors import InvalidError
 
 T = TypeVar("T")
 
+T = TypeVar("T")
 MAX_BODY = 64 << 20
 MAX_BATCH = 256 << 20
 
@@ -79,13 +80,16 @@ class ObjectStoreBackend(LoopBackend):
         return await self._run_in_loop(lambda: self._find_changes(known))
 
     async def size(self) -> int:
-        return await self._run_once(self._size)
+        return await self._with_collector(GarbageCollector.size)
 
     async def check(self) -> list[str]:
-        return await self._run_once(self._check)
+        return await self._with_collector(GarbageCollector.check)
 
     async def tidy(self) -> None:
-        await self._run_once(self._tidy)
+        await self._with_collector(GarbageCollector.tidy)
+
+    async def _with_collector(self, work: Callable[[GarbageCollector], Coroutine[Any, Any, T]]) -> T:
+        return await self._run_once(lambda: work(self._opened().garbage_collector))
 
     async def purge(self) -> list[str]:
         """Rewrite objects with deleted rows. Those that they replace are deleted after the grace period: until then,
@@ -125,15 +129,6 @@ class ObjectStoreBackend(LoopBackend):
     async def _find_changes(self, known: dict[bytes, bytes] | None) -> Changes:
         with deadline_in(self._timeout):
             return await self._opened().changes.find(known)
-
-    async def _size(self) -> int:
-        return await self._opened().garbage_collector.size()
-
-    async def _check(self) -> list[str]:
-        return await self._opened().garbage_collector.check()
-
-    async def _tidy(self) -> None:
-        await self._opened().garbage_collector.tidy()
 
     async def _request_counts(self) -> dict[str, int]:
         return dict(self._opened().storage.request_counts)
@@ -190,5 +185,5 @@ class ObjectStoreBackend(LoopBackend):
 
     def _opened(self) -> _OpenStore:
         if self._open is None:
-            raise UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
+            raise closed_error(self.url)
         return self._open

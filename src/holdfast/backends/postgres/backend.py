@@ -18,12 +18,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
 from holdfast.backends.async_backend import GroupStamp, ServerBackend
-from holdfast.backends.interface import Batch, Capabilities, Changes, Get, Query, Row, Scan, WordMatch, WordMatches
+from holdfast.backends.interface import (
+    Batch,
+    Capabilities,
+    Changes,
+    Get,
+    Query,
+    Row,
+    Scan,
+    WordMatch,
+    WordMatches,
+    closed_error,
+)
 from holdfast.backends.postgres import maintenance
 from holdfast.backends.postgres.apply_function import GROUP_LINES, PackedBatch, build_arguments, pack
 from holdfast.backends.postgres.binary_values import VALUE_ERRORS, BinaryValue, bind
@@ -44,7 +55,7 @@ from holdfast.backends.postgres.schema import quote_name
 from holdfast.backends.postgres.setup import SchemaState, ensure_schema
 from holdfast.backends.postgres.text_search import PLANNER_SETTINGS, build_search, cannot_match, read_matches
 from holdfast.backends.runtime.group_commit import Outcome
-from holdfast.errors import ConfigError, HoldfastError, UnavailableError
+from holdfast.errors import ConfigError, HoldfastError
 
 _MAX_BODY = 256 << 20
 """PostgreSQL takes less than 1 GB in one message, and has it in memory more than once."""
@@ -52,6 +63,8 @@ _MAX_BODY = 256 << 20
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _SET_TENANT = "SELECT pg_catalog.set_config('holdfast.tenant', $1, true)"
+
+T = TypeVar("T")
 
 
 class PostgresBackend(ServerBackend):
@@ -94,27 +107,30 @@ class PostgresBackend(ServerBackend):
             search = build_search(self._options.schema, match)
         except VALUE_ERRORS as error:
             raise bad_value_error(error, self.url) from error
-        return read_matches(match, await self._run_in_loop(lambda: self._search(search)))
+        _, found = await self._run_in_loop(lambda: self._query_tenant([PLANNER_SETTINGS, search]))
+        return read_matches(match, found)
 
     async def changes(self, since: str | None = None) -> Changes:
         snapshot, place = parse_since(since, self.url)
         query = build_query(self._options.schema, snapshot)
-        return read_changes(snapshot, place, await self._run_in_loop(lambda: self._find_changes(query)))
+        found = await self._run_in_loop(lambda: self._use(lambda _connection, _schema, run: run(*query), _BEGIN_READ))
+        return read_changes(snapshot, place, found)
 
     async def count_rows(self, scans: Sequence[Scan]) -> list[int]:
-        return await self._run_in_loop(lambda: self._count(scans))
+        statements = [build_count(self._options.schema, scan) for scan in scans]
+        return [int(rows[0][0]) for rows in await self._run_in_loop(lambda: self._query_tenant(statements))]
 
     async def size(self) -> int:
-        return await self._run_in_loop(self._size)
+        return await self._run_in_loop(lambda: self._use(maintenance.size, _BEGIN_READ))
 
     async def check(self) -> list[str]:
-        return await self._run_once(self._check)
+        return await self._run_once(lambda: self._use(maintenance.check, _BEGIN_READ))
 
     async def tidy(self) -> None:
-        await self._run_once(self._tidy)
+        await self._run_once(lambda: self._use(maintenance.tidy, _BEGIN_WRITE))
 
     async def purge(self) -> list[str]:
-        return await self._run_once(self._purge)
+        return await self._run_once(lambda: self._use(maintenance.purge, _BEGIN_WRITE))
 
     # In the store's loop
 
@@ -202,46 +218,18 @@ class PostgresBackend(ServerBackend):
             return None if outcome == -1 else outcome
         return rejection_error(outcome, self.url)
 
-    async def _search(self, search: Statement) -> ResultRows:
+    async def _query_tenant(self, statements: Sequence[Statement]) -> list[ResultRows]:
         async with self._connection() as connection:
-            return (await self._in_transaction(connection, _BEGIN_READ, [PLANNER_SETTINGS, search]))[1]
+            return await self._in_transaction(connection, _BEGIN_READ, statements)
 
-    async def _find_changes(self, query: Statement) -> ResultRows:
+    async def _use(self, work: maintenance.Work[T], begin: str) -> T:
+        """Use a connection. Statements about rows are for the tenant, where row-level security is on."""
         async with self._connection() as connection:
-            return await self._tenant_query(connection, _BEGIN_READ)(*query)
 
-    async def _count(self, scans: Sequence[Scan]) -> list[int]:
-        statements = [build_count(self._options.schema, scan) for scan in scans]
-        async with self._connection() as connection:
-            return [int(rows[0][0]) for rows in await self._in_transaction(connection, _BEGIN_READ, statements)]
+            async def query(sql: str, bound: Sequence[BinaryValue] = (), /) -> ResultRows:
+                return (await self._in_transaction(connection, begin, [(sql, bound)]))[0]
 
-    async def _size(self) -> int:
-        async with self._connection() as connection:
-            return await maintenance.size(connection, self._options.schema)
-
-    async def _check(self) -> list[str]:
-        async with self._connection() as connection:
-            return await maintenance.check(
-                connection, self._options.schema, self._tenant_query(connection, _BEGIN_READ)
-            )
-
-    async def _tidy(self) -> None:
-        async with self._connection() as connection:
-            await maintenance.tidy(connection, self._options.schema, self._tenant_query(connection, _BEGIN_WRITE))
-
-    async def _purge(self) -> list[str]:
-        async with self._connection() as connection:
-            return await maintenance.purge(
-                connection, self._options.schema, self._tenant_query(connection, _BEGIN_WRITE)
-            )
-
-    def _tenant_query(self, connection: PostgresConnection, begin: str) -> maintenance.RunStatement:
-        """Return a function that runs a statement, for the tenant where row-level security is on."""
-
-        async def query(sql: str, bound: Sequence[BinaryValue] = (), /) -> ResultRows:
-            return (await self._in_transaction(connection, begin, [(sql, bound)]))[0]
-
-        return connection.query if self._tenant is None else query
+            return await work(connection, self._options.schema, connection.query if self._tenant is None else query)
 
     @contextlib.asynccontextmanager
     async def _connection(self, sent: bool = False) -> AsyncIterator[PostgresConnection]:
@@ -251,6 +239,5 @@ class PostgresBackend(ServerBackend):
                 yield connection
         except psycopg.Error as error:
             if self._pool.closed:
-                what, hint = "the store is closed", "Open it again"
-                raise UnavailableError(what, where=self.url, hint=hint, code="closed") from error
+                raise closed_error(self.url) from error
             raise translate(error, self.url, self._options.schema, sent) from error

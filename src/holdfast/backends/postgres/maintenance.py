@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import psycopg
 
@@ -13,12 +13,17 @@ from holdfast.backends.postgres.change_log import forget_deleted_sql
 from holdfast.backends.postgres.connection import PostgresConnection, ResultRows
 from holdfast.backends.postgres.schema import quote_name, table_names
 
+T = TypeVar("T")
+
 
 class RunStatement(Protocol):
     """Runs a statement, and returns its rows."""
 
     async def __call__(self, sql: str, bound: Sequence[BinaryValue] = (), /) -> ResultRows: ...
 
+
+Work: TypeAlias = Callable[[PostgresConnection, str, RunStatement], Coroutine[Any, Any, T]]
+"""A piece of maintenance: of a schema, by a connection; the function runs statements about rows."""
 
 # All names are qualified, and arguments have exactly the types of the functions: a function that somebody else put into
 # the path, or beside those of amcheck, is not called.
@@ -50,7 +55,7 @@ SELECT coalesce(checksum_failures, 0) FROM pg_catalog.pg_stat_database WHERE dat
 """
 
 
-async def size(connection: PostgresConnection, schema: str) -> int:
+async def size(connection: PostgresConnection, schema: str, _: RunStatement) -> int:
     """Return how many bytes the tables take, with their indexes."""
     ((total,),) = await connection.query(_SIZE, [bind(schema)])
     return int(total)

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.backends.distribution import BATCHES, Distribution
-from holdfast.backends.interface import Batch, Create, Ensure, Put, Suspension
+from holdfast.backends.interface import Batch, Create, Ensure, Put, Suspension, closed_error
 from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.errors import HoldfastError, UnavailableError
 
@@ -139,7 +139,7 @@ class CommitQueue:
             self._inside.add(thread)
             with self._lock:
                 if self._closed and not even_closed:
-                    raise self._closed_error()
+                    raise closed_error(self._where)
                 if self._leader is None:  # so nothing is queued
                     self._leader = pending
                     self._group, self._outcomes = (pending,), []
@@ -178,7 +178,7 @@ class CommitQueue:
         """Queue a batch for the worker thread."""
         with self._lock:
             if self._closed:
-                raise self._closed_error()
+                raise closed_error(self._where)
             if self._worker is None:
                 self._worker = _Worker(self)
             self._queued.append(pending)
@@ -202,9 +202,6 @@ class CommitQueue:
                 )
                 self._outcomes = [answer] * len(self._group)
             self._deliver_outcomes()
-
-    def _closed_error(self) -> UnavailableError:
-        return UnavailableError("the store is closed", where=self._where, hint="Open it again", code="closed")
 
     def _take_group(self) -> None:
         with self._lock:

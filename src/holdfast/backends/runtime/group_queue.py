@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.distribution import BATCHES, Distribution
-from holdfast.backends.interface import Batch, Change, Delete, Expect
+from holdfast.backends.interface import Batch, key_of
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
 from holdfast.backends.runtime.loop_thread import notice_error
 from holdfast.backends.tables import Key
@@ -159,7 +159,7 @@ class GroupQueue:
                 continue
             size += queued.weight
             if cut:
-                lines.update(map(_line_key, queued.batch))
+                lines.update(key_of(change)[:2] for change in queued.batch)
             full = size > MAX_BYTES or len(group) == _MAX_BATCHES
             if group and (full or (self._max_lines is not None and len(lines) > self._max_lines)):
                 break
@@ -195,13 +195,6 @@ def _set_outcome(future: Future[int | None] | asyncio.Future[int | None], outcom
 def batch_weight(batch: Batch) -> int:
     """Return the approximate size of a batch in bytes."""
     return body_bytes(batch) + _ROW_BYTES * len(batch)
-
-
-def _line_key(change: Change) -> Key:
-    """Return the tenant and the line of a change; less, if it deletes more than a line."""
-    if isinstance(change, Delete):
-        return change.prefix[:2]
-    return (change.key if isinstance(change, Expect) else change.row.key)[:2]
 
 
 def _commit_failed(error: BaseException) -> Exception:

@@ -44,6 +44,7 @@ from holdfast.backends.interface import (
     Scan,
     WordMatch,
     WordMatches,
+    closed_error,
 )
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome
 from holdfast.backends.sqlite import errors
@@ -407,9 +408,7 @@ class SQLiteBackend(Backend):
 
     def _close(self) -> None:
         self._queue.close()
-        self._connections.end(
-            UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
-        )
+        self._connections.end(closed_error(self.url))
         try:
             self._connections.close()
         except apsw.Error as error:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 from holdfast.backends.distribution import Distribution
@@ -33,6 +33,8 @@ from holdfast.backends.urls import (
 )
 from holdfast.errors import ConfigError, DeniedError, NotFoundError
 
+T = TypeVar("T")
+
 
 class Wrapper(Backend):
     """Forwards every call to the backend inside. A subclass overrides what is to be different."""
@@ -57,38 +59,42 @@ class Wrapper(Backend):
     def capabilities(self) -> Capabilities:
         return self.inner.capabilities
 
+    async def _forward(self, call: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        """Make a call of the backend inside. All but `status` and `close` go through this."""
+        return await call(self.inner)
+
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        return await self.inner.read(queries)
+        return await self._forward(lambda inner: inner.read(queries))
 
     async def apply(self, batch: Batch) -> int | None:
-        return await self.inner.apply(batch)
+        return await self._forward(lambda inner: inner.apply(batch))
 
     async def changes(self, since: str | None = None) -> Changes:
-        return await self.inner.changes(since)
+        return await self._forward(lambda inner: inner.changes(since))
 
     async def match_words(self, match: WordMatch) -> WordMatches:
-        return await self.inner.match_words(match)
+        return await self._forward(lambda inner: inner.match_words(match))
 
     async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:
-        return await self.inner.count_rows(scans)
+        return await self._forward(lambda inner: inner.count_rows(scans))
 
     async def size(self) -> int:
-        return await self.inner.size()
+        return await self._forward(lambda inner: inner.size())
 
     async def check(self) -> list[str]:
-        return await self.inner.check()
+        return await self._forward(lambda inner: inner.check())
 
     async def heal(self) -> list[str]:
-        return await self.inner.heal()
+        return await self._forward(lambda inner: inner.heal())
 
     async def rebuild_line(self, tenant: str, line: str) -> bool:
-        return await self.inner.rebuild_line(tenant, line)
+        return await self._forward(lambda inner: inner.rebuild_line(tenant, line))
 
     async def tidy(self) -> None:
-        await self.inner.tidy()
+        await self._forward(lambda inner: inner.tidy())
 
     async def purge(self) -> list[str]:
-        return await self.inner.purge()
+        return await self._forward(lambda inner: inner.purge())
 
     def set_row_check(self, check: RowCheck) -> None:
         self.inner.set_row_check(check)

@@ -36,14 +36,13 @@ from holdfast.backends.interface import (
     Backend,
     Batch,
     Capabilities,
-    Change,
     Changes,
     Create,
-    Delete,
-    Expect,
     Get,
     Query,
     Row,
+    closed_error,
+    key_of,
 )
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
 from holdfast.backends.tables import JOURNAL, KEYS, Key, encode_key, plain_text
@@ -52,7 +51,7 @@ from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition, r
 from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage
 from holdfast.backends.wrappers.private_rows import read_caller_rows, translate_batch
 from holdfast.byte_reader import ByteReader, packed_form
-from holdfast.errors import ConfigError, CorruptError, TransientError, UnavailableError
+from holdfast.errors import ConfigError, CorruptError, TransientError
 
 MAX_AGE = 5.0
 SIZE = 64 << 20
@@ -164,7 +163,7 @@ class CacheBackend(Wrapper):
     async def apply(self, batch: Batch) -> int | None:
         if not batch or not self._max_age:
             return await self._apply_inner(batch)
-        marks = sorted({self._mark(_line_of(change)) for change in batch})
+        marks = sorted({self._mark(key_of(change)[:2]) for change in batch})
         try:
             refused = await self._apply_inner(batch)
         except BaseException:
@@ -206,7 +205,7 @@ class CacheBackend(Wrapper):
         if not self._max_age or not queries:
             return None
         if self._closed:
-            raise UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
+            raise closed_error(self.url)
         lines: set[Key] = set()
         for query in queries:
             if isinstance(query, Get):
@@ -285,15 +284,6 @@ async def _store_name(store: Backend) -> bytes:
         if rows:
             return rows[0].body
         await store.apply([Create(JOURNAL, Row(_NAME, (0,), secrets.token_bytes(16)))])
-
-
-def _line_of(change: Change) -> Key:
-    """Return the line of a change; for a deletion of more than a line, its prefix."""
-    if isinstance(change, Delete):
-        return tuple(change.prefix[:2])
-    if isinstance(change, Expect):
-        return tuple(change.key[:2])
-    return tuple(change.row.key[:2])
 
 
 def _pack(rows: list[list[Row]], marks: bytes) -> bytes:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
-from holdfast.backends.interface import Backend, Change, Delete, Expect, Get, Put, Row, Scan, Suspension
+from holdfast.backends.interface import Backend, Change, Delete, Get, Put, Row, Scan, Suspension, key_of
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.runtime.threads import WorkerThread
@@ -270,7 +270,8 @@ class JournalSender:
             self._recovered()
             self._mark_sent(after.number)
         elif refused:
-            raise _diverged(self._remote, changes[refused - 1])
+            change = changes[refused - 1]
+            raise diverged_error(self._remote, change.space.name, str(key_of(change)[1]))
         else:
             # Another process sends too.
             self._wake_event.wait(random.uniform(0, 0.02))  # noqa: S311
@@ -321,11 +322,6 @@ class JournalSender:
                 return
 
 
-def _diverged(remote: Backend, change: Change) -> ReplicaMismatch:
-    key = change.prefix if isinstance(change, Delete) else change.key if isinstance(change, Expect) else change.row.key
-    return diverged_error(remote, change.space.name, str(key[1]))
-
-
 class SendTask(Suspension[bool]):
     """Waits for the thread of a sender, for some seconds at most."""
 
@@ -340,22 +336,8 @@ class SendTask(Suspension[bool]):
             return False
 
     def watch(self) -> asyncio.Future[bool]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bool] = loop.create_future()
+        return asyncio.ensure_future(self._watch(asyncio.wrap_future(self._begin())))
 
-        def deliver(arrived: bool) -> None:
-            if not answer.done():
-                answer.set_result(arrived)
-
-        def notify(future: Future[bool]) -> None:
-            try:
-                loop.call_soon_threadsafe(deliver, future.result())
-            except RuntimeError:
-                if not loop.is_closed():
-                    raise
-                # The loop ended, and the waiting task with it.
-
-        self._begin().add_done_callback(notify)
-        timer = loop.call_later(self._patience, deliver, False)
-        answer.add_done_callback(lambda _: timer.cancel())
-        return answer
+    async def _watch(self, future: asyncio.Future[bool]) -> bool:
+        await asyncio.wait([future], timeout=self._patience)
+        return future.done() and future.result()

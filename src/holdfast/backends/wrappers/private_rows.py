@@ -6,10 +6,11 @@ letter before their tenant; rows without that letter are the wrapper's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from holdfast.backends.interface import Backend, Batch, Change, Delete, Expect, Get, Query, Row, Scan
+from holdfast.backends.interface import Backend, Batch, Change, Delete, Expect, Get, Query, Row, Scan, key_of
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import JOURNAL, TABLES, Key, Table
 
 _CALLER = "a"
@@ -62,6 +63,11 @@ def caller_page(space: Table, after: Key, limit: int) -> Scan:
     return Scan(space, (), start=after, limit=limit)
 
 
+def caller_rows(backend: Backend, space: Table) -> AsyncIterator[Row]:
+    """Yield the caller's rows of a table, in the form of the store inside."""
+    return scan_rows(backend, *caller_page(space, (), 0)[:4])
+
+
 async def is_empty(backend: Backend) -> bool:
     """Return whether a store has no rows but private ones."""
     return not any(await backend.read([caller_page(space, (), 1)._replace(bodies=False) for space in TABLES]))
@@ -86,7 +92,7 @@ async def _tenants(backend: Backend) -> set[str]:
 
 def _tenant_of(change: Change) -> str:
     """Return the tenant of a change, in the form of the store inside; empty for a change of all tenants."""
-    key = change.prefix if isinstance(change, Delete) else change.key if isinstance(change, Expect) else change.row.key
+    key = key_of(change)
     return str(_key(key)[0]) if key else ""
 
 

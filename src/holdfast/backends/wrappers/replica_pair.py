@@ -17,7 +17,7 @@ from holdfast.backends.runtime.group_commit import body_bytes
 from holdfast.backends.tables import JOURNAL, TABLES, Key
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.journal import JournalRow
-from holdfast.backends.wrappers.private_rows import caller_page, is_blank, is_empty
+from holdfast.backends.wrappers.private_rows import caller_rows, is_blank, is_empty
 from holdfast.byte_reader import ByteReader, packed_form
 from holdfast.errors import ConfigError
 
@@ -195,24 +195,14 @@ async def _pages(backend: Backend, target: Backend) -> AsyncIterator[list[Put]]:
     """Yield all rows of the caller, in batches of a size that the other store takes."""
     most = min(_PAGE_BYTES, target.capabilities.max_batch)
     for space in TABLES:
-        after: Key = ()
-        while True:
-            ((*rows,),) = await backend.read([caller_page(space, after, _PAGE)])
-            full = len(rows) == _PAGE
-            if rows and rows[0].key == after:
-                del rows[0]
-            if rows:
-                after = rows[-1].key
-            page: list[Put] = []
-            for row in rows:
-                if page and body_bytes(page) + len(row.body) > most:
-                    yield page
-                    page = []
-                page.append(Put(space, row))
-            if page:
+        page: list[Put] = []
+        async for row in caller_rows(backend, space):
+            if page and (len(page) == _PAGE or body_bytes(page) + len(row.body) > most):
                 yield page
-            if not full:
-                break
+                page = []
+            page.append(Put(space, row))
+        if page:
+            yield page
 
 
 class ReplicaMismatch(ConfigError):

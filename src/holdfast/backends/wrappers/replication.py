@@ -20,8 +20,8 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Sequence
-from typing import Any, Self, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Self, TypeVar, cast
 
 from holdfast.backends.distribution import Distribution
 from holdfast.backends.interface import (
@@ -37,17 +37,17 @@ from holdfast.backends.interface import (
     Query,
     Row,
     RowCheck,
-    Scan,
+    closed_error,
 )
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.runtime.fork_safety import reinit_after_fork
+from holdfast.backends.runtime.fork_safety import ForkSafeLock, reinit_after_fork
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome, body_bytes, copy_error
 from holdfast.backends.tables import JOURNAL
-from holdfast.backends.urls import compose, parse_bool, parse_duration
+from holdfast.backends.urls import compose, parse_bool, parse_duration, redacted_url
 from holdfast.backends.wrappers import Wrapper, journal, open_parts, parse_composition, store_diff
 from holdfast.backends.wrappers.journal import JournalRow, MergedBatch
 from holdfast.backends.wrappers.journal_sender import JournalSender
-from holdfast.backends.wrappers.lazy_open import LazyBackend
 from holdfast.backends.wrappers.private_rows import read_caller_rows, translate_batch
 from holdfast.backends.wrappers.replica_healer import ReplicaHealer
 from holdfast.backends.wrappers.replica_pair import PURGE, ReplicaIdentity, attach, read_identity
@@ -62,13 +62,13 @@ from holdfast.errors import (
 )
 
 _log = logging.getLogger("holdfast.copies")
+T = TypeVar("T")
 
 PATIENCE = 5.0
 DRAIN = 10.0
 
 _BYTES = 8 << 20
 _SLACK = 1 << 16
-_PAGE = 64
 
 
 class OutgoingBatch(tuple[Change, ...]):
@@ -354,16 +354,10 @@ class ReplicatingBackend(Wrapper):
 
     async def _lag(self) -> dict[str, int | float | str]:
         batches = size = oldest = 0
-        start = self._sender.sent + 1
-        while True:
-            ((*rows,),) = await self.inner.read([Scan(JOURNAL, journal.LINE, start=(start,), limit=_PAGE)])
-            for row in rows:
-                oldest = oldest or journal.parse_row(row).time
-                batches += journal.batch_count(row)
-                size += len(row.body)
-            if len(rows) < _PAGE:
-                break
-            start = journal.parse_row(rows[-1]).number + 1
+        async for row in scan_rows(self.inner, JOURNAL, journal.LINE, (self._sender.sent + 1,)):
+            oldest = oldest or journal.parse_row(row).time
+            batches += journal.batch_count(row)
+            size += len(row.body)
         seconds = max(0.0, (time.time_ns() - oldest) / 1e9) if batches else 0.0
         return {"lag_batches": batches, "lag_bytes": size if batches else 0, "lag_seconds": round(seconds, 3)}
 
@@ -381,3 +375,55 @@ class WriteBehindBackend(ReplicatingBackend):
     """Acknowledges a batch once it is in the local store, and copies it soon after."""
 
     schemes = ("write-behind",)
+
+
+class LazyBackend(Wrapper):
+    """Opens the store at a URL or path on first use. Its `capabilities` are known once it is open."""
+
+    def __init__(self, url: str) -> None:  # no store is inside yet
+        self._url = url
+        self._lock = ForkSafeLock()
+        self._opened: Backend | None = None
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return redacted_url(self._url)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        if self._opened is None:
+            raise UnavailableError("the store is not open yet", where=self.url)
+        return self._opened.capabilities
+
+    async def status(self) -> dict[str, int | float | str]:
+        return {} if self._opened is None else await self._opened.status()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._opened is not None:
+            await self._opened.close()
+
+    async def _forward(self, call: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        opened = self._opened or await BlockingCall(self._open_now)
+        try:
+            return await call(opened)
+        except UnavailableError:
+            await self._discard(opened)
+            raise
+
+    async def _discard(self, opened: Backend) -> None:
+        """Close a store that failed. It is opened again on the next use."""
+        with self._lock:
+            if self._opened is not opened or self._closed:
+                return
+            self._opened = None
+        await opened.close()
+
+    def _open_now(self) -> Backend:
+        with self._lock:
+            if self._closed:
+                raise closed_error(self.url)
+            if self._opened is None:
+                (self._opened,) = run(open_parts(self._url))
+            return self._opened

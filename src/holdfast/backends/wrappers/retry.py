@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from holdfast.backends.interface import Backend, Batch, Changes, Query, Row, Scan, WordMatch, WordMatches
+from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.breaker import CircuitBreaker
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
@@ -78,33 +78,6 @@ class RetryBackend(Wrapper):
     def url(self) -> str:
         return compose("retry", store=self.inner.url)
 
-    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        return await self._retry(lambda: self.inner.read(queries))
-
-    async def apply(self, batch: Batch) -> int | None:
-        return await self._retry(lambda: self.inner.apply(batch))
-
-    async def changes(self, since: str | None = None) -> Changes:
-        return await self._retry(lambda: self.inner.changes(since))
-
-    async def match_words(self, match: WordMatch) -> WordMatches:
-        return await self._retry(lambda: self.inner.match_words(match))
-
-    async def count_rows(self, scans: Sequence[Scan]) -> list[int] | None:
-        return await self._retry(lambda: self.inner.count_rows(scans))
-
-    async def size(self) -> int:
-        return await self._retry(self.inner.size)
-
-    async def check(self) -> list[str]:
-        return await self._retry(self.inner.check)
-
-    async def tidy(self) -> None:
-        await self._retry(self.inner.tidy)
-
-    async def purge(self) -> list[str]:
-        return await self._retry(self.inner.purge)
-
     async def status(self) -> dict[str, int | float | str]:
         breaker = self._breaker
         return {
@@ -115,7 +88,7 @@ class RetryBackend(Wrapper):
             "failures_in_a_row": breaker.failures,
         }
 
-    async def _retry(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _forward(self, call: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
         deadline = time.monotonic() + self._deadline
         pause = self._pause
         attempt = 1
@@ -124,7 +97,7 @@ class RetryBackend(Wrapper):
                 raise self._open_error()
             is_trial = bool(self._breaker.until)
             try:
-                answer = await call()
+                answer = await call(self.inner)
             except TransientError as error:
                 self._breaker.failed()
                 pause_now = pause * random.uniform(0.5, 1)  # noqa: S311 - so that not all retry at once

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import JOURNAL, LINES, NODES, OBJECTS, STEPS, WRITES, Key, Table
 from holdfast.byte_reader import ByteReader
 
@@ -36,7 +37,6 @@ EXTRA = len(_ESCAPE)
 """How many bytes escaping adds to a body that looks like a stub."""
 
 _PAGE = 128
-_HEADERS = 1_000
 _BYTES = 4 << 20
 _TIME = list(STEPS.columns).index("time")
 _CREATED = list(LINES.columns).index("created")
@@ -66,13 +66,13 @@ class TierMover:
             await self._sweep(line)
 
     async def _sweep(self, line: Line) -> None:
-        listed = [row.key async for row in _rows(self._cold, OBJECTS, line, bodies=False)]
+        listed = [row.key async for row in scan_rows(self._cold, OBJECTS, line, bodies=False)]
         if not listed:
             return
         token = await self._place_fence(line)
         needed: set[Key] = set()
         for space in TIERED_TABLES:
-            async for row in _rows(self._hot, space, line):
+            async for row in scan_rows(self._hot, space, line):
                 stub = parse_stub(row)
                 if stub is not None:
                     needed.add(stub.key(row.key))
@@ -107,7 +107,7 @@ class TierMover:
             fenced = fenced and await self._move(line, token, STEPS, rows)
         for space in TIERED_TABLES[1:] if idle else ():
             page: list[Row] = []
-            async for row in _rows(self._hot, space, line):
+            async for row in scan_rows(self._hot, space, line):
                 page.append(row)
                 if len(page) == _PAGE:
                     fenced = fenced and await self._move(line, token, space, page)
@@ -121,7 +121,7 @@ class TierMover:
         ((*line_rows,),) = await self._hot.read([Get(LINES, [line])])
         newest = max((int(row.columns[_CREATED]) for row in line_rows), default=0)
         branches: dict[int, list[Row]] = {}
-        async for row in _rows(self._hot, STEPS, line, bodies=False):
+        async for row in scan_rows(self._hot, STEPS, line, bodies=False):
             branches.setdefault(int(row.key[2]), []).append(row)
             newest = max(newest, int(row.columns[_TIME]))
         old = [
@@ -198,20 +198,6 @@ async def _lines(backend: Backend, spaces: Sequence[Table], part: Key = ()) -> A
             return
         yield tenant, line
         start = (tenant, line + "\0")
-
-
-async def _rows(backend: Backend, space: Table, line: Line, *, bodies: bool = True) -> AsyncIterator[Row]:
-    """Yield the rows of a line, read page by page."""
-    limit = _PAGE if bodies else _HEADERS
-    start: Key = ()
-    while True:
-        ((*rows,),) = await backend.read([Scan(space, line, start=start, limit=limit, bodies=bodies)])
-        for row in rows:
-            if row.key[2:] != start:
-                yield row
-        if len(rows) < limit:
-            return
-        start = rows[-1].key[2:]
 
 
 # Stubs
