@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from gc import get_referents
 from itertools import chain, repeat
-from operator import attrgetter, is_, length_hint, ne
+from operator import add, attrgetter, is_, length_hint, ne
 from threading import active_count
 from types import NoneType
 from typing import Any
@@ -248,19 +248,8 @@ class PackedMessages(NamedTuple):
     def extended(self, more: PackedMessages) -> PackedMessages:
         """Return these messages followed by others."""
         deep, shallow = sorted((self.levels, more.levels), key=len, reverse=True)
-        return PackedMessages(
-            self.messages + more.messages,
-            self.types + more.types,
-            self.fields + more.fields,
-            self.field_counts + more.field_counts,
-            [one + other for one, other in zip(self.levels, more.levels, strict=False)] + deep[len(shallow) :],
-            self.containers + more.containers,
-            self.lengths + more.lengths,
-            self.dicts + more.dicts,
-            self.keys + more.keys,
-            self.packed + more.packed,
-            self.weight + more.weight,
-        )
+        levels = [one + other for one, other in zip(self.levels, more.levels, strict=False)] + deep[len(shallow) :]
+        return PackedMessages(*map(add, self, more))._replace(levels=levels)
 
 
 def _levels_of(messages: list[Any], max_bytes: int) -> list[list[Any]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import zlib
 from enum import IntEnum
+from typing import Any
 
 from holdfast.codec.dictionary import dictionary
 from holdfast.errors import CorruptError, TooLargeError, UnsupportedError
@@ -74,37 +75,34 @@ def decompress(method: int, body: bytes, size: int, max_bytes: int, where: str =
             where=where,
             hint="Raise Limits.max_bytes if you trust its source",
         )
-    if method == Compression.NONE:
-        data, whole = body, True
-    elif method in (Compression.ZSTD, Compression.ZSTD_DICTIONARY_1):
-        data, whole = _decompress_zstd(body, size, dictionary() if method == Compression.ZSTD_DICTIONARY_1 else None)
-    elif method == Compression.GZIP:
-        data, whole = _decompress_gzip(body, size)
-    else:
-        raise UnsupportedError(
-            f"a record is compressed by method {method}, which this release does not know",
-            where=where,
-            hint="Read it with a newer release of Holdfast",
-        )
-    if not whole or len(data) != size:
-        raise CorruptError(f"a record does not decompress to the {size} bytes it claims", where=where)
+    data = body
+    if method != Compression.NONE:
+        stream = _decompressor(method, where)
+        try:
+            # One byte more than claimed detects a frame that holds more, without decompressing all of it.
+            data = stream.decompress(body, max_length=size + 1)
+        except (zstd.ZstdError, zlib.error):
+            data = b""
+        if not stream.eof or stream.unused_data:
+            raise _wrong_size(size, where)
+    if len(data) != size:
+        raise _wrong_size(size, where)
     return data
 
 
-def _decompress_zstd(body: bytes, size: int, by: zstd.ZstdDict | None) -> tuple[bytes, bool]:
-    stream = zstd.ZstdDecompressor(by, options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX})
-    try:
-        # One byte more than claimed detects a frame that holds more, without decompressing all of it.
-        data = stream.decompress(body, max_length=size + 1)
-    except zstd.ZstdError:
-        return b"", False
-    return data, stream.eof and not stream.unused_data
+def _decompressor(method: int, where: str) -> Any:
+    if method == Compression.GZIP:
+        return zlib.decompressobj(wbits=31)
+    if method not in (Compression.ZSTD, Compression.ZSTD_DICTIONARY_1):
+        raise newer_release(f"a record is compressed by method {method}, which this release does not know", where)
+    by = dictionary() if method == Compression.ZSTD_DICTIONARY_1 else None
+    return zstd.ZstdDecompressor(by, options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX})
 
 
-def _decompress_gzip(body: bytes, size: int) -> tuple[bytes, bool]:
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        data = stream.decompress(body, max_length=size + 1)
-    except zlib.error:
-        return b"", False
-    return data, stream.eof and not stream.unused_data
+def _wrong_size(size: int, where: str) -> CorruptError:
+    return CorruptError(f"a record does not decompress to the {size} bytes it claims", where=where)
+
+
+def newer_release(what: str, where: str) -> UnsupportedError:
+    """Return the error for what only a newer release can read."""
+    return UnsupportedError(what, where=where, hint="Read it with a newer release of Holdfast")

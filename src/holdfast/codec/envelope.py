@@ -29,7 +29,7 @@ from msgspec.msgpack import encode
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.byte_reader import ByteReader
-from holdfast.codec.compression import Compression, compress, decompress
+from holdfast.codec.compression import Compression, compress, decompress, newer_release
 from holdfast.errors import CorruptError, DeniedError, InvalidError, TooLargeError, UnsupportedError
 
 FORMAT_VERSION = 2
@@ -156,11 +156,7 @@ def unwrap(record: bytes, *, max_bytes: int = 128 << 20, where: str = "") -> Ope
     content = decompress(method, record[start:], size, max_bytes, where)
     kind = _BODY_KINDS.get(codec)
     if kind is None:
-        raise UnsupportedError(
-            f"a record's content is of kind {codec}, which this release does not know",
-            where=where,
-            hint="Read it with a newer release of Holdfast",
-        )
+        raise newer_release(f"a record's content is of kind {codec}, which this release does not know", where)
     return OpenedRecord(content, kind, record[start - schema_length : start].decode("utf-8", "replace"))
 
 
@@ -173,11 +169,8 @@ def _parse(record: bytes, where: str) -> tuple[int, int, int, int, int, int, int
     if magic != _MAGIC:
         raise reader.error("does not start with Holdfast's magic bytes")
     if version != FORMAT_VERSION:
-        raise UnsupportedError(
-            f"a record has format version {version}, and this release reads version {FORMAT_VERSION}",
-            where=where,
-            hint="Read it with a newer release of Holdfast",
-        )
+        what = f"a record has format version {version}, and this release reads version {FORMAT_VERSION}"
+        raise newer_release(what, where)
     end = _HEADER.size + key_length + schema_length
     if len(record) < end:
         raise reader.error("is cut off")
@@ -228,11 +221,7 @@ def expose(body: bytes, context: RecordContext) -> bytes:
         raise CorruptError("a row was damaged: it is shorter than its checksum", where=where, hint=_HINT)
     if protection != Protection.SEALED or start - schema_length == _HEADER.size:
         _check(body, context)
-        raise UnsupportedError(
-            f"a row is protected by method {protection}, which this release does not know",
-            where=where,
-            hint="Read it with a newer release of Holdfast",
-        )
+        raise newer_release(f"a row is protected by method {protection}, which this release does not know", where)
     raise missing_key(body[_HEADER.size : start - schema_length], where)
 
 

@@ -200,11 +200,11 @@ def _set_to_json(to_json: ToJson, payload: bytes, depth: int) -> Any:
     return to_json(raw, depth)
 
 
-def _read_set(r: JsonReading, tree: Any) -> bytes:
-    return r.check_depth(msgpack.join_array(sorted(encode_keys(r.items(tree)))))
-
-
-_SET = JsonForm("a list of different values, none of them a list, dict or set", _set_to_json, _read_set)
+_SET = JsonForm(
+    "a list of different values, none of them a list, dict or set",
+    _set_to_json,
+    lambda r, tree: r.check_depth(msgpack.join_array(sorted(encode_keys(r.items(tree))))),
+)
 
 
 def _mapping_to_json(to_json: ToJson, payload: bytes, depth: int) -> Any:
@@ -218,10 +218,6 @@ def _mapping_to_json(to_json: ToJson, payload: bytes, depth: int) -> Any:
     return pairs_to_json(to_json, zip(keys, items, strict=True), depth)
 
 
-def _read_mapping(r: JsonReading, tree: Any) -> bytes:
-    return encode_pairs(r, r.pairs(tree, r.keys(tree)))
-
-
 def encode_pairs(r: JsonReading, pairs: list[tuple[Any, Any]]) -> bytes:
     """Encode the payload of a dict whose keys are not all scalars."""
     encode_keys([key for key, _ in pairs])
@@ -233,7 +229,11 @@ def pairs_to_json(to_json: ToJson, pairs: Iterable[tuple[Any, Any]], depth: int)
     return [[to_json(key, depth + 2), to_json(item, depth + 2)] for key, item in pairs]
 
 
-_MAPPING = JsonForm("an object, or a list of pairs [key, value] with different keys", _mapping_to_json, _read_mapping)
+_MAPPING = JsonForm(
+    "an object, or a list of pairs [key, value] with different keys",
+    _mapping_to_json,
+    lambda r, tree: encode_pairs(r, r.pairs(tree, r.keys(tree))),
+)
 
 
 def _dict_to_json(to_json: ToJson, payload: bytes, depth: int) -> Any:
@@ -254,10 +254,6 @@ def _text(expects: str) -> JsonForm:
 def _int_to_json(_: ToJson, payload: bytes, _depth: int) -> str:
     value = load_int(_unpacker(), payload)
     return str(value) if len(payload) <= 128 else hex(value)  # Python refuses to read very long decimals
-
-
-def _read_int(_: JsonReading, tree: Any) -> bytes:
-    return dump_int(_packer(), int(tree, 0))
 
 
 _ESCAPED = re.compile(r"\\(?:(\\)|u(d[89a-f][0-9a-f]{2}))?")
@@ -421,10 +417,6 @@ def shaped_to_json(to_json: ToJson, payload: bytes, depth: int) -> dict[str, Any
     return {_known_mark(known.ref): {name: to_json(value, depth + 1) for name, value in fields.items()}}
 
 
-def _read_shaped(r: JsonReading, tree: Any) -> bytes:
-    return r.encode([None, *r.items(_check_length(tree, 2))])
-
-
 def _known_form(numbers: dict[frozenset[str], int]) -> JsonForm:
     def read(r: JsonReading, tree: Any) -> bytes:
         if type(tree) is not dict:
@@ -442,7 +434,9 @@ FORMS: dict[int, JsonForm] = dict.fromkeys((tag for tag in Tag if tag >= Tag.NDA
     Tag.SET: _SET,
     Tag.FROZENSET: _SET,
     Tag.DICT: _MAPPING._replace(to_json=_dict_to_json),
-    Tag.INT: JsonForm("a whole number as text, decimal or 0x…", _int_to_json, _read_int),
+    Tag.INT: JsonForm(
+        "a whole number as text, decimal or 0x…", _int_to_json, lambda _, tree: dump_int(_packer(), int(tree, 0))
+    ),
     Tag.STR: JsonForm(
         r"text with \\ for a backslash and \ud800 for a lone surrogate",
         lambda _to_json, payload, _depth: escape(payload.decode("utf-8", "surrogatepass")),
@@ -487,7 +481,11 @@ FORMS: dict[int, JsonForm] = dict.fromkeys((tag for tag in Tag if tag >= Tag.NDA
     Tag.EXCEPTION: _OBJECT,
     Tag.REFERENCE: _whole("the name of a function or class", lambda raw: type(raw) is str),
     Tag.REGISTERED: _parts("[name, what its dump function returned]", str, object),
-    Tag.SHAPED: JsonForm("[number, fields]", shaped_to_json, _read_shaped),
+    Tag.SHAPED: JsonForm(
+        "[number, fields]",
+        shaped_to_json,
+        lambda r, tree: r.encode([None, *r.items(_check_length(tree, 2))]),
+    ),
     Tag.NAT: _EMPTY,
     Tag.PANDAS_NA: _EMPTY,
 }

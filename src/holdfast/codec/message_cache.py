@@ -7,6 +7,7 @@ their fields, from which new messages are built that share only immutable values
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import add
 from typing import Any
 
 from holdfast._named_tuple import NamedTuple
@@ -41,13 +42,7 @@ class MessageParts(NamedTuple):
         """Return these messages followed by others."""
         if not self.fields:
             return more
-        return MessageParts(
-            self.packed + more.packed,
-            self.plans + more.plans,
-            self.fields + more.fields,
-            self.mutable + more.mutable,
-            self.weight + more.weight,
-        )
+        return MessageParts(*map(add, self, more))
 
     def build(self, start: int = 0) -> list[Any]:
         """Build new messages, without the first ones."""

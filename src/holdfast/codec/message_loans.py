@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from gc import get_referents
-from operator import attrgetter
+from operator import add, attrgetter
 from sys import getrefcount
 from typing import Any
 from weakref import getweakrefcount
@@ -60,15 +60,7 @@ class MessageLoan(NamedTuple):
 
     def extended(self, more: MessageLoan) -> MessageLoan:
         """Return the loan of these messages and others."""
-        return MessageLoan(
-            self.contents.extended(more.contents),
-            self.attributes + more.attributes,
-            self.extra + more.extra,
-            self.names + more.names,
-            self.all_names + more.all_names,
-            self.parts + more.parts,
-            self.counts + more.counts,
-        )
+        return MessageLoan(self.contents.extended(more.contents), *map(add, self[1:], more[1:]))
 
     def is_returned(self) -> bool:
         """Whether nobody else has any part of the messages, and all of them are as they were."""

@@ -205,21 +205,6 @@ def _load_array(u: Unpacking, data: bytes) -> Array:
 _SCALARS: frozenset[type] = frozenset({np.dtype(char).type for char in "?bBhHiIlLqQefdgFDGMmV"} | {np.record})
 
 
-def _dump_scalar(p: Packing, value: np.generic) -> tuple[int, bytes]:
-    return Tag.NUMPY_SCALAR, p.pack([describe(value.dtype), _raw(p, np.asarray(value), "C")])
-
-
-# In an array, str and bytes would lose trailing zeros, so Python's types are stored.
-
-
-def _dump_str(p: Packing, value: np.str_) -> tuple[int, bytes]:
-    return Tag.NUMPY_SCALAR, p.pack(["U", str.__str__(value)])
-
-
-def _dump_bytes(p: Packing, value: np.bytes_) -> tuple[int, bytes]:
-    return Tag.NUMPY_SCALAR, p.pack(["S", bytes(value)])
-
-
 def _load_scalar(u: Unpacking, data: bytes) -> Any:
     spec, content = u.array(data)
     if spec == "U" and type(content) is str:
@@ -239,12 +224,13 @@ def dumper(kind: type) -> Dumper | None:
     """Return the dumper of a numpy class, or None if its instances are not values."""
     if kind is np.ndarray:
         return _dump_array
+    # In an array, str and bytes would lose trailing zeros, so Python's types are stored.
     if kind is np.str_:
-        return _dump_str
+        return lambda p, value: (Tag.NUMPY_SCALAR, p.pack(["U", str.__str__(value)]))
     if kind is np.bytes_:
-        return _dump_bytes
+        return lambda p, value: (Tag.NUMPY_SCALAR, p.pack(["S", bytes(value)]))
     if kind in _SCALARS:
-        return _dump_scalar
+        return lambda p, value: (Tag.NUMPY_SCALAR, p.pack([describe(value.dtype), _raw(p, np.asarray(value), "C")]))
     if issubclass(kind, np.dtype):
         return _dump_dtype
     if issubclass(kind, np.ma.MaskedArray):

@@ -202,7 +202,7 @@ class Packer:
         if registration is not None:
             return lambda packer, obj: _dump_registered(packer, registration, obj)
         if kind is OpaqueValue:
-            return _dump_opaque
+            return lambda _, opaque: (opaque.tag, opaque.data)
         if issubclass(kind, _CODE):
             name = self._registry.name_of(value)
             return lambda packer, _: (Tag.REFERENCE, packer.pack(name))
@@ -224,10 +224,6 @@ def _is_native(value: Any) -> bool:
 def _too_large(size: int, limit: int) -> TooLargeError:
     what = f"the value takes at least {size:,} bytes, and the limit is {limit:,}"
     return TooLargeError(what, hint=f"{_HINT}, or raise Limits.max_bytes")
-
-
-def _dump_opaque(_: Packing, value: OpaqueValue) -> tuple[int, bytes]:
-    return value.tag, value.data
 
 
 def _dump_unnamed(packer: Packing, value: Any) -> tuple[int, bytes]:

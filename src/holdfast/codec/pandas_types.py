@@ -62,6 +62,10 @@ def _period_frequency(text: str) -> Any:
     return pd.PeriodDtype(text).freq
 
 
+def _period_text(periods: Any) -> str:
+    return _frequency_text(periods.freqstr, periods.freq, _period_frequency)
+
+
 def _check_zone(p: Packing, zone: dt.tzinfo | None) -> dt.tzinfo | None:
     try:
         p.pack(zone)
@@ -90,10 +94,6 @@ def _load_timestamp(u: Unpacking, data: bytes) -> Any:
     return value if value.fold == fold else value.replace(fold=fold)
 
 
-def _dump_timedelta(p: Packing, value: pd.Timedelta) -> tuple[int, bytes]:
-    return Tag.PANDAS_TIMEDELTA, p.pack([int(value.asm8.view(np.int64)), value.unit])
-
-
 def _load_timedelta(u: Unpacking, data: bytes) -> Any:
     ticks, unit = u.array(data, int, str)
     if unit not in _UNITS:
@@ -101,17 +101,9 @@ def _load_timedelta(u: Unpacking, data: bytes) -> Any:
     return _part(pd.Timedelta(np.timedelta64(ticks, unit)), pd.Timedelta)
 
 
-def _dump_period(p: Packing, value: pd.Period) -> tuple[int, bytes]:
-    return Tag.PERIOD, p.pack([_frequency_text(value.freqstr, value.freq, _period_frequency), value.ordinal])
-
-
 def _load_period(u: Unpacking, data: bytes) -> Any:
     text, ordinal = u.array(data, str, int)
     return _part(pd.Period(ordinal=ordinal, freq=_parse_frequency(text, _period_frequency)), pd.Period)
-
-
-def _dump_interval(p: Packing, value: pd.Interval[Any]) -> tuple[int, bytes]:
-    return Tag.INTERVAL, p.pack([value.left, value.right, value.closed])
 
 
 def _load_interval(u: Unpacking, data: bytes) -> pd.Interval[Any]:
@@ -174,21 +166,9 @@ def _revive_numpy(values: Any) -> Any:
     return pd.array(values, dtype=values.dtype, copy=False)
 
 
-def _revive_wrapped(values: Any) -> Any:
-    return pd.arrays.NumpyExtensionArray(_check_row(values))
-
-
-def _dump_categorical(_: Packing, array: pd.Categorical) -> list[Any]:
-    return ["categorical", array.codes, array.categories, array.ordered]
-
-
 def _revive_categorical(codes: Any, categories: Any, ordered: Any) -> pd.Categorical:
     dtype = pd.CategoricalDtype(_part(categories, pd.Index), _part(ordered, bool))
     return pd.Categorical.from_codes(_check_integers(codes), dtype=dtype)
-
-
-def _dump_zoned(p: Packing, array: Any) -> list[Any]:
-    return ["zoned", array.to_numpy(dtype=f"M8[{array.dtype.unit}]"), _check_zone(p, array.dtype.tz)]
 
 
 def _revive_zoned(times: Any, zone: Any) -> Any:
@@ -233,17 +213,9 @@ def _revive_strings(storage: Any, uses_na: Any, items: Any) -> Any:
     return pd.array(items, dtype=dtype)
 
 
-def _dump_periods(_: Packing, array: Any) -> list[Any]:
-    return ["periods", _frequency_text(array.freqstr, array.freq, _period_frequency), array.asi8]
-
-
 def _revive_periods(text: Any, ordinals: Any) -> Any:
     frequency = _parse_frequency(text, _period_frequency)
     return pd.arrays.PeriodArray(_check_integers(ordinals), dtype=pd.PeriodDtype(frequency))
-
-
-def _dump_intervals(_: Packing, array: Any) -> list[Any]:
-    return ["intervals", array.left, array.right, array.closed]
 
 
 def _revive_intervals(left: Any, right: Any, closed: Any) -> Any:
@@ -253,18 +225,22 @@ def _revive_intervals(left: Any, right: Any, closed: Any) -> Any:
 
 
 _EXTENSIONS: dict[type, Callable[[Packing, Any], list[Any]]] = {
-    pd.CategoricalDtype: _dump_categorical,
-    pd.DatetimeTZDtype: _dump_zoned,
+    pd.CategoricalDtype: lambda _, array: ["categorical", array.codes, array.categories, array.ordered],
+    pd.DatetimeTZDtype: lambda p, array: [
+        "zoned",
+        array.to_numpy(dtype=f"M8[{array.dtype.unit}]"),
+        _check_zone(p, array.dtype.tz),
+    ],
     pd.StringDtype: _dump_strings,
-    pd.PeriodDtype: _dump_periods,
-    pd.IntervalDtype: _dump_intervals,
+    pd.PeriodDtype: lambda _, array: ["periods", _period_text(array), array.asi8],
+    pd.IntervalDtype: lambda _, array: ["intervals", array.left, array.right, array.closed],
     **dict.fromkeys((pd.BooleanDtype, pd.Float32Dtype, pd.Float64Dtype), _dump_masked),
     **dict.fromkeys((pd.Int8Dtype, pd.Int16Dtype, pd.Int32Dtype, pd.Int64Dtype), _dump_masked),
     **dict.fromkeys((pd.UInt8Dtype, pd.UInt16Dtype, pd.UInt32Dtype, pd.UInt64Dtype), _dump_masked),
 }
 _EXTENSION_LOADERS: dict[str, Callable[..., Any]] = {
     "numpy": _revive_numpy,
-    "wrapped": _revive_wrapped,
+    "wrapped": lambda values: pd.arrays.NumpyExtensionArray(_check_row(values)),
     "categorical": _revive_categorical,
     "zoned": _revive_zoned,
     "strings": _revive_strings,
@@ -313,14 +289,6 @@ def _revive_regular(name: Any, values: Any, frequency: Any) -> pd.Index[Any]:
     return type(index)(index, freq=_parse_frequency(frequency, to_offset), name=name)
 
 
-def _dump_range(p: Packing, index: pd.RangeIndex) -> tuple[int, bytes]:
-    return Tag.INDEX, p.pack(["range", index.name, index.start, index.stop, index.step])
-
-
-def _revive_range(name: Any, start: Any, stop: Any, step: Any) -> pd.RangeIndex:
-    return pd.RangeIndex(_part(start, int), _part(stop, int), _part(step, int), name=name)
-
-
 _MAX_LEVEL = 1 << 24
 
 
@@ -344,20 +312,18 @@ def _dump_multi(p: Packing, index: Any) -> tuple[int, bytes]:
     return Tag.INDEX, p.pack(["multi", list(index.names), levels, list(index.codes), index.sortorder])
 
 
-def _revive_multi(names: Any, levels: Any, codes: Any, sort_order: Any) -> pd.MultiIndex:
-    return pd.MultiIndex(
+_INDEX_LOADERS: dict[str, Callable[..., Any]] = {
+    "values": _revive_values,
+    "regular": _revive_regular,
+    "range": lambda name, start, stop, step: pd.RangeIndex(
+        _part(start, int), _part(stop, int), _part(step, int), name=name
+    ),
+    "multi": lambda names, levels, codes, sort_order: pd.MultiIndex(
         levels=[_check_level(_part(level, pd.Index)) for level in levels],
         codes=[_check_integers(row) for row in codes],
         names=names,
         sortorder=sort_order,
-    )
-
-
-_INDEX_LOADERS: dict[str, Callable[..., Any]] = {
-    "values": _revive_values,
-    "regular": _revive_regular,
-    "range": _revive_range,
-    "multi": _revive_multi,
+    ),
 }
 
 
@@ -377,10 +343,6 @@ def _set_extras(holder: Any, attrs: Any, duplicates: Any) -> None:
     holder.attrs = _part(attrs, dict)
     if not _part(duplicates, bool):
         holder.flags.allows_duplicate_labels = False
-
-
-def _dump_series(p: Packing, series: pd.Series[Any]) -> tuple[int, bytes]:
-    return Tag.SERIES, p.pack([series.name, series.index, _values(series), *_extras(series)])
 
 
 def _load_series(u: Unpacking, data: bytes) -> pd.Series[Any]:
@@ -420,14 +382,20 @@ def _load_table(u: Unpacking, data: bytes) -> pd.DataFrame:
 
 _DUMPERS: dict[type, Dumper] = {
     pd.Timestamp: _dump_timestamp,
-    pd.Timedelta: _dump_timedelta,
-    pd.Period: _dump_period,
-    pd.Interval: _dump_interval,
+    pd.Timedelta: lambda p, value: (Tag.PANDAS_TIMEDELTA, p.pack([int(value.asm8.view(np.int64)), value.unit])),
+    pd.Period: lambda p, value: (Tag.PERIOD, p.pack([_period_text(value), value.ordinal])),
+    pd.Interval: lambda p, value: (Tag.INTERVAL, p.pack([value.left, value.right, value.closed])),
     type(pd.NaT): lambda *_: (Tag.NAT, b""),
     type(pd.NA): lambda *_: (Tag.PANDAS_NA, b""),
-    pd.Series: _dump_series,
+    pd.Series: lambda p, series: (
+        Tag.SERIES,
+        p.pack([series.name, series.index, _values(series), *_extras(series)]),
+    ),
     pd.DataFrame: _dump_table,
-    pd.RangeIndex: _dump_range,
+    pd.RangeIndex: lambda p, index: (
+        Tag.INDEX,
+        p.pack(["range", index.name, index.start, index.stop, index.step]),
+    ),
     pd.MultiIndex: _dump_multi,
     **dict.fromkeys((pd.Index, pd.DatetimeIndex, pd.TimedeltaIndex, pd.CategoricalIndex), _dump_index),
     **dict.fromkeys((pd.PeriodIndex, pd.IntervalIndex), _dump_index),

@@ -18,20 +18,12 @@ from holdfast.codec import msgpack
 from holdfast.codec.class_lookup import is_a
 from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.tags import Tag
-from holdfast.codec.type_handler import ClassNotLoaded, Packing, TypeHandler, Unpacking
+from holdfast.codec.type_handler import ClassNotLoaded, Loader, Packing, TypeHandler, Unpacking
 from holdfast.errors import CorruptError, HoldfastError, TooLargeError, UnsupportedError
 
 if TYPE_CHECKING:
     import fractions
     import zoneinfo
-
-
-def dump_tuple(p: Packing, value: tuple[Any, ...]) -> bytes:
-    return p.pack(list(value))
-
-
-def load_tuple(u: Unpacking, data: bytes) -> tuple[Any, ...]:
-    return tuple(u.array(data))
 
 
 _MAX_COLLISIONS = 1000
@@ -97,20 +89,8 @@ def load_fraction(u: Unpacking, data: bytes) -> fractions.Fraction:
     return fractions.Fraction(*_check_size(u.array(data, int, int)))
 
 
-def load_range(u: Unpacking, data: bytes) -> range:
-    return range(*_check_size(u.array(data, int, int, int)))
-
-
 _SAFETY = {uuid.SafeUUID.unknown: b"", uuid.SafeUUID.safe: b"\x00", uuid.SafeUUID.unsafe: b"\x01"}
 _SAFETIES = {mark: safety for safety, mark in _SAFETY.items()}
-
-
-def dump_uuid(_: Packing, value: uuid.UUID) -> bytes:
-    return value.bytes + _SAFETY[value.is_safe]
-
-
-def load_uuid(_: Unpacking, data: bytes) -> uuid.UUID:
-    return uuid.UUID(bytes=data[:16], is_safe=_SAFETIES[data[16:]])
 
 
 # datetime ---------------------------------------------------------------------------------------------------
@@ -135,24 +115,13 @@ def _datetime_parts(u: Unpacking, data: bytes) -> tuple[str, dict[str, Any]]:
     return text, {"tzinfo": zone, "fold": fold}
 
 
-def load_datetime(u: Unpacking, data: bytes) -> dt.datetime:
-    text, rest = _datetime_parts(u, data)
-    value = dt.datetime.fromisoformat(text)
-    return value.replace(**rest) if rest else value
+def _load_datetime(kind: type[dt.datetime] | type[dt.time]) -> Loader:
+    def load(u: Unpacking, data: bytes) -> Any:
+        text, rest = _datetime_parts(u, data)
+        value = kind.fromisoformat(text)
+        return value.replace(**rest) if rest else value
 
-
-def load_time(u: Unpacking, data: bytes) -> dt.time:
-    text, rest = _datetime_parts(u, data)
-    value = dt.time.fromisoformat(text)
-    return value.replace(**rest) if rest else value
-
-
-def dump_timezone(p: Packing, value: dt.timezone) -> bytes:
-    return p.pack(list(value.__getinitargs__()))  # type: ignore[attr-defined]
-
-
-def load_timezone(u: Unpacking, data: bytes) -> dt.timezone:
-    return dt.timezone(*u.array(data))
+    return load
 
 
 def dump_zoneinfo(_: Packing, value: zoneinfo.ZoneInfo) -> bytes:
@@ -186,10 +155,6 @@ _PATHS: dict[str, type[pathlib.PurePath]] = {
 }
 _PATH_NAMES = {cls: name for name, cls in _PATHS.items()}
 _FOREIGN_PATH = "posix" if sys.platform == "win32" else "windows"
-
-
-def dump_path(p: Packing, value: pathlib.PurePath) -> bytes:
-    return p.pack([_PATH_NAMES[type(value)], str(value)])
 
 
 def load_path(u: Unpacking, data: bytes) -> pathlib.PurePath:
@@ -234,10 +199,6 @@ _ADDRESSES: tuple[type, ...] = (
 )
 
 
-def dump_address(p: Packing, value: Any) -> bytes:
-    return p.pack([_ADDRESSES.index(type(value)), str(value)])
-
-
 def load_address(u: Unpacking, data: bytes) -> Any:
     kind, text = u.array(data, int, str)
     return _ADDRESSES[kind](text)
@@ -251,10 +212,6 @@ def load_deque(u: Unpacking, data: bytes) -> collections.deque[Any]:
     if type(items) is not list:
         raise CorruptError("a stored deque lacks its items")
     return collections.deque(items, maxlen)
-
-
-def dump_defaultdict(p: Packing, value: collections.defaultdict[Any, Any]) -> bytes:
-    return p.pack([value.default_factory, dict(value)])
 
 
 def load_defaultdict(u: Unpacking, data: bytes) -> collections.defaultdict[Any, Any]:
@@ -275,7 +232,7 @@ def load_counter(u: Unpacking, data: bytes) -> collections.Counter[Any]:
 _DECIMAL = decimal.Context(capitals=1)  # independent of the thread's context
 
 STDLIB_TYPES: tuple[TypeHandler, ...] = (
-    TypeHandler(tuple, Tag.TUPLE, dump_tuple, load_tuple),
+    TypeHandler(tuple, Tag.TUPLE, lambda p, value: p.pack(list(value)), lambda u, data: tuple(u.array(data))),
     TypeHandler(set, Tag.SET, dump_set, lambda u, data: set(_check_hashes(u.array(data)))),
     TypeHandler(frozenset, Tag.FROZENSET, dump_set, lambda u, data: frozenset(_check_hashes(u.array(data)))),
     TypeHandler(dict, Tag.DICT, dump_dict, load_dict),
@@ -289,7 +246,10 @@ STDLIB_TYPES: tuple[TypeHandler, ...] = (
     TypeHandler(bytearray, Tag.BYTEARRAY, lambda _, value: bytes(value), lambda _, data: bytearray(data)),
     TypeHandler(complex, Tag.COMPLEX, lambda _, value: _COMPLEX.pack(value.real, value.imag), load_complex),
     TypeHandler(
-        range, Tag.RANGE, lambda p, value: p.pack(_check_size([value.start, value.stop, value.step])), load_range
+        range,
+        Tag.RANGE,
+        lambda p, value: p.pack(_check_size([value.start, value.stop, value.step])),
+        lambda u, data: range(*_check_size(u.array(data, int, int, int))),
     ),
     TypeHandler(
         decimal.Decimal,
@@ -303,28 +263,51 @@ STDLIB_TYPES: tuple[TypeHandler, ...] = (
         lambda p, value: p.pack(_check_size([value.numerator, value.denominator])),
         load_fraction,
     ),
-    TypeHandler(uuid.UUID, Tag.UUID, dump_uuid, load_uuid),
-    TypeHandler(dt.datetime, Tag.DATETIME, _dump_datetime, load_datetime),
+    TypeHandler(
+        uuid.UUID,
+        Tag.UUID,
+        lambda _, value: value.bytes + _SAFETY[value.is_safe],
+        lambda _, data: uuid.UUID(bytes=data[:16], is_safe=_SAFETIES[data[16:]]),
+    ),
+    TypeHandler(dt.datetime, Tag.DATETIME, _dump_datetime, _load_datetime(dt.datetime)),
     TypeHandler(
         dt.date,
         Tag.DATE,
         lambda _, value: value.isoformat().encode(),
         lambda _, data: dt.date.fromisoformat(data.decode("ascii")),
     ),
-    TypeHandler(dt.time, Tag.TIME, _dump_datetime, load_time),
+    TypeHandler(dt.time, Tag.TIME, _dump_datetime, _load_datetime(dt.time)),
     TypeHandler(
         dt.timedelta,
         Tag.TIMEDELTA,
         lambda p, value: p.pack([value.days, value.seconds, value.microseconds]),
         lambda u, data: dt.timedelta(*u.array(data, int, int, int)),
     ),
-    TypeHandler(dt.timezone, Tag.TIMEZONE, dump_timezone, load_timezone),
+    TypeHandler(
+        dt.timezone,
+        Tag.TIMEZONE,
+        lambda p, value: p.pack(list(value.__getinitargs__())),
+        lambda u, data: dt.timezone(*u.array(data)),
+    ),
     TypeHandler("zoneinfo:ZoneInfo", Tag.ZONEINFO, dump_zoneinfo, load_zoneinfo),
-    *(TypeHandler(cls, Tag.PATH, dump_path, load_path) for cls in _PATHS.values()),
+    *(
+        TypeHandler(cls, Tag.PATH, lambda p, value: p.pack([_PATH_NAMES[type(value)], str(value)]), load_path)
+        for cls in _PATHS.values()
+    ),
     TypeHandler(re.Pattern, Tag.REGEX, dump_pattern, load_pattern),
-    *(TypeHandler(cls, Tag.IPADDRESS, dump_address, load_address) for cls in _ADDRESSES),
+    *(
+        TypeHandler(
+            cls, Tag.IPADDRESS, lambda p, value: p.pack([_ADDRESSES.index(type(value)), str(value)]), load_address
+        )
+        for cls in _ADDRESSES
+    ),
     TypeHandler(collections.deque, Tag.DEQUE, lambda p, value: p.pack([value.maxlen, list(value)]), load_deque),
-    TypeHandler(collections.defaultdict, Tag.DEFAULTDICT, dump_defaultdict, load_defaultdict),
+    TypeHandler(
+        collections.defaultdict,
+        Tag.DEFAULTDICT,
+        lambda p, value: p.pack([value.default_factory, dict(value)]),
+        load_defaultdict,
+    ),
     TypeHandler(
         collections.OrderedDict,
         Tag.ORDEREDDICT,
