@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.backends.interface import Backend
-from holdfast.engine.cache import MemoryCache
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.store.store import AsyncStore, Store

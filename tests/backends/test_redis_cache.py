@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.backends.redis.cache_storage import RedisCacheStorage
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.wrappers.cache_storage import CacheStorage
+from holdfast.backends.wrappers.cache import CacheStorage
 from holdfast.errors import ConfigError, TransientError, UnavailableError
 from tests.servers import redis, redis_server
 from tests.servers.processes import NAME

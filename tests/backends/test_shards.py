@@ -28,8 +28,8 @@ from holdfast.backends.object_store import (
     shard_view,
     transactions,
 )
-from holdfast.backends.object_store.bodies import BodyReader
 from holdfast.backends.object_store.object_storage import clock, deadline_in
+from holdfast.backends.object_store.shard_log import BodyReader
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import LINES, REFS, STEPS, TABLES
 from holdfast.engine.context import EngineContext

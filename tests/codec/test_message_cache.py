@@ -24,9 +24,9 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.codec import Codec, Limits, MessageParts, PackedMessages
 from holdfast.codec.bulk_packing import BATCH
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.model.packed_state import LONG_TEXT, pack_state, unpack_state, unpack_states
 from holdfast.engine.pack_cache import PackCache
 from holdfast.engine.row_format import Line

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.codec import Codec, MessageParts
 from holdfast.codec.message_loans import MessageLoan
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.model.packed_state import pack_state, unpack_state
 from holdfast.engine.pack_cache import PackCache
 from holdfast.engine.row_format import Line

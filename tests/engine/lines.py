@@ -9,8 +9,8 @@ from typing import Any
 from holdfast.backends.interface import Backend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.engine.append import AppendRequest
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import pack_state

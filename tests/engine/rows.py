@@ -8,8 +8,8 @@ from typing import Any
 from holdfast.backends.interface import Backend, Put, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import CONVERSATIONS, READABLE, STATE_VALUES, TABLES, JsonText, Scalar
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import AUDIT

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import holdfast
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.cache import MemoryCache
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.engine.entry_reader import EntryReader, changed_keys
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.nodes import ChildRef, MapRoot, WrittenBy

@@ -12,9 +12,9 @@ import pytest
 from holdfast.backends.interface import Backend, Delete, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import NODES, REFS, TABLES
 from holdfast.codec import Codec, Limits
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_id

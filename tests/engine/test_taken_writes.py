@@ -11,9 +11,9 @@ import pytest
 from holdfast.backends.interface import Put, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import STEPS
 from holdfast.codec import Codec, Limits
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.copy.within_store import LineCopier

@@ -18,8 +18,8 @@ from holdfast import Checkpointer, Store
 from holdfast.backends.interface import Delete, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import AGENT_STATES, LINES, STEPS
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine

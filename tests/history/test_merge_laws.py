@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.cache import MemoryCache
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import StepRef

@@ -13,9 +13,9 @@ import holdfast
 from holdfast.backends.interface import Delete, Put, Row
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import STEPS
 from holdfast.engine.branch_graph import BranchGraph, Position
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Branch

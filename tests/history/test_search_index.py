@@ -8,8 +8,8 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Batch, Delete, Get, Put, Scan
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import STEPS, WORDS, WordList
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine

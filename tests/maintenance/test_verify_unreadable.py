@@ -9,9 +9,9 @@ import pytest
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, TABLES, WRITES, Table
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import CorruptError

@@ -12,7 +12,7 @@ from holdfast.backends.interface import Backend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.cache import MemoryCache
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.store.store import AsyncStore, Store

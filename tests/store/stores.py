@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.backends.interface import Backend
-from holdfast.engine.cache import MemoryCache
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.store.store import AsyncStore, Store

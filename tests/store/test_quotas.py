@@ -18,8 +18,8 @@ from holdfast import Store
 from holdfast.backends.interface import Backend, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, STEPS, TABLES, WRITES
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import InvalidError, QuotaError

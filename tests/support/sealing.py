@@ -9,9 +9,9 @@ from collections import Counter
 
 from holdfast.backends.interface import Backend, Row, Scan
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import TABLES, Table
 from holdfast.codec.envelope import Sealer
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import RowCodec
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine

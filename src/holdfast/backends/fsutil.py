@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import IO, Final, Literal
 
-from holdfast.errors import DeniedError
+from holdfast.errors import DeniedError, NotFoundError
 
 PRIVATE: Final = 0o600
 """The permissions of files that hold states: only their owner reads them."""
@@ -24,6 +24,17 @@ def path_exists(path: Path, where: str) -> bool:
             where=where,
             hint="Grant entering the directories above it, and reading there",
         ) from error
+
+
+def no_store_error(where: str) -> NotFoundError:
+    """Return the error for a store that does not exist, and is only to be read."""
+    hint = "Check the path; a store is created when it is opened for writing"
+    return NotFoundError("there is no store here", where=where, hint=hint, code="no-store")
+
+
+def read_only_error(where: str, hint: str = "Open it without read_only to write") -> DeniedError:
+    """Return the error for a change of a store that is open for reading only."""
+    return DeniedError("this store is open for reading only", where=where, hint=hint)
 
 
 def open_private(path: Path, mode: Literal["wb", "xb"]) -> IO[bytes]:

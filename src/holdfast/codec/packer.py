@@ -6,6 +6,8 @@ items, and every number has one form. Nothing is guessed: a value of an unknown 
 
 from __future__ import annotations
 
+import enum
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from typing import Any, cast
 
 from msgspec.msgpack import Ext
 
-from holdfast.codec import bulk_packing, class_lookup, msgpack, subclasses
+from holdfast.codec import bulk_packing, class_lookup, msgpack
 from holdfast.codec.bulk_packing import BATCH, NOT_NATIVE, NUMBERS, SCALARS, encode, encode_batch, encode_small
 from holdfast.codec.object_plans import ObjectPlan, PydanticPlan, plan_for
 from holdfast.codec.opaque import OpaqueValue
@@ -152,15 +154,15 @@ class Packer:
     def _as_builtin(self, value: Any) -> Any:
         """Return the built-in value that an instance of a subclass of it is; None if it must be packed otherwise."""
         kind = type(value)
-        if kind in _STDLIB_DUMPERS or (convert := subclasses.conversion(kind)) is None:
+        if kind in _STDLIB_DUMPERS or (convert := _conversion(kind)) is None:
             return None
-        if self._registry.registration(kind) is not None or subclasses.has_attributes(value):
+        if self._registry.registration(kind) is not None or _has_attributes(value):
             return None
-        if class_lookup.reference(kind) != subclasses.TEXT_ACCESSOR:
+        if class_lookup.reference(kind) != _TEXT_ACCESSOR:
             if not self._lenient:
                 return None
             base = type(builtin := convert(value)).__name__
-            subclasses.warn_once(kind, f"instances are saved, and read, as {base}")
+            _warn_once(kind, f"instances are saved, and read, as {base}")
             return builtin
         return convert(value)
 
@@ -231,7 +233,7 @@ def _dump_unnamed(packer: Packing, value: Any) -> tuple[int, bytes]:
 
     kind = type(value)
     plan = unnamed_classes.remember(kind)
-    subclasses.warn_once(
+    _warn_once(
         kind,
         "the class cannot be found by its name, so that its instances can be read only by this process, and by others"
         " as OpaqueValue, with their fields; define it at the top of a module",
@@ -369,3 +371,65 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
             yield f"[{i}]", item
     elif (library := _library(kind)) in ARRAY_LIBRARIES:
         yield from import_array_types(library).children(value)
+
+
+# Subclasses of built-in types that add nothing to them, and are saved as the built-in value --------------------
+
+# They return the built-in value itself, whatever the subclass overrides.
+_CONVERSIONS: dict[type, Callable[[Any], Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    bytes: bytes.__bytes__,
+    list: list.copy,
+    dict: dict.copy,
+}
+_OTHERS: tuple[object, ...] = (
+    enum.Enum,
+    *(handler.type for handler in STDLIB_TYPES if handler.type not in _CONVERSIONS),
+)
+"""Classes whose subclasses are more than a built-in value."""
+
+_TEXT_ACCESSOR = "langchain_core.messages.base:TextAccessor"
+"""The class of `message.text`: text that may also be called, as in older versions."""
+
+_conversions: weakref.WeakKeyDictionary[type, Callable[[Any], Any] | None] = weakref.WeakKeyDictionary()
+_warned: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def _conversion(kind: type) -> Callable[[Any], Any] | None:
+    """Return the function that converts instances of a subclass to the built-in value; None if it is no such class."""
+    try:
+        return _conversions[kind]
+    except KeyError:
+        _conversions[kind] = found = _find_conversion(kind)
+        return found
+
+
+def _find_conversion(kind: type) -> Callable[[Any], Any] | None:
+    kinds = class_lookup.mro(kind)
+    library = class_lookup.reference(kind).partition(":")[0].partition(".")[0]
+    if library in ARRAY_LIBRARIES or any(base is other for base in kinds for other in _OTHERS):
+        return None
+    return next((_CONVERSIONS[base] for base in kinds if base in _CONVERSIONS), None)
+
+
+def _has_attributes(value: object) -> bool:
+    """Whether an instance of a subclass has attributes, which the built-in value would not have."""
+    kind = type(value)
+    if class_lookup.lookup(kind, "__dict__") is not None and object.__getattribute__(value, "__dict__"):
+        return True
+    for name in class_lookup.extra_slots(kind, ()):
+        try:
+            object.__getattribute__(value, name)
+        except AttributeError:
+            continue
+        return True
+    return False
+
+
+def _warn_once(kind: type, message: str) -> None:
+    """Warn about the values of a class, once in a process."""
+    if kind not in _warned:
+        _warned.add(kind)
+        warnings.warn(f"{class_lookup.reference(kind)}: {message}", UserWarning, stacklevel=2)

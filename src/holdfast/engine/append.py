@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Row
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, STEPS, WRITES
 from holdfast.engine.append_batch import AppendBatch, Chain, ChangeRefused, Condition, IdExists, PreparedStep, tag_taken
@@ -24,9 +25,9 @@ from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy_mark import creation_conditions
 from holdfast.engine.guard import Preconditions, both_preconditions
-from holdfast.engine.head_moves import HeadMoves
 from holdfast.engine.ids import new_id
 from holdfast.engine.inherited_schemas import InheritedSchemas
+from holdfast.engine.line_head import is_in_history
 from holdfast.engine.lines import MAIN, At, LineIndex, LineTip, OnBranch, Root
 from holdfast.engine.loaded_states import child_state, folded_state
 from holdfast.engine.model.large_pointers import LARGE
@@ -195,6 +196,21 @@ class AppendRequest:
         )
 
 
+class HeadMove(NamedTuple):
+    """The effect of a step on HEAD of its line."""
+
+    beside: int = AT_HEAD
+    """The column `beside` of the step."""
+    to_other_branch: bool = False
+    """Whether HEAD moves to another branch that exists. Whatever does that changes the version of the line, since a
+    step beside HEAD names the branch that HEAD is on when it is stored."""
+    switched_from: StepRef | None = None
+    """What is HEAD before a switch."""
+
+
+_FOLLOWS = HeadMove()
+
+
 class Appender:
     """Appends steps to lines."""
 
@@ -213,7 +229,6 @@ class Appender:
         self._heads = heads
         self._projector = projector
         self._indexer = indexer
-        self._head_moves = HeadMoves(lines)
         self.inherited = InheritedSchemas(context, lines, states, heads)
         self.protection: Protection | None = None
         """Replaces sensitive data; set when the first policy is added."""
@@ -394,7 +409,7 @@ class Appender:
         elif number is not None and parent is not None and parent.branch != number:
             position = Position(number, 0)  # the branch's first own step
         head = batch.head(line) if batch.results else None
-        move = await self._head_moves.place(request, tip, head, parent, number, opens=branches)
+        move = await self._move_head(request, tip, head, parent, number, opens=branches)
         left = move.switched_from
         # Without a new version, another writer could give the same id to a step on another branch.
         renewed = branches or move.to_other_branch or (request.id and tip.has_branches)
@@ -428,6 +443,63 @@ class Appender:
         if chained:
             batch.require_fit(attached)
         batch.add_unchanged(parent, conditions, attached)
+
+    async def _move_head(
+        self,
+        request: AppendRequest,
+        tip: LineTip,
+        earlier: StepRef | None,
+        parent: StepRef | None,
+        number: int | None,
+        *,
+        opens: bool,
+    ) -> HeadMove:
+        """Return whether a step becomes HEAD of its line, or is saved beside it.
+
+        Without a parent a step follows HEAD, and becomes HEAD. What is saved to another branch by its name is beside
+        HEAD. What is saved after a certain step follows its example: after one that was saved beside HEAD it is beside
+        HEAD, and after one that was HEAD it becomes HEAD. So a graph can be run on a fork by the id of a checkpoint,
+        and the line does not notice; and a graph that returns to one of its own checkpoints, as in LangGraph, continues
+        from there.
+
+        A switch draws a line: what was HEAD before is beside it from then on, so that a graph that was running does not
+        undo the switch. Of those steps, only what is in the history of HEAD can be returned to, except the one that
+        HEAD was switched away from: a graph that follows it was running.
+
+        `earlier` is the HEAD that a step of the same batch becomes, `parent` the step that this one follows, and
+        `number` that of the branch which the request names. `opens` says that it opens a branch.
+        """
+        if request.moves_head:
+            left = None if opens else await self._lines.latest_step(request.line)
+            return _FOLLOWS if left is not None and left.branch == number else HeadMove(AT_HEAD, True, left)
+        leaves = bool(request.new_branch or (opens and request.keeps_head))
+        if not leaves:
+            if parent is None or request.parent is None:
+                return _FOLLOWS
+            # The usual case: it follows what was appended last, and HEAD is on the same branch as then.
+            if (
+                parent == tip.point
+                and not request.stays_beside
+                and (number is None or (number == parent.branch and parent.beside != AT_HEAD))
+            ):
+                return HeadMove(parent.beside)
+        head = earlier or (tip.point if tip.is_only_branch else await self._lines.latest_step(request.line))
+        if head is None:
+            return _FOLLOWS
+        if leaves or parent is None:
+            return HeadMove(head.branch)
+        if number is not None:
+            return _FOLLOWS if number == head.branch else HeadMove(head.branch)
+        if parent.branch == head.branch:
+            return _FOLLOWS
+        if request.stays_beside:
+            return HeadMove(head.branch)
+        switched_from = tip.info.switched_from
+        if parent.beside == AT_HEAD and parent.id > switched_from:
+            return HeadMove(AT_HEAD, True)
+        if parent.id != switched_from and is_in_history(await self._lines.branch_graph(request.line), head, parent):
+            return HeadMove(AT_HEAD, True)
+        return HeadMove(head.branch)
 
     async def attached_changes(self, request: AppendRequest, id: str) -> list[Change]:
         """Return the attached changes for a step that exists already, without names that it has."""

@@ -12,10 +12,10 @@ from msgspec.structs import force_setattr
 
 from holdfast.backends.distribution import BATCHES, Distribution
 from holdfast.backends.interface import Backend, Batch
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.runtime.metric_families import GROUP_BATCHES
 from holdfast.backends.runtime.metrics import MetricsRegistry, Sample
 from holdfast.codec import Codec, default_codec
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import CHECKSUMS, CheckedBackend, RowCodec, UncheckedBackend
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.engine.append import Appender, Edit
     from holdfast.engine.delta_channels import DeltaReader
     from holdfast.engine.entry_reader import EntryReader
+    from holdfast.engine.lines import StepTimes
     from holdfast.engine.pending_writes import PendingWrites
     from holdfast.engine.pins_and_holds import PinsAndHolds
     from holdfast.engine.projection.projector import Projector
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from holdfast.engine.schema_bindings import SchemaBindings
     from holdfast.engine.state_loader import StateLoader
     from holdfast.engine.state_reader import StateReader
-    from holdfast.engine.step_times import StepTimes
     from holdfast.engine.text_index.indexer import TextIndexer
     from holdfast.engine.value_schemas import ValueBindings
 
@@ -87,7 +87,7 @@ class Engine:
     @cached_property
     def step_times(self) -> StepTimes:
         """Finds steps by time."""
-        from holdfast.engine.step_times import StepTimes
+        from holdfast.engine.lines import StepTimes
 
         return StepTimes(self.context, self.lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.engine.cache import MemoryCache
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.engine.loaded_states import touch
 from holdfast.engine.model import draft_reader, node_lookup
 from holdfast.engine.model.drafts import Draft, draft

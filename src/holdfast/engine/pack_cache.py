@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.codec import Codec, MessageParts, PackedMessages
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.model.packed_state import LONG_TEXT, Packed, PackedMap, pack_state, unpack_name, unpack_state
 from holdfast.engine.row_format import Line
 

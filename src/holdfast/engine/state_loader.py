@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Backend, Get, Query, Row, Scan
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import FOLDS, NODES, OBJECTS, STEPS
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import storage_of
 from holdfast.engine.model import fold
 from holdfast.engine.model.diff import diff_maps

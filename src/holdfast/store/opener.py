@@ -11,9 +11,9 @@ from holdfast._lazy import load, missing_extra
 from holdfast.backends.config import encryption_settings, resolve, sensitive_settings
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.urls import redacted_url, store_parts, url_to_path
 from holdfast.codec import Codec, default_codec
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import CHECKSUMS, RowCodec, clear_refused
 from holdfast.engine.context import CACHE_BYTES, EngineContext
 from holdfast.engine.engine import Engine

@@ -17,12 +17,12 @@ from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Backend, Create, Delete, Expect, Get, Put, Scan, lacks_rows
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import FOLDS, JOURNAL, LINES, NODES, OBJECTS, REFS, STEPS, TABLES, Key, Table
 from holdfast.backends.urls import compose
 from holdfast.backends.wrappers.mirror import MirrorBackend
 from holdfast.backends.wrappers.replica_pair import ReplicaMismatch, attach, read_cursor
 from holdfast.backends.wrappers.replication import WriteBehindBackend
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine

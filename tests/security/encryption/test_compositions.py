@@ -11,12 +11,11 @@ import holdfast
 from holdfast.backends.interface import Backend, Put, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import JOURNAL, KEYS, STEPS
 from holdfast.backends.urls import compose
-from holdfast.backends.wrappers.cache import CacheBackend
-from holdfast.backends.wrappers.cache_storage import MemoryCacheStorage
+from holdfast.backends.wrappers.cache import CacheBackend, MemoryCacheStorage
 from holdfast.encryption import Encryption, LocalKeys
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError

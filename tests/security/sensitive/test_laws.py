@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.backends.memory import MemoryBackend
-from holdfast.engine.cache import MemoryCache
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.store.store import AsyncStore, Store

@@ -8,7 +8,7 @@ written again has a new *generation*, with a first object (`birth`) and epochs o
 - `object_storage`: the interface of a storage, with timeouts and retries;
 - `object_names`, `formats`: the names of objects, and their content;
 - `shard_view`: the state of a shard in memory, and drafts of entries;
-- `shard_log`: reads and writes shards; `bodies`: reads row contents;
+- `shard_log`: reads and writes shards, and the bodies of rows;
 - `compaction`: folds an epoch into one object with an index;
 - `writer`: batches on one shard, in groups; `transactions`: batches on several;
 - `query`: reads;

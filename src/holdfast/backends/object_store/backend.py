@@ -26,8 +26,6 @@ from holdfast.backends.runtime.loop_thread import notice_error
 from holdfast.errors import InvalidError
 
 T = TypeVar("T")
-
-T = TypeVar("T")
 MAX_BODY = 64 << 20
 MAX_BATCH = 256 << 20
 

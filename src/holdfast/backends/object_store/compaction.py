@@ -16,7 +16,6 @@ from holdfast.backends.interface import Row
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.formats import (
     FOLD,
-    IN_FOLD,
     BodyLocation,
     BodyObject,
     FoldObject,
@@ -27,6 +26,7 @@ from holdfast.backends.object_store.formats import (
     encode,
     unpack_location,
 )
+from holdfast.backends.object_store.object_names import IN_FOLD
 from holdfast.backends.object_store.shard_view import TOP_LEVEL, BodyObjectKey, ShardView
 from holdfast.backends.tables import Table
 
@@ -164,10 +164,5 @@ def _find_garbage(view: ShardView, planned: CompactionPlan, used: set[BodyObject
     names = []
     for object_key, token in sorted(tokens.items()):
         if object_key not in needed:
-            name = (
-                object_names.fold("", token)
-                if object_key[1] == IN_FOLD
-                else object_names.entry("", token, object_key[1])
-            )
-            names.append(name[1:])
+            names.append(object_names.body_object(token, object_key[1]))
     return names

@@ -47,9 +47,6 @@ class BodyLocation(NamedTuple):
     check: int
 
 
-IN_FOLD = -1
-"""Stands for a fold instead of the number of an entry."""
-
 _LOCATION = struct.Struct(">QhQQI")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from holdfast.backends.object_store import object_names
-from holdfast.backends.object_store.formats import IN_FOLD, missing_error
+from holdfast.backends.object_store.formats import missing_error
 from holdfast.backends.object_store.object_storage import clock, deadline_in, gather_limited
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.shard_view import BodyLookup, LogEntryDraft, RetryLimit, ShardView, ViewOutdated
@@ -208,14 +208,7 @@ def _find_needed(view: ShardView) -> set[str]:
         names.add(object_names.entry("", view.refs[-1].token, len(view.previous_entries) - 1)[1:])
     if not view.epoch:
         names.add("birth")
-    for (_, entry), body_object in view.body_objects.items():
-        name = (
-            object_names.fold("", body_object.token)
-            if entry == IN_FOLD
-            else object_names.entry("", body_object.token, entry)
-        )
-        names.add(name[1:])
-    return names
+    return names | {object_names.body_object(each.token, entry) for (_, entry), each in view.body_objects.items()}
 
 
 def _chunks(located: list[BodyLookup]) -> Iterator[list[BodyLookup]]:

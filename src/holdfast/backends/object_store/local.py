@@ -28,15 +28,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.backends.async_backend import TIMEOUT, ServerInterrupted
-from holdfast.backends.fsutil import PRIVATE, flush_folder, path_exists
+from holdfast.backends.fsutil import PRIVATE, flush_folder, no_store_error, path_exists, read_only_error
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.object_storage import PAGE, ObjectInfo, ObjectStorage
 from holdfast.backends.urls import parse_bool, parse_duration, parse_mode, redacted_url, split_options, url_to_path
 from holdfast.errors import (
     ConfigError,
-    DeniedError,
-    NotFoundError,
     OutcomeUnknownError,
     TransientError,
     UnavailableError,
@@ -85,12 +83,7 @@ class FileBackend(ObjectStoreBackend):
         file_mode = parse_mode(url, "file_mode", chosen.get("file_mode", PRIVATE))
         folder = path.absolute()
         if read_only and not path_exists(folder / object_names.FORMAT, str(folder)):
-            raise NotFoundError(
-                "there is no store here",
-                where=str(folder),
-                hint="Check the path; a store is created when it is opened for writing",
-                code="no-store",
-            )
+            raise no_store_error(str(folder))
         store = cls(redacted_url(rest), folder, timeout, grace, read_only, file_mode)
         await store.start()
         return store
@@ -175,11 +168,7 @@ class DirectoryStorage(ObjectStorage):
 
     def _check_writable(self) -> None:
         if self._read_only:
-            raise DeniedError(
-                "this store is open for reading only",
-                where=str(self._root),
-                hint="Open it without read_only to write",
-            )
+            raise read_only_error(str(self._root))
 
     async def _blocking(self, function: Callable[[], T]) -> T:
         try:

@@ -23,6 +23,9 @@ TRANSACTIONS = "transactions"
 TURNS = "turns"
 """The folder of requests for turns."""
 
+IN_FOLD = -1
+"""Stands for a fold instead of the number of an entry."""
+
 FOLD_POSITION = 1 << 30
 """The position of a fold in its epoch."""
 
@@ -90,6 +93,11 @@ def entry(shard: str, token: str, position: int) -> str:
     if position == 0 and epoch_of(token) == 0:
         return first_object(shard)
     return f"{shard}/log/{token}/{position:02}"
+
+
+def body_object(token: str, position: int) -> str:
+    """The object with bodies of an epoch, by its name in the shard's folder: the fold, or an entry of the log."""
+    return (fold("", token) if position == IN_FOLD else entry("", token, position))[1:]
 
 
 def transaction(id: str) -> str:

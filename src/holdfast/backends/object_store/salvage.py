@@ -15,7 +15,6 @@ from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.formats import (
     ENTRY,
     FOLD,
-    IN_FOLD,
     TABLES_BY_NAME,
     FoldObject,
     IndexedRow,
@@ -24,7 +23,7 @@ from holdfast.backends.object_store.formats import (
     checksum,
     decode,
 )
-from holdfast.backends.object_store.object_names import ShardNames
+from holdfast.backends.object_store.object_names import IN_FOLD, ShardNames
 from holdfast.backends.object_store.object_storage import gather_limited
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.shard_view import ShardVersion, ShardView

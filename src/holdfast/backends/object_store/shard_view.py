@@ -11,7 +11,6 @@ from holdfast.backends.interface import Batch, Row, Scan
 from holdfast.backends.memory import SortedRows
 from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.formats import (
-    IN_FOLD,
     BodyLocation,
     BodyObject,
     DeletedRows,
@@ -29,7 +28,7 @@ from holdfast.backends.object_store.formats import (
     pack_location,
     unpack_location,
 )
-from holdfast.backends.object_store.object_names import ShardNames
+from holdfast.backends.object_store.object_names import IN_FOLD, ShardNames
 from holdfast.backends.object_store.object_storage import check_deadline
 from holdfast.backends.tables import Key, Table
 

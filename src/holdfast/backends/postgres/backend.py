@@ -45,15 +45,18 @@ from holdfast.backends.postgres.options import SCHEMES, PostgresOptions, read_op
 from holdfast.backends.postgres.pool import ConnectionPool
 from holdfast.backends.postgres.queries import (
     MAX_COMBINED,
+    PLANNER_SETTINGS,
     build_combined_statement,
     build_count,
+    build_search,
     build_statement,
+    cannot_match,
+    read_matches,
     read_rows,
     split_rows,
 )
 from holdfast.backends.postgres.schema import quote_name
 from holdfast.backends.postgres.setup import SchemaState, ensure_schema
-from holdfast.backends.postgres.text_search import PLANNER_SETTINGS, build_search, cannot_match, read_matches
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.errors import ConfigError, HoldfastError
 

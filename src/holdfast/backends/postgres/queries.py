@@ -9,6 +9,7 @@ query, and whose columns are sorted by type.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -16,8 +17,8 @@ from itertools import count
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from holdfast.backends.interface import Get, Query, Row, Scan
-from holdfast.backends.postgres.binary_values import BinaryValue, bind, column_array, unescape
+from holdfast.backends.interface import Get, Query, Row, Scan, WordMatch, WordMatches
+from holdfast.backends.postgres.binary_values import BinaryValue, bind, column_array, escape, unescape
 from holdfast.backends.postgres.connection import Statement
 from holdfast.backends.postgres.schema import CONTAINS, quote_name
 from holdfast.backends.tables import STEPS, TABLES, TIME, JsonText, Scalar, Table, WordList
@@ -249,3 +250,61 @@ def _unescape_texts(values: tuple[Any, ...], texts: Sequence[int]) -> tuple[Any,
 
 
 _READERS = {space.name: _reader(space) for space in TABLES}
+
+
+_LONGEST = 2046
+"""The most bytes that a lexeme may have."""
+
+PLANNER_SETTINGS: Statement = (
+    "SELECT pg_catalog.set_config('enable_bitmapscan', 'on', true), "
+    "pg_catalog.set_config('plan_cache_mode', 'force_custom_plan', true)",
+    (),
+)
+"""Runs before the search, in its transaction: the settings of the session suit all other statements."""
+
+
+def cannot_match(match: WordMatch) -> bool:
+    """Whether a word is longer than any that can be stored."""
+    return any(len(escape(word).encode()) > _LONGEST for word in (*match.words, *match.prefixes))
+
+
+def build_search(schema: str, match: WordMatch) -> Statement:
+    """Build the statement that finds a page of matches.
+
+    Words are the lexemes of a `tsvector`, unchanged. Its index is faster for rare words, the index by time for common
+    ones; the planner knows how common words are. With row-level security only the index by time is used: PostgreSQL may
+    not search other columns before it has checked whose the rows are.
+    """
+    bound = [bind(match.tenant)]
+    where = ["tenant = $1"]
+    if match.line is not None:
+        bound.append(bind(match.line))
+        where.append(f"line = ${len(bound)}")
+    lexemes = [_lexeme(word) for word in match.words] + [f"{_lexeme(prefix)}:*" for prefix in match.prefixes if prefix]
+    if lexemes:
+        # Quoted already; the cast does not normalize words.
+        bound.append(bind(" & ".join(lexemes)))
+        where.append(f"words @@ ${len(bound)}::text::tsquery")
+    if match.after is not None:
+        bound += map(bind, json.loads(match.after))
+        last = len(bound)
+        where.append(f"(time, line, branch, seq) < (${last - 3}, ${last - 2}, ${last - 1}, ${last})")
+    bound.append(bind(match.limit + 1))
+    sql = (
+        f"SELECT time, line, branch, seq FROM {quote_name(schema)}.words"  # noqa: S608 - quoted names
+        f" WHERE {' AND '.join(where)} ORDER BY time DESC, line DESC, branch DESC, seq DESC LIMIT ${len(bound)}"
+    )
+    return sql, bound
+
+
+def read_matches(match: WordMatch, rows: Sequence[tuple[Any, ...]]) -> WordMatches:
+    """Read a page of matches from the rows of the statement."""
+    found = [(time, unescape(line), branch, seq) for time, line, branch, seq in rows]
+    page = found[: match.limit]
+    following = json.dumps(page[-1]) if len(found) > match.limit else None
+    return WordMatches([(match.tenant, *key) for _, *key in page], following)
+
+
+def _lexeme(word: str) -> str:
+    doubled = word.replace("\\", "\\\\").replace("'", "''")
+    return f"'{doubled}'"

@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl
 
 import apsw
 
-from holdfast.backends.fsutil import PRIVATE
+from holdfast.backends.fsutil import PRIVATE, read_only_error
 from holdfast.backends.interface import (
     Backend,
     Batch,
@@ -64,7 +64,7 @@ from holdfast.backends.sqlite.schema import CHANGES, STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index, purge_index
 from holdfast.backends.tables import STEPS, WORDS
 from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, parse_mode, redacted_url, url_to_path
-from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError, UnavailableError
+from holdfast.errors import ConfigError, CorruptError, TransientError, UnavailableError
 
 if TYPE_CHECKING:
     from holdfast.backends.distribution import Distribution
@@ -260,9 +260,7 @@ class SQLiteBackend(Backend):
     async def _check_conditions(self, batch: Batch) -> int | None:
         """Answer a batch of conditions alone; refuse changes."""
         if not all(isinstance(change, Expect) for change in batch):
-            raise DeniedError(
-                "this store is open for reading only", where=self.url, hint="Open it without read_only to write"
-            )
+            raise read_only_error(self.url)
         call: BlockingCall[int | None] = BlockingCall(lambda: self._read_with(_find_refused, batch))
         return await call
 

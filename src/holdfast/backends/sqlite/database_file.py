@@ -15,7 +15,7 @@ from urllib.parse import quote
 import apsw
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.fsutil import PRIVATE, create_empty, path_exists
+from holdfast.backends.fsutil import PRIVATE, create_empty, no_store_error, path_exists
 from holdfast.backends.sqlite.errors import BUSY, is_damage
 from holdfast.backends.sqlite.schema import (
     APPLICATION_ID,
@@ -121,12 +121,7 @@ def read_only_options(settings: FileOptions) -> FileOptions:
     """Return the options to open a file for reading only, by the permissions of this user."""
     path = Path(settings.path)
     if not path_exists(path, settings.url):
-        raise NotFoundError(
-            "there is no store here",
-            where=settings.url,
-            hint="Check the path; a store is created when it is opened for writing",
-            code="no-store",
-        )
+        raise no_store_error(settings.url)
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
         return settings
     # While others use the file, or if there is a log, it must be read under the locks in the files beside it.

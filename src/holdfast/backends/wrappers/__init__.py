@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 from holdfast.backends.distribution import Distribution
-from holdfast.backends.fsutil import path_exists
+from holdfast.backends.fsutil import no_store_error, path_exists, read_only_error
 from holdfast.backends.interface import (
     Backend,
     Batch,
@@ -31,7 +31,7 @@ from holdfast.backends.urls import (
     store_parts,
     url_to_path,
 )
-from holdfast.errors import ConfigError, DeniedError, NotFoundError
+from holdfast.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -135,11 +135,7 @@ class ReadOnlyBackend(Wrapper):
 
     async def apply(self, batch: Batch) -> int | None:
         if not all(isinstance(change, Expect) for change in batch):
-            raise DeniedError(
-                "this store is open for reading only",
-                where=self.url,
-                hint="To write, open the store inside, without readonly:",
-            )
+            raise read_only_error(self.url, "To write, open the store inside, without readonly:")
         return await self.inner.apply(batch)
 
     async def rebuild_line(self, tenant: str, line: str) -> bool:  # noqa: ARG002 - the interface's signature
@@ -199,9 +195,4 @@ def require_files(url: str) -> None:
     for part in store_parts(url):
         path = url_to_path(part)
         if path is not None and not path_exists(path, part):
-            raise NotFoundError(
-                "there is no store here",
-                where=str(path.absolute()),
-                hint="Check the path; a store is created when it is opened for writing",
-                code="no-store",
-            )
+            raise no_store_error(str(path.absolute()))

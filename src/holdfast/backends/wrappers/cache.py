@@ -27,8 +27,8 @@ import hashlib
 import secrets
 import time
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -45,10 +45,10 @@ from holdfast.backends.interface import (
     key_of,
 )
 from holdfast.backends.runtime.fork_safety import ForkSafeLock
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import JOURNAL, KEYS, Key, encode_key, plain_text
 from holdfast.backends.urls import compose, parse_duration, parse_int, redacted_url
 from holdfast.backends.wrappers import Wrapper, open_parts, parse_composition, require_files
-from holdfast.backends.wrappers.cache_storage import CacheStorage, MemoryCacheStorage
 from holdfast.backends.wrappers.private_rows import read_caller_rows, translate_batch
 from holdfast.byte_reader import ByteReader, packed_form
 from holdfast.errors import ConfigError, CorruptError, TransientError
@@ -64,6 +64,65 @@ _NAME: Key = ("", "cached", 0)
 
 _Rows = list[tuple[tuple[Any, ...], tuple[Any, ...], bytes]]
 _FORM = packed_form(list[_Rows])
+
+
+class CacheStorage(Protocol):
+    """Stores values for a while. May forget anything at any time; never returns what was dropped.
+
+    The methods are coroutines like those of a backend: they await only a `Suspension`. A storage that cannot be reached
+    raises `TransientError`.
+    """
+
+    @property
+    def url(self) -> str:
+        """The storage for people to read; without passwords."""
+        ...
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key, or None."""
+        ...
+
+    async def put_many(self, values: Mapping[bytes, bytes], seconds: float) -> None:
+        """Store values, for so many seconds at most."""
+        ...
+
+    async def drop(self, keys: Sequence[bytes]) -> None:
+        """Remove keys. When it returns, nobody finds them any more."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything. May be called again."""
+        ...
+
+
+_OVERHEAD = 200
+"""How many bytes Python's objects for a value take besides it, about."""
+
+
+class MemoryCacheStorage:
+    """A cache in memory; the least recently used values are dropped first."""
+
+    url = "memory:"
+
+    def __init__(self, max_bytes: int) -> None:
+        self._cache = MemoryCache(max_bytes)
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        now = time.monotonic()
+        found = (self._cache.get(key) or (None, now) for key in keys)
+        return [value if now < until else None for value, until in found]
+
+    async def put_many(self, values: Mapping[bytes, bytes], seconds: float) -> None:
+        until = time.monotonic() + seconds
+        for key, value in values.items():
+            self._cache.put(key, (value, until), len(key) + len(value) + _OVERHEAD)
+
+    async def drop(self, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            self._cache.drop(key)
+
+    async def close(self) -> None:
+        self._cache.clear()
 
 
 class CacheBackend(Wrapper):

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.backends.interface import Get, Row
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
-from holdfast.backends.tables import FOLDS, LINES, STEPS, Key, Table
+from holdfast.backends.tables import BRANCHES, FOLDS, LINES, STEPS, Key, Table
 from holdfast.engine.context import EngineContext
 from holdfast.engine.integrity.findings import Finding, FindingCode, VerifyLevel
 from holdfast.engine.model.large_pointers import parse_pointer
@@ -104,9 +104,13 @@ class LineCheck:
         self.found.findings.append(finding)
         return finding
 
-    def spoil(self, finding: Finding, point: StepRef) -> None:
-        """Record that a step cannot be read because of a finding."""
-        self.marks.steps.setdefault(point[:2], []).append(finding)
+    def spoil(self, code: FindingCode, what: str, point: StepRef, **more: Any) -> None:
+        """Add a finding because of which a step cannot be read."""
+        self.marks.steps.setdefault(point[:2], []).append(self.add(code, what, point, **more))
+
+    def add_branch(self, code: FindingCode, what: str, number: int) -> None:
+        """Add a finding about a branch."""
+        self.add(code, what, space=BRANCHES.name, key=(*self.line, number), place=(number, 0))
 
     async def rows(self, space: Table, *, bodies: bool = True) -> AsyncIterator[tuple[Row, HoldfastError | None]]:
         """Yield the line's rows in a table, as far as they can be read, each with what its checksum says."""

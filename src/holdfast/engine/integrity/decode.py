@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from holdfast.backends.interface import Get, Row
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import FOLDS, STEPS
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.integrity.check import LineCheck, Where
 from holdfast.engine.integrity.findings import FindingCode
@@ -159,7 +159,7 @@ class LineDecoder:
             self._add(point, str(error))
 
     def _add(self, point: StepRef, what: str) -> None:
-        self._check.spoil(self._check.add(FindingCode.UNDECODABLE, what, point), point)
+        self._check.spoil(FindingCode.UNDECODABLE, what, point)
 
 
 def _values(operation: Operation) -> Iterator[bytes]:

@@ -69,18 +69,14 @@ class StepCheck:
                 self.check.damaged(BRANCHES, row, damage, place=(branch.branch, 0))
                 continue
             self.check.branches[branch.branch] = branch
-            key = (*self.check.line, branch.branch)
             if branch.name and branch.name in names:
                 what = f"branches {names[branch.name]} and {branch.branch} are both called {branch.name!r}"
                 for number in (names[branch.name], branch.branch):
-                    key = (*self.check.line, number)
-                    self.check.add(FindingCode.DUPLICATE_BRANCH, what, space=BRANCHES.name, key=key, place=(number, 0))
+                    self.check.add_branch(FindingCode.DUPLICATE_BRANCH, what, number)
             names.setdefault(branch.name, branch.branch)
             if branch.base_branch >= branch.branch or branch.branch < 1:
                 what = f"branch {branch.branch} is said to start from branch {branch.base_branch}"
-                self.check.add(
-                    FindingCode.MISPLACED_BRANCH, what, space=BRANCHES.name, key=key, place=(branch.branch, 0)
-                )
+                self.check.add_branch(FindingCode.MISPLACED_BRANCH, what, branch.branch)
         self._bases = {(each.base_branch, each.base_length - 1): None for each in self.check.branches.values()}
 
     # Steps ----------------------------------------------------------------------------------------------------
@@ -114,13 +110,7 @@ class StepCheck:
         branch = self.check.branches.get(point.branch)
         if branch is None and point.branch:
             what = f"there are checkpoints on branch {point.branch}, and no such branch"
-            self.check.add(
-                FindingCode.MISSING_BRANCH,
-                what,
-                space=BRANCHES.name,
-                key=(*self.check.line, point.branch),
-                place=(point.branch, 0),
-            )
+            self.check.add_branch(FindingCode.MISSING_BRANCH, what, point.branch)
 
     def _gap(self, point: StepRef, expected: int) -> None:
         start, stop = (point.branch, expected), (point.branch, point.seq)
@@ -141,10 +131,10 @@ class StepCheck:
         if damage is None:
             return
         if not isinstance(damage, CorruptError):
-            self.check.spoil(self.check.add(FindingCode.UNKNOWN_FORMAT, damage.what, point), point)
+            self.check.spoil(FindingCode.UNKNOWN_FORMAT, damage.what, point)
         elif not any(each.severity is Severity.DAMAGE for each in self.check.found.findings[known:]):
             # What differs is nothing that the step itself tells.
-            self.check.spoil(self.check.add(FindingCode.DAMAGED_STEP, damage.what, point), point)
+            self.check.spoil(FindingCode.DAMAGED_STEP, damage.what, point)
 
     def _check_columns(self, row: Row, point: StepRef, parent: StepRef | None, before: StepRef | None) -> None:
         # Pruning updates the sizes at the ends of branches, and leaves the other ones as they were.
@@ -165,9 +155,7 @@ class StepCheck:
         if point.pruned:
             self.check.stubs += 1
             if (point.revision, point.kind, point.tail) != _STUB or row.body or not self._check_stub(point, parent):
-                self.check.spoil(
-                    self.check.add(FindingCode.WRONG_COLUMN, "a pruned checkpoint is not marked as one", point), point
-                )
+                self.check.spoil(FindingCode.WRONG_COLUMN, "a pruned checkpoint is not marked as one", point)
             return
         self.check.found.steps += 1
         if not point.tail:
@@ -198,7 +186,7 @@ class StepCheck:
 
     def _wrong(self, point: StepRef, column: str, found: object, right: object) -> None:
         what = f"its {column} is said to be {found!r}, and is {right}"
-        self.check.spoil(self.check.add(FindingCode.WRONG_COLUMN, what, point, column=column), point)
+        self.check.spoil(FindingCode.WRONG_COLUMN, what, point, column=column)
 
     def _open(self, row: Row, point: StepRef, parent: StepRef | None, damage: HoldfastError | None) -> None:
         try:
@@ -207,13 +195,11 @@ class StepCheck:
             # A damaged byte may say that it is of another release.
             is_damaged = isinstance(error, CorruptError) or isinstance(damage, CorruptError)
             code = FindingCode.DAMAGED_STEP if is_damaged else FindingCode.UNKNOWN_FORMAT
-            self.check.spoil(self.check.add(code, error.what, point), point)
+            self.check.spoil(code, error.what, point)
             return
         header = step.header
         if self.check.salt and step.commit(self.check.salt) != point.hash:
-            self.check.spoil(
-                self.check.add(FindingCode.HASH_MISMATCH, "its hash is not that of its content", point), point
-            )
+            self.check.spoil(FindingCode.HASH_MISMATCH, "its hash is not that of its content", point)
             return
         for column in ("time", "kind"):
             claim, actual = getattr(point, column), getattr(header, column)
@@ -251,10 +237,10 @@ class StepCheck:
                 self.check.add(FindingCode.MISPLACED_BRANCH, what, point, space=BRANCHES.name, key=key)
             else:
                 what = f"it follows {found}, and does not stand there"
-                self.check.spoil(self.check.add(FindingCode.PARENT_MISMATCH, what, point), point)
+                self.check.spoil(FindingCode.PARENT_MISMATCH, what, point)
         elif claim is not None and parent is not None and parent.hash != claim.commit:
             what = f"it follows {claim.commit.hex()[:16]}…, and the checkpoint before it is {parent.hash.hex()[:16]}…"
-            self.check.spoil(self.check.add(FindingCode.PARENT_MISMATCH, what, point), point)
+            self.check.spoil(FindingCode.PARENT_MISMATCH, what, point)
 
     def _text_matches(self, text: str, packed: bytes, origin: StepOrigin) -> bool:
         """Return whether metadata as text matches the metadata and the origin."""
@@ -366,10 +352,7 @@ class StepCheck:
                 what = (
                     f"branch {branch.branch} starts where there is no checkpoint: branch {place[0]}, number {place[1]}"
                 )
-                row_key = (*self.check.line, branch.branch)
-                self.check.add(
-                    FindingCode.MISPLACED_BRANCH, what, space=BRANCHES.name, key=row_key, place=(branch.branch, 0)
-                )
+                self.check.add_branch(FindingCode.MISPLACED_BRANCH, what, branch.branch)
 
     def _is_gap(self, place: Where) -> bool:
         if place[1] < self.check.lengths.get(place[0], 0):

@@ -8,7 +8,7 @@ from holdfast.codec import msgpack
 from holdfast.engine.model import sequences
 from holdfast.engine.model.large_pointers import LARGE, is_pointer, parse_pointer, pointer_to
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, EditText, KeepRun, Operation, Set
-from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map, flatten
+from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map, flatten, packed_size
 
 _SHORT = 64
 """A value of so few bytes is replaced as a whole: an edit would take as many."""
@@ -51,7 +51,7 @@ def diff(old: Packed, new: Packed, depth: int = 0) -> Operation | None:
     edit = diff_maps(old, new, depth) if type(old) is dict and type(new) is dict else _edit(old, new, depth)
     if edit == NOTHING:
         return None
-    if edit is None or depth >= MAX_EDITS or not (_is_small(edit, new) or _weight(edit) < _size(new)):
+    if edit is None or depth >= MAX_EDITS or not (_is_small(edit, new) or _weight(edit) < packed_size(new)):
         return Set(flatten(new))
     return edit
 
@@ -252,11 +252,3 @@ def _weight(operation: Operation) -> int:
         elif not isinstance(part, KeepRun):
             weight += sum(map(len, part))
     return weight
-
-
-def _size(packed: Packed) -> int:
-    if isinstance(packed, bytes):
-        return len(packed)
-    if isinstance(packed, list):
-        return sum(map(len, packed))
-    return sum(len(key) + _size(value) for key, value in packed.items())

@@ -182,6 +182,15 @@ def flatten(packed: Packed) -> bytes:
     return msgpack.join_map([(key, inner(flatten(value))) for key, value in packed.items()])
 
 
+def packed_size(packed: Packed) -> int:
+    """Return about how many bytes a value has, in any form."""
+    if isinstance(packed, bytes):
+        return len(packed)
+    if isinstance(packed, list):
+        return sum(map(len, packed))
+    return sum(len(key) + packed_size(value) for key, value in packed.items())
+
+
 def inner(packed: bytes) -> bytes:
     """Return packed bytes in the form inside others. A pointer has no such form: its value must be loaded first."""
     if packed.startswith(POINTER):

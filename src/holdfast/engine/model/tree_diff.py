@@ -78,23 +78,19 @@ def diff_trees(old: FoldedSide, new: FoldedSide, only: bytes | None = None) -> W
 
 def _on_old(rounds: Rounds[T]) -> Walk[T]:
     """Run a computation over the old side's nodes."""
-    try:
-        request_ids = next(rounds)
-        while True:
-            stored, _ = yield request_ids, []
-            request_ids = rounds.send(stored)
-    except StopIteration as done:
-        result: T = done.value
-        return result
+    return _on_side(rounds, 0)
 
 
 def _on_new(rounds: Rounds[T]) -> Walk[T]:
     """Run a computation over the new side's nodes."""
+    return _on_side(rounds, 1)
+
+
+def _on_side(rounds: Rounds[T], side: int) -> Walk[T]:
     try:
-        request_ids = next(rounds)
+        wanted = next(rounds)
         while True:
-            _, stored = yield [], request_ids
-            request_ids = rounds.send(stored)
+            wanted = rounds.send((yield ([], wanted) if side else (wanted, []))[side])
     except StopIteration as done:
         result: T = done.value
         return result

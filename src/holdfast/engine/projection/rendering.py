@@ -17,7 +17,7 @@ from msgspec.json import encode
 from holdfast._named_tuple import NamedTuple
 from holdfast.codec.plain_json import to_plain
 from holdfast.engine.model.large_pointers import is_pointer
-from holdfast.engine.model.packed_state import Packed, flatten
+from holdfast.engine.model.packed_state import Packed, flatten, packed_size
 from holdfast.errors import TooDeepError
 
 CAP = 64 << 10
@@ -66,7 +66,7 @@ class RenderedMessage(NamedTuple):
 
 def render_value(packed: Packed) -> tuple[str, str]:
     """Return how a value is shown, and its JSON."""
-    if _size(packed) > CAP or _has_pointer(packed):
+    if packed_size(packed) > CAP or _has_pointer(packed):
         return LEFT_OUT, "null"
     try:
         text = to_text(to_plain(flatten(packed)))
@@ -170,14 +170,6 @@ def time_text(time: int) -> str:
     """Return a time in nanoseconds since 1970 as text that sorts: UTC, to the microsecond."""
     seconds, rest = divmod(time, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06}Z"
-
-
-def _size(packed: Packed) -> int:
-    if isinstance(packed, bytes):
-        return len(packed)
-    if isinstance(packed, list):
-        return sum(map(len, packed))
-    return sum(len(key) + _size(value) for key, value in packed.items())
 
 
 def _has_pointer(packed: Packed) -> bool:

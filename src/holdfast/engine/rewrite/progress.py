@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
+from typing import Self
 
 from holdfast.backends.interface import Change, Delete, Put, Row
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, STEPS, Key
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.steps import StepParent, StubProof
 from holdfast.engine.rewrite.row_sizes import SizeBalance
-from holdfast.engine.rewrite.scratch_nodes import ScratchNodes
 from holdfast.engine.row_format import Branch, Line, LineInfo, StepRef, drop_writes, info_row
 from holdfast.engine.state_loader import LoadedState
+
+_IN_MEMORY = 8 << 20
+"""How many bytes are in memory; more go to a temporary file."""
+
+
+class ScratchNodes(Mapping[bytes, bytes]):
+    """Nodes by id and large values by pointer, any number of them and not all in memory."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - it is closed at the end of the block
+        self._positions: dict[bytes, tuple[int, int]] = {}
+        self._end = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._file.close()
+
+    def store(self, values: Mapping[bytes, bytes]) -> None:
+        """Add values."""
+        for name, value in values.items():
+            if name not in self._positions:
+                self._file.seek(self._end)
+                self._file.write(value)
+                self._positions[name] = (self._end, len(value))
+                self._end += len(value)
+
+    def __getitem__(self, name: bytes) -> bytes:
+        start, length = self._positions[name]
+        self._file.seek(start)
+        return self._file.read(length)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._positions)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
 
 FIRST = Branch(0, 0, 0, 0, "")
 """Represents the branch that has no row."""

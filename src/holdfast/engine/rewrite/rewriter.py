@@ -29,9 +29,8 @@ from holdfast.engine.namespaces import is_thread
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.projection.projector import Projector
 from holdfast.engine.projection.rows import transitions, without
-from holdfast.engine.rewrite.progress import RewriteProgress
+from holdfast.engine.rewrite.progress import RewriteProgress, ScratchNodes
 from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, found_rows, next_page, rows_below
-from holdfast.engine.rewrite.scratch_nodes import ScratchNodes
 from holdfast.engine.row_format import (
     MERGE,
     PIN,

@@ -12,8 +12,8 @@ import msgspec
 from holdfast.backends.interface import BlockingCall, Delete, Get
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.registry import backend_for
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import LINES, TABLES
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.engine import Engine

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Changes, Get, Query, Row, Scan
 from holdfast.backends.memory import SortedRows
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import (
     LINES,
     TABLES,
@@ -17,7 +18,6 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.codec.envelope import sealed_key_id
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.interface import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import (
     BRANCHES,
     EVENTS,
@@ -29,7 +30,6 @@ from holdfast.backends.tables import (
     WRITES,
     Table,
 )
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
 from holdfast.engine.integrity.findings import Finding, FindingCode, Severity, VerifyLevel

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows, scan_rows
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS, Key, Table
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import find_salt

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from holdfast.backends.interface import Backend, Batch, Query, Row
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import UNREADABLE, scan_rows
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import AGENT_STATES, READABLE, WORDS, Key, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.store_diff import same_row
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
 from holdfast.engine.row_format import Line

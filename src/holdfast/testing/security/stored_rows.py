@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from holdfast.backends.interface import Backend, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import EVENTS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Table
 from holdfast.codec.envelope import wrap
-from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.engine import Engine
 from holdfast.store.checkpointer import Checkpointer
