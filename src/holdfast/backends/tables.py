@@ -178,7 +178,7 @@ EVENTS = Table(
     },
     timed=True,
 )
-"""What was done or tried, and by whom: rows that are stored with the step that they describe, and have its `id`."""
+"""Actions that were done or tried, and by whom: rows that are stored with the step they describe, and have its `id`."""
 
 LINKS = Table("links", {**_LINE, "kind": str, "name": str, "other": str}, {"time": int, "target": str})
 """Links, to be found from either end: a kind of link, a name, and the other end."""

@@ -19,7 +19,7 @@ RARE = "kind NOT IN ('change', 'hook')"
 """The condition of events of kinds that are rare among many others."""
 
 ORIGIN = "'\"␞origin\":'"
-"""What the metadata of a step of a thread contains that says who saved it and why."""
+"""The text in the metadata of a step of a thread that says who saved it and why."""
 
 _SUCCESSES = ("changed", "ok", "skipped")
 _FREQUENT = {"change", "hook"}

@@ -35,13 +35,13 @@ class MessageLoan(NamedTuple):
 
     contents: PackedMessages
     attributes: list[Any]
-    """What the messages refer to: their fields, the names of those that were set, extra fields, and their classes."""
+    """The references of messages: their fields, the names of those that were set, extra fields, and their classes."""
     extra: list[dict[str, Any]]
     """The extra fields of each message, of which there were none."""
     names: list[set[str]]
     """The names of the fields that were set, of each message."""
     all_names: list[set[str]]
-    """What these names were when the messages were built."""
+    """These names as they were when the messages were built."""
     parts: list[Any]
     """The messages and all that can be changed in them, at any depth."""
     counts: list[int]

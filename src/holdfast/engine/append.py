@@ -205,7 +205,7 @@ class HeadMove(NamedTuple):
     """Whether HEAD moves to another branch that exists. Whatever does that changes the version of the line, since a
     step beside HEAD names the branch that HEAD is on when it is stored."""
     switched_from: StepRef | None = None
-    """What is HEAD before a switch."""
+    """The step that is HEAD before a switch."""
 
 
 _FOLLOWS = HeadMove()

@@ -46,7 +46,7 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
     rows: RowCodec = CHECKSUMS
     """How rows are stored; that of the backend, if it is a `CheckedBackend`."""
     metrics: MetricsRegistry = field(default_factory=MetricsRegistry)
-    """What is measured of the store in this process; that of the backend, if it is a `CheckedBackend`."""
+    """The measurements of the store in this process; those of the backend, if it is a `CheckedBackend`."""
     noticed: dict[str, Any] = field(default_factory=dict)
     """By tenant, how far the search for credentials got in this process, where that is not stored."""
 

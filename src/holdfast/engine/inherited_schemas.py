@@ -71,7 +71,7 @@ class InheritedSchemas:
         self._unversioned: dict[tuple[str, str], str] = {}
         """The versions of states without a reference, by tenant and schema, as they were read last."""
         self._registries: dict[str, tuple[_RetiredVersions | None, float]] = {}
-        """What the registries of tenants say, as they were read last, and until when it is not read again."""
+        """The content of the registries of tenants, as it was read last, and until when it is not read again."""
 
     async def reference_at(self, line: Line, point: StepRef, loaded: LoadedState) -> str:
         """Return the reference to the schema of a step; empty if it has none, or is not there any more."""

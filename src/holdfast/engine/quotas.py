@@ -93,7 +93,7 @@ class _Ledger(NamedTuple):
 
     used: QuotaUsage
     allotments: Mapping[str, tuple[QuotaUsage, int]]
-    """Those of other processes: the amounts, and when they were taken."""
+    """The allotments of other processes: the amounts, and when they were taken."""
     counted: int
     """When the lines were counted last."""
 
@@ -132,17 +132,17 @@ class _TenantState:
         self.set_at = 0
         self.checked_at = 0
         self.left = QuotaUsage()
-        """What is left of the allotment."""
+        """The rest of the allotment."""
         self.amount = QuotaUsage()
         self.usable_until = 0
         self.number = 0
         """Counts the allotments. What is charged to an earlier one is not given back."""
         self.unsettled = QuotaUsage()
-        """What was charged to allotments, and is not in the ledger yet."""
+        """The charges to allotments that are not in the ledger yet."""
         self.in_flight = QuotaUsage()
-        """What was charged for batches without an outcome yet."""
+        """The charges for batches without an outcome yet."""
         self.waiting = QuotaUsage()
-        """What the saves need that wait for an allotment."""
+        """The needs of the saves that wait for an allotment."""
         self.growth = 1
         self.counted_at = self.count_took = 0
 

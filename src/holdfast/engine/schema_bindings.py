@@ -8,23 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
+from holdfast.engine.row_format import Line
 
 if TYPE_CHECKING:
     from holdfast.engine.guard import Preconditions
     from holdfast.engine.model.packed_state import PackedMap
     from holdfast.engine.model.steps import PendingWriteRow
-    from holdfast.engine.row_format import Line, StepRef
+    from holdfast.engine.row_format import StepRef
     from holdfast.engine.state_loader import LoadedState
+
+K = TypeVar("K")
+S = TypeVar("S")
 
 ASIDE: Final = "__aside__"
 """The channel with the values that migrations keep aside for a downgrade. It is stored with the state, and covered by
 whatever covers that: hashes, encryption, redaction, prune."""
 
 _MAX_CACHED = 4096
-"""The number of lines whose schema is cached."""
+"""The number of lines, or values, whose schema is cached."""
 
 
 RenameTask: TypeAlias = "Callable[[PendingWriteRow, Mapping[str, str]], PendingWriteRow | None]"
@@ -121,23 +125,26 @@ MIGRATED_SCHEMA: Final = KeptSchema()
 """For a step that a migration saves, whatever version the program has attached itself."""
 
 
-class SchemaBindings:
-    """The schemas of a store's lines: `engine.schemas`, once a program attached one."""
+class Bindings(Generic[K, S]):
+    """Schemas by the names of their bindings, each with what it is bound to. Later bindings go before earlier ones."""
 
     def __init__(self) -> None:
-        self._bound: list[tuple[str, Callable[[Line], bool], LineSchema]] = []
-        self._cache: dict[Line, LineSchema | None] = {}
-        self._lock = Lock()
+        self._bound: list[tuple[object, Callable[[K], bool], S]] = []
+        self._cache: dict[K, S | None] = {}
+        self.reinit_locks()
         reinit_after_fork(self)
 
-    def bind(self, name: str, matches: Callable[[Line], bool], schema: LineSchema) -> None:
-        """Bind the lines that match to a schema, in place of an earlier binding of this name. Later bindings go before
-        earlier ones."""
+    def reinit_locks(self) -> None:
+        """Replace the lock in a forked child."""
+        self._lock = Lock()
+
+    def bind(self, name: object, matches: Callable[[K], bool], schema: S) -> None:
+        """Bind all that matches to a schema, in place of an earlier binding of this name."""
         with self._lock:
             self._bound = [(name, matches, schema), *(each for each in self._bound if each[0] != name)]
             self._cache = {}
 
-    def unbind(self, name: str) -> bool:
+    def unbind(self, name: object) -> bool:
         """Remove the binding of a name. False if there is none."""
         with self._lock:
             before = len(self._bound)
@@ -145,24 +152,28 @@ class SchemaBindings:
             self._cache = {}
             return len(self._bound) < before
 
-    def get(self, name: str) -> LineSchema | None:
+    def get(self, name: object) -> S | None:
         """Return the schema of the binding of a name."""
         return next((schema for bound, _, schema in self._bound if bound == name), None)
 
-    def find(self, line: Line) -> LineSchema | None:
-        """Return the schema of a line; None if it has none."""
+    def find(self, place: K) -> S | None:
+        """Return the schema that something is bound to; None if there is none."""
         try:
-            return self._cache[line]
+            return self._cache[place]
         except KeyError:
-            return self._match(line)
+            return self._match(place)
 
-    def _match(self, line: Line) -> LineSchema | None:
+    def _match(self, place: K) -> S | None:
         with self._lock:
-            found = next((schema for _, matches, schema in self._bound if matches(line)), None)
+            found = next((schema for _, matches, schema in self._bound if matches(place)), None)
             if len(self._cache) >= _MAX_CACHED:
                 self._cache = {}
-            self._cache[line] = found
+            self._cache[place] = found
             return found
+
+
+class SchemaBindings(Bindings[Line, LineSchema]):
+    """The schemas of a store's lines: `engine.schemas`, once a program attached one."""
 
     def prepare(self, request: SchemaRequest) -> None:
         """Apply the schema of a line to a step that is saved."""
@@ -174,7 +185,3 @@ class SchemaBindings:
         schema = request.line_schema or self.find(request.line)
         if schema is not None:
             schema.prepare(request)
-
-    def reinit_locks(self) -> None:
-        """Replace the lock in a forked child."""
-        self._lock = Lock()

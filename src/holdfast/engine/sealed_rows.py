@@ -77,7 +77,7 @@ class _SealedTable:
             if issubclass(kind, str) and column not in indexed
         )
         self.name = _getter([everything.index(each) for each in names])
-        """What names the record for good."""
+        """The name that the record has for good."""
         self.digests = _getter([len(table.key) + number for number in self.hidden])
         self.visible = _getter([number for number in range(len(table.columns)) if number not in self.hidden])
 

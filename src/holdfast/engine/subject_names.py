@@ -23,7 +23,7 @@ METADATA_KEY = "subject"
 """The entry of a checkpoint's metadata that names its subject."""
 
 MIXED = f"{MARK}mixed"
-"""What a line has in place of a subject if it is marked as mixed."""
+"""Stands in place of a subject if a line is marked as mixed."""
 
 _USER, _BY = "user:", "by:"
 

@@ -8,7 +8,7 @@ from pymongo.errors import OperationFailure
 
 from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.batch_eval import Effect, RowKey, condition_keys
-from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row
+from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row, key_of
 from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import JsonText, Key, Table
@@ -74,16 +74,7 @@ def line_of(key: Key) -> Key:
 
 def find_lines(batches: Iterable[Batch]) -> set[Key]:
     """Find the lines that batches touch, except by deleting a prefix shorter than a line."""
-    lines: set[Key] = set()
-    for batch in batches:
-        for change in batch:
-            if isinstance(change, Expect):
-                lines.add(line_of(change.key))
-            elif not isinstance(change, Delete):
-                lines.add(line_of(change.row.key))
-            elif len(change.prefix) >= _width(change.space):
-                lines.add(line_of(change.prefix))
-    return lines
+    return {line_of(key) for batch in batches for change in batch if len(key := key_of(change)) >= _width(change.space)}
 
 
 def cache_weight(batch: Batch) -> int:
@@ -120,12 +111,9 @@ def _find_error(batch: Batch) -> HoldfastError | None:
 
 def _measure_columns(change: Change) -> int:
     """Return the bytes of the columns of a change. Raises if MongoDB cannot store a value."""
-    if isinstance(change, Delete | Expect):
-        key, columns = (change.prefix, ()) if isinstance(change, Delete) else (change.key, change.columns or ())
-    else:
-        key, columns = change.row.key, change.row.columns
+    columns = () if isinstance(change, Delete) else change.columns if isinstance(change, Expect) else change.row.columns
     size = 0
-    for kind, value in zip(change.space.all_columns.values(), (*key, *columns), strict=False):
+    for kind, value in zip(change.space.all_columns.values(), (*key_of(change), *(columns or ())), strict=False):
         if isinstance(value, int):
             if not -_INT64_LIMIT <= value < _INT64_LIMIT:
                 raise OverflowError(f"{value} has more than 64 bits")

@@ -93,7 +93,7 @@ _CERTIFICATE_REASONS = {
     "NotValidForName": "the certificate is for another host",
     "UnknownIssuer": "the authority of the certificate is not trusted",
 }
-"""What is wrong with a certificate, by the start of the driver's word for it."""
+"""The fault of a certificate, by the start of the driver's word for it."""
 _AUTHORITY_HINT = "Name the authority of its certificate with ca_file, or have the system trust it"
 _METADATA = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|/latest/(api/token|meta-data)")
 """The addresses at which a machine is asked for its role: the driver does so if there are no keys."""

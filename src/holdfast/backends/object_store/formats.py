@@ -236,6 +236,14 @@ def decode(kind: bytes, struct_type: type[S], data: bytes, name: str) -> S:
     return ByteReader(packed, _OBJECT, name, _HINT).packed(packed_form(struct_type))
 
 
+def decode_intact(kind: bytes, struct_type: type[S], data: bytes | None, name: str) -> S | None:
+    """Decode the description of an object; None if it is missing, damaged, or of another release."""
+    try:
+        return None if data is None else decode(kind, struct_type, data, name)
+    except (CorruptError, UnsupportedError):
+        return None
+
+
 def checksum(body: bytes) -> int:
     """Return the checksum of a body."""
     return zlib.crc32(body)

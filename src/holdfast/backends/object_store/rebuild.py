@@ -19,7 +19,7 @@ from holdfast.backends.object_store.formats import (
     LogEntry,
     WrittenRow,
     checksum,
-    decode,
+    decode_intact,
     encode,
 )
 from holdfast.backends.object_store.garbage_collection import GarbageCollector
@@ -34,7 +34,7 @@ from holdfast.backends.object_store.salvage import (
 from holdfast.backends.object_store.shard_log import ShardLog
 from holdfast.backends.object_store.shard_view import EPOCH_ENTRIES
 from holdfast.backends.tables import TABLES
-from holdfast.errors import ConflictError, CorruptError, UnsupportedError
+from holdfast.errors import ConflictError, CorruptError
 
 DAMAGED_FOLDER = "damaged"
 _ATTEMPTS = 5
@@ -121,10 +121,9 @@ class ShardRebuild:
         if token and position < EPOCH_ENTRIES and salvaged.names is not None:
             # Readers see the state before an open transaction, and writers wait; if this process dies, it is aborted.
             fence = object_names.entry(shard, token, position)
-            before = objects.get(object_names.entry(shard, token, position - 1))
-            entry = LogEntry(
-                salvaged.names, token, secrets.token_bytes(8), self._read_id(before, fence), id, False, False, [], []
-            )
+            before = decode_intact(ENTRY, LogEntry, objects.get(object_names.entry(shard, token, position - 1)), fence)
+            previous = b"" if before is None else before.id
+            entry = LogEntry(salvaged.names, token, secrets.token_bytes(8), previous, id, False, False, [], [])
             if not await self._storage.create(fence, encode(ENTRY, entry)):
                 return False
         listed = {info.name for info in await self._storage.list_objects(shard)}
@@ -147,34 +146,18 @@ class ShardRebuild:
             for name in objects
             if (token := object_names.token_of(name, shard)) and object_names.generation_of(token) == generation
         ]
-        following = [
-            self._read_next_token(objects.get(object_names.fold(shard, token)), shard)
+        folds = [
+            decode_intact(FOLD, FoldObject, objects.get(object_names.fold(shard, token)), shard)
             for token in dict.fromkeys(tokens_there)
         ]
-        first_token = "" if tokens_there else self._read_token(objects.get(object_names.first_object(shard)), shard)
-        tokens = [token for token in (*tokens_there, *following, first_token) if token]
+        tokens = [*tokens_there, *(fold.next_token for fold in folds if fold is not None)]
+        first = decode_intact(ENTRY, LogEntry, objects.get(object_names.first_object(shard)), shard)
+        if not tokens and first is not None:
+            tokens = [first.token]
         last = max(tokens, key=object_names.epoch_of, default="")
         prefix = f"{object_names.log(shard, last)}/"
         numbers = [int(name[len(prefix) :]) for name in objects if name.startswith(prefix)]
         return last, max(numbers, default=-1 if last and object_names.epoch_of(last) else 0) + 1
-
-    def _read_token(self, data: bytes | None, name: str) -> str:
-        try:
-            return "" if data is None else decode(ENTRY, LogEntry, data, name).token
-        except (CorruptError, UnsupportedError):
-            return ""
-
-    def _read_id(self, data: bytes | None, name: str) -> bytes:
-        try:
-            return b"" if data is None else decode(ENTRY, LogEntry, data, name).id
-        except (CorruptError, UnsupportedError):
-            return b""
-
-    def _read_next_token(self, data: bytes | None, name: str) -> str:
-        try:
-            return "" if data is None else decode(FOLD, FoldObject, data, name).next_token
-        except (CorruptError, UnsupportedError):
-            return ""
 
     async def _write_first_object(self, shard: str, salvaged: SalvagedShard, before: bytes | None) -> None:
         birth = object_names.first_object(shard)

@@ -22,6 +22,7 @@ from holdfast.backends.object_store.formats import (
     bodies_start,
     checksum,
     decode,
+    decode_intact,
 )
 from holdfast.backends.object_store.object_names import IN_FOLD, ShardNames
 from holdfast.backends.object_store.object_storage import gather_limited
@@ -114,7 +115,8 @@ def current_generation(folder: str, objects: Mapping[str, bytes]) -> str:
     generations = [
         object_names.generation_of(token) for name in objects if (token := object_names.token_of(name, folder))
     ]
-    first = _decode_entry(objects.get(object_names.first_object(folder), b""), object_names.first_object(folder))
+    first_name = object_names.first_object(folder)
+    first = decode_intact(ENTRY, LogEntry, objects.get(first_name), first_name)
     if first is not None:
         generations.append(object_names.generation_of(first.token))
     ended = {object_names.generation_of(fold.token) for fold in _decode_folds(folder, objects) if fold.removed}
@@ -135,7 +137,7 @@ def salvage_shard(folder: str, objects: Mapping[str, bytes], decisions: Mapping[
 def open_transaction(folder: str, objects: Mapping[str, bytes]) -> str:
     """Return the transaction of the last entry of a shard, which may be undecided; empty if there is none."""
     names = _sort_current(folder, objects, current_generation(folder, objects))
-    entry = _decode_entry(objects[names[-1]], names[-1]) if names else None
+    entry = decode_intact(ENTRY, LogEntry, objects[names[-1]], names[-1]) if names else None
     return "" if entry is None else entry.transaction
 
 
@@ -170,22 +172,10 @@ def _find_lost(existing: Sequence[tuple[int, int]], read: Set[tuple[int, int]]) 
     return lost
 
 
-def _decode_entry(data: bytes, name: str) -> LogEntry | None:
-    try:
-        return decode(ENTRY, LogEntry, data, name)
-    except (CorruptError, UnsupportedError):
-        return None
-
-
 def _decode_folds(folder: str, objects: Mapping[str, bytes]) -> list[FoldObject]:
-    found = []
-    for name, data in objects.items():
-        if name.startswith(f"{object_names.folds(folder)}/"):
-            try:
-                found.append(decode(FOLD, FoldObject, data, name))
-            except (CorruptError, UnsupportedError):
-                continue
-    return found
+    start = f"{object_names.folds(folder)}/"
+    found = (decode_intact(FOLD, FoldObject, data, name) for name, data in objects.items() if name.startswith(start))
+    return [fold for fold in found if fold is not None]
 
 
 class _SalvageReader:

@@ -264,7 +264,7 @@ class PackedBatch(NamedTuple):
     expected: set[Key]
     """The lines on which it has conditions."""
     reported: set[Key]
-    """Those of `changed` that `Backend.changes` reports."""
+    """The lines of `changed` that `Backend.changes` reports."""
 
 
 _TABLE_CODES = {space.name: place * _KINDS for place, space in enumerate(TABLES)}

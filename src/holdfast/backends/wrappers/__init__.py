@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
@@ -36,13 +37,10 @@ from holdfast.errors import ConfigError
 T = TypeVar("T")
 
 
-class Wrapper(Backend):
-    """Forwards every call to the backend inside. A subclass overrides what is to be different."""
+class ForwardingBackend(Backend):
+    """Forwards the calls that wait to another backend, all of them through `_forward`."""
 
     schemes: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, inner: Backend) -> None:
-        self.inner = inner
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> Backend:  # noqa: ARG003 - the interface's signature
@@ -51,17 +49,9 @@ class Wrapper(Backend):
             f"{cls.__name__} cannot be opened by URL", where=url, hint="Open the store inside, and wrap it"
         )
 
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.inner.capabilities
-
+    @abstractmethod
     async def _forward(self, call: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
-        """Make a call of the backend inside. All but `status` and `close` go through this."""
-        return await call(self.inner)
+        """Make a call of the other backend."""
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         return await self._forward(lambda inner: inner.read(queries))
@@ -95,6 +85,24 @@ class Wrapper(Backend):
 
     async def purge(self) -> list[str]:
         return await self._forward(lambda inner: inner.purge())
+
+
+class Wrapper(ForwardingBackend):
+    """Forwards every call to the backend inside. A subclass overrides what is to be different."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    async def _forward(self, call: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        return await call(self.inner)
 
     def set_row_check(self, check: RowCheck) -> None:
         self.inner.set_row_check(check)

@@ -47,7 +47,7 @@ from holdfast.backends.runtime.fork_safety import ForkSafeLock, reinit_after_for
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome, body_bytes, copy_error
 from holdfast.backends.tables import JOURNAL, Key, Table
 from holdfast.backends.urls import compose, parse_bool, parse_duration, redacted_url
-from holdfast.backends.wrappers import Wrapper, journal, open_parts, parse_composition, store_diff
+from holdfast.backends.wrappers import ForwardingBackend, Wrapper, journal, open_parts, parse_composition, store_diff
 from holdfast.backends.wrappers.journal import JournalRow, MergedBatch
 from holdfast.backends.wrappers.journal_sender import JournalSender
 from holdfast.backends.wrappers.private_rows import read_caller_rows, translate_batch
@@ -474,10 +474,10 @@ class WriteBehindBackend(ReplicatingBackend):
     schemes = ("write-behind",)
 
 
-class LazyBackend(Wrapper):
+class LazyBackend(ForwardingBackend):
     """Opens the store at a URL or path on first use. Its `capabilities` are known once it is open."""
 
-    def __init__(self, url: str) -> None:  # no store is inside yet
+    def __init__(self, url: str) -> None:
         self._url = url
         self._lock = ForkSafeLock()
         self._opened: Backend | None = None

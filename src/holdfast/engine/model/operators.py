@@ -35,7 +35,7 @@ class UpdateOperator:
 
     rule: ClassVar[Rule]
     operand: Any
-    """What the value is combined with; also the new value, if there is none yet."""
+    """The other operand of the combination; also the new value, if there is none yet."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.operand!r})"
