@@ -96,6 +96,9 @@ class GroupStamp(NamedTuple):
 class LoopBackend(Backend):
     """A store with an event loop of its own, in one thread. The abstract methods are called in that loop only."""
 
+    medium: ClassVar[str] = "the server"
+    """What stores the rows, in messages."""
+
     def __init__(self, url: str, timeout: float = TIMEOUT, connect_timeout: float = 0.0) -> None:
         self._url = url
         self._timeout = timeout
@@ -227,12 +230,12 @@ class LoopBackend(Backend):
         seconds = self._timeout if self._was_open else self._connect_timeout or self._timeout
         if sent:
             return OutcomeUnknownError(
-                f"the server did not confirm a change in {seconds:g} s: {why}",
+                f"{self.medium} did not confirm a change in {seconds:g} s: {why}",
                 where=self.url,
                 hint="Check whether it was applied before you repeat it; saving again under the same id is always safe",
             )
         return TransientError(
-            f"the server could not be used for {seconds:g} s: {why}",
+            f"{self.medium} could not be used for {seconds:g} s: {why}",
             where=self.url,
             hint="Nothing was changed. Try again when it is back",
         )

@@ -181,7 +181,7 @@ def parse_int(url: str, name: str, value: object, least: int = 0, most: int = 1 
     except ValueError:
         number = least - 1
     if not least <= number <= most:
-        raise _invalid(url, name, value, f"a whole number from {least} to {most}")
+        raise invalid_option(url, name, value, f"a whole number from {least} to {most}")
     return number
 
 
@@ -189,7 +189,7 @@ def parse_bool(url: str, name: str, value: object) -> bool:
     words = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
     parsed = value if isinstance(value, bool) else words.get(str(value).lower())
     if parsed is None:
-        raise _invalid(url, name, value, "true or false")
+        raise invalid_option(url, name, value, "true or false")
     return parsed
 
 
@@ -197,13 +197,13 @@ def parse_mode(url: str, name: str, value: object) -> int:
     """Return the permissions of a file: `0o660`, or "660" in a URL."""
     text = format(value, "o") if type(value) is int else str(value)
     if not re.fullmatch("0?[67][0-7]{2}", text) or int(text, 8) & ~0o666:
-        raise _invalid(url, name, value, "permissions with those of the owner, such as 660")
+        raise invalid_option(url, name, value, "permissions with those of the owner, such as 660")
     return int(text, 8)
 
 
 def parse_choice(url: str, name: str, value: object, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise _invalid(url, name, value, f"one of {', '.join(choices)}")
+        raise invalid_option(url, name, value, f"one of {', '.join(choices)}")
     return str(value)
 
 
@@ -216,11 +216,12 @@ def parse_duration(url: str, name: str, value: object, least: float = 0.0, most:
         seconds = math.nan
     if not least <= seconds <= most:
         hint = f"a duration from {least:g} to {most:g} seconds: a number of seconds, or {DURATION_FORMS}"
-        raise _invalid(url, name, value, hint)
+        raise invalid_option(url, name, value, hint)
     return seconds
 
 
-def _invalid(url: str, name: str, value: object, what: str) -> ConfigError:
+def invalid_option(url: str, name: str, value: object, what: str) -> ConfigError:
+    """Return the error for an option with a wrong value."""
     return ConfigError(f"{name} cannot be {value!r}", where=redacted_url(url), hint=f"It is {what}")
 
 

@@ -182,8 +182,7 @@ class StateLoader:
             branch, last, commit = parents[0]
         if remaining:
             raise CorruptError("the steps that a state is made of do not reach its start", where=where(line, point))
-        tail = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
-        weight = sum(size + _OBJECT for _, step in steps for size in step.sizes)
+        tail, weight = _tail(steps)
         schema = steps[-1][1].header.schema if steps else None
         if steps and not steps[0][1].header.parents:
             return LoadedState(EMPTY, 0, tail, weight, ({}, tuple(edit for _, edit in tail)), schema=schema)
@@ -209,8 +208,7 @@ class StateLoader:
             if steps[0][1].header.parents:
                 await self.get(line, point)
                 continue
-            tail = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
-            weight = sum(size + _OBJECT for _, step in steps for size in step.sizes)
+            tail, weight = _tail(steps)
             since = tuple(edit for _, edit in tail)
             loaded = LoadedState(EMPTY, 0, tail, weight, ({}, since), schema=steps[-1][1].header.schema)
             self.cache_state(line, point.hash, loaded)
@@ -229,8 +227,7 @@ class StateLoader:
             steps = self._chain(line, rows[len(rows) - behind :], behind, point.hash, point)
             if steps[0][1].header.parents[0].commit != StepRef.of(row).hash:
                 return None
-            more = tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps)
-            weight = sum(size + _OBJECT for _, step in steps for size in step.sizes)
+            more, weight = _tail(steps)
             schema = steps[-1][1].header.schema
             return LoadedState(loaded.root, form, (*loaded.tail, *more), loaded.tail_weight + weight, schema=schema)
         return None
@@ -482,6 +479,12 @@ class PartialState:
 
     async def _load(self) -> LoadedState:
         return LoadedState(EMPTY, 0) if self.point is None else await self._states.get(self._line, self.point)
+
+
+def _tail(steps: Sequence[tuple[StepRef, Step]]) -> tuple[tuple[tuple[WrittenBy, EditMap], ...], int]:
+    """Return the changes of steps, and the memory that they take."""
+    weight = sum(size + _OBJECT for _, step in steps for size in step.sizes)
+    return tuple((WrittenBy(*at[:2]), step.edit) for at, step in steps), weight
 
 
 def weigh(packed: Packed) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import (
     BRANCHES,
     EVENTS,
@@ -38,7 +39,7 @@ from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import LeafNode, SegmentNode, Slot, decode_node
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
-from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, rows_below
+from holdfast.engine.rewrite.row_sizes import SizeBalance, balance
 from holdfast.engine.row_format import (
     LEASE,
     OWNER,
@@ -188,7 +189,7 @@ class _Sweep:
         """Return a digest of the rows of a line."""
         digest = hashlib.sha256()
         for table in _LINE_TABLES:
-            async for row in rows_below(self._backend, table, tuple(line), bodies=False):
+            async for row in scan_rows(self._backend, table, tuple(line), bodies=False):
                 if table is not REFS or row.key[2] != SEEN:
                     digest.update(repr((table.name, row.key, row.columns)).encode(errors="surrogatepass"))
         return digest.hexdigest()[:32]
@@ -210,7 +211,7 @@ class _Sweep:
         except DeniedError:
             return  # nothing of it is removed
         info = info_of(lines[0])
-        points = [StepRef.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
+        points = [StepRef.of(row) async for row in scan_rows(self._backend, STEPS, tuple(line), bodies=False)]
         deletions = {
             NO_STEP: await self._without_step(line, info, points, refs),
             UNUSED: await self._unused(line, info),
@@ -228,25 +229,25 @@ class _Sweep:
         deletions += _deletes(row for row in refs if row.key[2] == SEEN)
         old = max((point.id for point in points if self._now - point.time >= self._grace), default="")
         idle = self._now - max((point.time for point in points), default=info.created) >= self._grace
-        steps = [str(row.key[2]) async for row in rows_below(self._backend, WRITES, tuple(line), bodies=False)]
+        steps = [str(row.key[2]) async for row in scan_rows(self._backend, WRITES, tuple(line), bodies=False)]
         # Writes may come before their checkpoint, but not long before it.
         late = [id for id in dict.fromkeys(steps) if id not in ids and (id < old or idle)]
         deletions += (Delete(WRITES, (*line, id)) for id in late)
         for table in (FOLDS, WORDS):
-            async for row in rows_below(self._backend, table, tuple(line), bodies=False):
+            async for row in scan_rows(self._backend, table, tuple(line), bodies=False):
                 if row.key[2:] not in positions:
                     deletions.append(Delete(table, row.key))
         return deletions
 
     async def _unused(self, line: Line, info: LineInfo) -> list[Change]:
         """Return deletions of large values that no checkpoint and no node points to."""
-        digests = {row.key[2] async for row in rows_below(self._backend, OBJECTS, tuple(line), bodies=False)}
+        digests = {row.key[2] async for row in scan_rows(self._backend, OBJECTS, tuple(line), bodies=False)}
         if digests:
-            async for row in rows_below(self._backend, STEPS, tuple(line)):
+            async for row in scan_rows(self._backend, STEPS, tuple(line)):
                 if row.body:
                     edit = open_step(line, row, self._engine.context.max_bytes).edit
                     digests.difference_update(parse_pointer(pointer).digest for pointer in pointers(edit))
-            async for row in rows_below(self._backend, NODES, (*line, info.form)):
+            async for row in scan_rows(self._backend, NODES, (*line, info.form)):
                 node = decode_node(*open_node(row))
                 digests.difference_update(parse_pointer(value).digest for value in _values(node) if is_pointer(value))
         return [Delete(OBJECTS, (*line, digest)) for digest in sorted(digests, key=repr)]

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Scan
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import REFS, STEPS
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.engine import Engine
@@ -31,7 +32,7 @@ from holdfast.engine.namespaces import (
 )
 from holdfast.engine.rewrite.recordings import remove_recordings
 from holdfast.engine.rewrite.rewriter import Choose, RewritePlan, RewriteResult
-from holdfast.engine.rewrite.row_sizes import SizeBalance, rows_below
+from holdfast.engine.rewrite.row_sizes import SizeBalance
 from holdfast.engine.row_format import PIN, Branch, Line, StepRef, check_name
 from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError
@@ -345,7 +346,7 @@ class _Pass:
 
     async def _verdicts(self, line: Line, cutoff: int) -> tuple[list[RetentionVerdict], bool]:
         """Return the current verdicts of the policy, and whether nothing is to be dropped."""
-        points = [StepRef.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
+        points = [StepRef.of(row) async for row in scan_rows(self._backend, STEPS, tuple(line), bodies=False)]
         verdicts = await self._judge(line, points, await self._engine.lines.branches(line), cutoff)
         count = sum(not point.pruned for point in points)
         salted = self._selection.erase and any(point.proof and point.proof.salt for point in points)

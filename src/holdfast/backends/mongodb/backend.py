@@ -102,11 +102,7 @@ class MongoDBBackend(ServerBackend):
         address, found = urls.split_options(url, _OPTIONS, options)
         prefix = found.get("prefix", "")
         if not isinstance(prefix, str) or "$" in prefix or "\0" in prefix or prefix.startswith((".", "system.")):
-            raise ConfigError(
-                f"prefix cannot be {prefix!r}",
-                where=urls.redacted_url(url),
-                hint="It is text without $, such as holdfast_",
-            )
+            raise urls.invalid_option(url, "prefix", prefix, "text without $, such as holdfast_")
         timeout = urls.parse_duration(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
         connect_timeout = urls.parse_duration(url, "connect_timeout", found.get("connect_timeout", 0))
         store = cls(address, prefix, timeout, connect_timeout)

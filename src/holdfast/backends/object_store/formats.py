@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from holdfast.backends.interface import Batch, Delete, Expect
-from holdfast.backends.tables import TABLES, Table
+from holdfast.backends.tables import TABLES, Table, plain_text
 from holdfast.byte_reader import ByteReader, packed_form
 from holdfast.errors import CorruptError, UnsupportedError
 
@@ -189,7 +189,7 @@ class StoreMarker(msgspec.Struct, array_like=True):
 
 def encode(kind: bytes, what: msgspec.Struct, bodies: Iterable[bytes] = ()) -> bytes:
     """Encode an object."""
-    packed = msgspec.msgpack.encode(what, enc_hook=_to_plain_text)
+    packed = msgspec.msgpack.encode(what, enc_hook=plain_text)
     stored = packed
     if len(packed) > _SMALL:
         smaller = zlib.compress(packed, 3)
@@ -209,7 +209,7 @@ def check_values(batch: Batch) -> None:
                 values = (key, columns)
             case _:
                 values = (change.row.key, change.row.columns)
-        msgspec.msgpack.encode(values, enc_hook=_to_plain_text)
+        msgspec.msgpack.encode(values, enc_hook=plain_text)
 
 
 def bodies_start(data: bytes, name: str) -> int:
@@ -288,10 +288,3 @@ def _decompress(stored: bytes, size: int) -> bytes:
     if size > _MAX_DESCRIPTION:
         raise zlib.error("too large")
     return zlib.decompressobj().decompress(stored, size)
-
-
-def _to_plain_text(value: object) -> object:
-    """Encode subclasses of `str` as text."""
-    if isinstance(value, str):
-        return str(value)
-    raise NotImplementedError(type(value))

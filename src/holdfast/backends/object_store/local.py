@@ -35,7 +35,6 @@ from holdfast.backends.object_store.object_storage import PAGE, ObjectInfo, Obje
 from holdfast.backends.urls import parse_bool, parse_duration, parse_mode, redacted_url, split_options, url_to_path
 from holdfast.errors import (
     ConfigError,
-    OutcomeUnknownError,
     TransientError,
     UnavailableError,
 )
@@ -57,6 +56,7 @@ class FileBackend(ObjectStoreBackend):
 
     schemes = ("file",)
     takes_read_only = True
+    medium = "the directory"
 
     def __init__(
         self, url: str, folder: Path, timeout: float, grace: float, read_only: bool = False, file_mode: int = PRIVATE
@@ -90,20 +90,6 @@ class FileBackend(ObjectStoreBackend):
 
     def _open_storage(self) -> ObjectStorage:
         return DirectoryStorage(self._folder, self._read_only, file_mode=self._file_mode)
-
-    def _give_up_error(self, why: str, sent: bool, seconds: float | None = None) -> TransientError:
-        seconds = self._timeout if seconds is None else seconds
-        if sent:
-            return OutcomeUnknownError(
-                f"it is unknown after {seconds:g} s whether a change was stored: {why}",
-                where=self.url,
-                hint="Check whether it was before you repeat it; saving again under the same id is always safe",
-            )
-        return TransientError(
-            f"the directory could not be used for {seconds:g} s: {why}",
-            where=self.url,
-            hint="Nothing was changed. Try again",
-        )
 
 
 class DirectoryStorage(ObjectStorage):

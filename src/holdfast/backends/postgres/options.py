@@ -11,7 +11,15 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.backends.async_backend import TIMEOUT
-from holdfast.backends.urls import check_address, is_port, parse_duration, parse_int, redacted_url, split_options
+from holdfast.backends.urls import (
+    check_address,
+    invalid_option,
+    is_port,
+    parse_duration,
+    parse_int,
+    redacted_url,
+    split_options,
+)
 from holdfast.errors import ConfigError
 
 SCHEMES = ("postgresql", "postgres")
@@ -61,14 +69,10 @@ def read_options(url: str, arguments: Mapping[str, Any]) -> PostgresOptions:
     options = _OPTIONS | options
     schema = options["schema"]
     if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema) or len(schema.encode()) > _LONGEST_NAME:
-        raise ConfigError(
-            f"schema cannot be {schema!r}",
-            where=where,
-            hint=f"It is a name of up to {_LONGEST_NAME} bytes, without $",
-        )
+        raise invalid_option(url, "schema", schema, f"a name of up to {_LONGEST_NAME} bytes, without $")
     tenant = options["tenant"]
     if tenant is not None and not isinstance(tenant, str):
-        raise ConfigError(f"tenant cannot be {tenant!r}", where=where, hint="It is a name")
+        raise invalid_option(url, "tenant", tenant, "a name")
     return PostgresOptions(
         where,
         build_conninfo(rest),

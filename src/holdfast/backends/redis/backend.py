@@ -42,7 +42,7 @@ from holdfast.backends.redis.connections import (
 from holdfast.backends.redis.key_layout import KEY_LAYOUTS, Argument, KeyLayout, decode_words
 from holdfast.backends.redis.lua_scripts import CHANGES, CHECK, COMMIT, FORGET_DELETED, OPEN, READ
 from holdfast.backends.runtime.group_commit import Outcome
-from holdfast.backends.urls import parse_choice, parse_duration, parse_int, redacted_url, split_options
+from holdfast.backends.urls import invalid_option, parse_choice, parse_duration, parse_int, redacted_url, split_options
 from holdfast.errors import ConfigError, HoldfastError, InvalidError
 
 MAX_BODY = 128 << 20
@@ -316,11 +316,7 @@ class RedisBackend(ServerBackend):
 
 def _prefix(url: str, value: object) -> str:
     if not isinstance(value, str) or not _PREFIX.fullmatch(value):
-        raise ConfigError(
-            f"prefix cannot be {value!r}",
-            where=redacted_url(url),
-            hint="It consists of letters, digits, and . : _ -",
-        )
+        raise invalid_option(url, "prefix", value, "text of letters, digits, and . : _ -")
     return value
 
 

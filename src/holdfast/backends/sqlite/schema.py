@@ -59,6 +59,14 @@ _CHANGES = """CREATE TABLE IF NOT EXISTS changes (
 ) STRICT"""
 
 _VIEWS = """
+CREATE VIEW threads AS
+  SELECT l.tenant, l.line AS thread,
+    strftime('%Y-%m-%dT%H:%M:%fZ', l.created / 1e9, 'unixepoch') AS created,
+    (SELECT count(*) FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) - l.pruned AS steps,
+    (SELECT count(*) + 1 FROM branches b WHERE b.tenant = l.tenant AND b.line = l.line) AS branches,
+    (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', max(s.time) / 1e9, 'unixepoch')
+       FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS last
+  FROM lines l;
 CREATE VIEW log AS
   SELECT tenant, line AS thread, branch, seq, id, strftime('%Y-%m-%dT%H:%M:%fZ', time / 1e9, 'unixepoch') AS time,
     kind, metadata, length(body) AS bytes

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
-from holdfast.codec import msgpack
 from holdfast.engine.model.large_pointers import LARGE, is_pointer, pointer_to
 from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
+from holdfast.engine.model.packed_state import is_container
+
+_Shorten: TypeAlias = Callable[[bytes], bytes]
+"""Returns a value, or the pointer to it if it is large."""
 
 
 def set_aside(edit: EditMap, salt: bytes) -> tuple[EditMap, dict[bytes, bytes]]:
@@ -15,22 +19,16 @@ def set_aside(edit: EditMap, salt: bytes) -> tuple[EditMap, dict[bytes, bytes]]:
 
     A large list or dict stays as it is: its items are replaced by pointers when it is folded.
     """
-    objects = LargeObjects(salt)
-    return _map(edit, objects), objects.values
+    objects: dict[bytes, bytes] = {}
 
-
-class LargeObjects:
-    """Large values of a line by pointer."""
-
-    def __init__(self, salt: bytes) -> None:
-        self._salt = salt
-        self.values: dict[bytes, bytes] = {}
-
-    def add(self, value: bytes) -> bytes:
-        """Add a value, and return the pointer to it."""
-        pointer = pointer_to(value, self._salt).encode()
-        self.values[pointer] = value
+    def shorten(value: bytes) -> bytes:
+        if len(value) <= LARGE:
+            return value
+        pointer = pointer_to(value, salt).encode()
+        objects[pointer] = value
         return pointer
+
+    return _map(edit, shorten), objects
 
 
 def pointers(edit: EditMap) -> Iterator[bytes]:
@@ -46,35 +44,24 @@ def pointers(edit: EditMap) -> Iterator[bytes]:
                     yield from filter(is_pointer, part)
 
 
-def _operation(operation: Operation, objects: LargeObjects) -> Operation:
+def _operation(operation: Operation, shorten: _Shorten) -> Operation:
     if isinstance(operation, Set):
-        return operation if _is_container(operation.value) else Set(_value(operation.value, objects))
+        return operation if is_container(operation.value) else Set(shorten(operation.value))
     if isinstance(operation, EditMap):
-        return _map(operation, objects)
+        return _map(operation, shorten)
     if isinstance(operation, EditList):
-        return EditList(tuple(_part(part, objects) for part in operation.parts))
+        return EditList(tuple(_part(part, shorten) for part in operation.parts))
     return operation
 
 
-def _map(edit: EditMap, objects: LargeObjects) -> EditMap:
-    return EditMap(edit.removed, tuple((key, _operation(change, objects)) for key, change in edit.put), edit.moved)
+def _map(edit: EditMap, shorten: _Shorten) -> EditMap:
+    return EditMap(edit.removed, tuple((key, _operation(change, shorten)) for key, change in edit.put), edit.moved)
 
 
 def _part(
-    part: KeepRun | ChangeItem | tuple[bytes, ...], objects: LargeObjects
+    part: KeepRun | ChangeItem | tuple[bytes, ...], shorten: _Shorten
 ) -> KeepRun | ChangeItem | tuple[bytes, ...]:
-    if isinstance(part, KeepRun):
+    # A changed item is a whole value again, and its parts have no pointers.
+    if isinstance(part, KeepRun | ChangeItem):
         return part
-    if isinstance(part, ChangeItem):
-        # A changed item is a whole value again, and its parts have no pointers.
-        return part
-    return tuple(_value(item, objects) for item in part)
-
-
-def _is_container(value: bytes) -> bool:
-    bare = value.removeprefix(msgpack.ESCAPE)
-    return not value.startswith(msgpack.SHAPED_MARK) and (msgpack.is_array(bare) or msgpack.is_map(bare))
-
-
-def _value(value: bytes, objects: LargeObjects) -> bytes:
-    return value if len(value) <= LARGE else objects.add(value)
+    return tuple(map(shorten, part))

@@ -217,6 +217,12 @@ def as_map(packed: Packed) -> PackedMap | None:
     return {key: msgpack.top(value) for key, value in msgpack.split_map(packed)}
 
 
+def is_container(packed: bytes) -> bool:
+    """Return whether packed bytes are a list or a dict."""
+    bare = packed.removeprefix(msgpack.ESCAPE)
+    return not packed.startswith(msgpack.SHAPED_MARK) and (msgpack.is_array(bare) or msgpack.is_map(bare))
+
+
 def _not_empty(packed: bytes) -> bytes:
     if not packed:
         raise CorruptError("a packed value has no bytes")

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from holdfast.backends.interface import Change, Delete, Get, Put
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import STEPS, WRITES
 from holdfast.engine.context import EngineContext
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.steps import RECORDED
-from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, rows_below
+from holdfast.engine.rewrite.row_sizes import SizeBalance, balance
 from holdfast.engine.row_format import Line, StepRef, drop_recordings, open_writes
 from holdfast.errors import ConflictError
 
@@ -34,7 +35,7 @@ async def remove_recordings(
     if not dry_run:
         await lease.acquire()
     try:
-        points = [StepRef.of(row) async for row in rows_below(context.backend, STEPS, tuple(line), bodies=False)]
+        points = [StepRef.of(row) async for row in scan_rows(context.backend, STEPS, tuple(line), bodies=False)]
         by_position = {point[:2]: point for point in points if not point.pruned}
         recorded = await _recorded_steps(context, line, by_position)
         selected = {point.id: point for point in select([point for point in points if point.id in recorded])}
@@ -64,10 +65,10 @@ async def _recorded_steps(
 ) -> set[str]:
     """Return the ids of the steps that recordings follow."""
     found = set[str]()
-    async for row in rows_below(context.backend, WRITES, tuple(line), bodies=False):
+    async for row in scan_rows(context.backend, WRITES, tuple(line), bodies=False):
         if row.columns[1] == RECORDED:
             found.add(str(row.key[2]))
-    async for row in rows_below(context.backend, STEPS, tuple(line)):
+    async for row in scan_rows(context.backend, STEPS, tuple(line)):
         branch, seq = StepRef.of(row)[:2]
         before = by_position.get((branch, seq - 1))
         if before is not None and any(write.channel == RECORDED for write in open_writes(row, context.max_bytes)):
@@ -81,7 +82,7 @@ async def _changes(context: EngineContext, line: Line, points: Sequence[StepRef]
     ids = {point.id for point in points}
     changes: list[Change] = []
     for id in sorted(ids):
-        rows = [row async for row in rows_below(context.backend, WRITES, (*line, id), bodies=False)]
+        rows = [row async for row in scan_rows(context.backend, WRITES, (*line, id), bodies=False)]
         changes += [Delete(WRITES, row.key) for row in rows if row.columns[1] == RECORDED]
     keys = [(*line, point.branch, point.seq + 1) for point in points]
     (rows,) = await context.backend.read([Get(STEPS, keys)])

@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Backend, Change, Delete, Ensure, Expect, Put, Row, Scan
+from holdfast.backends.paging import next_page, scan_rows
 from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.delta_channels import DeltaReader
@@ -30,7 +31,7 @@ from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.projection.projector import Projector
 from holdfast.engine.projection.rows import transitions, without
 from holdfast.engine.rewrite.progress import RewriteProgress, ScratchNodes
-from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, found_rows, next_page, rows_below
+from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, found_rows
 from holdfast.engine.row_format import (
     MERGE,
     PIN,
@@ -69,8 +70,8 @@ class LineRemoval:
     async def of(cls, backend: Backend, walk: RewriteProgress, words: Sequence[Change]) -> LineRemoval:
         """Read the rows of a line."""
         line = tuple(walk.line)
-        objects = {bytes(row.key[2]) async for row in rows_below(backend, OBJECTS, line, bodies=False)}  # type: ignore[arg-type]
-        written = {str(row.key[2]) async for row in rows_below(backend, WRITES, line, bodies=False)}
+        objects = {bytes(row.key[2]) async for row in scan_rows(backend, OBJECTS, line, bodies=False)}  # type: ignore[arg-type]
+        written = {str(row.key[2]) async for row in scan_rows(backend, WRITES, line, bodies=False)}
         return cls(backend, frozenset(objects), frozenset(written), await transitions(backend, walk.line), words)
 
     async def changes(self, walk: RewriteProgress, switched: Iterable[Change]) -> list[Change]:
@@ -216,7 +217,7 @@ class Rewriter:
         plan, points = RewritePlan(frozenset()), None
         conditions: Sequence[Change] = ()
         if choose is not None:
-            points = [StepRef.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
+            points = [StepRef.of(row) async for row in scan_rows(self._backend, STEPS, tuple(line), bodies=False)]
             plan = await self._without_pins(line, points, await choose(points, branches))
             if not plan.dropped and not plan.erase:
                 return await self._apply_only(line, info, lease, plan.changes)

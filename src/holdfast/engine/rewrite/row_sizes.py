@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast.backends.interface import Backend, Change, Create, Delete, Ensure, Get, Put, Row, Scan
+from holdfast.backends.interface import Backend, Change, Create, Delete, Ensure, Get, Put, Row
+from holdfast.backends.paging import next_page, scan_rows
 from holdfast.backends.tables import Key, Table
 from holdfast.engine.context import EngineContext
 
-_FEW, _MANY = 8, 256
-"""How many rows are read at first, when their size is unknown, and at most."""
-
-_PAGE_BYTES = 4 << 20
-"""About how many bytes of bodies are read at a time."""
+_FEW = 8
+"""How many rows are read at first, when their size is unknown."""
 
 
 class SizeBalance(NamedTuple):
@@ -44,12 +42,6 @@ def row_bytes(row: Row) -> int:
     return size
 
 
-def next_page(page: int, rows: Sequence[Row]) -> int:
-    """Return how many rows to read next for a page of a suitable size, given the last page."""
-    size = sum(len(row.body) for row in rows)
-    return min(2 * page, _MANY) if size < _PAGE_BYTES // 2 else max(1, page * _PAGE_BYTES // (2 * size))
-
-
 async def found_rows(backend: Backend, space: Table, keys: Sequence[Key]) -> AsyncIterator[Row]:
     """Yield the rows with these keys that exist, read in pages."""
     at, page = 0, _FEW
@@ -58,21 +50,6 @@ async def found_rows(backend: Backend, space: Table, keys: Sequence[Key]) -> Asy
         at += page
         for row in rows:
             yield row
-        page = next_page(page, rows)
-
-
-async def rows_below(backend: Backend, space: Table, prefix: Key, *, bodies: bool = True) -> AsyncIterator[Row]:
-    """Yield the rows whose key starts with a prefix, read in pages."""
-    start: Key = ()
-    page = _FEW if bodies else _MANY
-    while True:
-        limit = page + bool(start)
-        (rows,) = await backend.read([Scan(space, prefix, start=start, limit=limit, bodies=bodies)])
-        for row in rows[bool(start) :]:  # a page starts with the last row of the one before
-            yield row
-        if len(rows) < limit:
-            return
-        start = rows[-1].key[len(prefix) :]
         page = next_page(page, rows)
 
 
@@ -96,7 +73,7 @@ async def balance(context: EngineContext, changes: Iterable[Change]) -> SizeBala
     rows = size = 0
     deleted = {(space, prefix) for space, prefix in prefixes}
     for space, prefix in deleted:
-        async for row in rows_below(stored, space, prefix):
+        async for row in scan_rows(stored, space, prefix):
             rows, size = rows + 1, size + row_bytes(salvage(space, row))
     for each in written:
         rows, size = rows - 1, size - row_bytes(each.row)

@@ -26,7 +26,7 @@ from holdfast.engine.model.operations import (
     Operation,
     Set,
 )
-from holdfast.engine.model.packed_state import Packed, as_items, as_map, pack_name, unpack_name
+from holdfast.engine.model.packed_state import Packed, as_items, as_map, is_container, pack_name, unpack_name
 from holdfast.engine.projection.rendering import ROLES, is_hidden
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -68,7 +68,7 @@ class ChannelsAroundEdit(NamedTuple):
 
 def replaced(edit: EditMap) -> list[bytes]:
     """Return the channels with small lists or dicts that are set as a whole, whose old values are needed."""
-    return _channels(edit, lambda each: isinstance(each, Set) and _is_container(each.value))
+    return _channels(edit, lambda each: isinstance(each, Set) and is_container(each.value))
 
 
 def edited_texts(edit: EditMap) -> list[bytes]:
@@ -124,11 +124,6 @@ def _edits_items(operation: Operation) -> bool:
     if isinstance(operation, Combine):
         return operation.items is not None
     return isinstance(operation, EditList) and any(isinstance(part, ChangeItem) for part in operation.parts)
-
-
-def _is_container(value: bytes) -> bool:
-    bare = value.removeprefix(msgpack.ESCAPE)
-    return not value.startswith(msgpack.SHAPED_MARK) and (msgpack.is_array(bare) or msgpack.is_map(bare))
 
 
 class _Place(NamedTuple):
@@ -199,7 +194,7 @@ def _items_of(packed: Packed | None) -> list[bytes]:
 
 def _set(place: _Place, value: bytes, old: Packed | None, load: LoadLarge) -> Iterator[ExtractedText]:
     """Yield the text of a value; of a list or dict that replaces another, what that did not contain as often."""
-    if old is None or not _is_container(value):
+    if old is None or not is_container(value):
         yield from _packed(place, value, load)
         return
     old_counts = Counter(each.text for each in _old_texts(old, load))

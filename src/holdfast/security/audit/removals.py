@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from holdfast.backends.interface import Backend, Batch, Change, Delete, Expect, Put, Row, Scan
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.line_head import end_query
 from holdfast.engine.lines import LABEL, TAG
-from holdfast.engine.rewrite.row_sizes import rows_below
 from holdfast.engine.row_format import HOLD, OWNER, PIN, Line, StepRef
 
 REMOVED, ARRIVED = "removed", "arrived"
@@ -147,7 +147,7 @@ async def _add_removed(
 
 async def _add_steps(backend: Backend, line: Line, deleted: set[Key], stubs: set[Key], record: RemovalRecord) -> None:
     ends = dict[int, BranchEnd]()
-    async for row in rows_below(backend, STEPS, tuple(line), bodies=False):
+    async for row in scan_rows(backend, STEPS, tuple(line), bodies=False):
         step = StepRef.of(row)
         if row.key in deleted:
             end = ends.setdefault(step.branch, BranchEnd(step.branch, 0, []))
