@@ -64,7 +64,7 @@ def cache_of(store: Driven) -> int:
     """How many bytes the cache of the server has."""
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
-    found = run(backend._run_in_loop(backend._transaction_limit))
+    found = run(backend._run_in_loop(lambda: backend._use(commit_group.read_transaction_limit)))
     assert found is not None
     return commit_group._DIRTY_SHARE * found
 

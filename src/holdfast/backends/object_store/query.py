@@ -70,9 +70,7 @@ class QueryRunner:
             except ViewOutdated as outdated:
                 retry_limit.check(outdated)
                 for names in {each for one in shard_queries for each in one.shards()}:
-                    cached = self._log.cached(folder(names))
-                    if cached is not None:
-                        self._log.forget(cached)
+                    self._log.forget_shard(folder(names))
 
     async def on_snapshot(
         self, names: set[ShardNames], read: Callable[[ShardViews], T], salvage: Set[ShardNames] = frozenset()

@@ -150,9 +150,8 @@ class ShardView:
         if not location.length:
             return BodyLookup("", _NO_BODY, location)
         body_object = self.body_objects[location.epoch, location.entry]
-        if location.entry == IN_FOLD:
-            return BodyLookup(object_names.fold(self.folder, body_object.token), body_object, location)
-        return BodyLookup(object_names.entry(self.folder, body_object.token, location.entry), body_object, location)
+        name = object_names.body_object(body_object.token, location.entry)
+        return BodyLookup(f"{self.folder}/{name}", body_object, location)
 
     def all_rows(self) -> Iterator[tuple[Table, Row]]:
         for space, part in self.parts.items():

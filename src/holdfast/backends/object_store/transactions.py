@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 
 from holdfast.backends.batch_eval import evaluate
-from holdfast.backends.interface import Batch, Delete, Expect
+from holdfast.backends.interface import Batch, key_of
 from holdfast.backends.object_store.object_names import ShardNames, folder
 from holdfast.backends.object_store.object_storage import check_deadline, clock, gather_limited
 from holdfast.backends.object_store.query import QueryRunner, ShardViews
@@ -34,11 +34,7 @@ def find_shards(batch: Batch) -> tuple[set[ShardNames], set[Key]]:
     names: set[ShardNames] = set()
     wide: set[Key] = set()
     for change in batch:
-        if isinstance(change, Delete):
-            start = change.prefix
-        else:
-            start = change.key if isinstance(change, Expect) else change.row.key
-        if len(start) >= 2:
+        if len(start := key_of(change)) >= 2:
             names.add(_names(start))
         else:
             wide.add(start)
@@ -92,9 +88,7 @@ class ShardTransactions:
             except ViewOutdated as outdated:
                 retry_limit.check(outdated)
                 for each in names:
-                    cached = self._log.cached(folder(each))
-                    if cached is not None:
-                        self._log.forget(cached)
+                    self._log.forget_shard(folder(each))
                 return False, None
 
     async def _attempt(
