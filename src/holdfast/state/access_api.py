@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple, TypeAlias, Unpack
+from typing import Any, NamedTuple, TypeAlias, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.model.scopes import Scope
@@ -11,7 +11,7 @@ from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
-from holdfast.security.access.grant import BELOW_ALL, GrantRecord
+from holdfast.security.access.grant import BELOW_ALL, EndingRight, GrantRecord
 from holdfast.security.access.identity import Identity, check_group, parse_holder, parse_identity
 from holdfast.security.access.identity_guard import GuardMode, IdentityGuard
 from holdfast.security.access.policy import Policy, Right, Rights, check_pattern, check_rights
@@ -72,33 +72,26 @@ class Token(NamedTuple):
         return f"<Token {self.id} of {self.identity or 'the owner'}{'' if self.live else ', ended'}>"
 
 
+_TIMES = ("created", "given", "until", "revoked")
+
+
+def _public_fields(record: EndingRight, now: int) -> dict[str, Any]:
+    """Return the fields of a stored right as its public form has them."""
+    fields = record.to_dict()
+    times = {name: to_datetime(fields[name]) if fields[name] else None for name in _TIMES if name in fields}
+    return {**fields, **times, "live": record.is_live(now)}
+
+
 def to_token(token: TokenRecord, now: int, secret: str = "") -> Token:
     """Build the public form of a token."""
-    return Token(
-        token.id,
-        token.identity,
-        token.read_only,
-        token.name,
-        to_datetime(token.created),
-        to_datetime(token.until) if token.until else None,
-        to_datetime(token.revoked) if token.revoked else None,
-        token.is_live(now),
-        secret,
-    )
+    fields = _public_fields(token, now)
+    del fields["digest"]
+    return Token(**fields, secret=secret)
 
 
 def to_grant(grant: GrantRecord, now: int) -> Grant:
     """Build the public form of a grant."""
-    return Grant(
-        *grant[:6],
-        to_datetime(grant.until) if grant.until else None,
-        grant.by,
-        to_datetime(grant.given),
-        to_datetime(grant.revoked) if grant.revoked else None,
-        grant.revoked_by,
-        grant.is_live(now),
-        grant.thread,
-    )
+    return Grant(**_public_fields(grant, now))
 
 
 def build_request(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Self
+
+import msgspec
 
 from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
+from holdfast.engine.namespaces import ACCESS
 from holdfast.engine.patterns import KeyPattern, matcher
 from holdfast.errors import CorruptError
 from holdfast.security.access.identity import owns
@@ -14,11 +17,47 @@ from holdfast.security.access.policy import OWNER_RIGHTS, rights_of
 BELOW_OWN, BELOW_ALL = "own", "all"
 """How far a grant reaches below its scope: to what the owner of the scope owns, or to everything."""
 
+RETENTION = 30 * 86400 * 10**9
+"""How long a right that was revoked or has expired is retained, in nanoseconds."""
 
-class GrantRecord(NamedTuple):
-    """A stored grant."""
+
+class EndingRight(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A stored right that can be revoked, and may expire. Times are in nanoseconds since 1970, 0 for never."""
 
     id: str
+    until: int = 0
+    """When it expires."""
+    revoked: int = 0
+    """When it was revoked."""
+
+    def is_live(self, now: int) -> bool:
+        """Whether it is neither revoked nor expired."""
+        return not self.revoked and not 0 < self.until <= now
+
+    def end_time(self) -> int:
+        """Return when it was revoked or expires; 0 for never."""
+        return min(filter(None, (self.revoked, self.until)), default=0)
+
+    def is_past(self, now: int) -> bool:
+        """Whether it ended so long ago that it is not retained."""
+        return 0 < self.end_time() < now - RETENTION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stored form."""
+        return msgspec.structs.asdict(self)
+
+    @classmethod
+    def load(cls, found: object, _version: int = 0) -> Self:
+        """Build a right from its stored form. `CorruptError` if it is not one."""
+        try:
+            return msgspec.convert(found, cls)
+        except msgspec.ValidationError as error:
+            raise CorruptError(f"a stored right cannot be decoded: {error}", where=ACCESS) from error
+
+
+class GrantRecord(EndingRight, frozen=True, kw_only=True):
+    """A stored grant."""
+
     to: str
     """The identity that has it, or `group:` and a group."""
     right: str
@@ -29,14 +68,10 @@ class GrantRecord(NamedTuple):
     below: str
     """Whether scopes below are covered: empty for none; `own` for those that belong to the owner of the scope; `all`.
     """
-    until: int
-    """When it expires, in nanoseconds since 1970; 0 for never."""
     by: str
     """The identity that granted it; empty for the store's owner."""
     given: int
     """When it was granted."""
-    revoked: int = 0
-    """When it was revoked; 0 if it was not."""
     revoked_by: str = ""
     thread: str = ""
     """The pattern of names of threads; empty for a grant of a scope, which has none."""
@@ -61,23 +96,3 @@ class GrantRecord(NamedTuple):
         if not self.keys or key is None:
             return not self.keys
         return key.is_within(self.keys) if isinstance(key, KeyPattern) else matcher(self.keys)(key)
-
-    def is_live(self, now: int) -> bool:
-        """Whether it is neither revoked nor expired."""
-        return not self.revoked and not 0 < self.until <= now
-
-    def end_time(self) -> int:
-        """Return when it was revoked or expires; 0 for never."""
-        return min(filter(None, (self.revoked, self.until)), default=0)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the stored form."""
-        return self._asdict()
-
-    @classmethod
-    def load(cls, found: object, where: str) -> GrantRecord:
-        """Build a grant from its stored form. `CorruptError` if it is not one."""
-        try:
-            return cls(**found)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise CorruptError(f"a stored grant is none: {error}", where=where) from error

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import THREAD, Scope
+from holdfast.engine.namespaces import ACCESS
 from holdfast.engine.patterns import KeyPattern, matcher
 from holdfast.errors import CorruptError, InvalidError
 
@@ -143,9 +144,9 @@ class Policy:
         return policy
 
 
-def load_policy(rules: object, where: str) -> Policy:
-    """Build a policy from its stored form. `CorruptError` if it is not one."""
+def load_policy(rules: object, _version: int = 0) -> Policy:
+    """Build the policy of a role from its stored form. `CorruptError` if it is not one."""
     try:
         return Policy.of(rules)
     except InvalidError as error:
-        raise CorruptError(f"a stored policy is none: {error.what}", where=where) from error
+        raise CorruptError(f"the policy of a role cannot be decoded: {error.what}", where=ACCESS) from error
