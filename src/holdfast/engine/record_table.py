@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from holdfast.backends.interface import Row
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.system_line import LineChange, Link, SystemLine, SystemLineEntries
 from holdfast.errors import NotFoundError
@@ -36,7 +37,7 @@ class RecordTable(Generic[R]):
         hint: str = "",
         links: Callable[[R, str], Sequence[Link]] = lambda _record, _name: (),
     ) -> None:
-        self.line = line
+        self.system_line = line
         self._what, self._hint = what, hint
         self._load, self._dump = load, dump
         self._prefix = prefix
@@ -45,7 +46,7 @@ class RecordTable(Generic[R]):
     # Reading ----------------------------------------------------------------------------------------------------
 
     async def _read(self, look: Callable[[SystemLineEntries], Awaitable[T]], entries: SystemLineEntries | None) -> T:
-        return await (self.line.read(look) if entries is None else look(entries))
+        return await (self.system_line.read(look) if entries is None else look(entries))
 
     async def get_many(self, names: Iterable[str], entries: SystemLineEntries | None = None) -> dict[str, R]:
         """Return the records of those names that have one."""
@@ -70,14 +71,13 @@ class RecordTable(Generic[R]):
         found = await self._read(lambda entries: entries.with_prefix(self._prefix + within), entries)
         return {name: self._load(value, 0) for name, value in found.items()}
 
-    async def pages(self, kind: str, name: str, after: str = "", size: int = PAGE) -> AsyncIterator[list[str]]:
-        """Yield the names of the records that have a link, in order, a page at a time; the last page is not full."""
-        while True:
-            found = [str(row.key[4]) for row in await self.line.linked(kind, name, after, size)]
-            yield found
-            if len(found) < size:
-                return
-            after = found[-1]
+    async def linked(self, kind: str, name: str, after: str = "", size: int = PAGE) -> AsyncIterator[list[Row]]:
+        """Yield the rows of a link, in the order of what it is linked with, a page at a time."""
+        rows = await self.system_line.linked(kind, name, after, size)
+        yield rows
+        while len(rows) == size:
+            rows = await self.system_line.linked(kind, name, str(rows[-1].key[4]), size)
+            yield rows
 
     def missing_error(self, name: str) -> NotFoundError:
         """Build the error for a record that does not exist."""
@@ -87,13 +87,13 @@ class RecordTable(Generic[R]):
 
     def pack(self, records: Mapping[str, R]) -> dict[str, Packed]:
         """Return records as the entries of a change."""
-        return self.line.pack({self._prefix + name: self._dump(record) for name, record in records.items()})
+        return self.system_line.pack({self._prefix + name: self._dump(record) for name, record in records.items()})
 
     def replace(self, name: str, old: R | None, new: R | None, target: str = "") -> LineChange:
         """Return the change that puts a record in the place of another, with its links. None stands for no record.
         `target` is stored with the links."""
         before, after = (() if each is None else self._links(each, name) for each in (old, new))
-        rows = self.line.link_changes(before, after, self.line.engine.context.clock(), target)
+        rows = self.system_line.link_changes(before, after, self.system_line.engine.context.clock(), target)
         return LineChange(
             {} if new is None else self.pack({name: new}), [self._prefix + name] if new is None else (), rows=rows
         )

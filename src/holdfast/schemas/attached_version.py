@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from holdfast.backends.interface import Change
+from holdfast.engine.append import Edit
 from holdfast.engine.engine import Engine
-from holdfast.engine.model.packed_state import Packed, unpack, unpack_name
+from holdfast.engine.guard import both_preconditions
+from holdfast.engine.model.packed_state import Packed, PackedMap, unpack, unpack_name
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.schema_bindings import LineSchema, SchemaRequest
+from holdfast.engine.state_loader import LoadedState, weigh
 from holdfast.errors import ConflictError, HoldfastError, UnsupportedError
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRegistry
 from holdfast.schemas.schema import Schema, invalid_value
@@ -43,7 +48,7 @@ class AttachedVersion:
         self.schemas = declaration.schemas
         """The schemas of the program, and other versions that the store has."""
         self.schema: Final = declaration.schema
-        self.reference: Final = declaration.schema.schema_reference
+        self.reference = declaration.schema.schema_reference
         self.unversioned: Final = unversioned
         """The version of states without a reference to a schema; None if they have none until they are saved anew."""
         self._validate = declaration.validate
@@ -190,6 +195,70 @@ class AttachedVersion:
     def report(self, problems: list[Problem], where: str) -> None:
         """Refuse or warn of a value that does not fit, as the program declared."""
         report_problems(self.reference, problems, where, self._validate)
+
+
+class LineAttachment(AttachedVersion, LineSchema):
+    """The schema of whole states, of threads or of scopes, as this program has it."""
+
+    _aside_key: bytes
+    """The channel of what migrations keep aside."""
+
+    def prepare(self, request: SchemaRequest) -> None:
+        """Let a step be saved in this version, on condition that the version may still be written."""
+        self.prepare_kept(request)
+        request.convert = partial(self._convert, request, request.schema)
+        request.schema = self.reference
+
+    def prepare_kept(self, request: SchemaRequest) -> None:
+        """Let a step be saved that keeps the version of its parent, such as a merge, on the same condition."""
+        request.permit = both_preconditions(request.permit, self.conditions)
+
+    async def _convert(
+        self,
+        request: SchemaRequest,
+        given: str,
+        new: PackedMap | Edit,
+        parent: StepRef | None,
+        loaded: LoadedState | None,
+    ) -> PackedMap | Edit:
+        """Return the state to save. A given state may be of another version, as one that is restored is."""
+        raise NotImplementedError
+
+    async def upgrade(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
+        """Return a stored state in this version, as its reader sees it: without what was kept aside."""
+        if reference != self.reference:
+            version = self.version_of(reference) or self.schema.version
+            if version > self.schema.version:
+                await self.accept(reference, self._where(line))
+            elif version < self.schema.version:
+                packed = self._upgraded(line, point, version, packed)
+        return without(packed, self._aside_key)
+
+    def _upgraded(self, line: Line, point: StepRef, version: Version, packed: PackedMap) -> PackedMap:
+        """Return a stored state in this version, with what was kept aside; cached by the hash of its step."""
+        cache, key = self._engine.context.cache, ("migrated", line, point.hash, self.reference, self.migrations_key)
+        found: PackedMap | None = cache.get(key)
+        if found is None:
+            found = self._migrate(packed, version, f"{self._where(line)}, step {point.id}")
+            cache.put(key, found, weigh(found))
+        return found
+
+    def _migrate(self, packed: PackedMap, version: Version, where: str) -> PackedMap:
+        """Return a state of an older version in this one, with what was kept aside."""
+        raise NotImplementedError
+
+    async def _reference(self, line: Line, point: StepRef, loaded: LoadedState) -> str:
+        if loaded.schema is not None:
+            return loaded.schema
+        return (await self._engine.step_info.head(line, point)).header.schema
+
+    def _where(self, line: Line) -> str:
+        raise NotImplementedError
+
+
+def without(packed: PackedMap, key: bytes) -> PackedMap:
+    """Return a packed state without a channel."""
+    return {each: value for each, value in packed.items() if each != key} if key in packed else packed
 
 
 def report_problems(reference: str, problems: list[Problem], where: str, mode: ValidationMode) -> None:

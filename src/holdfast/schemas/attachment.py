@@ -8,7 +8,6 @@ from functools import partial
 from holdfast.engine.append import Edit
 from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.engine import Engine
-from holdfast.engine.guard import both_preconditions
 from holdfast.engine.loaded_states import unfolded_state
 from holdfast.engine.model.nodes import WrittenBy
 from holdfast.engine.model.operations import EditMap, Set, apply, apply_map
@@ -16,9 +15,9 @@ from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, pack_n
 from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.schema_bindings import ASIDE, RenameTask, SchemaRequest
-from holdfast.engine.state_loader import LoadedState, weigh
+from holdfast.engine.state_loader import LoadedState
 from holdfast.errors import HoldfastError
-from holdfast.schemas.attached_version import AttachedVersion
+from holdfast.schemas.attached_version import LineAttachment, without
 from holdfast.schemas.graph_checkpoint import (
     is_internal,
     migrate_bookkeeping,
@@ -33,20 +32,16 @@ _ASIDE, _KEPT = pack_name(ASIDE), pack_name(KEPT)
 _RESERVED = (_KEPT, _ASIDE)
 
 
-class Attachment(AttachedVersion):
-    """The schema of the states of some lines, as this program has it."""
+class Attachment(LineAttachment):
+    """The schema of the states of some threads, as this program has it."""
+
+    _aside_key = _ASIDE
 
     # Writing ------------------------------------------------------------------------------------------------------
 
-    def prepare(self, request: SchemaRequest) -> None:
-        """Let a step be saved in this version, on condition that the version may still be written."""
-        request.permit = both_preconditions(request.permit, self.conditions)
-        request.convert = partial(self._convert, request, request.schema)
-        request.schema = self.reference
-
     def prepare_kept(self, request: SchemaRequest) -> None:
         """Let a step be saved that keeps the version of its parent, such as a merge, on the same condition."""
-        request.permit = both_preconditions(request.permit, self.conditions)
+        super().prepare_kept(request)
         if self._validate != "off":
             request.convert = partial(self._check_kept, request.line)
 
@@ -72,7 +67,8 @@ class Attachment(AttachedVersion):
         if request.is_unversioned and not given and self.unversioned is not None:
             given = f"{self.schema.name}@{self.unversioned}"
         if isinstance(new, dict) and given and given != self.reference:
-            new = self._migrate(new, given, f"thread {line}")
+            source = self.version_of(given)
+            new = new if source is None else self._migrate(new, source, f"thread {line}")
         if loaded is None or parent is None:
             if not isinstance(new, dict):
                 new = apply_map(await new(parent, loaded), {})
@@ -99,7 +95,7 @@ class Attachment(AttachedVersion):
         whole = await self._engine.states.resolve_pointers(line, await self._engine.states.whole(line, loaded))
         if version > self.schema.version:
             return await self._write_newer(request, stored, new, parent, loaded, whole)
-        upgraded = self._upgraded(line, parent, stored, whole)
+        upgraded = self._upgraded(line, parent, version, whole)
         if not isinstance(new, dict):
             state = unfolded_state(upgraded, {}, WrittenBy(parent.branch, parent.seq))
             new = apply_map(await new(parent, state), upgraded)
@@ -135,11 +131,6 @@ class Attachment(AttachedVersion):
         entry = await self._engine.entries.find(line, loaded, _ASIDE)
         return None if entry is None else entry.value
 
-    async def _reference(self, line: Line, point: StepRef, loaded: LoadedState) -> str:
-        if loaded.schema is not None:
-            return loaded.schema
-        return (await self._engine.step_info.head(line, point)).header.schema
-
     # Validation ----------------------------------------------------------------------------------------------------
 
     async def _checked_edit(
@@ -169,18 +160,6 @@ class Attachment(AttachedVersion):
 
     # Reading -------------------------------------------------------------------------------------------------------
 
-    async def upgrade(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
-        """Return a stored state in this version, as its reader sees it: without what was kept aside."""
-        if reference != self.reference:
-            version = self.version_of(reference)
-            if version is None:
-                return packed
-            if version > self.schema.version:
-                await self.accept(reference, f"thread {line}")
-            elif version < self.schema.version:
-                packed = self._upgraded(line, point, reference, packed)
-        return without_aside(packed)
-
     def upgrade_writes(
         self, line: Line, reference: str, rows: Sequence[PendingWriteRow], rename: RenameTask | None = None
     ) -> list[PendingWriteRow]:
@@ -205,20 +184,11 @@ class Attachment(AttachedVersion):
         again = {(row.task, row.place) for row, is_own in found if is_own}
         return [row for row, is_own in found if is_own or (row.task, row.place) not in again]
 
-    def _upgraded(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
-        """Return a stored state in this version, with what was kept aside; cached by the hash of its step."""
-        cache, key = self._engine.context.cache, ("migrated", line, point.hash, self.reference, self.migrations_key)
-        found: PackedMap | None = cache.get(key)
-        if found is None:
-            found = self._migrate(packed, reference, f"thread {line}, checkpoint {point.id}")
-            cache.put(key, found, weigh(found))
-        return found
+    def _migrate(self, packed: PackedMap, version: Version, where: str) -> PackedMap:
+        return migrate_state(self.schemas, self.schema.name, packed, version, self.schema.version, where, self._engine)
 
-    def _migrate(self, packed: PackedMap, reference: str, where: str) -> PackedMap:
-        source = self.version_of(reference)
-        if source is None:
-            return packed
-        return migrate_state(self.schemas, self.schema.name, packed, source, self.schema.version, where, self._engine)
+    def _where(self, line: Line) -> str:
+        return f"thread {line}"
 
     def renamed_nodes(self, reference: str) -> Mapping[str, str]:
         """Return the nodes of a graph that were renamed since a version: the new names by the old ones."""
@@ -230,7 +200,7 @@ class Attachment(AttachedVersion):
 
 def without_aside(packed: PackedMap) -> PackedMap:
     """Return a packed state as its readers see it, without what was kept aside."""
-    return {key: value for key, value in packed.items() if key != _ASIDE} if _ASIDE in packed else packed
+    return without(packed, _ASIDE)
 
 
 def migrate_state(

@@ -17,6 +17,7 @@ from holdfast.engine.events import Event
 from holdfast.engine.guard import Preconditions
 from holdfast.engine.inherited_schemas import RECORD, REGISTRY
 from holdfast.engine.lines import LineTip
+from holdfast.engine.record_table import RecordTable
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.errors import ConflictError
@@ -61,7 +62,7 @@ class SchemaRecord:
         }
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> SchemaRecord:
+    def from_dict(cls, stored: Mapping[str, Any], _version: int = 0) -> SchemaRecord:
         """Parse the stored form."""
         current, unversioned = (Version.parse(stored[name]) for name in ("current", "unversioned"))
         patterns, places = tuple(stored["threads"]), tuple(stored.get("places", ()))
@@ -117,6 +118,7 @@ class SchemaRegistry:
 
     def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
         self._line = SystemLine(engine, Line(tenant, LINE), actor)
+        self._records = RecordTable(self._line, "schema", SchemaRecord.from_dict, SchemaRecord.to_dict, prefix=_SCHEMA)
         self._actor = actor
         self._known: RegisteredSchemas | None = None
 
@@ -141,7 +143,7 @@ class SchemaRegistry:
             return RegisteredSchemas(
                 tip,
                 SchemaSet(*schemas),
-                {name: SchemaRecord.from_dict(each) for name, each in (await entries.with_prefix(_SCHEMA)).items()},
+                await self._records.all(entries=entries),
                 frozenset(reference for reference, stored in versions.items() if stored["retired"] is True),
                 frozenset(reference for reference, stored in versions.items() if stored["retired"] == _CLOSING),
                 await entries.with_prefix(_MIGRATION),
@@ -199,10 +201,9 @@ class SchemaRegistry:
                 if recorded is None or (renewed and recorded != migration.fingerprint):
                     put[name] = migration.fingerprint
             for name, update in (records or {}).items():
-                stored = await entries.find(_SCHEMA + name)
-                record = update(None if stored is None else SchemaRecord.from_dict(stored)).to_dict()
-                if stored != record:
-                    put[_SCHEMA + name] = record
+                before = await self._records.find(name, entries)
+                if (after := update(before)) != before:
+                    put[_SCHEMA + name] = after.to_dict()
             removed = [_MIGRATION + each for each in unapplied]
             events = [Event("schema", self._actor, kind, name) for name in (*put, *removed)]
             return LineChange(self._line.pack(put), removed, events)

@@ -8,22 +8,19 @@ expires, and what migrations keep aside.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from holdfast.engine.append import Edit
-from holdfast.engine.guard import both_preconditions
 from holdfast.engine.loaded_states import unfolded_state
 from holdfast.engine.model.nodes import WrittenBy
 from holdfast.engine.model.operations import EditMap, Operation, Set, apply, apply_map
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, pack_name, unpack_name
-from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.namespaces import short_name
 from holdfast.engine.row_format import Line, StepRef
-from holdfast.engine.schema_bindings import RenameTask, SchemaRequest
+from holdfast.engine.schema_bindings import SchemaRequest
 from holdfast.engine.state_loader import LoadedState
 from holdfast.errors import HoldfastError
-from holdfast.schemas.attached_version import AttachedVersion
+from holdfast.schemas.attached_version import LineAttachment
 from holdfast.schemas.operations import Move
 from holdfast.schemas.schema_set import SchemaSet
 from holdfast.schemas.version import Version
@@ -33,25 +30,18 @@ _INTERNAL: Final = "\0"
 _ASIDE: Final = pack_name("\0aside")
 
 
-class ScopeAttachment(AttachedVersion):
+class ScopeAttachment(LineAttachment):
     """The schema of some scopes, as this program has it."""
 
-    def prepare(self, request: SchemaRequest) -> None:
-        """Let a step be saved in this version, on condition that the version may still be written."""
-        request.permit = both_preconditions(request.permit, self.conditions)
-        request.convert = partial(self._convert, request)
-        request.schema = self.reference
-
-    def prepare_kept(self, request: SchemaRequest) -> None:
-        """Let a step be saved that keeps the version of its parent, on the same condition."""
-        request.permit = both_preconditions(request.permit, self.conditions)
-
-    def renamed_nodes(self, reference: str) -> Mapping[str, str]:  # noqa: ARG002
-        """Return no nodes: scopes have none."""
-        return {}
+    _aside_key = _ASIDE
 
     async def _convert(
-        self, request: SchemaRequest, new: PackedMap | Edit, parent: StepRef | None, loaded: LoadedState | None
+        self,
+        request: SchemaRequest,
+        given: str,  # noqa: ARG002 - the state of a step that is moved has the version of the scope
+        new: PackedMap | Edit,
+        parent: StepRef | None,
+        loaded: LoadedState | None,
     ) -> PackedMap | Edit:
         line = request.line
         request.schema = self.reference
@@ -62,7 +52,7 @@ class ScopeAttachment(AttachedVersion):
             stored = await self._reference(line, parent, loaded)
             version = self.version_of(stored) or self.schema.version
             if version > self.schema.version:
-                await self.accept(stored, _where(line))
+                await self.accept(stored, self._where(line))
                 request.schema = stored
             elif version < self.schema.version:
                 before = await self.upgrade_state(line, parent, loaded)
@@ -72,11 +62,6 @@ class ScopeAttachment(AttachedVersion):
             return _given(edit)
         return apply_map(edit, before.known[0])
 
-    async def _reference(self, line: Line, point: StepRef, loaded: LoadedState) -> str:
-        if loaded.schema is not None:
-            return loaded.schema
-        return (await self._engine.step_info.head(line, point)).header.schema
-
     async def _check_edit(self, line: Line, edit: EditMap, loaded: LoadedState | None) -> None:
         """Check the keys that a step sets."""
         if self._validate == "off":
@@ -85,7 +70,7 @@ class ScopeAttachment(AttachedVersion):
         for key, operation in edit.put:
             if not _is_internal(key):
                 after[key] = apply(operation, await self._value(line, loaded, key, operation))
-        self.report(self.problems(after, list(after), partial=True), _where(line))
+        self.report(self.problems(after, list(after), partial=True), self._where(line))
 
     async def _value(self, line: Line, loaded: LoadedState | None, key: bytes, operation: Operation) -> Packed | None:
         """Return the value that an operation changes, if it does not replace it."""
@@ -100,20 +85,24 @@ class ScopeAttachment(AttachedVersion):
         version = self.version_of(reference) or self.schema.version
         if version >= self.schema.version:
             if version > self.schema.version:
-                await self.accept(reference, _where(line))
+                await self.accept(reference, self._where(line))
             return loaded
-        cache, key = self._engine.context.cache, ("migrated", line, point.hash, self.reference, self.migrations_key)
+        cache = self._engine.context.cache
+        key = ("migrated scope", line, point.hash, self.reference, self.migrations_key)
         found: LoadedState | None = cache.get(key)
         if found is None:
             states = self._engine.states
             whole = await states.resolve_pointers(line, await states.whole(line, loaded))
-            found = await self._build_state(line, point, loaded, whole, self._migrate(line, point, version, whole))
+            where = f"{self._where(line)}, step {point.id}"
+            found = await self._build_state(line, point, loaded, whole, self._migrate(whole, version, where))
             cache.put(key, found, found.weight)
         return found
 
-    def _migrate(self, line: Line, point: StepRef, version: Version, whole: PackedMap) -> PackedMap:
-        where = f"{_where(line)}, step {point.seq + 1}"
-        return migrate_scope(self.schemas, self.schema.name, whole, version, self.schema.version, where)
+    def _migrate(self, packed: PackedMap, version: Version, where: str) -> PackedMap:
+        return migrate_scope(self.schemas, self.schema.name, packed, version, self.schema.version, where)
+
+    def _where(self, line: Line) -> str:
+        return f"scope {short_name(line.name)}"
 
     async def _build_state(
         self, line: Line, point: StepRef, loaded: LoadedState, stored: PackedMap, upgraded: PackedMap
@@ -125,25 +114,6 @@ class ScopeAttachment(AttachedVersion):
         found = unfolded_state(upgraded, origins, WrittenBy(point.branch, point.seq))
         found.schema = self.reference
         return found
-
-    async def upgrade(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
-        """Return a stored state in this version, without what was kept aside."""
-        version = self.version_of(reference) or self.schema.version
-        if version > self.schema.version:
-            await self.accept(reference, _where(line))
-        elif version < self.schema.version:
-            packed = self._migrate(line, point, version, packed)
-        return {key: value for key, value in packed.items() if key != _ASIDE}
-
-    def upgrade_writes(
-        self,
-        line: Line,  # noqa: ARG002
-        reference: str,  # noqa: ARG002
-        rows: Sequence[PendingWriteRow],
-        rename: RenameTask | None = None,  # noqa: ARG002
-    ) -> list[PendingWriteRow]:
-        """Return the writes: scopes have none."""
-        return list(rows)
 
 
 def migrate_scope(
@@ -186,10 +156,6 @@ def _moved(name: str, old: str, new: str) -> str:
 
 def _is_internal(key: bytes) -> bool:
     return unpack_name(key).startswith(_INTERNAL)
-
-
-def _where(line: Line) -> str:
-    return f"scope {short_name(line.name)}"
 
 
 def _given(edit: EditMap) -> Edit:

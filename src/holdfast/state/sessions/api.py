@@ -373,7 +373,7 @@ class SessionsOperations(Generic[S]):
         after = validation.cursor_text(cursor)
         while len(found) <= count:
             ids = await _page(manager.records, link, after) if waiting is None else _after(waiting, after)
-            records = await manager.records.get_many(ids)
+            records = await manager.records.get_many(ids, migrate=True)
             shown = {
                 id: record
                 for id, record in (await manager.known(records)).items()
