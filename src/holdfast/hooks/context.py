@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.codec import Codec
@@ -22,19 +22,6 @@ the values, as far as the policies of the store allow it. Only a `full` record c
 RECORDINGS: tuple[Recording, ...] = ("outcome", "digest", "redacted", "full")
 
 _NOTHING: Mapping[str, Any] = {}
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def to_datetime(time: int) -> datetime:
-    """A time in nanoseconds since 1970, for people."""
-    return _EPOCH + timedelta(microseconds=time // 1000)
-
-
-def to_time(moment: datetime) -> int:
-    """The other way round."""
-    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 class ReplaceValue(NamedTuple):

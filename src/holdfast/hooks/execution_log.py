@@ -24,8 +24,9 @@ from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, open_body
 from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.engine.trace_context import Trace
+from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError, VetoError
-from holdfast.hooks.context import HookedChange, HookExecution, Recording, to_datetime, to_time
+from holdfast.hooks.context import HookedChange, HookExecution, Recording
 from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_time
 
 _THREAD = f"{THREAD}:"
@@ -165,7 +166,9 @@ class ExecutionFilter(NamedTuple):
         slower_than: Duration | None = None,
     ) -> Self:
         """Check the conditions."""
-        start = 0 if since is None else to_time(parse_time(since, to_datetime(engine.context.clock())))
+        start = 0
+        if since is not None:  # from the start of its microsecond on
+            start = to_time(parse_time(since, to_datetime(engine.context.clock()))) // 1000 * 1000
         slow = 0 if slower_than is None else parse_nanoseconds(slower_than, "slower_than")
 
         def has_point(row: Row) -> bool:

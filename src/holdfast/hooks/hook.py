@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 
 from holdfast.backends.runtime.breaker import CircuitBreaker
+from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError
-from holdfast.hooks.context import HookContext, HookInfo, HookResult, Recording, to_datetime
+from holdfast.hooks.context import HookContext, HookInfo, HookResult, Recording
 from holdfast.hooks.runner import HookRunner
 
 log = logging.getLogger("holdfast.hooks")

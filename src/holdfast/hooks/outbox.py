@@ -36,8 +36,9 @@ from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import read_at
 from holdfast.engine.trace_context import Trace
+from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
-from holdfast.hooks.context import HookedChange, to_datetime
+from holdfast.hooks.context import HookedChange
 from holdfast.hooks.hook import Hook
 
 DeliveryState: TypeAlias = Literal["pending", "failed"]

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from holdfast.engine.engine import Engine
-from holdfast.hooks.context import to_datetime
+from holdfast.engine.types import to_datetime
 from holdfast.hooks.execution_log import FAILURES, ExecutionFilter, scan_executions
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
 
@@ -40,6 +40,8 @@ class Operation:
     """One change of the form of a state."""
 
     kind: ClassVar[str] = ""
+    places: ClassVar[tuple[str, ...]] = ("path",)
+    """The fields that have paths, or tuples of paths."""
     lossy: bool = field(default=False, kw_only=True)
     """Whether a downgrade may not restore everything."""
 
@@ -53,21 +55,31 @@ class Operation:
 
     def paths(self) -> tuple[Keys, ...]:
         """Return the paths that it reads or writes; none, if that is the whole state."""
-        raise NotImplementedError
+        return self._paths
+
+    @cached_property
+    def _paths(self) -> tuple[Keys, ...]:
+        named = [getattr(self, name) for name in self.places]
+        return tuple(keys for each in named for keys in (each if isinstance(each[0], tuple) else (each,)))
 
     def arguments(self) -> dict[str, Any]:
-        """Return what it was declared with, as plain values, for its fingerprint and for documentation."""
-        raise NotImplementedError
+        """Return what it was declared with, as plain values, for its fingerprint and for documentation. Functions are
+        given by their source, which is empty for one that is left out."""
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "lossy"}
+        return {
+            name: function_source(value) if callable(value) else "" if value is None else value
+            for name, value in given.items()
+        }
 
     @property
     def reversible(self) -> bool:
         """Whether there is a way down at all."""
-        return True
+        return getattr(self, "down", True) is not None or getattr(self, "keep", False)
 
     @property
     def calls_code(self) -> bool:
         """Whether it calls functions of the application, which may take long."""
-        return False
+        return any(callable(getattr(self, each.name)) for each in fields(self))
 
     def __str__(self) -> str:
         return f"{self.kind} {', '.join(path_text(keys) or 'item' for keys in self.paths()) or 'state'}"
@@ -82,26 +94,26 @@ class Add(Operation):
     """Adds a field."""
 
     kind: ClassVar[str] = "add"
-    keys: Keys
+    path: Keys
     default: Any = MISSING
     factory: Callable[[], Any] | None = None
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Add the field: the value of before a downgrade, or the default. One that is there is left alone, and where
         there is no dict to add it to, none is created."""
-        if document.get(self.keys) is not None:
+        if document.get(self.path) is not None:
             notes[_SKIP] = _TRUE
             return
-        if not document.has_parent(self.keys):
+        if not document.has_parent(self.path):
             return
         value = notes.pop(_VALUE, None)
-        document.set(self.keys, self._packed_default if value is None else value)
+        document.set(self.path, self._packed_default if value is None else value)
 
     def downgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Remove the field, and keep a value aside that is not the default."""
         if notes.pop(_SKIP, None) is not None:
             return
-        value = document.pop(self.keys)
+        value = document.pop(self.path)
         if value is not None and flatten(value) != self._packed_default:
             notes[_VALUE] = value
 
@@ -109,19 +121,11 @@ class Add(Operation):
     def _packed_default(self) -> bytes:
         return default_codec.pack(self.default if self.factory is None else self.factory())
 
-    @property
-    def calls_code(self) -> bool:
-        """Whether it calls functions of the application."""
-        return self.factory is not None
-
-    def paths(self) -> tuple[Keys, ...]:
-        """Return the path of the field."""
-        return (self.keys,)
-
     def arguments(self) -> dict[str, Any]:
         """Return path and default."""
-        made = {"default": self.default} if self.factory is None else {"factory": function_source(self.factory)}
-        return {"path": self.keys, **made}
+        left_out = "factory" if self.factory is None else "default"
+        given = {**super().arguments(), "default": self.default}
+        return {name: value for name, value in given.items() if name != left_out}
 
 
 @dataclass(frozen=True)
@@ -129,12 +133,12 @@ class Remove(Operation):
     """Removes a field."""
 
     kind: ClassVar[str] = "remove"
-    keys: Keys
+    path: Keys
     keep: bool = True
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Remove the field, and keep its value aside."""
-        value = document.pop(self.keys)
+        value = document.pop(self.path)
         if value is not None and self.keep:
             notes[_VALUE] = value
 
@@ -143,17 +147,9 @@ class Remove(Operation):
         value = notes.pop(_VALUE, None)
         if value is None:
             return
-        if document.is_taken(self.keys):
-            raise _exists(self.keys)
-        document.set(self.keys, value)
-
-    def paths(self) -> tuple[Keys, ...]:
-        """Return the path of the field."""
-        return (self.keys,)
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the path, and whether the value is kept."""
-        return {"path": self.keys, "keep": self.keep}
+        if document.is_taken(self.path):
+            raise _exists(self.path)
+        document.set(self.path, value)
 
 
 @dataclass(frozen=True)
@@ -161,6 +157,7 @@ class Move(Operation):
     """Moves a field: to another name, or to another place."""
 
     kind: ClassVar[str] = "move"
+    places: ClassVar[tuple[str, ...]] = ("source", "target")
     source: Keys
     target: Keys
 
@@ -171,14 +168,6 @@ class Move(Operation):
     def downgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Move the field back."""
         _move(document, self.target, self.source, notes)
-
-    def paths(self) -> tuple[Keys, ...]:
-        """Return both paths."""
-        return self.source, self.target
-
-    def arguments(self) -> dict[str, Any]:
-        """Return both paths."""
-        return {"source": self.source, "target": self.target}
 
 
 @dataclass(frozen=True)
@@ -238,56 +227,38 @@ class Convert(Operation):
     """Converts the value of a field."""
 
     kind: ClassVar[str] = "convert"
-    keys: Keys
+    path: Keys
+    keep: bool
     up: Callable[[Any], Any]
-    down: Callable[[Any], Any] | None = None
-    keep: bool = False
+    down: Callable[[Any], Any] | None
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Convert the value."""
-        value = document.get(self.keys)
+        value = document.get(self.path)
         if value is None:
             return
         new = document.pack(self.up(document.value(value)))
-        document.set(self.keys, new)
+        document.set(self.path, new)
         if self.keep:
             notes[_VALUE], notes[_AFTER] = value, digest(new)
 
     def downgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Convert the value back; the value of before, if it was kept aside and is unchanged since."""
         before, after = notes.pop(_VALUE, None), notes.pop(_AFTER, None)
-        value = document.get(self.keys)
+        value = document.get(self.path)
         if value is None:
             return
         if before is not None and digest(value) == after:
-            document.set(self.keys, before)
+            document.set(self.path, before)
         elif self.down is not None:
-            document.set(self.keys, document.pack(self.down(document.value(value))))
+            document.set(self.path, document.pack(self.down(document.value(value))))
         else:
             raise UnsupportedError(
-                f"the value of {path_text(self.keys)!r} was changed since, and there is no function to convert it back",
-                where=path_text(self.keys),
+                f"the value of {path_text(self.path)!r} was changed since, and there is no function to convert it back",
+                where=path_text(self.path),
                 hint="Give the operation a function for the way down",
                 code="migration-irreversible",
             )
-
-    @property
-    def reversible(self) -> bool:
-        """Whether there is a way back."""
-        return self.down is not None or self.keep
-
-    @property
-    def calls_code(self) -> bool:
-        """Whether it calls functions of the application."""
-        return True
-
-    def paths(self) -> tuple[Keys, ...]:
-        """Return the path of the field."""
-        return (self.keys,)
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the path, and the functions as source."""
-        return {"path": self.keys, "keep": self.keep, **sources(self.up, self.down)}
 
 
 def digest(packed: Packed) -> bytes:
@@ -295,55 +266,42 @@ def digest(packed: Packed) -> bytes:
     return b"\xc4\x10" + hashlib.sha256(flatten(packed)).digest()[:16]
 
 
-def sources(up: Callable[..., Any], down: Callable[..., Any] | None) -> dict[str, str]:
-    """Return the source of the functions for either way."""
-    return {"up": function_source(up), "down": "" if down is None else function_source(down)}
-
-
 @dataclass(frozen=True)
 class Split(Operation):
     """Splits a field into several."""
 
     kind: ClassVar[str] = "split"
-    keys: Keys
+    places: ClassVar[tuple[str, ...]] = ("path", "into")
+    path: Keys
     into: tuple[Keys, ...]
-    apart: Callable[[Any], Sequence[Any]]
-    together: Callable[..., Any] | None
+    up: Callable[[Any], Sequence[Any]]
+    down: Callable[..., Any] | None
     separator: str = ""
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Split the field. None has no parts to split a text into: it is kept aside."""
-        if self.separator and document.get(self.keys) == _NONE:
-            document.pop(self.keys)
+        if self.separator and document.get(self.path) == _NONE:
+            document.pop(self.path)
             notes[_VALUE] = _NONE
         else:
-            _split(document, self.keys, self.into, self.apart, notes)
+            _split(document, self.path, self.into, self.up, notes)
 
     def downgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Merge the fields."""
         before = notes.pop(_VALUE, None)
-        _join(document, self.keys, self.into, self.together, notes, partial=bool(self.separator))
-        if before is not None and document.get(self.keys) is None:
-            document.set(self.keys, before)
-
-    @property
-    def reversible(self) -> bool:
-        """Whether there is a way back."""
-        return self.together is not None
+        _join(document, self.path, self.into, self.down, notes, partial=bool(self.separator))
+        if before is not None and document.get(self.path) is None:
+            document.set(self.path, before)
 
     @property
     def calls_code(self) -> bool:
         """Whether it calls functions of the application."""
         return not self.separator
 
-    def paths(self) -> tuple[Keys, ...]:
-        """Return the paths of all fields."""
-        return (self.keys, *self.into)
-
     def arguments(self) -> dict[str, Any]:
         """Return the paths, and the separator or the functions as source."""
-        how = {"separator": self.separator} if self.separator else sources(self.apart, self.together)
-        return {"path": self.keys, "into": self.into, **how}
+        left_out = ("up", "down") if self.separator else ("separator",)
+        return {name: value for name, value in super().arguments().items() if name not in left_out}
 
 
 @dataclass(frozen=True)
@@ -351,38 +309,25 @@ class Merge(Operation):
     """Merges several fields into one."""
 
     kind: ClassVar[str] = "merge"
-    keys: tuple[Keys, ...]
+    places: ClassVar[tuple[str, ...]] = ("sources", "into")
+    sources: tuple[Keys, ...]
     into: Keys
-    together: Callable[..., Any]
-    apart: Callable[[Any], Sequence[Any]] | None
+    up: Callable[..., Any]
+    down: Callable[[Any], Sequence[Any]] | None
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Merge the fields."""
-        _join(document, self.into, self.keys, self.together, notes, partial=False)
+        _join(document, self.into, self.sources, self.up, notes, partial=False)
 
     def downgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Split the field."""
-        if self.apart is None:
+        if self.down is None:
             raise irreversible(self)
-        _split(document, self.into, self.keys, self.apart, notes)
-
-    @property
-    def reversible(self) -> bool:
-        """Whether there is a way back."""
-        return self.apart is not None
-
-    @property
-    def calls_code(self) -> bool:
-        """Whether it calls functions of the application."""
-        return True
-
-    def paths(self) -> tuple[Keys, ...]:
-        """Return the paths of all fields."""
-        return (*self.keys, self.into)
+        _split(document, self.into, self.sources, self.down, notes)
 
     def arguments(self) -> dict[str, Any]:
         """Return the paths, and the functions as source."""
-        return {"paths": self.keys, "into": self.into, **sources(self.together, self.apart)}
+        return {"paths" if name == "sources" else name: value for name, value in super().arguments().items()}
 
 
 def irreversible(operation: Operation) -> UnsupportedError:
@@ -481,10 +426,6 @@ class Nest(Operation):
     def paths(self) -> tuple[Keys, ...]:
         """Return the paths of the dict and of the fields."""
         return (self.into, *((*self.into[:-1], name) for name in self.names))
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the path of the dict, and the names."""
-        return {"into": self.into, "names": self.names}
 
 
 @dataclass(frozen=True)

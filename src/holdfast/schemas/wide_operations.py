@@ -11,7 +11,7 @@ from holdfast.engine.paths import path_text
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.schemas.functions import function_failed
 from holdfast.schemas.item_notes import pop_item_notes, store_item_notes
-from holdfast.schemas.operations import Notes, Operation, irreversible, sources
+from holdfast.schemas.operations import Notes, Operation, irreversible
 from holdfast.schemas.packed_document import Keys, PackedDocument, read_fields, read_items, write_fields
 
 _ITEM = pack_name("")
@@ -23,7 +23,7 @@ class Each(Operation):
     """Applies operations to each item of a list, or to each value of a dict."""
 
     kind: ClassVar[str] = "each"
-    keys: Keys
+    path: Keys
     operations: tuple[Operation, ...]
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
@@ -35,13 +35,13 @@ class Each(Operation):
         self._map(document, notes, lambda item, inner: _run(self.operations, item, inner, up=False))
 
     def _map(self, document: PackedDocument, notes: Notes, change: Callable[[PackedDocument, Notes], None]) -> None:
-        packed = document.get(self.keys)
+        packed = document.get(self.path)
         if packed is None or packed == _NONE:
             return
         items = read_items(packed)
         if items is None:
             raise InvalidError(
-                f"{path_text(self.keys)!r} is not a list, tuple or deque, and not a dict", where=path_text(self.keys)
+                f"{path_text(self.path)!r} is not a list, tuple or deque, and not a dict", where=path_text(self.path)
             )
         found = pop_item_notes(notes, items, lossy=self.lossy) if notes else {}
         kept: dict[int, Notes] = {}
@@ -52,14 +52,14 @@ class Each(Operation):
             try:
                 change(holder, inner_notes)
             except HoldfastError as error:
-                error.where = f"{path_text((*self.keys, place))}{'.' if error.where else ''}{error.where}"
+                error.where = f"{path_text((*self.path, place))}{'.' if error.where else ''}{error.where}"
                 raise
             except Exception as error:
-                raise function_failed(error, path_text((*self.keys, place))) from error
+                raise function_failed(error, path_text((*self.path, place))) from error
             changed.append(flatten(holder.fields[_ITEM]))
             if inner_notes:
                 kept[place] = inner_notes
-        document.set(self.keys, items.join(changed))
+        document.set(self.path, items.join(changed))
         store_item_notes(notes, items._replace(values=changed), kept)
 
     @property
@@ -72,13 +72,9 @@ class Each(Operation):
         """Whether it calls functions of the application."""
         return any(operation.calls_code for operation in self.operations)
 
-    def paths(self) -> tuple[Keys, ...]:
-        """Return the path of the list."""
-        return (self.keys,)
-
     def arguments(self) -> dict[str, Any]:
         """Return the path, and the operations."""
-        return {"path": self.keys, "operations": [[each.kind, each.arguments()] for each in self.operations]}
+        return {"path": self.path, "operations": [[each.kind, each.arguments()] for each in self.operations]}
 
 
 def _run(operations: tuple[Operation, ...], holder: PackedDocument, notes: Notes, *, up: bool) -> None:
@@ -108,6 +104,7 @@ class Custom(Operation):
     """Converts a whole state by functions."""
 
     kind: ClassVar[str] = "custom"
+    places: ClassVar[tuple[str, ...]] = ()
     up: Callable[[dict[str, Any]], Mapping[str, Any]]
     down: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
 
@@ -120,24 +117,6 @@ class Custom(Operation):
         if self.down is None:
             raise irreversible(self)
         _apply(document, self.down)
-
-    @property
-    def reversible(self) -> bool:
-        """Whether there is a way back."""
-        return self.down is not None
-
-    @property
-    def calls_code(self) -> bool:
-        """Whether it calls functions of the application."""
-        return True
-
-    def paths(self) -> tuple[Keys, ...]:
-        """Return none: it may change anything."""
-        return ()
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the functions as source."""
-        return dict(sources(self.up, self.down))
 
 
 def _apply(document: PackedDocument, function: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:

@@ -220,7 +220,7 @@ def test_a_handler_at_work_for_long_gives_signs_of_life(
 ) -> None:
     requests = store.sharing.requests("planner")
     id = requests.ask(1)
-    beats = Beats(requests, monkeypatch)
+    beats = Beats(monkeypatch)
 
     def slow(value: int) -> str:
         for _ in range(3):

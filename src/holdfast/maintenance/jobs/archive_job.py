@@ -3,28 +3,18 @@ time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.backends.interface import BlockingCall
 from holdfast.engine.namespaces import parse_kinds
-from holdfast.errors import ConfigError, InvalidError
+from holdfast.errors import ConfigError
 from holdfast.maintenance.hook_archive import archive_hooks, check_rules
-from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
+from holdfast.maintenance.jobs.types import JobContextBase, JobResult, Setting, declare
 from holdfast.security.audit.archive import ARCHIVED_KINDS, AuditArchive, archive
 from holdfast.time_parser import parse_nanoseconds
-
-
-def _check(settings: Mapping[str, Any]) -> None:
-    known_only(settings, folder=str, older_than=str, kinds=list)
-    for name in ("folder", "older_than"):
-        if not settings.get(name):
-            raise InvalidError(f"a job that archives the audit needs the setting {name}")
-    parse_nanoseconds(settings["older_than"], "age")
-    if "kinds" in settings:
-        parse_kinds(settings["kinds"])
 
 
 async def _file(job: JobContextBase, kind: str) -> Path:
@@ -50,14 +40,11 @@ async def _archive(job: JobContextBase) -> JobResult:
     return _result(await archive(handle.engine, handle.tenant, path, before, kinds))
 
 
-_RULES = {"keep_within": str, "keep_last": int, "max_bytes": int}
-
-
-def _check_hooks(settings: Mapping[str, Any]) -> None:
-    known_only(settings, folder=str, **_RULES)
-    if not settings.get("folder"):
-        raise InvalidError("a job that archives the history of hooks needs the setting folder")
-    check_rules({name: settings.get(name) for name in _RULES})
+_RULES = {
+    "keep_within": Setting(str, "the age up to which records stay, such as 30d"),
+    "keep_last": Setting(int, "how many of the last records stay, at least"),
+    "max_bytes": Setting(int, "the size that the records may have"),
+}
 
 
 async def _archive_hooks(job: JobContextBase) -> JobResult:
@@ -66,27 +53,25 @@ async def _archive_hooks(job: JobContextBase) -> JobResult:
     return _result(await archive_hooks(handle.engine, handle.tenant, path, **rules))
 
 
-ARCHIVE_JOB = JobType(
+_FOLDER = Setting(str, "the directory for the files", required=True)
+
+ARCHIVE_JOB = declare(
     "archive-audit",
     "move old records of the audit and of hooks to files, which still verify",
     _archive,
-    _check,
     {
-        "folder": "the directory for the files",
-        "older_than": "the least age of records, such as 90d",
-        "kinds": "a list of kinds of lines, if not all but agent",
+        "folder": _FOLDER,
+        "older_than": Setting(
+            str, "the least age of records, such as 90d", required=True, parse=partial(parse_nanoseconds, what="age")
+        ),
+        "kinds": Setting(list, "a list of kinds of lines, if not all but agent", parse=parse_kinds),
     },
 )
 
-ARCHIVE_HOOKS_JOB = JobType(
+ARCHIVE_HOOKS_JOB = declare(
     "archive-hooks",
     "move old records of after-hooks and vetoes to files, which still verify",
     _archive_hooks,
-    _check_hooks,
-    {
-        "folder": "the directory for the files",
-        "keep_within": "the age up to which records stay, such as 30d",
-        "keep_last": "how many of the last records stay, at least",
-        "max_bytes": "the size that the records may have",
-    },
+    {"folder": _FOLDER, **_RULES},
+    lambda settings: check_rules({name: settings.get(name) for name in _RULES}),
 )

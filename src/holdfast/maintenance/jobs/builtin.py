@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import fields
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -20,7 +20,15 @@ from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
 from holdfast.maintenance.jobs.credentials_job import CREDENTIALS_JOB
 from holdfast.maintenance.jobs.erasure_jobs import ERASURE_JOBS
 from holdfast.maintenance.jobs.heads_job import HEADS_JOB
-from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
+from holdfast.maintenance.jobs.types import (
+    JobContextBase,
+    JobResult,
+    JobType,
+    Setting,
+    declare,
+    one_of,
+    select_settings,
+)
 from holdfast.maintenance.orphans import sweep
 from holdfast.maintenance.pruner import ThreadPruneReport, ThreadSelection, prune
 from holdfast.maintenance.retention import Retention
@@ -124,13 +132,6 @@ async def _prune_steps(job: JobContextBase) -> str:
     return f"{counts} of {done.agents} agents deleted"
 
 
-def _check_prune_steps(settings: Mapping[str, Any]) -> None:
-    known_only(settings, older_than=str)
-    if "older_than" not in settings:
-        raise InvalidError("there is no age", hint="Give older_than, such as 90d")
-    parse_nanoseconds(settings["older_than"], "older_than")
-
-
 async def _delete_stale(job: JobContextBase) -> JobResult:
     report = await delete_stale(job.store._handle, _stale_rule(job.settings), progress=job.progress)
     counts = Counter(each.kind for each in report.deleted)
@@ -144,12 +145,7 @@ async def _delete_stale(job: JobContextBase) -> JobResult:
 
 
 def _stale_rule(settings: Mapping[str, Any]) -> StaleRule:
-    known_only(settings, where=str, prefix=str, kinds=list)
     return StaleRule.of(settings.get("where"), settings.get("prefix", ""), settings.get("kinds"))
-
-
-def _check_delete_stale(settings: Mapping[str, Any]) -> None:
-    _stale_rule(settings)
 
 
 async def _project(job: JobContextBase) -> str:
@@ -228,14 +224,6 @@ async def _verify(job: JobContextBase) -> JobResult:
     return JobResult(summary, ok=total.sound)
 
 
-def _check_verify(settings: Mapping[str, Any]) -> None:
-    known_only(settings, level=str, threads=list, kinds=list)
-    levels = [each.value for each in VerifyLevel]
-    if settings.get("level", levels[0]) not in levels:
-        raise InvalidError(f"level cannot be {settings['level']!r}", hint=f"It is one of {', '.join(levels)}")
-    _check_threads(settings)
-
-
 def _check_threads(settings: Mapping[str, Any]) -> None:
     threads = settings.get("threads")
     if threads is not None and not (isinstance(threads, list) and all(isinstance(each, str) for each in threads)):
@@ -262,15 +250,10 @@ async def _reencrypt(job: JobContextBase) -> JobResult:
 
 
 _SELECTION = ("threads", "prefix", "where", "kinds")
-_POLICY = tuple(each.name for each in fields(Retention))
 
 
 def _prune_settings(settings: Mapping[str, Any]) -> tuple[Retention, ThreadSelection]:
-    policy = {name: value for name, value in settings.items() if name not in _SELECTION}
-    unknown = sorted(policy.keys() - set(_POLICY))
-    if unknown:
-        known = ", ".join([*_POLICY, *_SELECTION])
-        raise InvalidError(f"this type of job has no setting {unknown[0]!r}", hint=f"There are {known}")
+    policy = select_settings(settings, Retention, _SELECTION)
     zone = policy.get("zone")
     if zone is not None:
         try:
@@ -281,10 +264,6 @@ def _prune_settings(settings: Mapping[str, Any]) -> tuple[Retention, ThreadSelec
     return Retention(**policy), ThreadSelection.of(
         settings.get("threads"), settings.get("prefix", ""), settings.get("where"), settings.get("kinds")
     )
-
-
-def _check_prune(settings: Mapping[str, Any]) -> None:
-    _prune_settings(settings)
 
 
 async def _prune(job: JobContextBase) -> JobResult:
@@ -320,11 +299,6 @@ async def _orphans(job: JobContextBase) -> JobResult:
     return JobResult(summary, ok=not report.problems)
 
 
-def _check_orphans(settings: Mapping[str, Any]) -> None:
-    known_only(settings, grace=str)
-    _grace(settings)
-
-
 async def _expire(job: JobContextBase) -> JobResult:
     expired = await delete_expired(job.store._handle, job.progress)
     ended = forgotten = held = 0
@@ -334,7 +308,7 @@ async def _expire(job: JobContextBase) -> JobResult:
         job.progress(ended + forgotten, None, "sessions")
         if sum(done) < _PAGE:
             break
-    abandoned = await Artifacts(job.store._handle).sweep(_grace(job.settings))
+    abandoned = await Artifacts(job.store._handle).sweep(_parse_grace(job.settings.get("grace", "1d")))
     summary = (
         f"{expired.keys} expired keys of {expired.scopes} scopes removed, {ended} sessions ended, {forgotten} forgotten"
     )
@@ -345,21 +319,7 @@ async def _expire(job: JobContextBase) -> JobResult:
     return JobResult(summary)
 
 
-def _grace(settings: Mapping[str, Any]) -> int:
-    return parse_nanoseconds(settings.get("grace", "1d"), "grace")
-
-
-def _check_expire(settings: Mapping[str, Any]) -> None:
-    known_only(settings, grace=str)
-    _grace(settings)
-
-
-def _check_project(settings: Mapping[str, Any]) -> None:
-    known_only(settings, again=bool)
-
-
-def _check_compact(settings: Mapping[str, Any]) -> None:
-    known_only(settings, prefix=str)
+_parse_grace = partial(parse_nanoseconds, what="grace")
 
 
 async def _migrate(job: JobContextBase) -> JobResult:
@@ -375,12 +335,12 @@ def _check_migrate(settings: Mapping[str, Any]) -> None:
 
 
 _ALL = (
-    JobType("tidy", "return space that deletions freed to the system", _tidy),
+    declare("tidy", "return space that deletions freed to the system", _tidy, reaches_out=False),
     JobType(
         "prune",
         "remove old checkpoints by a policy",
         _prune,
-        _check_prune,
+        _prune_settings,
         {
             "keep_last": "how many of the last ones stay; keep_hourly, keep_daily, keep_weekly and so on thin them out",
             "keep_within": "an age such as 30d: those younger stay",
@@ -389,68 +349,83 @@ _ALL = (
             "prefix": "only threads whose names start with it; or threads, a list of names; or where, a query",
             "kinds": "a list of kinds of lines, such as scope and agent, to prune in place of threads",
         },
+        reaches_out=False,
     ),
-    JobType(
+    declare(
         "prune-steps",
         "delete durable steps, timers and signals of agents that ended long ago",
         _prune_steps,
-        _check_prune_steps,
-        {"older_than": "how long ago they ended, such as 90d"},
+        {
+            "older_than": Setting(
+                str,
+                "how long ago they ended, such as 90d",
+                required=True,
+                parse=partial(parse_nanoseconds, what="older_than"),
+            )
+        },
     ),
-    JobType(
+    declare(
         "delete-stale",
         "delete whole threads, agents and sessions that have not changed for long",
         _delete_stale,
-        _check_delete_stale,
         {
-            "where": "a query, such as updated<90d; without one, threads go whose TTL is over",
-            "prefix": "only those whose names start with it",
-            "kinds": "a list of kinds, of thread, agent and session, in place of threads",
+            "where": Setting(str, "a query, such as updated<90d; without one, threads go whose TTL is over"),
+            "prefix": Setting(str, "only those whose names start with it"),
+            "kinds": Setting(list, "a list of kinds, of thread, agent and session, in place of threads"),
         },
+        _stale_rule,
+        reaches_out=False,
     ),
-    JobType(
+    declare(
         "verify",
         "check that everything is what was written",
         _verify,
-        _check_verify,
         {
-            "level": "how deeply: structure, hashes (the default) or decode",
-            "threads": "a list of names, if not all",
-            "kinds": "a list of kinds of lines, such as scope and agent, if not all",
+            "level": Setting(
+                str,
+                "how deeply: structure, hashes (the default) or decode",
+                parse=one_of("level", [each.value for each in VerifyLevel]),
+            ),
+            "threads": Setting(list, "a list of names, if not all"),
+            "kinds": Setting(list, "a list of kinds of lines, such as scope and agent, if not all"),
         },
+        _check_threads,
+        reaches_out=False,
     ),
-    JobType("index", "build the text index, and maintain it from then on", _index),
-    JobType(
+    declare("index", "build the text index, and maintain it from then on", _index, reaches_out=False),
+    declare(
         "orphans",
         "remove orphan rows, left by processes that died",
         _orphans,
-        _check_orphans,
-        {"grace": "the age of orphans that are removed: 1d"},
+        {"grace": Setting(str, "the age of orphans that are removed: 1d", parse=_parse_grace)},
+        reaches_out=False,
     ),
-    JobType(
+    declare(
         "expire",
         "remove expired keys of all scopes, end sessions whose time is up",
         _expire,
-        _check_expire,
-        {"grace": "the age of unfinished content of artifacts that is removed: 1d"},
+        {"grace": Setting(str, "the age of unfinished content of artifacts that is removed: 1d", parse=_parse_grace)},
+        reaches_out=False,
     ),
-    JobType(
+    declare(
         "compact",
         "rewrite threads, so that they take less space and read faster",
         _compact,
-        _check_compact,
-        {"prefix": "only threads whose names start with it"},
+        {"prefix": Setting(str, "only threads whose names start with it")},
+        reaches_out=False,
     ),
     ARCHIVE_JOB,
     ARCHIVE_HOOKS_JOB,
     HEADS_JOB,
-    JobType("reencrypt", "encrypt everything with the newest keys, after they were rotated", _reencrypt),
-    JobType(
+    declare(
+        "reencrypt", "encrypt everything with the newest keys, after they were rotated", _reencrypt, reaches_out=False
+    ),
+    declare(
         "project",
         "build the readable rows of threads that lack them",
         _project,
-        _check_project,
-        {"again": "true: rebuild all of them"},
+        {"again": Setting(bool, "true: rebuild all of them")},
+        reaches_out=False,
     ),
     JobType(
         "migrate",
@@ -479,23 +454,6 @@ GROUP = "holdfast.jobs"
 """The entry point group of job types."""
 
 
-_WITHIN = frozenset(
-    {
-        "tidy",
-        "prune",
-        "delete-stale",
-        "verify",
-        "index",
-        "orphans",
-        "expire",
-        "compact",
-        "reencrypt",
-        "project",
-        "credentials",
-    }
-)
-
-
 class JobTypes:
     """The types of jobs that a program knows: those of this package, plug-ins, and its own."""
 
@@ -520,7 +478,8 @@ class JobTypes:
     def reaches_out(self, name: object) -> bool:
         """Return whether jobs of a type may name repositories, files or addresses, which the program that runs them
         opens: a script, or the client of a served store, cannot add them."""
-        return name not in _WITHIN and name in self
+        kind = KINDS.get(str(name))
+        return name in self if kind is None else kind.reaches_out
 
     def get(self, name: str) -> JobType:
         """Return a type by its name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType
+from holdfast.maintenance.jobs.types import JobContextBase, JobResult, declare
 
 CREDENTIALS = "credentials"
 SCHEDULE = "every 5m"
@@ -29,4 +29,6 @@ async def _check(job: JobContextBase) -> JobResult:
 _STORED_AFTER = 50
 """After how many lines it is stored how far the check got."""
 
-CREDENTIALS_JOB = JobType(CREDENTIALS, "look for credentials in what was saved since the last time", _check)
+CREDENTIALS_JOB = declare(
+    CREDENTIALS, "look for credentials in what was saved since the last time", _check, reaches_out=False
+)

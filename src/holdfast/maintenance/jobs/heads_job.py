@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.backends.interface import BlockingCall
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.errors import ConfigError, InvalidError
-from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
+from holdfast.maintenance.jobs.types import JobContextBase, JobResult, Setting, declare
 from holdfast.maintenance.verify.heads import export_heads, load_heads
 from holdfast.maintenance.verify.verifier import verify
 
@@ -19,9 +19,6 @@ _LISTED = 5
 
 
 def _check(settings: Mapping[str, Any]) -> None:
-    known_only(settings, folder=str, keep=int)
-    if not settings.get("folder"):
-        raise InvalidError("the setting folder names a directory for heads", hint="On another disk or computer")
     if not settings.get("keep", _KEPT) > 0:
         raise InvalidError("the setting keep is a number of files, 1 or more", where=f"keep {settings['keep']}")
 
@@ -67,10 +64,13 @@ def _write(save: Any, path: Path, old: list[Path]) -> None:
         raise ConfigError(f"heads cannot be written: {error.strerror}", where=str(path)) from error
 
 
-HEADS_JOB = JobType(
+HEADS_JOB = declare(
     "heads",
     "compare the store with its last exported heads, and export new ones",
     _heads,
+    {
+        "folder": Setting(str, "the directory for the files, on another disk or computer", required=True),
+        "keep": Setting(int, f"how many files are kept: {_KEPT}"),
+    },
     _check,
-    {"folder": "the directory for the files, on another disk or computer", "keep": f"how many files are kept: {_KEPT}"},
 )

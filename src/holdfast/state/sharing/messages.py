@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from holdfast.engine import trace_context
 from holdfast.engine.model.operations import Set
@@ -15,10 +15,6 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError
 from holdfast.state.sharing.resource import SharedResource
 from holdfast.state.sharing.segmented_log import LogPage, SegmentedLog
-
-if TYPE_CHECKING:
-    pass
-
 
 MESSAGE = "message"
 """The key of a step that holds its message; and the key of the topic's scope that rights are needed for."""

@@ -69,7 +69,7 @@ class SubscriptionOperations:
     @sync_and_async
     async def receive(self, timeout: Duration | None = None) -> TopicMessage | None:
         """Return the next message; None after the timeout. Acknowledges those received before."""
-        await self._ack()
+        await SubscriptionOperations.ack(self)
         return next(iter(await self._next(1, timeout)), None)
 
     @sync_and_async
@@ -78,14 +78,18 @@ class SubscriptionOperations:
         before."""
         if validation.require_count(limit, "number of messages") < 1:
             raise InvalidError("at least 1 message is received")
-        await self._ack()
+        await SubscriptionOperations.ack(self)
         return await self._next(limit, timeout)
 
     @sync_and_async
     async def ack(self) -> None:
         """Acknowledge all that was received. `ConflictError` (code `lease-lost`) if another subscribed under the
         name."""
-        await self._ack()
+        if self._received > self._acknowledged:
+            number, _ = await self._reader.append(self._resource.handle_for(MESSAGE, "read"), self._move_cursor)
+            self._acknowledged = self._received
+            if number and not number % segmented_log.LENGTH:
+                await self._reader.drop(lambda *_: True)  # only the last one matters
 
     @sync_and_async
     async def deliver(self, handler: Callable[[TopicMessage], Any], *, timeout: Duration | None = None) -> int:
@@ -97,7 +101,7 @@ class SubscriptionOperations:
         """
         count = 0
         while True:
-            await self._ack()
+            await SubscriptionOperations.ack(self)
             received = await self._next(1, timeout)
             if not received:
                 return count
@@ -107,7 +111,7 @@ class SubscriptionOperations:
             except BaseException:
                 self.rewind()
                 raise
-            await self._ack()
+            await SubscriptionOperations.ack(self)
             count += 1
 
     def rewind(self) -> None:
@@ -136,13 +140,6 @@ class SubscriptionOperations:
                 break
             self._received = page.next  # all of them were erased
         return True if self._waiting else None
-
-    async def _ack(self) -> None:
-        if self._received > self._acknowledged:
-            number, _ = await self._reader.append(self._resource.handle_for(MESSAGE, "read"), self._move_cursor)
-            self._acknowledged = self._received
-            if number and not number % segmented_log.LENGTH:
-                await self._reader.drop(lambda *_: True)  # only the last one matters
 
     async def _move_cursor(self, view: ScopeView) -> list[KeyWrite]:
         found = await _find_cursor(view)

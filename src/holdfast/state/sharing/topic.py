@@ -15,9 +15,9 @@ from holdfast.errors import InvalidError
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing.messages import MESSAGE, PUBLISH, Start, TopicMessage, read_messages, reader_log
-from holdfast.state.sharing.resource import SharedResource
+from holdfast.state.sharing.resource import SharedOperations, SharedResource
 from holdfast.state.sharing.segmented_log import SEGMENT, SegmentedLog
-from holdfast.state.writer import KeyWrite, commit
+from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 if TYPE_CHECKING:
@@ -44,20 +44,15 @@ class Subscriber(NamedTuple):
     lag: int
 
 
-class TopicOperations:
-    """Operations on a topic. `Topic` and `AsyncTopic` have these as methods."""
+class TopicOperations(SharedOperations):
+    """Operations on a topic. `Topic` and `AsyncTopic` have these as methods.
 
-    def __init__(self, place: SharedResource) -> None:
-        self._resource = place
-        self._log = SegmentedLog(place.handle, place.name)
+    Writing its scope allows publishing, reading it subscribing.
+    """
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._resource.name}>"
-
-    @property
-    def scope(self) -> Scope:
-        """The scope that decides who may use the topic: writing it allows publishing, reading it subscribing."""
-        return self._resource.scope
+    def __init__(self, resource: SharedResource) -> None:
+        super().__init__(resource)
+        self._log = SegmentedLog(resource.handle, resource.name)
 
     @sync_and_async
     async def publish(self, message: Any) -> PublishedMessage:
@@ -125,9 +120,8 @@ class TopicOperations:
 
         dropped = await self._log.drop(goes, permit)
         if dropped:
-            handle = self._resource.handle_for(MESSAGE)
-            note = KeyWrite(_TRIMMED, "trim", packed=pack_value(handle, _TRIMMED, await self._log.first()))
-            await commit(handle, {self._resource.name: [note]})
+            first = pack_value(self._resource.handle, _TRIMMED, await self._log.first())
+            await self._write(MESSAGE, [KeyWrite(_TRIMMED, "trim", packed=first)])
         return dropped
 
     @sync_and_async

@@ -8,16 +8,18 @@ work has a token: one whose lease has ended finds that it is out of date.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from holdfast.engine import trace_context
 from holdfast.engine.model.scopes import Scope
-from holdfast.errors import ConflictError
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
-from holdfast.state.writer import KeyWrite, commit
+from holdfast.state.writer import KeyWrite, write
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 T = TypeVar("T")
@@ -96,42 +98,67 @@ async def due_work(view: ScopeView, lane: str) -> list[DueWork]:
     return found
 
 
-class TakeWork(Generic[T]):
-    """Takes a piece of work from a queue, if there is one."""
+async def take_work(
+    handle: StoreHandle, own: Scope, lane: str, lease: Duration, load: LoadWork[T]
+) -> tuple[WorkClaim, T] | None:
+    """Take a piece of work from a queue. Returns the claim and the content of the work; None if there is none."""
+    length = parse_nanoseconds(lease, "lease", positive=True)
+    taken: tuple[WorkClaim, T] | None = None
 
-    def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: Duration, opened: LoadWork[T]) -> None:
-        self._handle = handle
-        self._scope = own
-        self._queue = lane
-        self._lease = parse_nanoseconds(lease, "lease", positive=True)
-        self._load = opened
-        self._result: tuple[WorkClaim, T] | None = None
-
-    async def take(self) -> tuple[WorkClaim, T] | None:
-        """Return a claim and the content of the work; None if there is none."""
-        while True:
-            try:
-                await commit(self._handle, {self._scope: self._writes})
-            except NoWork:
-                return None
-            if self._result is not None:
-                return self._result
-
-    async def _writes(self, view: ScopeView) -> list[KeyWrite]:
-        self._result, made = None, list[KeyWrite]()
-        for each in await due_work(view, self._queue):
+    async def writes(view: ScopeView) -> list[KeyWrite]:
+        nonlocal taken
+        taken, made = None, list[KeyWrite]()
+        for each in await due_work(view, lane):
             made.append(KeyWrite(each.key, "delete"))
-            content = await self._load(view, each)
+            content = await load(view, each)
             if isinstance(content, RefusedWork):
                 made += content.writes
                 continue
-            claim = WorkClaim(self._queue, each.name, secrets.token_hex(8), each.tries + 1, view.now + self._lease)
-            made.append(_claim_write(self._handle, claim))
-            self._result = claim, content
+            claim = WorkClaim(lane, each.name, secrets.token_hex(8), each.tries + 1, view.now + length)
+            made.append(_claim_write(handle, claim))
+            taken = claim, content
             break
         if not made:
             raise NoWork("there is nothing to take")
         return made
+
+    while taken is None:
+        try:
+            await write(handle, {own: writes})
+        except NoWork:
+            return None
+    return taken
+
+
+class HeldWork:
+    """A piece of work that a worker holds: its id and its value, and how often it was handed out."""
+
+    def __init__(self, claim: WorkClaim, record: Mapping[str, Any], where: Scope) -> None:
+        self.id = claim.name
+        self.value = record["value"]
+        self.correlation: str = record["correlation"]
+        self._claim = claim
+        self._where = where
+
+    @property
+    def tries(self) -> int:
+        """How often it was handed out, this time included."""
+        return self._claim.tries
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    def causing(self) -> AbstractContextManager[str]:
+        """Give all changes in this block this work as their cause, and its correlation id."""
+        return trace_context.correlation(self.correlation, cause=self.id)
+
+    def claim_in(self, resource: Scope) -> WorkClaim:
+        """Return the claim. `InvalidError` if it is work of another resource."""
+        if self._where != resource:
+            raise InvalidError(
+                "this work was taken elsewhere", where=repr(self)[:80], hint="Give what take() of this object returned"
+            )
+        return self._claim
 
 
 async def check_claim(view: ScopeView, claim: WorkClaim, what: str) -> None:
@@ -155,10 +182,10 @@ async def extend_claim(handle: StoreHandle, own: Scope, claim: WorkClaim, lease:
         nonlocal longer
         await check_claim(view, claim, what)
         until = max(view.now + length, claim.until + 1)
-        longer = WorkClaim(claim.queue, claim.name, claim.token, claim.tries, until)
+        longer = replace(claim, until=until)
         return [KeyWrite(claim.key, "delete"), _claim_write(handle, longer)]
 
-    await commit(handle, {own: writes})
+    await write(handle, {own: writes})
     claim.until = longer.until
 
 
