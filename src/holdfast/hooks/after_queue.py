@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
     call: OutboxCall | None = None
     """The call in the outbox, if it is durable."""
     next: OutboxCall | None = None
-    """What becomes of the call; None if it was delivered."""
+    """The call as it is stored from now on; None if it was delivered."""
 
 
 class AfterQueue:
@@ -92,7 +92,7 @@ class AfterQueue:
         self._pending: set[Key] = set()
         """The rows of durable calls that wait, are at work, or are not recorded yet."""
         self._delivered: set[Key] = set()
-        """Those of them that are only to be recorded."""
+        """The rows of calls that are only to be recorded."""
         self._writing = False
         self._draining = False
         self._closed = False

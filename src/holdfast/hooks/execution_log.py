@@ -37,11 +37,6 @@ _MAX_REASON = 500
 """How many characters of a veto's reason are stored."""
 
 
-def flat(stored: Any) -> bytes:
-    """Return the stored form, as bytes."""
-    return flatten(stored)
-
-
 def pack_detail(
     engine: Engine,
     recording: Recording,
@@ -91,7 +86,7 @@ def pack_detail(
 
 def _digest(stored: Any) -> str:
     salt = os.urandom(_SALT)
-    return f"blake2b:{salt.hex()}:{hashlib.blake2b(flat(stored), digest_size=16, salt=salt).hexdigest()}"
+    return f"blake2b:{salt.hex()}:{hashlib.blake2b(flatten(stored), digest_size=16, salt=salt).hexdigest()}"
 
 
 def target_of(subject: HookedChange) -> str:

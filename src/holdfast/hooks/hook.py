@@ -19,7 +19,7 @@ from holdfast.hooks.runner import HookRunner
 log = logging.getLogger("holdfast.hooks")
 
 _STATES = {"closed": "on", "open": "off", "trying": "trying"}
-"""What the state of its breaker means for a hook."""
+"""The state of a hook, by that of its breaker."""
 
 
 @dataclass(eq=False, slots=True)
@@ -67,27 +67,10 @@ class Hook:
     def info(self) -> HookInfo:
         """Return the public description."""
         until = self.breaker.until
-        return HookInfo(
-            self.name,
-            self.phase,
-            tuple(sorted(self.points)),
-            self.scope,
-            self.key,
-            self.order,
-            self.budget,
-            self.fail_closed,
-            self.calls,
-            self.failures,
-            self.vetoes,
-            self.skipped,
-            self.dropped,
-            sum(self.bypassed.values()),
-            self.total / self.calls / 1e9 if self.calls else 0.0,
-            self.worst / 1e9,
-            _STATES[self.breaker.state],
-            to_datetime(until) if until else None,
-            self.last_error,
-        )
+        own = {name: getattr(self, name) for name in HookInfo._fields if hasattr(self, name)}
+        own |= {"points": tuple(sorted(self.points)), "bypassed": sum(self.bypassed.values())}
+        own |= {"average": self.total / self.calls / 1e9 if self.calls else 0.0, "worst": self.worst / 1e9}
+        return HookInfo(**own, state=_STATES[self.breaker.state], off_until=to_datetime(until) if until else None)
 
     def count_result(self, result: HookResult) -> None:
         """Count an execution, and switch the hook off or on. Counts are approximate: two threads may count as one."""

@@ -103,7 +103,7 @@ class UndeliveredCall(NamedTuple):
     """A call of a durable hook that was not delivered yet, or that was given up."""
 
     reference: str
-    """What names it, for `Hooks.retry` and `Hooks.discard`."""
+    """Its name, for `Hooks.retry` and `Hooks.discard`."""
     hook: str
     state: DeliveryState
     point: str
@@ -147,7 +147,7 @@ class OutboxCall(NamedTuple):
 
     @property
     def about(self) -> str:
-        """What stands for the key of the change: calls of a hook that have the same may be in order."""
+        """A digest of the key of the change: calls of a hook that have the same may be in order."""
         return str(self.row.key[4]).partition(" ")[0]
 
     @property
@@ -208,21 +208,15 @@ class OutboxCall(NamedTuple):
 
     def describe(self) -> UndeliveredCall:
         """Return the public description."""
-        target, state = self.target, FAILED if self.is_failed else PENDING
+        own = msgspec.structs.asdict(self.target)
+        is_due = not own.pop("owner") and not self.is_failed
         return UndeliveredCall(
-            f"{quote(str(self.row.key[4]), safe='')}/{quote(self.hook, safe='')}",
-            self.hook,
-            state,
-            target.point,
-            target.scope,
-            target.key,
-            target.actor,
-            target.correlation,
-            self.id,
-            to_datetime(target.created),
-            target.attempts,
-            None if state == FAILED or target.owner else to_datetime(self.time),
-            target.error,
+            **own | {"created": to_datetime(self.target.created)},
+            reference=f"{quote(str(self.row.key[4]), safe='')}/{quote(self.hook, safe='')}",
+            hook=self.hook,
+            state=FAILED if self.is_failed else PENDING,
+            id=self.id,
+            due=to_datetime(self.time) if is_due else None,
         )
 
 

@@ -18,6 +18,7 @@ from holdfast.engine.append_queue import outer_saves
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.packed_state import flatten
 from holdfast.engine.namespaces import HOOKS
 from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line
@@ -100,17 +101,14 @@ class HookRegistry:
         self.engine = engine
         self.tenant = tenant
         self.recording: Recording = "outcome"
-        """What is recorded of the calls of hooks that do not say it."""
+        """The recording of the calls of hooks that do not say it."""
         self.redact: execution_log.Redact | None = None
         """Removes sensitive data from details."""
         self._hooks: tuple[Hook, ...] = ()
         self.cache: dict[str, ActivePoints] = {}
         """The matching hooks by scope, for callers that save the call of `points`."""
         self._lock = Lock()
-        self.after_queue = AfterQueue(
-            self._run_after,
-            self._record,
-        )
+        self.after_queue = AfterQueue(self._run_after, self._record)
         self.owner = new_owner()
         """Whose calls in the outbox are those of this store."""
         self._recovery: Ticker | None = None
@@ -139,7 +137,7 @@ class HookRegistry:
             if hook.durable and self._recovery is None:
                 self._recovery = Ticker("holdfast-hook-recovery", _TICK_SECONDS, self._tick)
         if hook.durable:
-            WorkerThread("holdfast-hook-recovery", self._recover_now)
+            WorkerThread("holdfast-hook-recovery", self._recover)
 
     def remove(self, hook: str | Callable[..., Any]) -> None:
         """Remove the hook of a name, or those of a function."""
@@ -333,9 +331,6 @@ class HookRegistry:
                 given_up = call.given_up(NotFoundError.__name__, now, target.attempts)
                 queue.record(Outcome(self._event(hook, lost, "skipped", 0), call, given_up))
         return count
-
-    def _recover_now(self) -> None:
-        self._recover()
 
     def _tick(self) -> bool:
         """Look at the outbox if it is time, in a thread. Returns whether to go on."""
@@ -535,7 +530,7 @@ def _replace_value(subject: HookedChange, value: Any) -> bool:
             "a hook returned a value where something is deleted", hint="Return nothing, or raise VetoError"
         )
     stored = subject.dump(subject.key, value.value if isinstance(value, ReplaceValue) else value)
-    if execution_log.flat(stored) == execution_log.flat(subject.stored):
+    if flatten(stored) == flatten(subject.stored):
         return False
     subject.stored = stored
     return True

@@ -16,7 +16,7 @@ class HookStatistics(NamedTuple):
 
     hook: str
     calls: int
-    """Those that ran; the others were `skipped`."""
+    """The calls that ran; the others were `skipped`."""
     failures: int
     vetoes: int
     changed: int

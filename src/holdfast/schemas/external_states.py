@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.patterns import matcher
 from holdfast.errors import NotFoundError
-from holdfast.schemas.attached_version import AttachedVersion, SchemaWarning
+from holdfast.schemas.attached_version import AttachedVersion, report_problems
 from holdfast.schemas.registry import SchemaRegistry
-from holdfast.schemas.schema import invalid_value
 from holdfast.schemas.version import parse_reference
 
 
@@ -40,14 +38,8 @@ class ExternalStates:
                 code="schema-version-unknown",
             )
         self._used.add(reference)
-        problems = [] if mode == "off" else registered.schemas.check(reference, value, partial=partial)
-        if not problems:
-            return
-        error = invalid_value(reference, problems)
-        error.where = f"{where}; {error.where}" if error.where else where
-        if mode == "refuse":
-            raise error
-        warnings.warn(f"{error.what} ({error.where})", SchemaWarning, stacklevel=2)
+        if mode != "off":
+            report_problems(reference, registered.schemas.check(reference, value, partial=partial), where, mode)
 
     async def add_unversioned(self, thread: str) -> None:
         """Note a state of a thread that does not say which version it has."""

@@ -29,7 +29,7 @@ from holdfast.schemas.function_source import function_source
 from holdfast.schemas.packed_document import Keys, PackedDocument, read_fields, read_kind, write_fields, write_kind
 
 Notes: TypeAlias = PackedMap
-"""What an operation keeps aside, by packed name. Empty notes are not stored."""
+"""The values that an operation keeps aside, by packed name. Empty notes are not stored."""
 
 _VALUE, _SKIP, _REST, _AFTER, _OTHERS, _KIND = map(pack_name, ("value", "skip", "rest", "after", "others", "kind"))
 _TRUE, _NONE = b"\xc3", b"\xc0"

@@ -48,8 +48,8 @@ class SchemaRecord:
     patterns: tuple[str, ...] = ()
     """The patterns of threads that it was attached to."""
     places: tuple[str, ...] = ()
-    """What else it was attached to: `scopes user:*`, `agents greeter`, or `keys user:*`, a tab, and a pattern of
-    keys."""
+    """Further places that it was attached to: `scopes user:*`, `agents greeter`, or `keys user:*`, a tab, and a
+    pattern of keys."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored form."""
@@ -82,7 +82,7 @@ class RegisteredSchemas:
     closing: frozenset[str] = frozenset()
     """References of versions that a migration is about to retire, unless somebody uses them meanwhile."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
-    """Those of applied migrations, by their text."""
+    """The fingerprints of applied migrations, by their text."""
 
     @property
     def unused(self) -> frozenset[str]:

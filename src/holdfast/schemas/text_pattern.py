@@ -10,7 +10,7 @@ import re
 from holdfast.errors import InvalidError
 
 _PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
-"""What `$` has another meaning in: an escape, or a set of characters; and the `$` itself."""
+"""Matches a `$`, and parts in which it has another meaning: an escape, or a set of characters."""
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:

@@ -131,7 +131,7 @@ class WatchOperations:
         self._tips: dict[Line, LineTip | None] = {}
         self._expiries: dict[Scope, _ScopeExpiries] = {}
         self._token: str | None = None
-        """What the store's feed of changes was last asked with; None before the first read of a nested watch."""
+        """The token of the last question to the store's feed of changes; None before a nested watch has read."""
         self._due: dict[Scope, int] = {}
         """When a scope is to be read again although nothing in it changes."""
         self._hidden: Sequence[Scope] = ()

@@ -102,7 +102,7 @@ class TaskPlace(NamedTuple):
     namespace: str
     step: int
     version: int
-    """That of the format of the checkpoint."""
+    """The version of the format of the checkpoint."""
     channels: Collection[str]
     sends: Sequence[str]
     """The nodes that packets were sent to."""

@@ -15,11 +15,10 @@ from holdfast.agents.steps.retention import prune_agents
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
-from holdfast.maintenance.jobs.archive_job import ARCHIVE_HOOKS_JOB, ARCHIVE_JOB
 from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
 from holdfast.maintenance.jobs.credentials_job import CREDENTIALS_JOB
 from holdfast.maintenance.jobs.erasure_jobs import ERASURE_JOBS
-from holdfast.maintenance.jobs.heads_job import HEADS_JOB
+from holdfast.maintenance.jobs.file_jobs import ARCHIVE_HOOKS_JOB, ARCHIVE_JOB, HEADS_JOB
 from holdfast.maintenance.jobs.types import (
     JobContextBase,
     JobResult,

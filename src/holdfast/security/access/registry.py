@@ -19,7 +19,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Action, Preconditions
 from holdfast.engine.lines import LineTip
-from holdfast.engine.model.scopes import THREAD, Scope, check_key, quoted, unquoted
+from holdfast.engine.model.scopes import THREAD, Scope, quoted, unquoted
 from holdfast.engine.namespaces import ACCESS
 from holdfast.engine.record_table import RecordTable
 from holdfast.engine.row_format import Line
@@ -29,7 +29,10 @@ from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity
 from holdfast.security.access.policy import Policy, load_policy, rights_of
 
-_GRANT, _BY_HOLDER, _MEMBER, _ROLE, _ASSIGNED, _PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
+_GRANT, _BY_HOLDER, MEMBER, ROLE, ASSIGNED, PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
+"""How the names of entries start: of grants, by their ids and by their holders; of members of groups, roles, those who
+have them, and identities that may read their children's scopes."""
+
 _FROZEN, _MARKER = "frozen/", "frozen"
 """The start of the names of entries of frozen identities; and the kind of their links, which have the reasons: nothing
 is ever pruned of the line itself, and a reason may have to go."""
@@ -81,7 +84,7 @@ class AccessRegistry:
         self._grants = RecordTable(
             self._line, "grant", GrantRecord.load, GrantRecord.to_dict, prefix=_BY_HOLDER, hint="See access.grants()"
         )
-        self._roles = RecordTable(self._line, "role", load_policy, Policy.to_list, prefix=_ROLE, hint="Define it first")
+        self._roles = RecordTable(self._line, "role", load_policy, Policy.to_list, prefix=ROLE, hint="Define it first")
         self._codec = engine.context.codec
         self._clock = engine.context.clock
         self._actor = actor
@@ -101,19 +104,19 @@ class AccessRegistry:
 
         async def look(entries: SystemLineEntries) -> IdentityRights:
             me = str(identity)
-            groups = [EVERYONE, *map(unquoted, await entries.with_prefix(_name(_MEMBER, me, "")))]
+            groups = [EVERYONE, *map(unquoted, await entries.with_prefix(entry_name(MEMBER, me, "")))]
             grants: dict[str, list[GrantRecord]] = {}
             names: list[str] = []
             for holder in (me, *(GROUP + group for group in groups)):
-                for grant in (await self._grants.all(_name("", holder, ""), entries)).values():
+                for grant in (await self._grants.all(entry_name("", holder, ""), entries)).values():
                     grants.setdefault(grant.scope, []).append(grant)
-                names += await entries.with_prefix(_name(_ASSIGNED, holder, ""))
+                names += await entries.with_prefix(entry_name(ASSIGNED, holder, ""))
             return IdentityRights(
                 grants,
                 tuple((await self._roles.get_many(names, entries)).values()),
-                await entries.has(_name(_PARENT, me)),
+                await entries.has(entry_name(PARENT, me)),
                 await self._roles.find(quoted(role), entries) if role else None,
-                "" if await entries.has(_name(_FROZEN, me)) else None,
+                "" if await entries.has(entry_name(_FROZEN, me)) else None,
             )
 
         found = await self._line.read_at(None if tip is None else tip.point, look)
@@ -122,34 +125,16 @@ class AccessRegistry:
     async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[GrantRecord]:
         """List grants, the oldest first: those of a holder, those of a scope; with `dead`, also those that were revoked
         or have expired recently."""
-        grants = (await self._grants.all(_name("", to, "") if to else "")).values()
+        grants = (await self._grants.all(entry_name("", to, "") if to else "")).values()
         now, text = self._clock(), "" if scope is None else str(scope)
         found = [each for each in grants if (dead or each.is_live(now)) and text in ("", each.scope)]
         return sorted(found, key=lambda grant: grant.given)
-
-    async def groups(self) -> dict[str, list[str]]:
-        """Return the groups and their members."""
-        found: dict[str, list[str]] = {}
-        for identity, group in await self._names(_MEMBER):
-            found.setdefault(group, []).append(identity)
-        return {group: sorted(found[group]) for group in sorted(found)}
 
     async def roles(self) -> dict[str, Policy]:
         """Return the roles and their policies."""
         return {unquoted(name): policy for name, policy in (await self._roles.all()).items()}
 
-    async def assignments(self) -> dict[str, list[str]]:
-        """Return the roles of identities and groups."""
-        found: dict[str, list[str]] = {}
-        for to, role in await self._names(_ASSIGNED):
-            found.setdefault(to, []).append(role)
-        return found
-
-    async def parents(self) -> list[str]:
-        """List the identities that may read their children's scopes."""
-        return [identity for (identity,) in await self._names(_PARENT)]
-
-    async def _names(self, prefix: str) -> list[list[str]]:
+    async def names(self, prefix: str) -> list[list[str]]:
         """Return the parts of the names of entries that start with a prefix."""
         found = await self._line.read(lambda entries: entries.with_prefix(prefix))
         return [[*map(unquoted, name.split("/"))] for name in found]
@@ -167,12 +152,12 @@ class AccessRegistry:
     async def freeze(self, identity: Identity, reason: str) -> None:
         """Deny an identity everything, also what it owns."""
         marker = Put(LINKS, Row(self._marker(identity), (self._clock(), reason)))
-        await self._put("freeze", {_name(_FROZEN, identity): True}, str(identity), {"reason": reason}, [marker])
+        await self.put("freeze", {entry_name(_FROZEN, identity): True}, str(identity), {"reason": reason}, [marker])
 
     async def unfreeze(self, identity: Identity) -> None:
         """End that. `NotFoundError` if it is not frozen."""
         marker = Delete(LINKS, self._marker(identity))
-        await self._remove("unfreeze", [_name(_FROZEN, identity)], str(identity), rows=[marker])
+        await self.remove("unfreeze", [entry_name(_FROZEN, identity)], str(identity), rows=[marker])
 
     async def is_frozen(self, identity: Identity) -> bool:
         """Return whether an identity is frozen. Reads one row."""
@@ -203,7 +188,7 @@ class AccessRegistry:
 
     async def _check_actor(self, entries: SystemLineEntries) -> None:
         """Raise `DeniedError` if an identity that changes rights was frozen meanwhile."""
-        if self._actor and await entries.has(_name(_FROZEN, self._actor)):
+        if self._actor and await entries.has(entry_name(_FROZEN, self._actor)):
             raise DeniedError(f"{self._actor} is frozen", code="identity-frozen")
 
     # Grants ---------------------------------------------------------------------------------------------------
@@ -223,7 +208,7 @@ class AccessRegistry:
             )
         asked = {**request._asdict(), "scope": "" if request.scope is None else str(request.scope)}
         grant = GrantRecord(id=secrets.token_hex(8), by=self._actor, given=now, **asked)
-        holder = _name("", grant.to, "")
+        holder = entry_name("", grant.to, "")
 
         async def edit(entries: SystemLineEntries) -> LineChange:
             await self._check_actor(entries)
@@ -241,7 +226,7 @@ class AccessRegistry:
         async def edit(entries: SystemLineEntries) -> LineChange:
             await self._check_actor(entries)
             to = await entries.find(_GRANT + quoted(id)) if id else None
-            found = None if to is None else await self._grants.find(_name("", to, id), entries)
+            found = None if to is None else await self._grants.find(entry_name("", to, id), entries)
             if found is None:
                 raise self._grants.missing_error(id)
             return self._revoke_change([found], done)
@@ -255,7 +240,7 @@ class AccessRegistry:
         async def edit(entries: SystemLineEntries) -> LineChange:
             if permit is not None:
                 await permit(True)
-            return self._revoke_change((await self._grants.get_many([_name("", to, id)], entries)).values(), [])
+            return self._revoke_change((await self._grants.get_many([entry_name("", to, id)], entries)).values(), [])
 
         return self._line.request("revoke", edit)
 
@@ -269,9 +254,11 @@ class AccessRegistry:
         async def edit(entries: SystemLineEntries) -> LineChange:
             nonlocal taken
             now = self._clock()
-            live = [each for each in (await self._grants.all(_name("", to, ""), entries)).values() if each.is_live(now)]
-            gone = [_name(_PARENT, to)] if await entries.has(_name(_PARENT, to)) else []
-            for start in (_name(_ASSIGNED, to, ""), _name(_MEMBER, to, "")):
+            live = [
+                each for each in (await self._grants.all(entry_name("", to, ""), entries)).values() if each.is_live(now)
+            ]
+            gone = [entry_name(PARENT, to)] if await entries.has(entry_name(PARENT, to)) else []
+            for start in (entry_name(ASSIGNED, to, ""), entry_name(MEMBER, to, "")):
                 gone += [start + name for name in await entries.with_prefix(start)]
             taken, revoked = len(live) + len(gone), self._revoke_change(live, [])
             return LineChange(revoked.put, gone, [*revoked.events, Event("access", self._actor, "cut-off", to)])
@@ -286,67 +273,36 @@ class AccessRegistry:
             for grant in grants
         ]
         done += last
-        put = self._grants.pack({_name("", grant.to, grant.id): grant for grant in last})
+        put = self._grants.pack({entry_name("", grant.to, grant.id): grant for grant in last})
         return LineChange(put, events=[self._grant_event("revoke", grant) for grant in last])
 
     # Groups, roles, parents -----------------------------------------------------------------------------------
 
-    async def join(self, group: str, identities: Sequence[str]) -> None:
-        """Add identities to a group."""
-        if group == EVERYONE:
-            raise InvalidError(f"everybody is in the group {EVERYONE!r} already")
-        put = {_name(_MEMBER, each, group): True for each in identities}
-        await self._put("join", put, f"{GROUP}{group}", identities)
-
-    async def leave(self, group: str, identities: Sequence[str]) -> None:
-        """Remove identities from a group. `NotFoundError` if one is not in it."""
-        await self._remove("leave", [_name(_MEMBER, each, group) for each in identities], f"{GROUP}{group}", identities)
-
-    async def define(self, role: str, policy: Policy) -> None:
-        """Store or replace the policy of a role."""
-        name, rules = check_key(role, "name of a role"), policy.to_list()
-        await self._put("define", {_name(_ROLE, name): rules}, f"role:{name}", rules)
-
-    async def undefine(self, role: str) -> None:
-        """Delete a role; it gives its holders nothing any more. `NotFoundError` if there is none."""
-        name = check_key(role, "name of a role")
-        await self._remove("undefine", [_name(_ROLE, name)], f"role:{name}")
-
     async def assign(self, role: str, to: str) -> None:
         """Assign a role. `NotFoundError` if there is none."""
-        name = check_key(role, "name of a role")
 
         async def edit(entries: SystemLineEntries) -> LineChange:
-            await self._roles.get(quoted(name), entries)
-            put = self._line.pack({_name(_ASSIGNED, to, name): True})
-            return LineChange(put, events=[self._event("assign", to, {"role": name})])
+            await self._roles.get(quoted(role), entries)
+            put = self._line.pack({entry_name(ASSIGNED, to, role): True})
+            return LineChange(put, events=[self._event("assign", to, {"role": role})])
 
         await self._line.change("assign", edit)
 
-    async def unassign(self, role: str, to: str) -> None:
-        """Remove the assignment of a role. `NotFoundError` if there is none."""
-        name = check_key(role, "name of a role")
-        await self._remove("unassign", [_name(_ASSIGNED, to, name)], to, {"role": name})
-
-    async def authorize(self, identity: Identity) -> None:
-        """Allow an identity to read the scopes of its children."""
-        await self._put("authorize", {_name(_PARENT, identity): True}, str(identity))
-
-    async def unauthorize(self, identity: Identity) -> None:
-        """Revoke that. `NotFoundError` if it was not allowed."""
-        await self._remove("unauthorize", [_name(_PARENT, identity)], str(identity))
-
-    async def _put(
-        self, action: str, put: dict[str, Any], target: str, detail: object = None, rows: Sequence[Change] = ()
+    async def put(
+        self, action: str, put: Mapping[str, Any], target: str, detail: object = None, rows: Sequence[Change] = ()
     ) -> None:
+        """Store entries, by their names. `target` and `detail` are those of the event."""
+
         async def edit(entries: SystemLineEntries) -> LineChange:  # noqa: ARG001
             return LineChange(self._line.pack(put), (), [self._event(action, target, detail)], rows)
 
         await self._line.change(action, edit)
 
-    async def _remove(
+    async def remove(
         self, action: str, removed: Sequence[str], target: str, detail: object = None, rows: Sequence[Change] = ()
     ) -> None:
+        """Remove entries, by their names. `NotFoundError` if one does not exist."""
+
         async def edit(entries: SystemLineEntries) -> LineChange:
             for name in removed:
                 if not await entries.has(name):
@@ -364,7 +320,7 @@ class AccessRegistry:
         return Event("access", self._actor, action, target, detail=packed)
 
 
-def _name(prefix: str, *parts: object) -> str:
+def entry_name(prefix: str, *parts: object) -> str:
     """Return the name of an entry: a prefix and its parts, which are quoted, so that no slash is left in them. An empty
     last part makes the start of names."""
     return prefix + "/".join(quoted(str(part)) for part in parts)

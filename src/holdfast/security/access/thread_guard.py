@@ -21,7 +21,7 @@ _BATCH = 500
 
 
 class ThreadOwnership(NamedTuple):
-    """What the store says about the owner of a thread."""
+    """The stored owner of a thread."""
 
     root: Line
     owner: Row | None

@@ -78,7 +78,7 @@ class AuditExport:
 
 
 class SegmentInfo(NamedTuple):
-    """What a file says that is a segment of the archived audit: its number, and the time before which its steps are."""
+    """A segment of the archived audit: its number, and the time before which its steps are."""
 
     number: int
     before: int

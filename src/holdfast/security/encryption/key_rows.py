@@ -112,7 +112,7 @@ class KeyRow(NamedTuple):
 
     @property
     def context(self) -> dict[str, str]:
-        """What a provider binds a tenant's key to; that of the list also to the other keys."""
+        """The context that a provider binds a tenant's key to; that of the list also has the other keys."""
         named = {"purpose": f"holdfast-{self.kind}", "number": str(self.number)}
         if self.kind == LIST:
             named["keys"] = self.state
@@ -190,7 +190,7 @@ class SubjectKey(NamedTuple):
 
     @property
     def wrapped_by(self) -> str:
-        """What keys say that it encrypts."""
+        """The reference to it in the rows of keys that it encrypts."""
         return f"{BY_SUBJECT}{self.row.line.removeprefix(SUBJECT_LINE)}:{self.row.id.hex()}"
 
 

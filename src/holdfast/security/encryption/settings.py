@@ -13,7 +13,7 @@ Mode: TypeAlias = Literal["on", "turning-on", "turning-off"]
 """`turning-on` also reads rows that are not encrypted yet; `turning-off` stores no more that are."""
 
 Clear: TypeAlias = Literal["readable", "words", "export"]
-"""What may contain content that is not encrypted: readable rows, the text index, exported files."""
+"""The parts that may contain content that is not encrypted: readable rows, the text index, exported files."""
 
 VARIABLE = "HOLDFAST_ENCRYPTION"
 

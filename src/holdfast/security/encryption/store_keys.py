@@ -87,7 +87,7 @@ class CipherCache:
 
 @dataclass(slots=True)
 class KeyMemory:
-    """What the stores of a program that use the same provider share."""
+    """Keys and settings that the stores of a program with the same provider share."""
 
     provider: KeyProvider
     max_age: float

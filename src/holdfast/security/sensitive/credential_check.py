@@ -82,7 +82,7 @@ class CredentialReport(NamedTuple):
 
     @property
     def remedies(self) -> tuple[str, str]:
-        """What replaces credentials in what is saved from now on, and in what is stored."""
+        """The setting and the command that replace credentials in what is saved, and in what is stored."""
         return TO_PROTECT, TO_REDACT
 
     def describe(self, most: int = 3) -> str:

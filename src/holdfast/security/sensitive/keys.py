@@ -11,7 +11,7 @@ VARIABLE: Final = "HOLDFAST_SENSITIVE_KEYS"
 
 TO_PROTECT: Final = "HOLDFAST_SENSITIVE=redact"
 TO_REDACT: Final = "holdfast sensitive redact"
-"""What to set and to call, so that credentials are replaced in what is saved from now on, and in what is stored."""
+"""The setting and the command that replace credentials in what is saved from now on, and in what is stored."""
 
 MIN_BYTES: Final = 32
 """The length of a key at least."""

@@ -164,7 +164,7 @@ class ArtifactRecords(DescribedTable[ArtifactRecord]):
             return changed.change
 
         async def guards(again: bool) -> list[Change]:
-            """That the lines of content that records point to are there: others may have removed them meanwhile."""
+            """Return the conditions that the lines of content of the records exist: others may have removed them."""
             return [*await self.conditions(again), *await content_there()]
 
         async def content_there() -> list[Change]:

@@ -34,7 +34,7 @@ CONTENT = "content"
 """The key that holds a document; and the key of its scope that rights are needed for."""
 
 OnDocumentConflict: TypeAlias = Conflict | Callable[[MergeConflict], Any]
-"""What to do if a document has another version than expected. A function resolves what both sides changed."""
+"""The treatment of a document that has another version than expected. A function resolves what both sides changed."""
 
 _SHOWN = 8
 
