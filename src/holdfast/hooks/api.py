@@ -18,7 +18,8 @@ from holdfast.engine.patterns import matcher
 from holdfast.errors import InvalidError
 from holdfast.hooks import execution_log
 from holdfast.hooks.context import AFTER, BEFORE, RECORDINGS, HookContext, HookExecution, HookInfo, Recording
-from holdfast.hooks.hook import Hook, check_signature, name_of
+from holdfast.hooks.execution_log import HookStatisticsList, summarize_executions
+from holdfast.hooks.hook import Hook, check_signature, is_async, name_of
 from holdfast.hooks.outbox import (
     MAX_AGE,
     UndeliveredCall,
@@ -29,10 +30,7 @@ from holdfast.hooks.outbox import (
 )
 from holdfast.hooks.outbox import POINTS as DURABLE_POINTS
 from holdfast.hooks.points import check_points
-from holdfast.hooks.registry import HookRegistry
-from holdfast.hooks.runner import is_async
-from holdfast.hooks.save_hooks import SAVE, SaveHooks
-from holdfast.hooks.statistics import HookStatisticsList, summarize_executions
+from holdfast.hooks.registry import SAVE, HookRegistry, SaveHooks
 from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_seconds
 
 F = TypeVar("F", bound=Callable[[HookContext], Any])

@@ -17,9 +17,22 @@ from holdfast.engine.model.packed_state import flatten
 from holdfast.engine.paths import Path, path_text, require_path
 from holdfast.errors import InvalidError
 from holdfast.schemas.functions import require_function
-from holdfast.schemas.operations import Add, Convert, Merge, Move, Nest, Notes, Operation, Remove, Rename, Split, Unnest
+from holdfast.schemas.operations import (
+    Add,
+    Convert,
+    Custom,
+    Each,
+    Merge,
+    Move,
+    Nest,
+    Notes,
+    Operation,
+    Remove,
+    Rename,
+    Split,
+    Unnest,
+)
 from holdfast.schemas.packed_document import Keys, PackedDocument
-from holdfast.schemas.wide_operations import Custom, Each
 
 
 @dataclass(frozen=True)

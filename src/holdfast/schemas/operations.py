@@ -8,10 +8,11 @@ operations are written.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from holdfast.codec import default_codec
 from holdfast.engine.model.missing import MISSING
@@ -22,11 +23,22 @@ from holdfast.engine.model.packed_state import (
     as_map,
     flatten,
     pack_name,
+    pack_state,
+    unpack_state,
 )
 from holdfast.engine.paths import path_text
-from holdfast.errors import InvalidError, UnsupportedError
-from holdfast.schemas.function_source import function_source
-from holdfast.schemas.packed_document import Keys, PackedDocument, read_fields, read_kind, write_fields, write_kind
+from holdfast.errors import HoldfastError, InvalidError, UnsupportedError
+from holdfast.schemas.functions import function_failed, function_source
+from holdfast.schemas.packed_document import (
+    Items,
+    Keys,
+    PackedDocument,
+    read_fields,
+    read_items,
+    read_kind,
+    write_fields,
+    write_kind,
+)
 
 Notes: TypeAlias = PackedMap
 """The values that an operation keeps aside, by packed name. Empty notes are not stored."""
@@ -517,3 +529,236 @@ def _note_names(notes: Notes, names: list[str]) -> None:
 def _pop_names(notes: Notes) -> list[bytes]:
     noted = notes.pop(_OTHERS, None)
     return [] if noted is None else as_items(noted) or []
+
+
+# Item notes -----------------------------------------------------------------------------------------------------------
+#
+# Notes of operations on the items of a list, and how each item finds its part again later.
+#
+# Until then items may have been added, changed, moved and removed. A value of a dict is found by its key; an item of a
+# list by its `id`, if it has one that is its own, or by its content; and one without an id that changed by its
+# position between others.
+
+_ORDER, _ITEMS, _OWN, _ID = map(pack_name, ("order", "items", "own", "id"))
+_SIZE = 8
+"""The bytes that an item is recognized by."""
+
+
+class _Mark(NamedTuple):
+    """The mark by which an item is recognized, and whether that is an id of its own."""
+
+    hash: bytes
+    is_id: bool
+
+
+def pop_item_notes(notes: PackedMap, items: Items, *, lossy: bool) -> dict[int, PackedMap]:
+    """Return what was kept aside for items, by their position now."""
+    order, own, kept = notes.pop(_ORDER, None), notes.pop(_OWN, None), notes.pop(_ITEMS, None)
+    if order is None or kept is None:
+        return {}
+    found = {default_codec.unpack(key): dict(as_map(each) or {}) for key, each in (as_map(kept) or {}).items()}
+    stored = default_codec.unpack(flatten(order))
+    hashes = [stored[start : start + _SIZE] for start in range(0, len(stored), _SIZE)]
+    flags = bytes(len(hashes)) if own is None else default_codec.unpack(flatten(own))
+    before, now = [_Mark(each, bool(flag)) for each, flag in zip(hashes, flags, strict=True)], _recognize(items)
+    matches = _match(before, now)
+    if items.names is None:
+        matches |= _match_between(before, now, matches, found.keys(), lossy=lossy)
+    return {position: found[then] for position, then in matches.items() if then in found}
+
+
+def store_item_notes(notes: PackedMap, items: Items, kept: dict[int, PackedMap]) -> None:
+    """Keep aside what belongs to items, by their position."""
+    if kept:
+        marks = _recognize(items)
+        notes[_ORDER] = default_codec.pack(b"".join(each.hash for each in marks))
+        if any(each.is_id for each in marks):
+            notes[_OWN] = default_codec.pack(bytes(each.is_id for each in marks))
+        notes[_ITEMS] = {default_codec.pack(position): each for position, each in kept.items()}
+
+
+def _recognize(items: Items) -> list[_Mark]:
+    """Return what each item is recognized by."""
+    if items.names is not None:
+        return [_Mark(_hash(name), False) for name in items.names]
+    ids = [_read_id(each) for each in items.values]
+    counts = Counter(ids)
+    return [
+        _Mark(_hash(each), False) if own is None or counts[own] > 1 else _Mark(_hash(_ID + own), True)
+        for each, own in zip(items.values, ids, strict=True)
+    ]
+
+
+def _read_id(item: bytes) -> bytes | None:
+    value = (read_fields(item) or {}).get(_ID)
+    return value if isinstance(value, bytes) and type(default_codec.unpack(value)) in (str, int) else None
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:_SIZE]
+
+
+def _match(before: Sequence[_Mark], now: Sequence[_Mark]) -> dict[int, int]:
+    """Return the former positions of items that are the same, by their position now. Equal ones stay in order."""
+    waiting = defaultdict[bytes, deque[int]](deque)
+    for position, each in enumerate(before):
+        waiting[each.hash].append(position)
+    return {position: waiting[each.hash].popleft() for position, each in enumerate(now) if waiting.get(each.hash)}
+
+
+def _match_between(
+    before: Sequence[_Mark], now: Sequence[_Mark], matches: dict[int, int], kept: Container[object], *, lossy: bool
+) -> dict[int, int]:
+    """Return the former positions of items that changed. Where there was one between two others, and is one between
+    the same, it is that, unless both have an id. Where there are more, nobody knows which is which, and that is
+    refused rather than guessed."""
+    same = set(matches.values())
+    gaps = _gaps([position if position in same else None for position in range(len(before))])
+    new_gaps = _gaps([matches.get(position) for position in range(len(now))])
+    found: dict[int, int] = {}
+    for start, (positions, end) in gaps.items():
+        changed, new_end = new_gaps.get(start, ([], end))
+        takes_any = not all(now[position].is_id for position in changed)
+        candidates = [position for position in positions if changed and (takes_any or not before[position].is_id)]
+        if candidates and len(positions) == len(changed) == 1 and end == new_end:
+            found[changed[0]] = positions[0]
+        elif not lossy and any(position in kept for position in candidates):
+            raise InvalidError(
+                "items of a list were changed, added or removed next to each other: "
+                "it is unknown to which of them the values belong that were kept aside",
+                where=f"[{changed[0]}]",
+                hint="Give the items an id, or declare the operation lossy",
+            )
+    return found
+
+
+def _gaps(known: Sequence[int | None]) -> dict[int, tuple[list[int], int]]:
+    """Return the positions of items that are not known, and the known one after them, by the known one before them."""
+    found: dict[int, tuple[list[int], int]] = {}
+    start, gap = -1, list[int]()
+    for position, each in enumerate([*known, -1]):
+        if each is None:
+            gap.append(position)
+            continue
+        if gap:
+            found[start] = gap, each
+        start, gap = each, []
+    return found
+
+
+# Wide operations ------------------------------------------------------------------------------------------------------
+#
+# Operations on the items of a list, and on a whole state.
+
+_ITEM = pack_name("")
+_NOTHING = b"\xc0"
+
+
+@dataclass(frozen=True)
+class Each(Operation):
+    """Applies operations to each item of a list, or to each value of a dict."""
+
+    kind: ClassVar[str] = "each"
+    path: Keys
+    operations: tuple[Operation, ...]
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Apply the operations to each item, in order."""
+        self._map(document, notes, lambda item, inner: _run(self.operations, item, inner, up=True))
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Apply the inverse operations to each item, the last one first."""
+        self._map(document, notes, lambda item, inner: _run(self.operations, item, inner, up=False))
+
+    def _map(self, document: PackedDocument, notes: Notes, change: Callable[[PackedDocument, Notes], None]) -> None:
+        packed = document.get(self.path)
+        if packed is None or packed == _NOTHING:
+            return
+        items = read_items(packed)
+        if items is None:
+            raise InvalidError(
+                f"{path_text(self.path)!r} is not a list, tuple or deque, and not a dict", where=path_text(self.path)
+            )
+        found = pop_item_notes(notes, items, lossy=self.lossy) if notes else {}
+        kept: dict[int, Notes] = {}
+        changed = []
+        for place, item in enumerate(items.values):
+            inner_notes = found.get(place, {})
+            holder = PackedDocument({_ITEM: item}, document.codec)
+            try:
+                change(holder, inner_notes)
+            except HoldfastError as error:
+                error.where = f"{path_text((*self.path, place))}{'.' if error.where else ''}{error.where}"
+                raise
+            except Exception as error:
+                raise function_failed(error, path_text((*self.path, place))) from error
+            changed.append(flatten(holder.fields[_ITEM]))
+            if inner_notes:
+                kept[place] = inner_notes
+        document.set(self.path, items.join(changed))
+        store_item_notes(notes, items._replace(values=changed), kept)
+
+    @property
+    def reversible(self) -> bool:
+        """Whether all operations have a way back."""
+        return all(each.reversible for each in self.operations)
+
+    @property
+    def calls_code(self) -> bool:
+        """Whether it calls functions of the application."""
+        return any(operation.calls_code for operation in self.operations)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the path, and the operations."""
+        return {"path": self.path, "operations": [[each.kind, each.arguments()] for each in self.operations]}
+
+
+def _run(operations: tuple[Operation, ...], holder: PackedDocument, notes: Notes, *, up: bool) -> None:
+    """Apply operations to an item. Those on fields of it get it as a document of its own."""
+    for place in range(len(operations)) if up else reversed(range(len(operations))):
+        operation, name = operations[place], pack_name(str(place))
+        own: Notes = dict(as_map(notes.pop(name, b"\x80")) or {})
+        target = holder
+        item = holder.fields[_ITEM]
+        whole = operation.paths() == (("",),)
+        if not whole:
+            fields = read_fields(item)
+            if fields is None:
+                raise InvalidError(
+                    "an item has no fields: it is not a dict, and not an instance of a known kind of class"
+                )
+            target = PackedDocument(fields, holder.codec, item)
+        (operation.upgrade if up else operation.downgrade)(target, own)
+        if not whole:
+            holder.fields[_ITEM] = write_fields(item, target.fields)
+        if own:
+            notes[name] = own
+
+
+@dataclass(frozen=True)
+class Custom(Operation):
+    """Converts a whole state by functions."""
+
+    kind: ClassVar[str] = "custom"
+    places: ClassVar[tuple[str, ...]] = ()
+    up: Callable[[dict[str, Any]], Mapping[str, Any]]
+    down: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:  # noqa: ARG002
+        """Convert the state."""
+        _apply(document, self.up)
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:  # noqa: ARG002
+        """Convert the state back."""
+        if self.down is None:
+            raise irreversible(self)
+        _apply(document, self.down)
+
+
+def _apply(document: PackedDocument, function: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    result: object = function(unpack_state(document.codec, document.fields))
+    if not isinstance(result, Mapping):
+        raise InvalidError(
+            f"a custom migration returns the state as a dict, not {type(result).__name__}", code="migration-shape"
+        )
+    document.fields = pack_state(document.codec, result)

@@ -12,10 +12,18 @@ from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
-from holdfast.security.access.grant import BELOW_ALL, EndingRight, GrantRecord
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity, check_group, parse_holder, parse_identity
-from holdfast.security.access.identity_guard import GuardMode, IdentityGuard
-from holdfast.security.access.policy import Policy, Right, Rights, check_pattern, check_rights
+from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, read_ownership, set_owner_changes
+from holdfast.security.access.policy import (
+    BELOW_ALL,
+    EndingRight,
+    GrantRecord,
+    Policy,
+    Right,
+    Rights,
+    check_pattern,
+    check_rights,
+)
 from holdfast.security.access.registry import (
     ASSIGNED,
     MEMBER,
@@ -23,10 +31,10 @@ from holdfast.security.access.registry import (
     ROLE,
     AccessRegistry,
     GrantRequest,
+    TokenRecord,
+    TokenRegistry,
     entry_name,
 )
-from holdfast.security.access.thread_guard import read_ownership, set_owner_changes
-from holdfast.security.access.token import TokenRecord, TokenRegistry
 from holdfast.security.audit.recorder import AuditRecorder
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.handle import ScopeParts, StoreHandle, owner_handle, parse_scope

@@ -292,7 +292,7 @@ def _schemas_in_use(handle: StoreHandle, scope: Scope, then: Mapping[str, Stored
     references = {each.mark.reference for each in then.values()} - {""}
     if not references:
         return None
-    from holdfast.schemas.version_use import VersionUse
+    from holdfast.schemas.registry import VersionUse
 
     return VersionUse(handle.engine, handle.tenant, handle.guard.actor).conditions(references, f"scope {scope}")
 

@@ -66,8 +66,8 @@ class GraphSchemas:
         key = (id(engine), handle.tenant, node)
         found = self._attached.get(key)
         if found is None:
+            from holdfast.schemas.attached_version import attach
             from holdfast.schemas.attachment import Attachment
-            from holdfast.schemas.registration import attach
 
             engine.bind_schemas()  # lets the writer apply it
             found = self._attached[key] = await attach(

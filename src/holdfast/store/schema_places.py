@@ -11,12 +11,9 @@ from holdfast.engine.row_format import Line
 from holdfast.engine.schema_bindings import Bindings
 from holdfast.engine.value_schemas import ValueKind, ValuePlace
 from holdfast.errors import InvalidError
-from holdfast.schemas.attached_version import AttachedVersion, LineAttachment
-from holdfast.schemas.attachment import Attachment
-from holdfast.schemas.registration import attach
+from holdfast.schemas.attached_version import AttachedVersion, LineAttachment, attach
+from holdfast.schemas.attachment import Attachment, ScopeAttachment, ValueAttachment
 from holdfast.schemas.schema_declaration import Declaration
-from holdfast.schemas.scope_attachment import ScopeAttachment
-from holdfast.schemas.value_attachment import ValueAttachment
 from holdfast.security.handle import StoreHandle
 
 _ALL = "**"

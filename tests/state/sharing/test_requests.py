@@ -22,8 +22,8 @@ from holdfast.errors import (
     TransientError,
 )
 from holdfast.state.reader import read_scope
-from holdfast.state.sharing.heartbeats import Heartbeat
 from holdfast.state.sharing.requests import RequestsOperations
+from holdfast.state.sharing.work_queue import Heartbeat
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
 

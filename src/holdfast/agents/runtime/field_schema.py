@@ -16,8 +16,8 @@ from holdfast.engine.value_schemas import NO_MARK, SchemaMark, ValueKind, ValueP
 from holdfast.errors import HoldfastError, InvalidError
 
 if TYPE_CHECKING:
+    from holdfast.schemas.attachment import ValueAttachment
     from holdfast.schemas.schema_declaration import Declaration
-    from holdfast.schemas.value_attachment import ValueAttachment
 
 _FIELDS, _SCHEMA, _ASIDE = map(pack_name, ("fields", "schema", "aside"))
 _EMPTY: Final = b"\x80"
@@ -114,8 +114,8 @@ class FieldSchema:
 
 async def attach_class(line: AgentLine, declaration: Declaration, kind: ValueKind, name: str) -> ValueAttachment:
     """Check what a class declares against what the store of an agent has, and register it, unless that was done."""
-    from holdfast.schemas.registration import attach
-    from holdfast.schemas.value_attachment import ValueAttachment
+    from holdfast.schemas.attached_version import attach
+    from holdfast.schemas.attachment import ValueAttachment
 
     handle, place, tenant = line.handle, f"{kind}s {name}", line.handle.tenant
     bindings, bound = handle.engine.bind_value_schemas(), f"{tenant} {place}"

@@ -83,7 +83,7 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
 
 async def _check_schema(line: AgentLine, record: AgentRecord, where: str) -> None:
     """Raise `InvalidError` if the fields do not have the form of the schema that the document says they have."""
-    from holdfast.schemas.external_states import ExternalStates
+    from holdfast.schemas.attached_version import ExternalStates
 
     engine, tenant = line.handle.engine, line.handle.tenant
     values = engine.value_schemas

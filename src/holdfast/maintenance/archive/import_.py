@@ -54,7 +54,7 @@ from holdfast.maintenance.archive.format import (
 from holdfast.maintenance.erasure.ledger_copy import add_digests, takes_ledger
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 from holdfast.maintenance.line_documents import Document, find_documents
-from holdfast.schemas.external_states import ExternalStates
+from holdfast.schemas.attached_version import ExternalStates
 from holdfast.schemas.graph_checkpoint import is_internal
 from holdfast.schemas.registry import LINE
 from holdfast.security.audit import thread_audit

@@ -16,8 +16,6 @@ from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
-from holdfast.maintenance.jobs.credentials_job import CREDENTIALS_JOB
-from holdfast.maintenance.jobs.erasure_jobs import ERASURE_JOBS
 from holdfast.maintenance.jobs.file_jobs import ARCHIVE_HOOKS_JOB, ARCHIVE_JOB, HEADS_JOB
 from holdfast.maintenance.jobs.types import (
     JobContextBase,
@@ -25,6 +23,7 @@ from holdfast.maintenance.jobs.types import (
     JobType,
     Setting,
     declare,
+    known_only,
     one_of,
     select_settings,
 )
@@ -39,9 +38,89 @@ from holdfast.state.scopes import delete_expired
 from holdfast.state.sessions.api import SessionsOperations
 from holdfast.time_parser import parse_nanoseconds
 
+# Credentials job ------------------------------------------------------------------------------------------------------
+#
+# The type of the job that notices credentials in what is stored. Runners add this job to every store.
+
+CREDENTIALS = "credentials"
+SCHEDULE = "every 5m"
+
+
+async def _check_credentials(job: JobContextBase) -> JobResult:
+    from holdfast.security.sensitive.credential_check import CredentialCheck
+
+    check = await CredentialCheck.open(job.store._handle.engine, job.store._handle.tenant)
+
+    async def report(done: int, what: str) -> None:
+        if done % _STORED_AFTER == 0:
+            await check.store()
+        job.progress(done, None, what)
+
+    await check.run(report)
+    await check.store()
+    # Without names: runs stay when what they found is erased.
+    count = len(check.progress.places)
+    places = "1 place" if count == 1 else f"{count} places"
+    return JobResult(f"credentials in clear at {places}: holdfast doctor" if count else "no credentials found")
+
+
+_STORED_AFTER = 50
+"""After how many lines it is stored how far the check got."""
+
+CREDENTIALS_JOB = declare(
+    CREDENTIALS, "look for credentials in what was saved since the last time", _check_credentials, reaches_out=False
+)
+
+
+# Erasure jobs ---------------------------------------------------------------------------------------------------------
+#
+# The type of jobs that erase the data of one person: `store.erasure.erase` creates them, and removes them when they
+# are done.
+
+ERASE = "erase"
+
+
+def _check_erasure(settings: Mapping[str, Any]) -> None:
+    from holdfast.engine.subject_names import check_subject
+    from holdfast.errors import InvalidError
+
+    known_only(settings, subject=str, id=str, started=int, metadata_keys=list)
+    if "id" not in settings or "started" not in settings:
+        raise InvalidError(
+            "an erasure is started by erase, and this job resumes it",
+            hint="store.erasure.erase(…), or holdfast erase --subject",
+        )
+    check_subject(settings.get("subject"))
+
+
+async def _erase(job: JobContextBase) -> JobResult:
+    from holdfast.maintenance.erasure.eraser import Eraser
+
+    settings = job.settings
+    eraser = Eraser(
+        job.store._handle,
+        settings["subject"],
+        metadata_keys=settings["metadata_keys"],
+        progress=job.progress,
+    )
+    certificate = await eraser.erase(settings["id"], settings["started"])
+    count = sum(certificate.erased.values())
+    return JobResult(f"{count} threads, scopes, records and the like erased; certificate {certificate.id}")
+
+
+ERASURE_JOBS = (
+    JobType(
+        ERASE,
+        "erase the data of one person: continues what `holdfast erase` began",
+        _erase,
+        _check_erasure,
+        {"subject": "the name of the person; id, started and metadata_keys are those of the erasure"},
+    ),
+)
+
 
 async def _evaluate_alerts(job: JobContextBase) -> JobResult:
-    from holdfast.maintenance.jobs.job_metrics import read_job_metrics
+    from holdfast.maintenance.jobs.job import read_job_metrics
     from holdfast.maintenance.monitoring.alerts import AlertTable
     from holdfast.maintenance.monitoring.rules import AlertSettings
 

@@ -17,7 +17,7 @@ from holdfast.maintenance.hook_archive import archive_hooks, check_rules
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, Setting, declare
 from holdfast.maintenance.verify.heads import export_heads, load_heads
 from holdfast.maintenance.verify.verifier import verify
-from holdfast.security.audit.archive import ARCHIVED_KINDS, AuditArchive, archive
+from holdfast.security.audit.export import ARCHIVED_KINDS, AuditArchive, archive
 from holdfast.time_parser import parse_nanoseconds
 
 

@@ -87,11 +87,11 @@ def provider_for(text: str) -> KeyProvider:
     if kind == "keyring":
         return KeyringKeys(rest) if rest else KeyringKeys()
     if kind == "passphrase" and rest:
-        from holdfast.security.encryption.passphrase import PassphraseKeys
+        from holdfast.security.encryption.provider import PassphraseKeys
 
         return PassphraseKeys(rest)
     if kind == "aws-kms" and rest:
-        from holdfast.security.encryption.aws_kms import AwsKms
+        from holdfast.security.encryption.provider import AwsKms
 
         return AwsKms(rest)
     raise ConfigError(f"there is no provider of keys {kind!r}", hint=_HINT)

@@ -54,13 +54,13 @@ from holdfast.security.encryption.key_rows import (
     KeyRow,
     LineKey,
     LineName,
+    MetadataIndex,
     SubjectKey,
     TenantKeys,
     destroyed_changes,
     destroyed_key,
     digest_list,
 )
-from holdfast.security.encryption.metadata_index import MetadataIndex
 from holdfast.security.encryption.provider import KeyProvider, altered_key, call_provider
 
 _INDEXED = packed_form(tuple[str, ...])

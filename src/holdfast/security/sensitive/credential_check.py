@@ -20,7 +20,7 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import HoldfastError, InvalidError, TransientError, UnavailableError
 from holdfast.security.sensitive.detector import Detector, mask, parse_formats
 from holdfast.security.sensitive.formats import CREDENTIALS, FORMATS
-from holdfast.security.sensitive.keys import TO_PROTECT, TO_REDACT
+from holdfast.security.sensitive.markers import TO_PROTECT, TO_REDACT
 from holdfast.security.sensitive.protector import policies_of
 from holdfast.security.sensitive.scan import RECORD_PATHS, SensitiveFinding, SensitiveScan, has_texts
 

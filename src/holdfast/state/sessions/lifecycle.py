@@ -27,8 +27,7 @@ from holdfast.engine.step_info import StepInfo
 from holdfast.engine.system_line import EditEntries, LineChange, SystemLineEntries
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
 from holdfast.hooks.feature_hooks import FeatureHooks, call_hooks
-from holdfast.security.access.grant import BELOW_ALL
-from holdfast.security.access.policy import check_rights
+from holdfast.security.access.policy import BELOW_ALL, check_rights
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.audit.retain import removal_request
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at

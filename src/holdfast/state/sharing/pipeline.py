@@ -24,9 +24,8 @@ from holdfast.errors import ConflictError, InvalidError, NotFoundError, Unsuppor
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing import work_queue
-from holdfast.state.sharing.heartbeats import Heartbeat
 from holdfast.state.sharing.resource import RETAINED_STEPS, SharedOperations, SharedResource, wait_until
-from holdfast.state.sharing.work_queue import LEASE, DueWork, HeldWork, RefusedWork, WorkClaim, take_work
+from holdfast.state.sharing.work_queue import LEASE, DueWork, Heartbeat, HeldWork, RefusedWork, WorkClaim, take_work
 from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds
 
