@@ -143,7 +143,7 @@ async def list_changes(
     line, found = handle.line(scope), list[HistoryEntry]()
     last_step, last_key, stop = 0, "", tuple[int, ...]()
     if await is_over(handle, scope, for_good=True):
-        return Page.cut(found, limit, str, lambda cursor: list_changes(handle, scope, key, limit, cursor))
+        return Page()
     if text := validation.cursor_text(cursor):
         # A version; with a key, the changes of that step after the key follow first.
         number, _, last_key = text.partition(" ")
@@ -161,12 +161,7 @@ async def list_changes(
             break
         stop = (int(rows[-1].key[3]),)
     await handle.guard.saw(scope, () if wanted is None else (wanted,))
-    return Page.cut(
-        found,
-        limit,
-        lambda last: f"{last.step} {last.key}",
-        lambda cursor: list_changes(handle, scope, key, limit, cursor),
-    )
+    return Page.cut(found, limit, lambda last: f"{last.step} {last.key}")
 
 
 async def changes_of(handle: StoreHandle, line: Line, row: Row, wanted: str | None = None) -> list[HistoryEntry]:

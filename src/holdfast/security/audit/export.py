@@ -42,6 +42,7 @@ from holdfast.security.audit.verify import (
     ACTION,
     AuditedStep,
     AuditFinding,
+    AuditResult,
     audited_lines,
     audited_steps,
     chain_name,
@@ -230,30 +231,17 @@ def _base64(data: bytes) -> str:
 
 
 @dataclass(slots=True)
-class AuditCheck:
-    """The result of a check of an exported audit."""
+class AuditCheck(AuditResult):
+    """The result of a check of an exported audit. Compare what it says of erased steps with certificates of erasure."""
 
-    steps: int = 0
-    rows: int = 0
-    pruned: int = 0
-    erased: int = 0
-    """Steps from whose rows content was erased, as the file says: compare it with the certificates of erasure."""
-    archived: int = 0
-    """Steps whose rows are in segments of the archive, as the file says: check these, too."""
     segment: int = 0
     """The number of the segment, if the file is one. It continues from the one before it: pass the heads of that."""
-    findings: list[AuditFinding] = field(default_factory=list)
     heads: dict[str, tuple[int, str]] = field(default_factory=dict)
     """The head of each line in the file: the number of its steps, and the hash of the last."""
     removed: dict[str, int] = field(default_factory=dict)
     """The lines that were removed according to the audit, and how many steps they had."""
     public_key: str = ""
     """The key that the file was signed with, in hex; empty if it was not signed."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether there are no findings."""
-        return not self.findings
 
 
 def check_audit(

@@ -22,7 +22,7 @@ from holdfast.backends.tables import LINKS
 from holdfast.engine import artifact_links, trace_context, validation
 from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.model.scopes import Scope, check_key
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.engine.record_table import PAGE
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
@@ -261,6 +261,7 @@ class ArtifactsOperations:
         return LinkBlock(self, ids)
 
     @sync_and_async
+    @paged
     async def changes(self, id: str, *, limit: int = 100, cursor: str | None = None) -> Page[ArtifactLink]:
         """List the changes of state and the checkpoints made with an artifact, in order of time, a page of them. An
         identity gets those of its own scopes, and of threads that it may read."""
@@ -278,14 +279,10 @@ class ArtifactsOperations:
                     found.append(_to_link(link, str(row.key[4])))
             if len(found) > count:
                 break
-        return Page.cut(
-            found,
-            count,
-            lambda link: link.cursor,
-            lambda cursor: ArtifactsOperations.changes(self, id, limit=count, cursor=cursor),
-        )
+        return Page.cut(found, count, lambda link: link.cursor)
 
     @sync_and_async
+    @paged
     async def of(
         self,
         scope: Scope | str | Any = None,
@@ -337,14 +334,7 @@ class ArtifactsOperations:
             await guard.saw(at, () if wanted is None else (wanted,))
         else:
             await guard.saw_thread(line)
-        return Page.cut(
-            found,
-            count,
-            lambda link: link.cursor,
-            lambda cursor: ArtifactsOperations.of(
-                self, scope, key, thread=thread, version=version, limit=count, cursor=cursor
-            ),
-        )
+        return Page.cut(found, count, lambda link: link.cursor)
 
     # Inside -----------------------------------------------------------------------------------------------------
 
@@ -381,6 +371,7 @@ class ArtifactsOperations:
             await self._require(id, "read")
 
     @sync_and_async
+    @paged
     async def list(
         self,
         *,
@@ -412,14 +403,7 @@ class ArtifactsOperations:
             if len(ids) < page:
                 break
             after = ids[-1]
-        return Page.cut(
-            found,
-            count,
-            lambda artifact: artifact.id,
-            lambda cursor: ArtifactsOperations.list(
-                self, type=type, producer=producer, sha256=sha256, limit=count, cursor=cursor
-            ),
-        )
+        return Page.cut(found, count, lambda artifact: artifact.id)
 
 
 class LinkBlock:

@@ -18,7 +18,7 @@ from holdfast.engine.model.merge import PackedConflict as PackedClash
 from holdfast.engine.model.merge import PackedResolution, Resolver, merge, union
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed, as_items, pack_name, unpack
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.errors import ConflictError
 from holdfast.history.merge import UNRESOLVED, MergeConflict
 from holdfast.state import history
@@ -146,6 +146,7 @@ class DocumentOperations(SharedOperations):
         return found
 
     @sync_and_async
+    @paged
     async def history(self, *, limit: int = 100, cursor: str | None = None) -> Page[HistoryEntry]:
         """List who edited it, when and why, the latest first, a page of them."""
         return await history.list_changes(

@@ -181,7 +181,7 @@ class PipelineOperations(SharedOperations):
     async def done(self, task: PipelineTask, result: Any = MISSING) -> None:
         """Hand an item on to the next stage, with the result of this one; without a result, unchanged. After the
         last stage it is among the results. `ConflictError` (code `lease-lost`) if it is not this worker's any more."""
-        handle, claim = self._resource.handle, task.claim_in(self._resource.name)
+        handle, claim = self._resource.handle, work_queue.claim_of(task, self._resource.name)
         after = self._stage_index(task.stage) + 1
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
@@ -213,7 +213,7 @@ class PipelineOperations(SharedOperations):
     ) -> bool:
         """Return an item that failed, to be tried again, at once or later. One that was tried too often, or is not
         to be tried again, is put with the dead ones. Returns whether it is tried again."""
-        handle, claim = self._resource.handle, task.claim_in(self._resource.name)
+        handle, claim = self._resource.handle, work_queue.claim_of(task, self._resource.name)
         again = retry and claim.tries < self._tries
         told = f"{type(error).__qualname__}: {error}" if isinstance(error, BaseException) else error
         wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)
@@ -232,7 +232,7 @@ class PipelineOperations(SharedOperations):
     @sync_and_async
     async def extend(self, task: PipelineTask, lease: Duration = LEASE) -> None:
         """Extend the lease of an item. `ConflictError` (code `lease-lost`) if it is another's."""
-        claim = task.claim_in(self._resource.name)
+        claim = work_queue.claim_of(task, self._resource.name)
         await work_queue.extend_claim(self._resource.handle_for(task.stage), self._resource.name, claim, lease, "item")
 
     # What became of items -----------------------------------------------------------------------------------------

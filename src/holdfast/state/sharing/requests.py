@@ -203,7 +203,7 @@ class RequestsOperations(SharedOperations):
     @sync_and_async
     async def extend(self, request: Request, lease: Duration = LEASE) -> None:
         """Extend the lease of a request. `ConflictError` (code `lease-lost`) if it is another's."""
-        claim = request.claim_in(self._resource.name)
+        claim = work_queue.claim_of(request, self._resource.name)
         await work_queue.extend_claim(self._resource.handle_for(SERVE), self._resource.name, claim, lease, "request")
 
     @sync_and_async
@@ -279,7 +279,7 @@ class RequestsOperations(SharedOperations):
         return record
 
     async def _answer(self, request: Request, answer: _Answer) -> None:
-        key, claim = _answer_key(request.id), request.claim_in(self._resource.name)
+        key, claim = _answer_key(request.id), work_queue.claim_of(request, self._resource.name)
         packed = pack_value(self._resource.handle, key, list(answer._replace(asker=request.actor)))
 
         async def writes(view: ScopeView) -> list[KeyWrite]:

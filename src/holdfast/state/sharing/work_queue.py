@@ -157,13 +157,14 @@ class HeldWork:
         """Give all changes in this block this work as their cause, and its correlation id."""
         return trace_context.correlation(self.correlation, cause=self.id)
 
-    def claim_in(self, resource: Scope) -> WorkClaim:
-        """Return the claim. `InvalidError` if it is work of another resource."""
-        if self._where != resource:
-            raise InvalidError(
-                "this work was taken elsewhere", where=repr(self)[:80], hint="Give what take() of this object returned"
-            )
-        return self._claim
+
+def claim_of(work: HeldWork, resource: Scope) -> WorkClaim:
+    """Return the claim on work that was taken from a resource. `InvalidError` if it was taken elsewhere."""
+    if getattr(work, "_where", None) != resource:
+        raise InvalidError(
+            "this work was taken elsewhere", where=repr(work)[:80], hint="Give what take() of this object returned"
+        )
+    return work._claim
 
 
 async def check_claim(view: ScopeView, claim: WorkClaim, what: str) -> None:
