@@ -40,7 +40,7 @@ from holdfast.interfaces.http.app import ROUTES, build_app, parse_range
 from holdfast.interfaces.http.authentication import Authenticator, cookie_value
 from holdfast.interfaces.http.service import Caller, Service, ServiceOptions
 from holdfast.maintenance.backup import format as backup_format
-from holdfast.maintenance.jobs.schedule import parse as parse_schedule
+from holdfast.maintenance.jobs.job import parse_schedule
 from holdfast.schemas.json_schema import from_json_schema
 from holdfast.security.access.identity import parse_holder, parse_identity
 from holdfast.security.audit.export import check_audit

@@ -23,7 +23,7 @@ from holdfast.engine.namespaces import HOOKS
 from holdfast.engine.row_format import Line
 from holdfast.errors import TransientError
 from holdfast.hooks import HookContext, VetoError
-from holdfast.hooks import after_queue as later_module
+from holdfast.hooks import outbox as later_module
 from holdfast.hooks.outbox import OutboxCall
 from tests.hooks.kit import async_store, events, store
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.hooks import HookContext
-from holdfast.hooks.runner import _QUEUES, _THREADS
+from holdfast.hooks.hook import _QUEUES, _THREADS
 from tests.hooks.kit import async_store, store
 
 OFTEN = _THREADS + 8

@@ -18,7 +18,7 @@ from holdfast.encryption import Encryption, FileKeys, LocalKeys, PassphraseKeys,
 from holdfast.engine.lost_rows import mark_row, marked_tables
 from holdfast.errors import ConfigError, CorruptError, DeniedError, QuotaError, UnsupportedError
 from holdfast.maintenance.backup.format import HEADER, seal_object
-from holdfast.security.encryption import passphrase
+from holdfast.security.encryption import provider as passphrase
 from holdfast.security.encryption.key_rows import destroyed_changes
 from holdfast.store import Store
 from tests.interfaces.cli import kit

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidError
-from holdfast.maintenance.jobs.schedule import CronSchedule, PeriodicSchedule, parse
+from holdfast.maintenance.jobs.job import CronSchedule, PeriodicSchedule
+from holdfast.maintenance.jobs.job import parse_schedule as parse
 from tests.support.nightly import fewer_examples
 
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2080, 1, 1), timezones=st.just(UTC))

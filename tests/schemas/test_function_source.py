@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.schemas.function_source import function_source
+from holdfast.schemas.functions import function_source
 from tests.support.cases import case
 
 FACTOR = 5

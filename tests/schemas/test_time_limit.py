@@ -15,8 +15,8 @@ import pytest
 
 import holdfast
 from holdfast.errors import InvalidError
-from holdfast.schemas import Migration, Schema, SchemaSet, convert, custom, time_limit
-from holdfast.schemas.time_limit import TIME_LIMIT
+from holdfast.schemas import Migration, Schema, SchemaSet, convert, custom, functions
+from holdfast.schemas.functions import TIME_LIMIT
 
 
 class Old(TypedDict):
@@ -41,8 +41,8 @@ def versions(up: Callable[[Any], Any]) -> SchemaSet:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limit, "MAX_SECONDS", 0.05)
-    monkeypatch.setattr(time_limit, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(functions, "MAX_SECONDS", 0.05)
+    monkeypatch.setattr(functions, "_LOOK_SECONDS", 0.01)
 
 
 def forever(value: int) -> str:
@@ -130,7 +130,7 @@ def test_the_exception_never_strikes_what_comes_after() -> None:
 
 _STOPPED_THEN_TRACED = """
 import sys
-from holdfast.schemas.time_limit import TIME_LIMIT, OverTime
+from holdfast.schemas.functions import TIME_LIMIT, OverTime
 
 thread = TIME_LIMIT.begin()
 TIME_LIMIT._started[thread] -= 60

@@ -16,7 +16,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import CorruptError, DeniedError, InvalidError
-from holdfast.security.audit import archive
+from holdfast.security.audit import export as archive
 from holdfast.security.audit.archive_records import ArchiveRecords
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on

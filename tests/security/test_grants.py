@@ -12,7 +12,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.model.scopes import Scope, ScopePart
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.security.access.identity import Identity
-from holdfast.security.access.registry import RETENTION
+from holdfast.security.access.policy import RETENTION
 from holdfast.state.access_api import AccessOperations
 from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store

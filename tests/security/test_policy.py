@@ -91,7 +91,7 @@ def test_what_is_no_policy_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidError):
         Policy.of(wrong)
     with pytest.raises(CorruptError):
-        load_policy(wrong, "role 'x'")
+        load_policy(wrong)
 
 
 def test_a_policy_does_not_grow_without_end() -> None:

@@ -20,9 +20,9 @@ from holdfast.encryption import LocalKeys
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.langgraph import HoldfastSaver
+from holdfast.security.access.identity_guard import read_ownership
 from holdfast.security.access.policy import OWNER_RIGHTS, RIGHTS, Policy, Right
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
-from holdfast.security.access.thread_guard import read_ownership
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store

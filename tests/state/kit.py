@@ -15,6 +15,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
+from holdfast.state.sharing import work_queue
 from holdfast.store.store import AsyncStore, Store
 from tests.agents.autosaved import until
 
@@ -39,14 +40,14 @@ class Clock:
 class Beats:
     """Counts the signs of life that a worker of a pipeline or of requests gives."""
 
-    def __init__(self, of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, extend = 0, of._extend
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, extend = 0, work_queue.extend_claim
 
         async def counted(*given: Any) -> None:
             await extend(*given)
             self.count += 1
 
-        monkeypatch.setattr(of, "_extend", counted)
+        monkeypatch.setattr(work_queue, "extend_claim", counted)
 
     def wait(self) -> None:
         """Wait for a sign that was not yet under way."""

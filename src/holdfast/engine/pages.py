@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from functools import wraps
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from holdfast.backends.runtime.drivers import arun, run
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 ReadPage: TypeAlias = "Callable[[str], Coroutine[Any, Any, Page[T]]]"
@@ -34,13 +36,28 @@ class Page(list[T]):
         return html_listing(self)
 
     @classmethod
-    def cut(cls, items: Sequence[T], limit: int, cursor: Callable[[T], str], read: ReadPage[T]) -> Page[T]:
-        """Return a page of `limit` items. `items` has one more if there is a next page."""
+    def cut(
+        cls, items: Sequence[T], limit: int, cursor: Callable[[T], str], read: ReadPage[T] | None = None
+    ) -> Page[T]:
+        """Return a page of `limit` items. `items` has one more if there is a next page. A listing that is `paged` needs
+        no function that reads it."""
         return cls(items[:limit], cursor(items[limit - 1]) if 0 < limit < len(items) else None, read)
 
     def all(self) -> Items[T]:
         """Iterate over the items of this page and of all that follow: `for`, or `async for` on an async store."""
         return Items(self)
+
+
+def paged(function: Callable[P, Coroutine[Any, Any, Page[T]]]) -> Callable[P, Coroutine[Any, Any, Page[T]]]:
+    """Let the pages of a listing read those that follow: by the same call, with their cursor as `cursor`."""
+
+    @wraps(function)
+    async def listed(*args: P.args, **kwargs: P.kwargs) -> Page[T]:
+        page = await function(*args, **kwargs)
+        page._read = lambda cursor: listed(*args, **{**kwargs, "cursor": cursor})  # type: ignore[arg-type]
+        return page
+
+    return listed
 
 
 class Items(Generic[T]):

@@ -127,6 +127,14 @@ class LineChange:
     events: Sequence[Event] = ()
     rows: Sequence[Change] = ()
 
+    def __add__(self, other: LineChange) -> LineChange:
+        return LineChange(
+            {**self.put, **other.put},
+            [*self.removed, *other.removed],
+            [*self.events, *other.events],
+            [*self.rows, *other.rows],
+        )
+
 
 EditLine: TypeAlias = Callable[[StepRef | None, LoadedState | None, int], Awaitable[LineChange]]
 """Computes a change at each attempt, given the last step, its state, and the time."""

@@ -5,7 +5,7 @@ A value has a mark beside it, wherever it is stored: the version that it has, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from holdfast._named_tuple import NamedTuple
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.codec import Codec
 
 ValueKind: TypeAlias = Literal["key", "agent", "conversation", "artifact", "session"]
-"""The kind of value: that of a key of a scope, the fields or the messages of an agent, the metadata of an artifact or a
+"""What the value is: that of a key of a scope, the fields or the messages of an agent, the metadata of an artifact or a
 session."""
 
 _SCHEMA, _ASIDE = pack_name("schema"), pack_name("aside")
@@ -66,28 +66,14 @@ class ValueSchema(Protocol):
         changed, and keeps what this program does not know."""
 
 
-class ValueBindings:
-    """The schemas of a store's values: `engine.value_schemas`, once a program attached one."""
+class ValuePlace(NamedTuple):
+    """What a value belongs to: an owner of some kind, which is a scope, a class, a type or a session, and a key."""
 
-    def __init__(self) -> None:
-        self._bindings: Bindings[tuple[str, ValueKind, str, str], ValueSchema] = Bindings()
+    tenant: str
+    kind: ValueKind
+    owner: str
+    key: str = ""
 
-    def bind(
-        self, name: str, tenant: str, kind: ValueKind, matches: Callable[[str, str], bool], schema: ValueSchema
-    ) -> None:
-        """Bind the values whose owner and key match to a schema, in place of an earlier binding of this name."""
-        self._bindings.bind(
-            (name, tenant), lambda place: place[:2] == (tenant, kind) and matches(place[2], place[3]), schema
-        )
 
-    def unbind(self, name: str, tenant: str) -> bool:
-        """Remove the binding of a name. False if there is none."""
-        return self._bindings.unbind((name, tenant))
-
-    def get(self, name: str, tenant: str) -> ValueSchema | None:
-        """Return the schema of the binding of a name."""
-        return self._bindings.get((name, tenant))
-
-    def find(self, tenant: str, kind: ValueKind, owner: str, key: str = "") -> ValueSchema | None:
-        """Return the schema of a value; None if it has none. An owner is a scope, a class, a type, or a session."""
-        return self._bindings.find((tenant, kind, owner, key))
+ValueBindings: TypeAlias = Bindings[ValuePlace, ValueSchema]
+"""The schemas of a store's values: `engine.value_schemas`, once a program attached one."""

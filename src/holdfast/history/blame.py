@@ -21,8 +21,7 @@ from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.diff_result import as_changes
 from holdfast.history.diff_text import Change, lines
 from holdfast.history.diff_text import Line as TextLine
-from holdfast.history.past_reader import PastReader, PastValue
-from holdfast.history.provenance import MergeProvenance, ProvenanceReader, ProvenanceStep
+from holdfast.history.provenance import MergeProvenance, PastReader, PastValue, ProvenanceReader, ProvenanceStep
 
 T = TypeVar("T")
 

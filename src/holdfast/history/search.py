@@ -35,20 +35,27 @@ from holdfast.engine.text_index.extract import ExtractedText
 from holdfast.engine.text_index.indexer import MANY, ON, step_words
 from holdfast.engine.types import SCAN_LIMIT, Progress, to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
-from holdfast.history.query import And, Field, Not, Or, Query, every, parse, walk
-from holdfast.history.query_eval import (
+from holdfast.history.query import (
+    And,
+    Field,
+    Not,
+    Or,
+    Query,
     QuerySubject,
     Spans,
     StepContent,
     ThreadContext,
     WordFilter,
+    every,
     hits,
     join_spans,
     matches,
     metadata_filters,
     one_thread,
+    parse,
     simplify,
     thread_prefix,
+    walk,
     word_filters,
 )
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from holdfast.hooks.context import HookInfo as HookInfo
     from holdfast.hooks.context import Recording as Recording
     from holdfast.hooks.context import ReplaceValue as ReplaceValue
+    from holdfast.hooks.execution_log import HookStatistics as HookStatistics
+    from holdfast.hooks.execution_log import HookStatisticsList as HookStatisticsList
     from holdfast.hooks.outbox import UndeliveredCall as UndeliveredCall
     from holdfast.hooks.points import POINTS as POINTS
-    from holdfast.hooks.statistics import HookStatistics as HookStatistics
-    from holdfast.hooks.statistics import HookStatisticsList as HookStatisticsList
 
 _MODULES = {
     "holdfast.errors": ("VetoError",),
@@ -29,7 +29,7 @@ _MODULES = {
     "holdfast.hooks.context": ("HookContext", "HookExecution", "HookInfo", "Recording", "ReplaceValue"),
     "holdfast.hooks.outbox": ("UndeliveredCall",),
     "holdfast.hooks.points": ("POINTS",),
-    "holdfast.hooks.statistics": ("HookStatistics", "HookStatisticsList"),
+    "holdfast.hooks.execution_log": ("HookStatistics", "HookStatisticsList"),
 }
 
 if not TYPE_CHECKING:  # a type checker is to see the names above, and no others

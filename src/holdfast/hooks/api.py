@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
+from types import MappingProxyType
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 from holdfast.backends.interface import BlockingCall as Blocking
 from holdfast.backends.runtime.breaker import MAX_FAILURES, REST, CircuitBreaker
@@ -17,7 +18,8 @@ from holdfast.engine.patterns import matcher
 from holdfast.errors import InvalidError
 from holdfast.hooks import execution_log
 from holdfast.hooks.context import AFTER, BEFORE, RECORDINGS, HookContext, HookExecution, HookInfo, Recording
-from holdfast.hooks.hook import Hook, check_signature, name_of
+from holdfast.hooks.execution_log import HookStatisticsList, summarize_executions
+from holdfast.hooks.hook import Hook, check_signature, is_async, name_of
 from holdfast.hooks.outbox import (
     MAX_AGE,
     UndeliveredCall,
@@ -28,10 +30,7 @@ from holdfast.hooks.outbox import (
 )
 from holdfast.hooks.outbox import POINTS as DURABLE_POINTS
 from holdfast.hooks.points import check_points
-from holdfast.hooks.registry import HookRegistry
-from holdfast.hooks.runner import is_async
-from holdfast.hooks.save_hooks import SAVE, SaveHooks
-from holdfast.hooks.statistics import HookStatisticsList, summarize_executions
+from holdfast.hooks.registry import SAVE, HookRegistry, SaveHooks
 from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_seconds
 
 F = TypeVar("F", bound=Callable[[HookContext], Any])
@@ -124,8 +123,8 @@ class HookOperations:
         if attempts is not None and validation.require_count(attempts, "number of attempts") < 1:
             raise InvalidError("a durable call is attempted at least once")
         age = parse_nanoseconds(MAX_AGE if max_age is None else max_age, "max_age", positive=True)
-        delivery = _Delivery(attempts, age, bool(ordered)) if durable else None
-        return self._register(AFTER, points, False, options, delivery)
+        delivery = {"durable": True, "max_attempts": attempts, "max_age": age, "ordered": bool(ordered)}
+        return self._register(AFTER, points, False, options, delivery if durable else {})
 
     def add(
         self, hook: BuiltInHook, *points: str, fail_closed: bool | None = None, **options: Unpack[HookOptions]
@@ -257,13 +256,14 @@ class HookOperations:
         points: tuple[str, ...],
         closed: bool,
         options: HookOptions,
-        delivery: _Delivery | None = None,
+        delivery: Mapping[str, Any] = MappingProxyType({}),
     ) -> Callable[[F], F]:
+        """Return the decorator that registers a function. `delivery` are the fields of a durable `Hook`."""
         if any(map(callable, points)):
             raise InvalidError("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
         matched = check_points(points)
-        checked = _check_options(phase, options)
-        if delivery is not None and not matched <= DURABLE_POINTS:
+        fields, (failures, rest) = _check_options(phase, options)
+        if delivery and not matched <= DURABLE_POINTS:
             raise InvalidError(
                 f"a durable hook is not called for {min(matched - DURABLE_POINTS)}",
                 hint=f"Its points are {', '.join(sorted(DURABLE_POINTS))}",
@@ -274,8 +274,7 @@ class HookOperations:
         def register(function: F) -> F:
             if not callable(function):
                 raise InvalidError(f"a hook is a function, not {type(function).__name__}")
-            asynchronous = is_async(function)
-            inline = checked.inline
+            asynchronous, inline = is_async(function), fields["inline"]
             if inline and asynchronous:
                 raise InvalidError(
                     "an async hook does not run inline", hint="Leave inline out, or use a plain function"
@@ -288,20 +287,15 @@ class HookOperations:
                     phase,
                     function,
                     matched,
-                    checked.scope,
-                    checked.key,
-                    checked.order,
-                    checked.budget,
-                    closed,
-                    record,
-                    inline,
-                    asynchronous,
-                    bool(getattr(function, "wants_value", True)) or has_values,
-                    bool(getattr(function, "wants_old", True)),
-                    inline and not has_values and bool(getattr(function, "pure", False)),
-                    CircuitBreaker(self._engine.context.clock, checked.max_failures, checked.rest),
-                    delivery is not None,
-                    *(delivery or ()),
+                    fail_closed=closed,
+                    record=record,
+                    is_async=asynchronous,
+                    wants_value=bool(getattr(function, "wants_value", True)) or has_values,
+                    wants_old=bool(getattr(function, "wants_old", True)),
+                    pure=inline and not has_values and bool(getattr(function, "pure", False)),
+                    breaker=CircuitBreaker(self._engine.context.clock, failures, rest),
+                    **fields,
+                    **delivery,
                 )
             )
             if SAVE in matched or phase == BEFORE:
@@ -309,24 +303,6 @@ class HookOperations:
             return function
 
         return register
-
-
-class _Delivery(NamedTuple):
-    """How durable calls are delivered: see `Hook`."""
-
-    max_attempts: int | None
-    max_age: int
-    ordered: bool
-
-
-class _CheckedOptions(NamedTuple):
-    scope: str
-    key: str
-    order: int
-    budget: float
-    inline: bool
-    max_failures: int
-    rest: int
 
 
 def _check_pattern(name: str, pattern: object) -> str:
@@ -352,7 +328,9 @@ def _check_record(record: object, default: Recording) -> Recording:
     raise InvalidError(f"calls of hooks are recorded as {', '.join(RECORDINGS)}, not as {ascii(record)[:40]}")
 
 
-def _check_options(phase: str, options: HookOptions) -> _CheckedOptions:
+def _check_options(phase: str, options: HookOptions) -> tuple[dict[str, Any], tuple[int, int]]:
+    """Return the fields of a `Hook` that options set, and after how many failures it is off for how many
+    nanoseconds."""
     unknown = options.keys() - HookOptions.__annotations__.keys()
     if unknown:
         raise InvalidError(
@@ -368,15 +346,9 @@ def _check_options(phase: str, options: HookOptions) -> _CheckedOptions:
     failures = options.get("max_failures", MAX_FAILURES)
     if type(failures) is not int or failures < 1:
         raise InvalidError(f"a hook is switched off after a number of failures, at least 1, not {failures!r}")
-    return _CheckedOptions(
-        scopes,
-        keys,
-        order,
-        parse_seconds(budget, "budget", positive=True),
-        bool(options.get("inline", False)),
-        failures,
-        parse_nanoseconds(options.get("rest", REST / 1e9), "rest", positive=True),
-    )
+    seconds, inline = parse_seconds(budget, "budget", positive=True), bool(options.get("inline", False))
+    fields = {"scope": scopes, "key": keys, "order": order, "budget": seconds, "inline": inline}
+    return fields, (failures, parse_nanoseconds(options.get("rest", REST / 1e9), "rest", positive=True))
 
 
 class Hooks(SyncApi, HookOperations):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.codec import Codec
@@ -15,26 +16,13 @@ BEFORE, AFTER = "before", "after"
 """The phases of hooks."""
 
 Recording: TypeAlias = Literal["outcome", "digest", "redacted", "full"]
-"""What is recorded of the calls of a hook, besides when it was called and how it ended: nothing, unless it failed or
-replaced the value; salted digests of the values; the values, without what looks like a credential or personal data; or
-the values, as far as the policies of the store allow it. Only a `full` record can be replayed exactly."""
+"""The values that are recorded of the calls of a hook, besides when it was called and how it ended: none, unless it
+failed or replaced the value; salted digests of the values; the values, without what looks like a credential or personal
+data; or the values, as far as the policies of the store allow it. Only a `full` record can be replayed exactly."""
 
 RECORDINGS: tuple[Recording, ...] = ("outcome", "digest", "redacted", "full")
 
 _NOTHING: Mapping[str, Any] = {}
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def to_datetime(time: int) -> datetime:
-    """A time in nanoseconds since 1970, for people."""
-    return _EPOCH + timedelta(microseconds=time // 1000)
-
-
-def to_time(moment: datetime) -> int:
-    """The other way round."""
-    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 class ReplaceValue(NamedTuple):
@@ -51,74 +39,44 @@ def _dump(key: str, value: Any) -> Any:  # noqa: ARG001 - as those that name it
     return value
 
 
+@dataclass(slots=True, eq=False)
 class HookedChange:
     """A change and what before-hooks did with it. All hooks of a point share one."""
 
-    __slots__ = (
-        "actor",
-        "before",
-        "calls",
-        "changed",
-        "dump",
-        "events",
-        "id",
-        "is_repeated",
-        "key",
-        "load",
-        "metadata",
-        "notes",
-        "old",
-        "original",
-        "point",
-        "scope",
-        "started",
-        "stored",
-        "trace",
-        "version",
-    )
+    point: str
+    scope: str
+    key: str
+    trace: Trace
+    started: int
+    """When it began, by `time.perf_counter_ns`."""
+    stored: Any = MISSING
+    """The value as it is going to be stored; `MISSING` if there is none, as where something is deleted."""
+    load: Callable[[Any], Any] = _load
+    """Makes the value of what is stored, as fresh objects."""
+    dump: Callable[[str, Any], Any] = _dump
+    """Makes what is stored of a key's value."""
+    actor: str = ""
+    before: int | None = None
+    old: Any = MISSING
+    """The value that was stored there before, if that is known."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    original: Any = field(init=False)
+    """The value as it was before hooks were called."""
+    version: int = field(default=0, init=False)
+    id: str = field(default="", init=False)
+    events: list[Event] = field(default_factory=list, init=False)
+    """The executions of before-hooks."""
+    notes: Mapping[str, Any] = field(default_factory=dict, init=False)
+    """Fields that before-hooks add to the audit row of the change."""
+    changed: bool = field(default=False, init=False)
+    """Whether before-hooks replaced the value."""
+    calls: Mapping[str, Any] = field(default_factory=dict, init=False)
+    """The calls of durable hooks in the outbox, by hook."""
+    is_repeated: bool = field(default=False, init=False)
+    """Whether the call may have been made before."""
 
-    def __init__(
-        self,
-        point: str,
-        scope: str,
-        key: str,
-        trace: Trace,
-        started: int,
-        stored: Any = MISSING,
-        load: Callable[[Any], Any] = _load,
-        dump: Callable[[str, Any], Any] = _dump,
-        actor: str = "",
-        before: int | None = None,
-        old: Any = MISSING,
-        metadata: Mapping[str, Any] = _NOTHING,
-    ) -> None:
-        """`stored` is the value as it is going to be stored, `MISSING` if there is none, as where something is deleted;
-        `load` makes the value of it, as fresh objects, and `dump` what is stored of a key's value. `old` is what was
-        stored there before, if that is known. `started` is when it began, by `time.perf_counter_ns`."""
-        self.point = point
-        self.scope = scope
-        self.key = key
-        self.trace = trace
-        self.started = started
-        self.stored = self.original = stored
-        self.load = load
-        self.dump = dump
-        self.actor = actor
-        self.before = before
-        self.old = old
-        self.metadata = metadata
-        self.version = 0
-        self.id = ""
-        self.events: list[Event] = []
-        """The executions of before-hooks."""
-        self.notes: Mapping[str, Any] = _NOTHING
-        """Fields that before-hooks add to the audit row of the change."""
-        self.changed = False
-        """Whether before-hooks replaced the value."""
-        self.calls: Mapping[str, Any] = _NOTHING
-        """The calls of durable hooks in the outbox, by hook."""
-        self.is_repeated = False
-        """Whether the call may have been made before."""
+    def __post_init__(self) -> None:
+        self.original = self.stored
 
     def reset(self, stored: Any) -> None:
         """Start again with another value, and discard what hooks did with the previous one."""
@@ -316,7 +274,7 @@ class HookExecution(NamedTuple):
     detail: Mapping[str, Any]
     """The recorded details. `recording` says how values were recorded: as salted digests, `redacted` or in `full`."""
     reference: str = ""
-    """What names it in the history: see `Hooks.get`."""
+    """Its name in the history: see `Hooks.get`."""
 
     @property
     def is_exact(self) -> bool:

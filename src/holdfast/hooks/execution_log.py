@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from heapq import nlargest
 from typing import Any, NamedTuple, Self, TypeAlias
 from urllib.parse import quote, unquote
@@ -24,8 +26,9 @@ from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, open_body
 from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.engine.trace_context import Trace
+from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError, VetoError
-from holdfast.hooks.context import HookedChange, HookExecution, Recording, to_datetime, to_time
+from holdfast.hooks.context import HookedChange, HookExecution, Recording
 from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_time
 
 _THREAD = f"{THREAD}:"
@@ -34,11 +37,6 @@ _THREAD = f"{THREAD}:"
 _SALT = 8
 _MAX_REASON = 500
 """How many characters of a veto's reason are stored."""
-
-
-def flat(stored: Any) -> bytes:
-    """Return the stored form, as bytes."""
-    return flatten(stored)
 
 
 def pack_detail(
@@ -90,7 +88,7 @@ def pack_detail(
 
 def _digest(stored: Any) -> str:
     salt = os.urandom(_SALT)
-    return f"blake2b:{salt.hex()}:{hashlib.blake2b(flat(stored), digest_size=16, salt=salt).hexdigest()}"
+    return f"blake2b:{salt.hex()}:{hashlib.blake2b(flatten(stored), digest_size=16, salt=salt).hexdigest()}"
 
 
 def target_of(subject: HookedChange) -> str:
@@ -165,7 +163,9 @@ class ExecutionFilter(NamedTuple):
         slower_than: Duration | None = None,
     ) -> Self:
         """Check the conditions."""
-        start = 0 if since is None else to_time(parse_time(since, to_datetime(engine.context.clock())))
+        start = 0
+        if since is not None:  # from the start of its microsecond on
+            start = to_time(parse_time(since, to_datetime(engine.context.clock()))) // 1000 * 1000
         slow = 0 if slower_than is None else parse_nanoseconds(slower_than, "slower_than")
 
         def has_point(row: Row) -> bool:
@@ -354,3 +354,89 @@ def _detail(engine: Engine, row: Row) -> Mapping[str, Any]:
     if row.body:
         found = engine.context.codec.unpack(open_body(row, engine.context.max_bytes))
     return found
+
+
+# Statistics -----------------------------------------------------------------------------------------------------------
+#
+# Statistics of recorded executions: which hooks are slow, which fail, and which are called most often.
+
+
+class HookStatistics(NamedTuple):
+    """Statistics of the recorded executions of a hook. Durations are in seconds."""
+
+    hook: str
+    calls: int
+    """The calls that ran; the others were `skipped`."""
+    failures: int
+    vetoes: int
+    changed: int
+    skipped: int
+    total: float
+    average: float
+    worst: float
+    first: datetime
+    last: datetime
+
+    @property
+    def failure_rate(self) -> float:
+        """The part of calls that failed, from 0 to 1."""
+        return self.failures / self.calls if self.calls else 0.0
+
+
+class HookStatisticsList(list[HookStatistics]):
+    """The statistics of hooks, by name."""
+
+    def slowest(self, count: int = 10) -> list[HookStatistics]:
+        """Return those that take longest on average."""
+        return sorted(self, key=lambda each: (-each.average, each.hook))[:count]
+
+    def failing(self, count: int = 10) -> list[HookStatistics]:
+        """Return those that fail, those with the greatest part of failures first."""
+        failed = [each for each in self if each.failures]
+        return sorted(failed, key=lambda each: (-each.failure_rate, -each.failures, each.hook))[:count]
+
+    def most_called(self, count: int = 10) -> list[HookStatistics]:
+        """Return those that are called most often."""
+        return sorted(self, key=lambda each: (-each.calls, each.hook))[:count]
+
+
+@dataclass(slots=True)
+class _Sums:
+    """The sums of one hook."""
+
+    outcomes: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+    worst: int = 0
+    first: int = 2**63
+    last: int = 0
+
+    def statistics(self, hook: str) -> HookStatistics:
+        skipped = self.outcomes.get("skipped", 0)
+        calls = sum(self.outcomes.values()) - skipped
+        return HookStatistics(
+            hook,
+            calls,
+            sum(count for outcome, count in self.outcomes.items() if outcome in FAILURES),
+            self.outcomes.get("veto", 0),
+            self.outcomes.get("changed", 0),
+            skipped,
+            self.total / 1e9,
+            self.total / calls / 1e9 if calls else 0.0,
+            self.worst / 1e9,
+            to_datetime(self.first),
+            to_datetime(self.last),
+        )
+
+
+async def summarize_executions(engine: Engine, tenant: str, filter_: ExecutionFilter) -> HookStatisticsList:
+    """Sum up recorded executions by hook. Their details are not read."""
+    sums: dict[str, _Sums] = {}
+    async for rows in scan_executions(engine, tenant, filter_, bodies=False):
+        for row in rows:
+            time, _, _, action, _, outcome, _, _, duration = row.columns
+            each = sums.setdefault(str(action), _Sums())
+            each.outcomes[str(outcome)] = each.outcomes.get(str(outcome), 0) + 1
+            each.total += int(duration)
+            each.worst = max(each.worst, int(duration))
+            each.first, each.last = min(each.first, int(time)), max(each.last, int(time))
+    return HookStatisticsList(each.statistics(hook) for hook, each in sorted(sums.items()))

@@ -9,8 +9,11 @@ it is given up, its row is kept as failed, until somebody retries or discards it
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextvars import Context
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
@@ -23,9 +26,11 @@ import msgspec
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import following
 from holdfast.backends.runtime.process_identity import has_ended, process_identity
+from holdfast.backends.runtime.threads import WorkerThread
 from holdfast.backends.tables import LINKS, Key
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
+from holdfast.engine.events import Event
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import pack_name, unpack, unpack_state
 from holdfast.engine.model.scopes import MARK
@@ -36,9 +41,10 @@ from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import read_at
 from holdfast.engine.trace_context import Trace
+from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
-from holdfast.hooks.context import HookedChange, to_datetime
-from holdfast.hooks.hook import Hook
+from holdfast.hooks.context import HookedChange
+from holdfast.hooks.hook import Hook, log
 
 DeliveryState: TypeAlias = Literal["pending", "failed"]
 
@@ -102,7 +108,7 @@ class UndeliveredCall(NamedTuple):
     """A call of a durable hook that was not delivered yet, or that was given up."""
 
     reference: str
-    """What names it, for `Hooks.retry` and `Hooks.discard`."""
+    """Its name, for `Hooks.retry` and `Hooks.discard`."""
     hook: str
     state: DeliveryState
     point: str
@@ -146,7 +152,7 @@ class OutboxCall(NamedTuple):
 
     @property
     def about(self) -> str:
-        """What stands for the key of the change: calls of a hook that have the same may be in order."""
+        """A digest of the key of the change: calls of a hook that have the same may be in order."""
         return str(self.row.key[4]).partition(" ")[0]
 
     @property
@@ -207,21 +213,15 @@ class OutboxCall(NamedTuple):
 
     def describe(self) -> UndeliveredCall:
         """Return the public description."""
-        target, state = self.target, FAILED if self.is_failed else PENDING
+        own = msgspec.structs.asdict(self.target)
+        is_due = not own.pop("owner") and not self.is_failed
         return UndeliveredCall(
-            f"{quote(str(self.row.key[4]), safe='')}/{quote(self.hook, safe='')}",
-            self.hook,
-            state,
-            target.point,
-            target.scope,
-            target.key,
-            target.actor,
-            target.correlation,
-            self.id,
-            to_datetime(target.created),
-            target.attempts,
-            None if state == FAILED or target.owner else to_datetime(self.time),
-            target.error,
+            **own | {"created": to_datetime(self.target.created)},
+            reference=f"{quote(str(self.row.key[4]), safe='')}/{quote(self.hook, safe='')}",
+            hook=self.hook,
+            state=FAILED if self.is_failed else PENDING,
+            id=self.id,
+            due=to_datetime(self.time) if is_due else None,
         )
 
 
@@ -431,3 +431,254 @@ async def _pages(engine: Engine, tenant: str, prefix: Key, start: Key = ()) -> A
         if len(rows) < _PAGE:
             return
         scan = scan._replace(start=following(rows[-1].key[2 + len(prefix) :]))
+
+
+# After queue ----------------------------------------------------------------------------------------------------------
+#
+# The queue of after-hooks: each in order within a scope, in parallel for different scopes, and never in the way of a
+# writer or of another hook.
+#
+# The queue is bounded: when it is full, the oldest hook is dropped, counted and reported. Executions are recorded in
+# batches, by steps of a system line, once a second at most: a process that is killed loses what was to be recorded in
+# the second before, and the hooks that were still waiting, unless they are durable.
+
+MAX_WAITING = 10_000
+"""The maximum number of waiting executions."""
+
+_RECORD_INTERVAL = 1.0
+"""The seconds between two records of executions."""
+
+_MAX_ROWS = 1000
+"""The maximum number of executions in a record; as many are recorded at once."""
+
+_MAX_FAILURES = 10
+"""How often recording is attempted."""
+
+
+class QueuedHook:
+    """An after-hook to run."""
+
+    __slots__ = ("call", "context", "finished", "hook", "subject")
+
+    def __init__(self, hook: Hook, subject: HookedChange, context: Context, call: OutboxCall | None = None) -> None:
+        self.call = call
+        """The call in the outbox, if it is durable."""
+        self.hook = hook
+        self.subject = subject
+        self.context = context
+        self.finished = False
+        """Whether it was run or dropped."""
+
+
+class Outcome(NamedTuple):
+    """The outcome of an execution, as it is recorded."""
+
+    event: Event | None
+    """None if it was not called."""
+    call: OutboxCall | None = None
+    """The call in the outbox, if it is durable."""
+    next: OutboxCall | None = None
+    """The call as it is stored from now on; None if it was delivered."""
+
+
+class AfterQueue:
+    """The waiting after-hooks, and the executions that are not recorded yet."""
+
+    def __init__(
+        self,
+        run: Callable[[QueuedHook], Outcome],
+        write: Callable[[Sequence[Outcome]], None],
+        most: int = MAX_WAITING,
+        every: float = _RECORD_INTERVAL,
+    ) -> None:
+        self._run = run
+        self._write = write
+        self._max_waiting = most
+        self._interval = every
+        self.dropped = 0
+        """The number of hooks dropped because too many were waiting."""
+        self.reinit_locks()
+
+    def reinit_locks(self) -> None:
+        """Reinitialize in a forked child. Waiting hooks are the parent's to run."""
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._all: deque[QueuedHook] = deque()
+        self._queues: dict[tuple[str, str], deque[QueuedHook]] = {}
+        """The waiting calls by the name of the hook and the scope."""
+        self.waiting = 0
+        """How many wait or are at work."""
+        self._unrecorded: list[Outcome] = []
+        self._pending: set[Key] = set()
+        """The rows of durable calls that wait, are at work, or are not recorded yet."""
+        self._delivered: set[Key] = set()
+        """The rows of calls that are only to be recorded."""
+        self._writing = False
+        self._draining = False
+        self._closed = False
+        self._recorder: WorkerThread | None = None
+
+    # Running ----------------------------------------------------------------------------------------------------
+
+    def put(self, job: QueuedHook) -> None:
+        """Run a hook after its calls in the same scope that were put before."""
+        key = (job.hook.name, job.subject.scope)
+        with self._changed:
+            if self.waiting >= self._max_waiting:
+                self._drop()
+            self._hold(job.call)
+            self.waiting += 1
+            self._all.append(job)
+            while self._all and self._all[0].finished:
+                self._all.popleft()
+            queue = self._queues.get(key)
+            if queue is not None:
+                queue.append(job)
+                return
+            self._queues[key] = deque((job,))
+        job.hook.runner.after_workers.start(lambda: self._serve(key))
+
+    def _drop(self) -> None:
+        """Drop the oldest waiting hook. Running ones are no longer in the queue."""
+        while self._all:
+            oldest = self._all.popleft()
+            if not oldest.finished:
+                oldest.finished = True
+                self._let_go(oldest.call)
+                oldest.hook.dropped += 1
+                self.waiting -= 1
+                self.dropped += 1
+                if self.dropped & (self.dropped - 1) == 0:  # the first, the second, the fourth and so on
+                    log.error("too many after-hooks wait: %d were dropped so far", self.dropped)
+                return
+
+    @property
+    def capacity(self) -> int:
+        """How many more calls can wait."""
+        return max(0, self._max_waiting - self.waiting)
+
+    def is_waiting(self, row: Key) -> bool:
+        """Return whether the durable call with this row waits, is at work, or is not recorded yet."""
+        with self._lock:
+            return row in self._pending
+
+    def is_delivered(self, row: Key) -> bool:
+        """Return whether the durable call with this row was delivered, and that is not recorded yet."""
+        with self._lock:
+            return row in self._delivered
+
+    def _hold(self, call: OutboxCall | None) -> None:
+        if call is not None:
+            self._pending.add(call.row.key)
+
+    def _let_go(self, call: OutboxCall | None) -> None:
+        if call is not None:
+            self._pending.discard(call.row.key)
+            self._delivered.discard(call.row.key)
+
+    def _serve(self, key: tuple[str, str]) -> None:
+        """Run the waiting calls of a hook in a scope, as long as there are any."""
+        while True:
+            with self._changed:
+                queue = self._queues.get(key)
+                while queue and queue[0].finished:
+                    queue.popleft()
+                if not queue:
+                    self._queues.pop(key, None)
+                    self._changed.notify_all()
+                    return
+                job = queue.popleft()
+                job.finished = True
+            outcome = None
+            try:
+                outcome = self._run(job)
+            except Exception as error:  # noqa: BLE001 - it is reported, and the others have their turn
+                log.error("an after-hook could not be run", exc_info=error)
+            finally:
+                with self._changed:
+                    self.waiting -= 1
+                    if outcome is None:
+                        self._let_go(job.call)
+                    else:
+                        self.record(outcome)
+                    if not self.waiting:
+                        self._changed.notify_all()
+
+    # Recording --------------------------------------------------------------------------------------------------
+
+    def record(self, outcome: Outcome) -> None:
+        """Record an execution with the next batch."""
+        with self._lock:  # the condition's own, which takes fewer calls
+            self._hold(outcome.call)
+            if outcome.call is not None and outcome.next is None:
+                self._delivered.add(outcome.call.row.key)
+            self._unrecorded.append(outcome)
+            if self._recorder is None and not self._closed:
+                self._recorder = WorkerThread("holdfast-hook-rows", self._record_loop)
+            elif len(self._unrecorded) in (1, _MAX_ROWS):
+                self._changed.notify_all()
+
+    def _record_loop(self) -> None:
+        """Record executions from time to time."""
+        failed = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._unrecorded or self._closed, self._interval)
+                if not self._unrecorded:
+                    self._recorder = None
+                    return
+                self._changed.wait_for(self._is_due, None if self._closed else self._interval)
+                records, self._unrecorded = self._unrecorded[:_MAX_ROWS], self._unrecorded[_MAX_ROWS:]
+                self._writing = True
+            try:
+                self._write(records)
+                failed = 0
+            except Exception as error:  # noqa: BLE001 - it is reported, and tried again
+                failed += 1
+                if failed < _MAX_FAILURES and not self._closed:
+                    log.warning("executions of hooks are not recorded yet", exc_info=error)
+                    with self._changed:
+                        self._unrecorded = [*records, *self._unrecorded]
+                else:
+                    log.error("%d executions of hooks could not be recorded", len(records), exc_info=error)
+                    failed = 0
+            finally:
+                with self._changed:
+                    self._writing = False
+                    if not failed:
+                        for each in records:
+                            self._let_go(each.call)
+                    self._changed.notify_all()
+            if failed:
+                time.sleep(min(self._interval, 0.1 * failed))
+
+    def _is_due(self) -> bool:
+        return (self._draining and not self.waiting) or self._closed or len(self._unrecorded) >= _MAX_ROWS
+
+    # Ending -----------------------------------------------------------------------------------------------------
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until all hooks have run and are recorded. False if they have not within the timeout."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+            try:
+                return self._changed.wait_for(self._is_idle, timeout)
+            finally:
+                self._draining = False
+
+    def _is_idle(self) -> bool:
+        return not (self._queues or self.waiting or self._unrecorded or self._writing)
+
+    def close(self) -> None:
+        """End all threads, and drop the hooks that still wait."""
+        with self._changed:
+            for job in self._all:
+                if not job.finished:
+                    job.finished = True
+                    job.hook.dropped += 1
+                    self.waiting -= 1
+                    self.dropped += 1
+            self._all.clear()
+            self._closed = True
+            self._changed.notify_all()

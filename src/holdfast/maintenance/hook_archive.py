@@ -17,7 +17,7 @@ from holdfast.engine.ids import time_of
 from holdfast.engine.namespaces import HOOKS
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.security.audit.archive import AuditArchive, archive
+from holdfast.security.audit.export import AuditArchive, archive
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 _PAGE = 1000

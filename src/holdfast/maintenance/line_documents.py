@@ -13,7 +13,7 @@ from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import line_kind
 from holdfast.engine.row_format import Line
 from holdfast.engine.value_schemas import NO_MARK, SchemaMark
-from holdfast.schemas.scope_attachment import own_keys
+from holdfast.schemas.attachment import own_keys
 from holdfast.state.keys import mark_name
 from holdfast.state.sessions.records import LINE as SESSIONS
 

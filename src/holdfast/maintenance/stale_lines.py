@@ -237,7 +237,7 @@ class _StaleLines:
             self._add("agent", id, seen)
 
     async def _delete_session(self, id: str) -> None:
-        record = await self._records.get(id, migrate=False)
+        record = await self._records.get(id)
         ((_, lines),) = await self._records.expiries([record])
         points = [each.point for each in lines if each.point is not None]
         updated = max(record.started, record.ended, *(each.active for each in lines))

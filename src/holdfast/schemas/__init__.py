@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from holdfast.schemas.documentation import describe_fields as describe_fields
     from holdfast.schemas.documentation import to_html as to_html
     from holdfast.schemas.documentation import to_markdown as to_markdown
-    from holdfast.schemas.lock_file import SchemaFinding as SchemaFinding
-    from holdfast.schemas.lock_file import SchemaLock as SchemaLock
     from holdfast.schemas.migration import MigratedState as MigratedState
     from holdfast.schemas.migration import Migration as Migration
     from holdfast.schemas.operations import Operation as Operation
@@ -33,34 +31,44 @@ if TYPE_CHECKING:
     from holdfast.schemas.schema_declaration import ValidationMode as ValidationMode
     from holdfast.schemas.schema_set import MigratedValues as MigratedValues
     from holdfast.schemas.schema_set import SchemaSet as SchemaSet
+    from holdfast.schemas.settings import SchemaFinding as SchemaFinding
+    from holdfast.schemas.settings import SchemaLock as SchemaLock
     from holdfast.schemas.settings import SchemaSettings as SchemaSettings
     from holdfast.schemas.settings import find_settings as find_settings
-    from holdfast.schemas.skeleton import migration_skeleton as migration_skeleton
     from holdfast.schemas.validator import Problem as Problem
     from holdfast.schemas.validator import Validator as Validator
     from holdfast.schemas.version import Version as Version
     from holdfast.schemas.version_graph import MigrationStep as MigrationStep
     from holdfast.schemas.version_graph import VersionGraph as VersionGraph
+    from holdfast.schemas.version_graph import migration_skeleton as migration_skeleton
 
 _MODULES = {
     "holdfast.schemas.attached_version": ("SchemaWarning",),
     "holdfast.schemas.compatibility": ("Compatibility", "CompatibilityLevel", "SchemaChange"),
     "holdfast.schemas.declaration": (
-        *("add", "convert", "custom", "each", "merge", "move", "nest", "remove", "rename", "split", "unnest"),
+        "add",
+        "convert",
+        "custom",
+        "each",
+        "merge",
+        "move",
+        "nest",
+        "remove",
+        "rename",
+        "split",
+        "unnest",
     ),
     "holdfast.schemas.documentation": ("describe_fields", "to_html", "to_markdown"),
-    "holdfast.schemas.lock_file": ("SchemaFinding", "SchemaLock"),
+    "holdfast.schemas.settings": ("find_settings", "SchemaFinding", "SchemaLock", "SchemaSettings"),
     "holdfast.schemas.migration": ("MigratedState", "Migration"),
     "holdfast.schemas.operations": ("Operation",),
     "holdfast.schemas.registry": ("RegisteredSchemas", "SchemaRecord"),
     "holdfast.schemas.schema": ("Schema", "SchemaReference"),
     "holdfast.schemas.schema_declaration": ("ValidationMode",),
     "holdfast.schemas.schema_set": ("MigratedValues", "SchemaSet"),
-    "holdfast.schemas.settings": ("SchemaSettings", "find_settings"),
-    "holdfast.schemas.skeleton": ("migration_skeleton",),
+    "holdfast.schemas.version_graph": ("migration_skeleton", "MigrationStep", "VersionGraph"),
     "holdfast.schemas.validator": ("Problem", "Validator"),
     "holdfast.schemas.version": ("Version",),
-    "holdfast.schemas.version_graph": ("MigrationStep", "VersionGraph"),
 }
 
 if not TYPE_CHECKING:  # a type checker is to see the names above, and no others

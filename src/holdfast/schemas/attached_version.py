@@ -6,16 +6,25 @@ that attached before an upgrade notices it at its next step, and is refused or g
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any, Final, TypeVar
 
 from holdfast.backends.interface import Change
+from holdfast.engine.append import Edit
 from holdfast.engine.engine import Engine
-from holdfast.engine.model.packed_state import Packed, unpack, unpack_name
-from holdfast.errors import ConflictError, HoldfastError, UnsupportedError
-from holdfast.schemas.registry import RegisteredSchemas, SchemaRegistry
+from holdfast.engine.guard import both_preconditions
+from holdfast.engine.model.packed_state import Packed, PackedMap, unpack, unpack_name
+from holdfast.engine.patterns import matcher
+from holdfast.engine.row_format import Line, StepRef
+from holdfast.engine.schema_bindings import LineSchema, SchemaRequest
+from holdfast.engine.state_loader import LoadedState, weigh
+from holdfast.errors import ConflictError, HoldfastError, NotFoundError, UnsupportedError
+from holdfast.schemas.migration import Migration
+from holdfast.schemas.registry import RegisteredSchemas, SchemaRecord, SchemaRegistry
 from holdfast.schemas.schema import Schema, invalid_value
 from holdfast.schemas.schema_declaration import Declaration, ValidationMode
 from holdfast.schemas.schema_set import SchemaSet
@@ -43,7 +52,7 @@ class AttachedVersion:
         self.schemas = declaration.schemas
         """The schemas of the program, and other versions that the store has."""
         self.schema: Final = declaration.schema
-        self.reference: Final = declaration.schema.schema_reference
+        self.reference = declaration.schema.schema_reference
         self.unversioned: Final = unversioned
         """The version of states without a reference to a schema; None if they have none until they are saved anew."""
         self._validate = declaration.validate
@@ -192,6 +201,70 @@ class AttachedVersion:
         report_problems(self.reference, problems, where, self._validate)
 
 
+class LineAttachment(AttachedVersion, LineSchema):
+    """The schema of whole states, of threads or of scopes, as this program has it."""
+
+    _aside_key: bytes
+    """The channel of what migrations keep aside."""
+
+    def prepare(self, request: SchemaRequest) -> None:
+        """Let a step be saved in this version, on condition that the version may still be written."""
+        self.prepare_kept(request)
+        request.convert = partial(self._convert, request, request.schema)
+        request.schema = self.reference
+
+    def prepare_kept(self, request: SchemaRequest) -> None:
+        """Let a step be saved that keeps the version of its parent, such as a merge, on the same condition."""
+        request.permit = both_preconditions(request.permit, self.conditions)
+
+    async def _convert(
+        self,
+        request: SchemaRequest,
+        given: str,
+        new: PackedMap | Edit,
+        parent: StepRef | None,
+        loaded: LoadedState | None,
+    ) -> PackedMap | Edit:
+        """Return the state to save. A given state may be of another version, as one that is restored is."""
+        raise NotImplementedError
+
+    async def upgrade(self, line: Line, point: StepRef, reference: str, packed: PackedMap) -> PackedMap:
+        """Return a stored state in this version, as its reader sees it: without what was kept aside."""
+        if reference != self.reference:
+            version = self.version_of(reference) or self.schema.version
+            if version > self.schema.version:
+                await self.accept(reference, self._where(line))
+            elif version < self.schema.version:
+                packed = self._upgraded(line, point, version, packed)
+        return without(packed, self._aside_key)
+
+    def _upgraded(self, line: Line, point: StepRef, version: Version, packed: PackedMap) -> PackedMap:
+        """Return a stored state in this version, with what was kept aside; cached by the hash of its step."""
+        cache, key = self._engine.context.cache, ("migrated", line, point.hash, self.reference, self.migrations_key)
+        found: PackedMap | None = cache.get(key)
+        if found is None:
+            found = self._migrate(packed, version, f"{self._where(line)}, step {point.id}")
+            cache.put(key, found, weigh(found))
+        return found
+
+    def _migrate(self, packed: PackedMap, version: Version, where: str) -> PackedMap:
+        """Return a state of an older version in this one, with what was kept aside."""
+        raise NotImplementedError
+
+    async def _reference(self, line: Line, point: StepRef, loaded: LoadedState) -> str:
+        if loaded.schema is not None:
+            return loaded.schema
+        return (await self._engine.step_info.head(line, point)).header.schema
+
+    def _where(self, line: Line) -> str:
+        raise NotImplementedError
+
+
+def without(packed: PackedMap, key: bytes) -> PackedMap:
+    """Return a packed state without a channel."""
+    return {each: value for each, value in packed.items() if each != key} if key in packed else packed
+
+
 def report_problems(reference: str, problems: list[Problem], where: str, mode: ValidationMode) -> None:
     """Refuse or warn of a value that does not fit a schema."""
     if not problems:
@@ -219,3 +292,163 @@ def _moved(problem: Problem, skipped: Mapping[str, int]) -> Problem:
 
 def _common_start(old: list[bytes], new: list[bytes]) -> int:
     return next((place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+
+
+# Registration ---------------------------------------------------------------------------------------------------------
+#
+# Attaching a schema: checking it against what a store has, and registering its version.
+
+log: Final = logging.getLogger("holdfast.schemas")
+
+A = TypeVar("A", bound=AttachedVersion)
+
+
+async def attach(
+    declaration: Declaration,
+    engine: Engine,
+    tenant: str,
+    actor: str = "",
+    patterns: tuple[str, ...] = (),
+    places: tuple[str, ...] = (),
+    *,
+    kind: Callable[[Engine, SchemaRegistry, Declaration, Version | None], A],
+    takes_unversioned: bool = True,
+) -> A:
+    """Check the version against what the store has, and register it. `kind` is the class of what is attached. States
+    without a reference to a schema are taken for the oldest version, if `takes_unversioned`, in threads that match the
+    patterns."""
+    registry = SchemaRegistry(engine, tenant, actor)
+    registered = await registry.load()
+    name = declaration.schema.name
+    record = registered.records.get(name)
+    _require_same_unversioned(declaration, record)
+    unversioned = declaration.unversioned or (
+        min(declaration.schemas.versions(name)) if record is None else record.unversioned
+    )
+    if declaration.unversioned is not None:
+        declaration.schemas.extended(registered.schemas).get(f"{name}@{unversioned}")  # raises if nobody knows it
+    attachment = kind(engine, registry, declaration, unversioned if takes_unversioned else None)
+    patterns = patterns if takes_unversioned else ()
+    attachment.check(registered)
+    migrations = _migrations_in_use(declaration, registered)
+    for edited in registered.edited(declaration.schemas.migrations(name)):
+        log.warning("the migration %s was edited after it was applied to states of this store", edited)
+    if _is_new(declaration, registered, record, migrations, patterns, places):
+
+        def update(stored: SchemaRecord | None) -> SchemaRecord:
+            if stored is None:
+                return SchemaRecord(declaration.schema.version, unversioned, patterns=patterns, places=places)
+            _require_same_unversioned(declaration, stored)
+            current = stored.current if stored.is_pinned else max(stored.current, declaration.schema.version)
+            return replace(
+                stored,
+                current=current,
+                patterns=tuple(dict.fromkeys((*stored.patterns, *patterns))),
+                places=tuple(dict.fromkeys((*stored.places, *places))),
+            )
+
+        used = [declaration.schema.schema_reference]
+        needed = [declaration.schemas.get(reference) for reference in sorted(declaration.schema.references)]
+        await registry.register([declaration.schema, *needed], migrations, {name: update}, used=used)
+        registered = await registry.load()
+        if takes_unversioned and registered.records[name].unversioned != unversioned:  # another program was first
+            attachment = kind(engine, registry, declaration, registered.records[name].unversioned)
+        attachment.check(registered)
+    return attachment
+
+
+def _require_same_unversioned(declaration: Declaration, record: SchemaRecord | None) -> None:
+    """Refuse to take states without a version for another one: every such state, and the past, would be read as
+    something else."""
+    if record is None or declaration.unversioned in (None, record.unversioned):
+        return
+    name = declaration.schema.name
+    raise ConflictError(
+        f"states of {name} without a version are taken for {record.unversioned} in this store, and this program says "
+        f"{declaration.unversioned}",
+        where=name,
+        hint=f"Leave unversioned= out. States that had another form before there was a schema get a schema of another "
+        f"name, and {name} is attached to patterns that they do not match",
+        code="schema-changed",
+    )
+
+
+def _migrations_in_use(declaration: Declaration, registered: RegisteredSchemas) -> list[Migration]:
+    """Return the migrations that states of the store will be upgraded with."""
+    name, everything = declaration.schema.name, declaration.schemas.extended(registered.schemas)
+    found: dict[str, Migration] = {}
+    for stored in registered.stored_versions(name):
+        if stored < declaration.schema.version:
+            for step in everything.path(name, stored, declaration.schema.version):
+                if step.migration is not None:
+                    found[str(step.migration)] = step.migration
+    return list(found.values())
+
+
+def _is_new(
+    declaration: Declaration,
+    registered: RegisteredSchemas,
+    record: SchemaRecord | None,
+    migrations: list[Migration],
+    patterns: tuple[str, ...],
+    places: tuple[str, ...],
+) -> bool:
+    reference = declaration.schema.schema_reference
+    known = next((each for each in registered.schemas if each.schema_reference == reference), None)
+    return (
+        record is None
+        or known is None
+        or known.hash != declaration.schema.hash
+        or reference in registered.unused
+        or (record.current < declaration.schema.version and not record.is_pinned)
+        or not set(patterns) <= set(record.patterns)
+        or not set(places) <= set(record.places)
+        or any(str(each) not in registered.fingerprints for each in migrations)
+    )
+
+
+# External states ------------------------------------------------------------------------------------------------------
+#
+# States that come in from elsewhere, by an import or a restore: those that say which version they have must fit it.
+
+
+class ExternalStates:
+    """Checks states against the versions that a store has registered."""
+
+    def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
+        self._registry = SchemaRegistry(engine, tenant, actor)
+        self._used: set[str] = set()
+
+    async def check(
+        self, reference: str, value: Any, where: str, attached: object = None, *, partial: bool = False
+    ) -> None:
+        """Check a state that says it has a version. Raises `InvalidError` if it does not fit, and `NotFoundError` if
+        the store knows the schema and not the version; or as the schema that this program attached to it says, warns
+        of it or does not check it. Of a schema that the store does not know, nothing is checked."""
+        registered = await self._registry.load()
+        mode = attached.declaration.validate if isinstance(attached, AttachedVersion) else "refuse"
+        name, version = parse_reference(reference)
+        if name not in registered.records:
+            return
+        if version not in [each.version for each in registered.schemas if each.name == name]:
+            raise NotFoundError(
+                f"the state is of {reference}, a version that this store does not know",
+                where=where,
+                hint="Attach a program with that version first, or migrate the states before they are exported",
+                code="schema-version-unknown",
+            )
+        self._used.add(reference)
+        if mode != "off":
+            report_problems(reference, registered.schemas.check(reference, value, partial=partial), where, mode)
+
+    async def add_unversioned(self, thread: str) -> None:
+        """Note a state of a thread that does not say which version it has."""
+        for name, record in (await self._registry.load()).records.items():
+            if any(matcher(pattern)(thread) for pattern in record.patterns):
+                self._used.add(f"{name}@{record.unversioned}")
+
+    async def register(self) -> None:
+        """Record that there are states of these versions again, if the last ones had been migrated."""
+        unused = sorted(self._used & (await self._registry.load(refresh=True)).unused)
+        if unused:
+            await self._registry.register([], used=unused)

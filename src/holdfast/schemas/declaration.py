@@ -17,9 +17,22 @@ from holdfast.engine.model.packed_state import flatten
 from holdfast.engine.paths import Path, path_text, require_path
 from holdfast.errors import InvalidError
 from holdfast.schemas.functions import require_function
-from holdfast.schemas.operations import Add, Convert, Merge, Move, Nest, Notes, Operation, Remove, Rename, Split, Unnest
+from holdfast.schemas.operations import (
+    Add,
+    Convert,
+    Custom,
+    Each,
+    Merge,
+    Move,
+    Nest,
+    Notes,
+    Operation,
+    Remove,
+    Rename,
+    Split,
+    Unnest,
+)
 from holdfast.schemas.packed_document import Keys, PackedDocument
-from holdfast.schemas.wide_operations import Custom, Each
 
 
 @dataclass(frozen=True)
@@ -27,29 +40,29 @@ class ValueMapping(Operation):
     """Replaces values of a field by others. Values that are not listed stay."""
 
     kind: ClassVar[str] = "convert"
-    keys: Keys
+    path: Keys
     mapping: tuple[tuple[Any, Any], ...]
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:  # noqa: ARG002
         """Replace the value."""
-        value = document.get(self.keys)
+        value = document.get(self.path)
         if value is None:
             return
         packed = flatten(value)
         if not self.lossy and packed in self._back and packed not in self._table:
             raise InvalidError(
-                f"a value of {path_text(self.keys)!r} is one that the mapping gives to another: "
+                f"a value of {path_text(self.path)!r} is one that the mapping gives to another: "
                 "the way back would be lost",
-                where=path_text(self.keys),
+                where=path_text(self.path),
                 hint="Map it too, or declare the operation lossy",
             )
-        document.set(self.keys, self._table.get(packed, value))
+        document.set(self.path, self._table.get(packed, value))
 
     def downgrade(self, document: PackedDocument, notes: Notes) -> None:  # noqa: ARG002
         """Replace the value by that of before."""
-        value = document.get(self.keys)
+        value = document.get(self.path)
         if value is not None:
-            document.set(self.keys, self._back.get(flatten(value), value))
+            document.set(self.path, self._back.get(flatten(value), value))
 
     @cached_property
     def _table(self) -> dict[bytes, bytes]:
@@ -63,14 +76,6 @@ class ValueMapping(Operation):
     def is_unique(self) -> bool:
         """Whether no two values become the same."""
         return len(self._back) == len(self._table)
-
-    def paths(self) -> tuple[Keys, ...]:
-        """Return the path of the field."""
-        return (self.keys,)
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the path, and the mapping."""
-        return {"path": self.keys, "mapping": self.mapping}
 
 
 def add(path: Path, *, default: Any = MISSING, factory: Callable[[], Any] | None = None) -> Operation:
@@ -130,7 +135,7 @@ def convert(
         require_function(down, "down")
     elif not keep:
         _require_lossy(lossy, f"convert {_text(path)!r} without down and without keep")
-    return Convert(keys, up, down, keep, lossy=lossy)
+    return Convert(keys, keep, up, down, lossy=lossy)
 
 
 def _convert_values(keys: Keys, mapping: Mapping[Any, Any], *, lossy: bool) -> Operation:
@@ -166,11 +171,7 @@ def split(
         return Split(keys, targets, *_split_text(separator, len(names) - 1, path), separator)
     if up is None:
         raise InvalidError("a field is split by functions, or at a separator", where=_text(path))
-    require_function(up, "up")
-    if down is None:
-        _require_lossy(lossy, f"split {_text(path)!r} without down")
-    else:
-        require_function(down, "down")
+    _require_functions(up, down, lossy, f"split {_text(path)!r}")
     return Split(keys, targets, up, down, lossy=lossy)
 
 
@@ -210,11 +211,7 @@ def merge(
     sources = tuple((*target[:-1], name) for name in names)
     if target in sources:
         raise InvalidError("fields cannot be merged into one of them: rename it first", where=_text(into))
-    require_function(up, "up")
-    if down is None:
-        _require_lossy(lossy, f"merge into {_text(into)!r} without down")
-    else:
-        require_function(down, "down")
+    _require_functions(up, down, lossy, f"merge into {_text(into)!r}")
     return Merge(sources, target, up, down, lossy=lossy)
 
 
@@ -249,12 +246,17 @@ def custom(
     lossy: bool = False,
 ) -> Operation:
     """Convert a whole state by functions. Without `down`, the operation must be declared lossy."""
+    _require_functions(up, down, lossy, "custom")
+    return Custom(up, down, lossy=lossy)
+
+
+def _require_functions(up: object, down: object, lossy: bool, what: str) -> None:
+    """Require functions for either way; without that for the way down, the operation is lossy."""
     require_function(up, "up")
     if down is None:
-        _require_lossy(lossy, "custom without down")
+        _require_lossy(lossy, f"{what} without down")
     else:
         require_function(down, "down")
-    return Custom(up, down, lossy=lossy)
 
 
 def _require_lossy(lossy: bool, what: str) -> None:

@@ -11,10 +11,9 @@ from holdfast.codec import Codec, default_codec
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, flatten, pack_name
 from holdfast.engine.paths import path_text
 from holdfast.errors import HoldfastError, InvalidError, TooLargeError
-from holdfast.schemas.functions import function_failed
+from holdfast.schemas.functions import MAX_SECONDS, TIME_LIMIT, OverTime, function_failed
 from holdfast.schemas.operations import Operation
 from holdfast.schemas.packed_document import PackedDocument
-from holdfast.schemas.time_limit import MAX_SECONDS, TIME_LIMIT, OverTime
 from holdfast.schemas.version import Version, require_name
 
 

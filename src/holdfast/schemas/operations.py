@@ -8,10 +8,11 @@ operations are written.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from holdfast.codec import default_codec
 from holdfast.engine.model.missing import MISSING
@@ -22,14 +23,25 @@ from holdfast.engine.model.packed_state import (
     as_map,
     flatten,
     pack_name,
+    pack_state,
+    unpack_state,
 )
 from holdfast.engine.paths import path_text
-from holdfast.errors import InvalidError, UnsupportedError
-from holdfast.schemas.function_source import function_source
-from holdfast.schemas.packed_document import Keys, PackedDocument, read_fields, read_kind, write_fields, write_kind
+from holdfast.errors import HoldfastError, InvalidError, UnsupportedError
+from holdfast.schemas.functions import function_failed, function_source
+from holdfast.schemas.packed_document import (
+    Items,
+    Keys,
+    PackedDocument,
+    read_fields,
+    read_items,
+    read_kind,
+    write_fields,
+    write_kind,
+)
 
 Notes: TypeAlias = PackedMap
-"""What an operation keeps aside, by packed name. Empty notes are not stored."""
+"""The values that an operation keeps aside, by packed name. Empty notes are not stored."""
 
 _VALUE, _SKIP, _REST, _AFTER, _OTHERS, _KIND = map(pack_name, ("value", "skip", "rest", "after", "others", "kind"))
 _TRUE, _NONE = b"\xc3", b"\xc0"
@@ -40,6 +52,8 @@ class Operation:
     """One change of the form of a state."""
 
     kind: ClassVar[str] = ""
+    places: ClassVar[tuple[str, ...]] = ("path",)
+    """The fields that have paths, or tuples of paths."""
     lossy: bool = field(default=False, kw_only=True)
     """Whether a downgrade may not restore everything."""
 
@@ -53,21 +67,31 @@ class Operation:
 
     def paths(self) -> tuple[Keys, ...]:
         """Return the paths that it reads or writes; none, if that is the whole state."""
-        raise NotImplementedError
+        return self._paths
+
+    @cached_property
+    def _paths(self) -> tuple[Keys, ...]:
+        named = [getattr(self, name) for name in self.places]
+        return tuple(keys for each in named for keys in (each if isinstance(each[0], tuple) else (each,)))
 
     def arguments(self) -> dict[str, Any]:
-        """Return what it was declared with, as plain values, for its fingerprint and for documentation."""
-        raise NotImplementedError
+        """Return what it was declared with, as plain values, for its fingerprint and for documentation. Functions are
+        given by their source, which is empty for one that is left out."""
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "lossy"}
+        return {
+            name: function_source(value) if callable(value) else "" if value is None else value
+            for name, value in given.items()
+        }
 
     @property
     def reversible(self) -> bool:
         """Whether there is a way down at all."""
-        return True
+        return getattr(self, "down", True) is not None or getattr(self, "keep", False)
 
     @property
     def calls_code(self) -> bool:
         """Whether it calls functions of the application, which may take long."""
-        return False
+        return any(callable(getattr(self, each.name)) for each in fields(self))
 
     def __str__(self) -> str:
         return f"{self.kind} {', '.join(path_text(keys) or 'item' for keys in self.paths()) or 'state'}"
@@ -82,26 +106,26 @@ class Add(Operation):
     """Adds a field."""
 
     kind: ClassVar[str] = "add"
-    keys: Keys
+    path: Keys
     default: Any = MISSING
     factory: Callable[[], Any] | None = None
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Add the field: the value of before a downgrade, or the default. One that is there is left alone, and where
         there is no dict to add it to, none is created."""
-        if document.get(self.keys) is not None:
+        if document.get(self.path) is not None:
             notes[_SKIP] = _TRUE
             return
-        if not document.has_parent(self.keys):
+        if not document.has_parent(self.path):
             return
         value = notes.pop(_VALUE, None)
-        document.set(self.keys, self._packed_default if value is None else value)
+        document.set(self.path, self._packed_default if value is None else value)
 
     def downgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Remove the field, and keep a value aside that is not the default."""
         if notes.pop(_SKIP, None) is not None:
             return
-        value = document.pop(self.keys)
+        value = document.pop(self.path)
         if value is not None and flatten(value) != self._packed_default:
             notes[_VALUE] = value
 
@@ -109,19 +133,11 @@ class Add(Operation):
     def _packed_default(self) -> bytes:
         return default_codec.pack(self.default if self.factory is None else self.factory())
 
-    @property
-    def calls_code(self) -> bool:
-        """Whether it calls functions of the application."""
-        return self.factory is not None
-
-    def paths(self) -> tuple[Keys, ...]:
-        """Return the path of the field."""
-        return (self.keys,)
-
     def arguments(self) -> dict[str, Any]:
         """Return path and default."""
-        made = {"default": self.default} if self.factory is None else {"factory": function_source(self.factory)}
-        return {"path": self.keys, **made}
+        left_out = "factory" if self.factory is None else "default"
+        given = {**super().arguments(), "default": self.default}
+        return {name: value for name, value in given.items() if name != left_out}
 
 
 @dataclass(frozen=True)
@@ -129,12 +145,12 @@ class Remove(Operation):
     """Removes a field."""
 
     kind: ClassVar[str] = "remove"
-    keys: Keys
+    path: Keys
     keep: bool = True
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Remove the field, and keep its value aside."""
-        value = document.pop(self.keys)
+        value = document.pop(self.path)
         if value is not None and self.keep:
             notes[_VALUE] = value
 
@@ -143,17 +159,9 @@ class Remove(Operation):
         value = notes.pop(_VALUE, None)
         if value is None:
             return
-        if document.is_taken(self.keys):
-            raise _exists(self.keys)
-        document.set(self.keys, value)
-
-    def paths(self) -> tuple[Keys, ...]:
-        """Return the path of the field."""
-        return (self.keys,)
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the path, and whether the value is kept."""
-        return {"path": self.keys, "keep": self.keep}
+        if document.is_taken(self.path):
+            raise _exists(self.path)
+        document.set(self.path, value)
 
 
 @dataclass(frozen=True)
@@ -161,6 +169,7 @@ class Move(Operation):
     """Moves a field: to another name, or to another place."""
 
     kind: ClassVar[str] = "move"
+    places: ClassVar[tuple[str, ...]] = ("source", "target")
     source: Keys
     target: Keys
 
@@ -171,14 +180,6 @@ class Move(Operation):
     def downgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Move the field back."""
         _move(document, self.target, self.source, notes)
-
-    def paths(self) -> tuple[Keys, ...]:
-        """Return both paths."""
-        return self.source, self.target
-
-    def arguments(self) -> dict[str, Any]:
-        """Return both paths."""
-        return {"source": self.source, "target": self.target}
 
 
 @dataclass(frozen=True)
@@ -238,56 +239,38 @@ class Convert(Operation):
     """Converts the value of a field."""
 
     kind: ClassVar[str] = "convert"
-    keys: Keys
+    path: Keys
+    keep: bool
     up: Callable[[Any], Any]
-    down: Callable[[Any], Any] | None = None
-    keep: bool = False
+    down: Callable[[Any], Any] | None
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Convert the value."""
-        value = document.get(self.keys)
+        value = document.get(self.path)
         if value is None:
             return
         new = document.pack(self.up(document.value(value)))
-        document.set(self.keys, new)
+        document.set(self.path, new)
         if self.keep:
             notes[_VALUE], notes[_AFTER] = value, digest(new)
 
     def downgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Convert the value back; the value of before, if it was kept aside and is unchanged since."""
         before, after = notes.pop(_VALUE, None), notes.pop(_AFTER, None)
-        value = document.get(self.keys)
+        value = document.get(self.path)
         if value is None:
             return
         if before is not None and digest(value) == after:
-            document.set(self.keys, before)
+            document.set(self.path, before)
         elif self.down is not None:
-            document.set(self.keys, document.pack(self.down(document.value(value))))
+            document.set(self.path, document.pack(self.down(document.value(value))))
         else:
             raise UnsupportedError(
-                f"the value of {path_text(self.keys)!r} was changed since, and there is no function to convert it back",
-                where=path_text(self.keys),
+                f"the value of {path_text(self.path)!r} was changed since, and there is no function to convert it back",
+                where=path_text(self.path),
                 hint="Give the operation a function for the way down",
                 code="migration-irreversible",
             )
-
-    @property
-    def reversible(self) -> bool:
-        """Whether there is a way back."""
-        return self.down is not None or self.keep
-
-    @property
-    def calls_code(self) -> bool:
-        """Whether it calls functions of the application."""
-        return True
-
-    def paths(self) -> tuple[Keys, ...]:
-        """Return the path of the field."""
-        return (self.keys,)
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the path, and the functions as source."""
-        return {"path": self.keys, "keep": self.keep, **sources(self.up, self.down)}
 
 
 def digest(packed: Packed) -> bytes:
@@ -295,55 +278,42 @@ def digest(packed: Packed) -> bytes:
     return b"\xc4\x10" + hashlib.sha256(flatten(packed)).digest()[:16]
 
 
-def sources(up: Callable[..., Any], down: Callable[..., Any] | None) -> dict[str, str]:
-    """Return the source of the functions for either way."""
-    return {"up": function_source(up), "down": "" if down is None else function_source(down)}
-
-
 @dataclass(frozen=True)
 class Split(Operation):
     """Splits a field into several."""
 
     kind: ClassVar[str] = "split"
-    keys: Keys
+    places: ClassVar[tuple[str, ...]] = ("path", "into")
+    path: Keys
     into: tuple[Keys, ...]
-    apart: Callable[[Any], Sequence[Any]]
-    together: Callable[..., Any] | None
+    up: Callable[[Any], Sequence[Any]]
+    down: Callable[..., Any] | None
     separator: str = ""
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Split the field. None has no parts to split a text into: it is kept aside."""
-        if self.separator and document.get(self.keys) == _NONE:
-            document.pop(self.keys)
+        if self.separator and document.get(self.path) == _NONE:
+            document.pop(self.path)
             notes[_VALUE] = _NONE
         else:
-            _split(document, self.keys, self.into, self.apart, notes)
+            _split(document, self.path, self.into, self.up, notes)
 
     def downgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Merge the fields."""
         before = notes.pop(_VALUE, None)
-        _join(document, self.keys, self.into, self.together, notes, partial=bool(self.separator))
-        if before is not None and document.get(self.keys) is None:
-            document.set(self.keys, before)
-
-    @property
-    def reversible(self) -> bool:
-        """Whether there is a way back."""
-        return self.together is not None
+        _join(document, self.path, self.into, self.down, notes, partial=bool(self.separator))
+        if before is not None and document.get(self.path) is None:
+            document.set(self.path, before)
 
     @property
     def calls_code(self) -> bool:
         """Whether it calls functions of the application."""
         return not self.separator
 
-    def paths(self) -> tuple[Keys, ...]:
-        """Return the paths of all fields."""
-        return (self.keys, *self.into)
-
     def arguments(self) -> dict[str, Any]:
         """Return the paths, and the separator or the functions as source."""
-        how = {"separator": self.separator} if self.separator else sources(self.apart, self.together)
-        return {"path": self.keys, "into": self.into, **how}
+        left_out = ("up", "down") if self.separator else ("separator",)
+        return {name: value for name, value in super().arguments().items() if name not in left_out}
 
 
 @dataclass(frozen=True)
@@ -351,38 +321,25 @@ class Merge(Operation):
     """Merges several fields into one."""
 
     kind: ClassVar[str] = "merge"
-    keys: tuple[Keys, ...]
+    places: ClassVar[tuple[str, ...]] = ("sources", "into")
+    sources: tuple[Keys, ...]
     into: Keys
-    together: Callable[..., Any]
-    apart: Callable[[Any], Sequence[Any]] | None
+    up: Callable[..., Any]
+    down: Callable[[Any], Sequence[Any]] | None
 
     def upgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Merge the fields."""
-        _join(document, self.into, self.keys, self.together, notes, partial=False)
+        _join(document, self.into, self.sources, self.up, notes, partial=False)
 
     def downgrade(self, document: PackedDocument, notes: Notes) -> None:
         """Split the field."""
-        if self.apart is None:
+        if self.down is None:
             raise irreversible(self)
-        _split(document, self.into, self.keys, self.apart, notes)
-
-    @property
-    def reversible(self) -> bool:
-        """Whether there is a way back."""
-        return self.apart is not None
-
-    @property
-    def calls_code(self) -> bool:
-        """Whether it calls functions of the application."""
-        return True
-
-    def paths(self) -> tuple[Keys, ...]:
-        """Return the paths of all fields."""
-        return (*self.keys, self.into)
+        _split(document, self.into, self.sources, self.down, notes)
 
     def arguments(self) -> dict[str, Any]:
         """Return the paths, and the functions as source."""
-        return {"paths": self.keys, "into": self.into, **sources(self.together, self.apart)}
+        return {"paths" if name == "sources" else name: value for name, value in super().arguments().items()}
 
 
 def irreversible(operation: Operation) -> UnsupportedError:
@@ -482,10 +439,6 @@ class Nest(Operation):
         """Return the paths of the dict and of the fields."""
         return (self.into, *((*self.into[:-1], name) for name in self.names))
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the path of the dict, and the names."""
-        return {"into": self.into, "names": self.names}
-
 
 @dataclass(frozen=True)
 class Unnest(Nest):
@@ -576,3 +529,236 @@ def _note_names(notes: Notes, names: list[str]) -> None:
 def _pop_names(notes: Notes) -> list[bytes]:
     noted = notes.pop(_OTHERS, None)
     return [] if noted is None else as_items(noted) or []
+
+
+# Item notes -----------------------------------------------------------------------------------------------------------
+#
+# Notes of operations on the items of a list, and how each item finds its part again later.
+#
+# Until then items may have been added, changed, moved and removed. A value of a dict is found by its key; an item of a
+# list by its `id`, if it has one that is its own, or by its content; and one without an id that changed by its
+# position between others.
+
+_ORDER, _ITEMS, _OWN, _ID = map(pack_name, ("order", "items", "own", "id"))
+_SIZE = 8
+"""The bytes that an item is recognized by."""
+
+
+class _Mark(NamedTuple):
+    """The mark by which an item is recognized, and whether that is an id of its own."""
+
+    hash: bytes
+    is_id: bool
+
+
+def pop_item_notes(notes: PackedMap, items: Items, *, lossy: bool) -> dict[int, PackedMap]:
+    """Return what was kept aside for items, by their position now."""
+    order, own, kept = notes.pop(_ORDER, None), notes.pop(_OWN, None), notes.pop(_ITEMS, None)
+    if order is None or kept is None:
+        return {}
+    found = {default_codec.unpack(key): dict(as_map(each) or {}) for key, each in (as_map(kept) or {}).items()}
+    stored = default_codec.unpack(flatten(order))
+    hashes = [stored[start : start + _SIZE] for start in range(0, len(stored), _SIZE)]
+    flags = bytes(len(hashes)) if own is None else default_codec.unpack(flatten(own))
+    before, now = [_Mark(each, bool(flag)) for each, flag in zip(hashes, flags, strict=True)], _recognize(items)
+    matches = _match(before, now)
+    if items.names is None:
+        matches |= _match_between(before, now, matches, found.keys(), lossy=lossy)
+    return {position: found[then] for position, then in matches.items() if then in found}
+
+
+def store_item_notes(notes: PackedMap, items: Items, kept: dict[int, PackedMap]) -> None:
+    """Keep aside what belongs to items, by their position."""
+    if kept:
+        marks = _recognize(items)
+        notes[_ORDER] = default_codec.pack(b"".join(each.hash for each in marks))
+        if any(each.is_id for each in marks):
+            notes[_OWN] = default_codec.pack(bytes(each.is_id for each in marks))
+        notes[_ITEMS] = {default_codec.pack(position): each for position, each in kept.items()}
+
+
+def _recognize(items: Items) -> list[_Mark]:
+    """Return what each item is recognized by."""
+    if items.names is not None:
+        return [_Mark(_hash(name), False) for name in items.names]
+    ids = [_read_id(each) for each in items.values]
+    counts = Counter(ids)
+    return [
+        _Mark(_hash(each), False) if own is None or counts[own] > 1 else _Mark(_hash(_ID + own), True)
+        for each, own in zip(items.values, ids, strict=True)
+    ]
+
+
+def _read_id(item: bytes) -> bytes | None:
+    value = (read_fields(item) or {}).get(_ID)
+    return value if isinstance(value, bytes) and type(default_codec.unpack(value)) in (str, int) else None
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:_SIZE]
+
+
+def _match(before: Sequence[_Mark], now: Sequence[_Mark]) -> dict[int, int]:
+    """Return the former positions of items that are the same, by their position now. Equal ones stay in order."""
+    waiting = defaultdict[bytes, deque[int]](deque)
+    for position, each in enumerate(before):
+        waiting[each.hash].append(position)
+    return {position: waiting[each.hash].popleft() for position, each in enumerate(now) if waiting.get(each.hash)}
+
+
+def _match_between(
+    before: Sequence[_Mark], now: Sequence[_Mark], matches: dict[int, int], kept: Container[object], *, lossy: bool
+) -> dict[int, int]:
+    """Return the former positions of items that changed. Where there was one between two others, and is one between
+    the same, it is that, unless both have an id. Where there are more, nobody knows which is which, and that is
+    refused rather than guessed."""
+    same = set(matches.values())
+    gaps = _gaps([position if position in same else None for position in range(len(before))])
+    new_gaps = _gaps([matches.get(position) for position in range(len(now))])
+    found: dict[int, int] = {}
+    for start, (positions, end) in gaps.items():
+        changed, new_end = new_gaps.get(start, ([], end))
+        takes_any = not all(now[position].is_id for position in changed)
+        candidates = [position for position in positions if changed and (takes_any or not before[position].is_id)]
+        if candidates and len(positions) == len(changed) == 1 and end == new_end:
+            found[changed[0]] = positions[0]
+        elif not lossy and any(position in kept for position in candidates):
+            raise InvalidError(
+                "items of a list were changed, added or removed next to each other: "
+                "it is unknown to which of them the values belong that were kept aside",
+                where=f"[{changed[0]}]",
+                hint="Give the items an id, or declare the operation lossy",
+            )
+    return found
+
+
+def _gaps(known: Sequence[int | None]) -> dict[int, tuple[list[int], int]]:
+    """Return the positions of items that are not known, and the known one after them, by the known one before them."""
+    found: dict[int, tuple[list[int], int]] = {}
+    start, gap = -1, list[int]()
+    for position, each in enumerate([*known, -1]):
+        if each is None:
+            gap.append(position)
+            continue
+        if gap:
+            found[start] = gap, each
+        start, gap = each, []
+    return found
+
+
+# Wide operations ------------------------------------------------------------------------------------------------------
+#
+# Operations on the items of a list, and on a whole state.
+
+_ITEM = pack_name("")
+_NOTHING = b"\xc0"
+
+
+@dataclass(frozen=True)
+class Each(Operation):
+    """Applies operations to each item of a list, or to each value of a dict."""
+
+    kind: ClassVar[str] = "each"
+    path: Keys
+    operations: tuple[Operation, ...]
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Apply the operations to each item, in order."""
+        self._map(document, notes, lambda item, inner: _run(self.operations, item, inner, up=True))
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:
+        """Apply the inverse operations to each item, the last one first."""
+        self._map(document, notes, lambda item, inner: _run(self.operations, item, inner, up=False))
+
+    def _map(self, document: PackedDocument, notes: Notes, change: Callable[[PackedDocument, Notes], None]) -> None:
+        packed = document.get(self.path)
+        if packed is None or packed == _NOTHING:
+            return
+        items = read_items(packed)
+        if items is None:
+            raise InvalidError(
+                f"{path_text(self.path)!r} is not a list, tuple or deque, and not a dict", where=path_text(self.path)
+            )
+        found = pop_item_notes(notes, items, lossy=self.lossy) if notes else {}
+        kept: dict[int, Notes] = {}
+        changed = []
+        for place, item in enumerate(items.values):
+            inner_notes = found.get(place, {})
+            holder = PackedDocument({_ITEM: item}, document.codec)
+            try:
+                change(holder, inner_notes)
+            except HoldfastError as error:
+                error.where = f"{path_text((*self.path, place))}{'.' if error.where else ''}{error.where}"
+                raise
+            except Exception as error:
+                raise function_failed(error, path_text((*self.path, place))) from error
+            changed.append(flatten(holder.fields[_ITEM]))
+            if inner_notes:
+                kept[place] = inner_notes
+        document.set(self.path, items.join(changed))
+        store_item_notes(notes, items._replace(values=changed), kept)
+
+    @property
+    def reversible(self) -> bool:
+        """Whether all operations have a way back."""
+        return all(each.reversible for each in self.operations)
+
+    @property
+    def calls_code(self) -> bool:
+        """Whether it calls functions of the application."""
+        return any(operation.calls_code for operation in self.operations)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the path, and the operations."""
+        return {"path": self.path, "operations": [[each.kind, each.arguments()] for each in self.operations]}
+
+
+def _run(operations: tuple[Operation, ...], holder: PackedDocument, notes: Notes, *, up: bool) -> None:
+    """Apply operations to an item. Those on fields of it get it as a document of its own."""
+    for place in range(len(operations)) if up else reversed(range(len(operations))):
+        operation, name = operations[place], pack_name(str(place))
+        own: Notes = dict(as_map(notes.pop(name, b"\x80")) or {})
+        target = holder
+        item = holder.fields[_ITEM]
+        whole = operation.paths() == (("",),)
+        if not whole:
+            fields = read_fields(item)
+            if fields is None:
+                raise InvalidError(
+                    "an item has no fields: it is not a dict, and not an instance of a known kind of class"
+                )
+            target = PackedDocument(fields, holder.codec, item)
+        (operation.upgrade if up else operation.downgrade)(target, own)
+        if not whole:
+            holder.fields[_ITEM] = write_fields(item, target.fields)
+        if own:
+            notes[name] = own
+
+
+@dataclass(frozen=True)
+class Custom(Operation):
+    """Converts a whole state by functions."""
+
+    kind: ClassVar[str] = "custom"
+    places: ClassVar[tuple[str, ...]] = ()
+    up: Callable[[dict[str, Any]], Mapping[str, Any]]
+    down: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
+
+    def upgrade(self, document: PackedDocument, notes: Notes) -> None:  # noqa: ARG002
+        """Convert the state."""
+        _apply(document, self.up)
+
+    def downgrade(self, document: PackedDocument, notes: Notes) -> None:  # noqa: ARG002
+        """Convert the state back."""
+        if self.down is None:
+            raise irreversible(self)
+        _apply(document, self.down)
+
+
+def _apply(document: PackedDocument, function: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    result: object = function(unpack_state(document.codec, document.fields))
+    if not isinstance(result, Mapping):
+        raise InvalidError(
+            f"a custom migration returns the state as a dict, not {type(result).__name__}", code="migration-shape"
+        )
+    document.fields = pack_state(document.codec, result)

@@ -7,19 +7,25 @@ fingerprint). Writers save on condition that the line has no newer step than the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
-from holdfast.backends.interface import Change
+from holdfast.backends.interface import Batch, Change
+from holdfast.engine.context import Apply
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Preconditions
 from holdfast.engine.inherited_schemas import RECORD, REGISTRY
 from holdfast.engine.lines import LineTip
-from holdfast.engine.row_format import Line
+from holdfast.engine.namespaces import is_thread, root_of
+from holdfast.engine.patterns import matcher
+from holdfast.engine.record_table import RecordTable
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
-from holdfast.errors import ConflictError
+from holdfast.errors import ConflictError, CorruptError, NotFoundError, UnsupportedError
 from holdfast.schemas.migration import Migration
 from holdfast.schemas.schema import Schema
 from holdfast.schemas.schema_set import SchemaSet, schema_changed
@@ -47,8 +53,8 @@ class SchemaRecord:
     patterns: tuple[str, ...] = ()
     """The patterns of threads that it was attached to."""
     places: tuple[str, ...] = ()
-    """What else it was attached to: `scopes user:*`, `agents greeter`, or `keys user:*`, a tab, and a pattern of
-    keys."""
+    """Further places that it was attached to: `scopes user:*`, `agents greeter`, or `keys user:*`, a tab, and a
+    pattern of keys."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored form."""
@@ -61,7 +67,7 @@ class SchemaRecord:
         }
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> SchemaRecord:
+    def from_dict(cls, stored: Mapping[str, Any], _version: int = 0) -> SchemaRecord:
         """Parse the stored form."""
         current, unversioned = (Version.parse(stored[name]) for name in ("current", "unversioned"))
         patterns, places = tuple(stored["threads"]), tuple(stored.get("places", ()))
@@ -81,7 +87,7 @@ class RegisteredSchemas:
     closing: frozenset[str] = frozenset()
     """References of versions that a migration is about to retire, unless somebody uses them meanwhile."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
-    """Those of applied migrations, by their text."""
+    """The fingerprints of applied migrations, by their text."""
 
     @property
     def unused(self) -> frozenset[str]:
@@ -117,6 +123,7 @@ class SchemaRegistry:
 
     def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
         self._line = SystemLine(engine, Line(tenant, LINE), actor)
+        self._records = RecordTable(self._line, "schema", SchemaRecord.from_dict, SchemaRecord.to_dict, prefix=_SCHEMA)
         self._actor = actor
         self._known: RegisteredSchemas | None = None
 
@@ -141,7 +148,7 @@ class SchemaRegistry:
             return RegisteredSchemas(
                 tip,
                 SchemaSet(*schemas),
-                {name: SchemaRecord.from_dict(each) for name, each in (await entries.with_prefix(_SCHEMA)).items()},
+                await self._records.all(entries=entries),
                 frozenset(reference for reference, stored in versions.items() if stored["retired"] is True),
                 frozenset(reference for reference, stored in versions.items() if stored["retired"] == _CLOSING),
                 await entries.with_prefix(_MIGRATION),
@@ -199,10 +206,9 @@ class SchemaRegistry:
                 if recorded is None or (renewed and recorded != migration.fingerprint):
                     put[name] = migration.fingerprint
             for name, update in (records or {}).items():
-                stored = await entries.find(_SCHEMA + name)
-                record = update(None if stored is None else SchemaRecord.from_dict(stored)).to_dict()
-                if stored != record:
-                    put[_SCHEMA + name] = record
+                before = await self._records.find(name, entries)
+                if (after := update(before)) != before:
+                    put[_SCHEMA + name] = after.to_dict()
             removed = [_MIGRATION + each for each in unapplied]
             events = [Event("schema", self._actor, kind, name) for name in (*put, *removed)]
             return LineChange(self._line.pack(put), removed, events)
@@ -216,3 +222,186 @@ def _name_and_version(reference: str) -> tuple[str, Version]:
     if version is None:
         raise ConflictError("a registered schema has no version", where=reference)
     return name, version
+
+
+# Version use ----------------------------------------------------------------------------------------------------------
+#
+# Versions of stored states that come back: a branch starts from an old checkpoint, or an old state is restored.
+
+
+class VersionUse:
+    """Registers that there are states of some versions again, so that programs reckon with them."""
+
+    def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
+        self._engine = engine
+        self._registry = SchemaRegistry(engine, tenant, actor)
+
+    async def reference(self, line: Line, point: StepRef) -> str:
+        """Return the reference of a state of a thread; empty if it has no schema. One that was saved without a
+        reference has the version that such states have."""
+        reference = (await self._engine.step_info.head(line, point)).header.schema
+        if reference or line != root_of(line):
+            return reference
+        for name, record in (await self._registry.load()).records.items():
+            if any(matcher(pattern)(line.name) for pattern in record.patterns):
+                return f"{name}@{record.unversioned}"
+        return ""
+
+    async def conditions_at(self, line: Line, point: StepRef) -> tuple[str, Preconditions | None]:
+        """Return the reference of an old state, and the conditions on which it is stored again; where a schema is
+        attached, that has its own."""
+        reference, schemas = await self.reference(line, point), self._engine.schemas
+        is_attached = schemas is not None and schemas.find(line) is not None
+        return reference, None if is_attached or not reference else self.conditions([reference], f"thread {line}")
+
+    def conditions(self, references: Iterable[str], where: str) -> Preconditions:
+        """Return the conditions on which states of some versions are stored: nobody retires the versions meanwhile.
+        Raises `UnsupportedError` of a version that states were downgraded from."""
+        stored = sorted(set(references) - {""})
+
+        async def register(again: bool) -> Sequence[Change]:
+            registered = await self._registry.load(refresh=again)
+            unused = [each for each in stored if each in registered.unused]
+            if unused:
+                for each in unused:
+                    _refuse_newer(each, registered, where)
+                await self._registry.register([], used=unused)
+            return self._registry.unchanged() if stored else ()
+
+        return register
+
+    def applied(self, references: Iterable[str], where: str, apply: Apply) -> Apply:
+        """Return how to apply changes on these conditions."""
+        conditions, attempts = self.conditions(references, where), 0
+
+        async def apply_on_conditions(changes: Batch) -> int | None:
+            nonlocal attempts
+            attempts += 1
+            return await apply([*await conditions(attempts > 1), *changes])
+
+        return apply_on_conditions
+
+
+def _refuse_newer(reference: str, registered: RegisteredSchemas, where: str) -> None:
+    name, version = parse_reference(reference)
+    record = registered.records.get(name)
+    if record is not None and version is not None and version > record.current:
+        raise UnsupportedError(
+            f"the state is of {reference}, and those of {name} were downgraded to {record.current}",
+            where=where,
+            hint=f"Take a state of {record.current}, or upgrade again: holdfast migrate up {name}",
+            code="schema-newer",
+        )
+
+
+# Registry copy --------------------------------------------------------------------------------------------------------
+#
+# The registry in a copy of states: the other store learns the versions that they have, beside those that it knows.
+
+
+async def copy_registries(source: Engine, target: Engine, lines: Sequence[Line], *, some: bool) -> list[Line]:
+    """Add the versions that some lines have, or all, to the registries of another store. Returns the registries that
+    need not be copied. `ConflictError` if a version has another form there, and then nothing is written."""
+    found = []
+    for tenant in sorted({line.tenant for line in lines}):
+        try:
+            here = await SchemaRegistry(source, tenant).load()
+        except CorruptError:
+            continue  # the copy reports it
+        there = SchemaRegistry(target, tenant)
+        known = await there.load()
+        own = [line for line in lines if line.tenant == tenant]
+        if unused := await _unversioned_in_use(source, known, own):
+            await there.register([], used=unused)
+            known = await there.load()
+        if here.tip is None or here.tip.point is None:
+            continue
+        if not some and (known.tip is None or known.tip.point is None or await _is_copy(source, tenant, known)):
+            continue  # it is copied as it is
+        names = None if not some else await _names(source, own)
+        await _add(there, known, here, names)
+        found.append(Line(tenant, LINE))
+    return found
+
+
+async def _unversioned_in_use(source: Engine, known: RegisteredSchemas, lines: Sequence[Line]) -> list[str]:
+    """Return the versions, retired in the other store, that threads without one will have there."""
+    found = set()
+    for name, record in known.records.items():
+        reference = f"{name}@{record.unversioned}"
+        if reference in known.unused:
+            matches = [matcher(each) for each in record.patterns]
+            threads = [each for each in lines if is_thread(each.name) and any(match(each.name) for match in matches)]
+            if not all(await _references(source, threads)):
+                found.add(reference)
+    return sorted(found)
+
+
+async def _is_copy(source: Engine, tenant: str, known: RegisteredSchemas) -> bool:
+    """Whether the registry of the other store is an earlier copy."""
+    point = None if known.tip is None else known.tip.point
+    with suppress(NotFoundError):
+        return point is not None and (await source.lines.find(Line(tenant, LINE), point.id)).hash == point.hash
+    return False
+
+
+async def _names(source: Engine, lines: Sequence[Line]) -> set[str]:
+    """Return the schemas of the last states of some lines."""
+    return {parse_reference(each)[0] for each in await _references(source, lines) if each}
+
+
+async def _references(source: Engine, lines: Sequence[Line]) -> list[str]:
+    """Return the references of the last states of some lines; empty ones of states without a version."""
+    found = []
+    for line in lines:
+        with suppress(NotFoundError, CorruptError):  # the copy reports what is damaged
+            latest = await source.lines.latest_step(line)
+            if latest is not None:
+                found.append((await source.step_info.head(line, latest)).header.schema)
+    return found
+
+
+async def _add(
+    registry: SchemaRegistry, known: RegisteredSchemas, more: RegisteredSchemas, names: Collection[str] | None
+) -> None:
+    used = [
+        each
+        for each in more.schemas
+        if each.schema_reference not in more.retired and (names is None or each.name in names)
+    ]
+    needed = [more.schemas.get(reference) for each in used for reference in sorted(each.references)]
+    schemas = {each.schema_reference: each for each in (*used, *needed)}
+    _require_same(known, more, schemas)
+    missing = [reference for reference in schemas if not _has(known, reference)]
+    if not missing:
+        return
+    records = {each.name: more.records[each.name] for each in used if each.name in more.records}
+    updates = {name: partial(_record, record, all_states=names is None) for name, record in records.items()}
+    await registry.register(list(schemas.values()), (), updates, used=[each.schema_reference for each in used])
+
+
+def _has(known: RegisteredSchemas, reference: str) -> bool:
+    return reference not in known.retired and any(each.schema_reference == reference for each in known.schemas)
+
+
+def _require_same(known: RegisteredSchemas, more: RegisteredSchemas, schemas: dict[str, Schema]) -> None:
+    for each in known.schemas:
+        other = schemas.get(each.schema_reference)
+        if other is not None and other.hash != each.hash:
+            raise schema_changed(each, other)
+    for name in {each.name for each in schemas.values()} & known.records.keys() & more.records.keys():
+        old, new = known.records[name].unversioned, more.records[name].unversioned
+        if old != new:
+            raise ConflictError(
+                f"states of {name} without a version are taken for {old} in the other store, and for {new} in this one",
+                where=name,
+                hint="Migrate the states of one of the stores first: holdfast migrate up",
+                code="schema-changed",
+            )
+
+
+def _record(given: SchemaRecord, stored: SchemaRecord | None, *, all_states: bool) -> SchemaRecord:
+    """Return the record in the other store. What has no version there stays without, unless everything is copied."""
+    if stored is None:
+        return given if all_states else replace(given, patterns=(), places=())
+    return stored if stored.is_pinned else replace(stored, current=max(stored.current, given.current))

@@ -12,8 +12,7 @@ from holdfast.schemas.compatibility import Compatibility, compare
 from holdfast.schemas.definition import Node, canonical, children, references, require_finite, structural_hash
 from holdfast.schemas.json_schema import from_json_schema
 from holdfast.schemas.python_types import from_python, require_source
-from holdfast.schemas.text_pattern import compile_pattern
-from holdfast.schemas.validator import Problem, Validator
+from holdfast.schemas.validator import Problem, Validator, compile_pattern
 from holdfast.schemas.version import Version, parse_reference, require_name
 
 FORMAT: Final = 1

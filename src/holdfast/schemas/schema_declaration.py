@@ -12,7 +12,7 @@ from holdfast.schemas.schema_set import SchemaSet
 from holdfast.schemas.version import Version
 
 ValidationMode: TypeAlias = Literal["refuse", "warn", "off"]
-"""What to do with a value that does not fit its schema."""
+"""The treatment of a value that does not fit its schema."""
 
 
 @dataclass(frozen=True)

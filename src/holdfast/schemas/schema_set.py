@@ -10,11 +10,10 @@ from holdfast.engine.model.packed_state import Packed, pack_state, unpack_state
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.schemas.compatibility import Compatibility
 from holdfast.schemas.migration import MigratedState, Migration
-from holdfast.schemas.migration_path import MigrationPath
 from holdfast.schemas.schema import Schema
 from holdfast.schemas.validator import Problem, Validator
 from holdfast.schemas.version import Version, parse_reference
-from holdfast.schemas.version_graph import MigrationStep, VersionGraph
+from holdfast.schemas.version_graph import MigrationPath, MigrationStep, VersionGraph
 
 
 class SchemaSet:

@@ -7,14 +7,36 @@ import datetime as dt
 import decimal
 import enum
 import pathlib
+import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.codec import OpaqueValue
+from holdfast.errors import InvalidError
 from holdfast.schemas.definition import CONSTRAINTS, Node, encode, type_text, unfold
-from holdfast.schemas.text_pattern import compile_pattern
+
+# Text pattern ---------------------------------------------------------------------------------------------------------
+#
+# The pattern of a text in a schema: a regular expression whose `$` is the end of the text, as in JSON Schema.
+#
+# Python's also matches before a line break at the end, so that `^a$` would take "a\n".
+
+_PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
+"""Matches a `$`, and parts in which it has another meaning: an escape, or a set of characters."""
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern. Raises `InvalidError` if it is no regular expression."""
+    try:
+        found = re.compile(pattern)
+        if found.flags & re.MULTILINE:
+            return found
+        return re.compile(_PARTS.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InvalidError(f"a pattern is no regular expression: {error}", where=pattern[:80]) from error
+
 
 MAX_PROBLEMS = 20
 """How many problems of a value are reported."""

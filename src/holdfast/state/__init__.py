@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from holdfast.state.sharing.documents import AsyncDocument as AsyncDocument
     from holdfast.state.sharing.documents import Document as Document
     from holdfast.state.sharing.documents import DocumentVersion as DocumentVersion
-    from holdfast.state.sharing.messages import TopicMessage as TopicMessage
     from holdfast.state.sharing.pipeline import AsyncPipeline as AsyncPipeline
     from holdfast.state.sharing.pipeline import DeadItem as DeadItem
     from holdfast.state.sharing.pipeline import Pipeline as Pipeline
@@ -55,12 +54,13 @@ if TYPE_CHECKING:
     from holdfast.state.sharing.requests import AsyncRequests as AsyncRequests
     from holdfast.state.sharing.requests import Request as Request
     from holdfast.state.sharing.requests import Requests as Requests
-    from holdfast.state.sharing.subscription import AsyncSubscription as AsyncSubscription
-    from holdfast.state.sharing.subscription import Subscription as Subscription
+    from holdfast.state.sharing.topic import AsyncSubscription as AsyncSubscription
     from holdfast.state.sharing.topic import AsyncTopic as AsyncTopic
     from holdfast.state.sharing.topic import PublishedMessage as PublishedMessage
     from holdfast.state.sharing.topic import Subscriber as Subscriber
+    from holdfast.state.sharing.topic import Subscription as Subscription
     from holdfast.state.sharing.topic import Topic as Topic
+    from holdfast.state.sharing.topic import TopicMessage as TopicMessage
     from holdfast.state.transactions import AsyncTransactionState as AsyncTransactionState
     from holdfast.state.transactions import TransactionOperations as TransactionOperations
     from holdfast.state.transactions import TransactionState as TransactionState
@@ -84,9 +84,9 @@ _MODULES = {
     "holdfast.state.api": ("ScopedOperations", "StateTransaction"),
     "holdfast.state.artifacts.api": (
         "ArtifactLink",
-        "ArtifactSource",
         "Artifacts",
         "ArtifactsOperations",
+        "ArtifactSource",
         "AsyncArtifacts",
         "LinkBlock",
     ),
@@ -107,7 +107,15 @@ _MODULES = {
     "holdfast.state.sessions.lifecycle": ("SessionReport",),
     "holdfast.state.sharing.api": ("AsyncSharing", "Sharing"),
     "holdfast.state.sharing.documents": ("AsyncDocument", "Document", "DocumentVersion"),
-    "holdfast.state.sharing.messages": ("TopicMessage",),
+    "holdfast.state.sharing.topic": (
+        "AsyncSubscription",
+        "AsyncTopic",
+        "PublishedMessage",
+        "Subscriber",
+        "Subscription",
+        "Topic",
+        "TopicMessage",
+    ),
     "holdfast.state.sharing.pipeline": (
         "AsyncPipeline",
         "DeadItem",
@@ -117,10 +125,8 @@ _MODULES = {
         "PipelineTask",
     ),
     "holdfast.state.sharing.requests": ("AsyncRequests", "Request", "Requests"),
-    "holdfast.state.sharing.subscription": ("AsyncSubscription", "Subscription"),
-    "holdfast.state.sharing.topic": ("AsyncTopic", "PublishedMessage", "Subscriber", "Topic"),
     "holdfast.state.transactions": ("AsyncTransactionState", "TransactionOperations", "TransactionState"),
-    "holdfast.state.watcher": ("AsyncWatch", "Watch", "WatchOperations", "WatchedChange"),
+    "holdfast.state.watcher": ("AsyncWatch", "Watch", "WatchedChange", "WatchOperations"),
 }
 
 if not TYPE_CHECKING:  # a type checker is to see the names above, and no others

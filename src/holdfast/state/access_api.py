@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple, TypeAlias, Unpack
+from typing import Any, NamedTuple, TypeAlias, Unpack
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
-from holdfast.engine.model.scopes import Scope
+from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import InvalidError
-from holdfast.security.access.grant import BELOW_ALL, GrantRecord
-from holdfast.security.access.identity import Identity, check_group, parse_holder, parse_identity
-from holdfast.security.access.identity_guard import GuardMode, IdentityGuard
-from holdfast.security.access.policy import Policy, Right, Rights, check_pattern, check_rights
-from holdfast.security.access.registry import AccessRegistry, GrantRequest
-from holdfast.security.access.thread_guard import read_ownership, set_owner_changes
+from holdfast.security.access.identity import EVERYONE, GROUP, Identity, check_group, parse_holder, parse_identity
+from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, read_ownership, set_owner_changes
+from holdfast.security.access.policy import (
+    BELOW_ALL,
+    EndingRight,
+    GrantRecord,
+    Policy,
+    Right,
+    Rights,
+    check_pattern,
+    check_rights,
+)
+from holdfast.security.access.registry import (
+    ASSIGNED,
+    MEMBER,
+    PARENT,
+    ROLE,
+    AccessRegistry,
+    GrantRequest,
+    entry_name,
+)
 from holdfast.security.access.token import TokenRecord, TokenRegistry
 from holdfast.security.audit.recorder import AuditRecorder
 from holdfast.security.audit.thread_audit import recorded
@@ -72,33 +88,26 @@ class Token(NamedTuple):
         return f"<Token {self.id} of {self.identity or 'the owner'}{'' if self.live else ', ended'}>"
 
 
+_TIMES = ("created", "given", "until", "revoked")
+
+
+def _public_fields(record: EndingRight, now: int) -> dict[str, Any]:
+    """Return the fields of a stored right as its public form has them."""
+    fields = record.to_dict()
+    times = {name: to_datetime(fields[name]) if fields[name] else None for name in _TIMES if name in fields}
+    return {**fields, **times, "live": record.is_live(now)}
+
+
 def to_token(token: TokenRecord, now: int, secret: str = "") -> Token:
     """Build the public form of a token."""
-    return Token(
-        token.id,
-        token.identity,
-        token.read_only,
-        token.name,
-        to_datetime(token.created),
-        to_datetime(token.until) if token.until else None,
-        to_datetime(token.revoked) if token.revoked else None,
-        token.is_live(now),
-        secret,
-    )
+    fields = _public_fields(token, now)
+    del fields["digest"]
+    return Token(**fields, secret=secret)
 
 
 def to_grant(grant: GrantRecord, now: int) -> Grant:
     """Build the public form of a grant."""
-    return Grant(
-        *grant[:6],
-        to_datetime(grant.until) if grant.until else None,
-        grant.by,
-        to_datetime(grant.given),
-        to_datetime(grant.revoked) if grant.revoked else None,
-        grant.revoked_by,
-        grant.is_live(now),
-        grant.thread,
-    )
+    return Grant(**_public_fields(grant, now))
 
 
 def build_request(
@@ -311,32 +320,41 @@ class AccessOperations:
     async def allow_children(self, who: Who) -> None:
         """Allow an identity to read the scopes of its children: those below its own that may be identities themselves,
         as `user:alice/agent:writer` is below `user:alice`."""
-        await self._access.authorize(parse_identity(who))
+        name = str(parse_identity(who))
+        await self._access.put("authorize", {entry_name(PARENT, name): True}, name)
 
     @sync_and_async
     async def forbid_children(self, who: Who) -> None:
         """Revoke that. Raises `NotFoundError` if it was not allowed."""
-        await self._access.unauthorize(parse_identity(who))
+        name = str(parse_identity(who))
+        await self._access.remove("unauthorize", [entry_name(PARENT, name)], name)
 
     @sync_and_async
     async def parents(self) -> list[str]:
         """List the identities that may read their children's scopes."""
-        return await self._access.parents()
+        return [identity for (identity,) in await self._access.names(PARENT)]
 
     @sync_and_async
     async def join(self, group: str, *members: Who) -> None:
         """Add identities to a group, which is created if needed."""
-        await self._access.join(check_group(group), _members(members))
+        name, identities = check_group(group), _members(members)
+        if name == EVERYONE:
+            raise InvalidError(f"everybody is in the group {EVERYONE!r} already")
+        put = {entry_name(MEMBER, each, name): True for each in identities}
+        await self._access.put("join", put, f"{GROUP}{name}", identities)
 
     @sync_and_async
     async def leave(self, group: str, *members: Who) -> None:
         """Remove identities from a group. Raises `NotFoundError` if one is not in it."""
-        await self._access.leave(check_group(group), _members(members))
+        name, identities = check_group(group), _members(members)
+        removed = [entry_name(MEMBER, each, name) for each in identities]
+        await self._access.remove("leave", removed, f"{GROUP}{name}", identities)
 
     @sync_and_async
     async def groups(self) -> dict[str, list[str]]:
         """Return the groups and their members."""
-        return await self._access.groups()
+        found = _grouped((group, identity) for identity, group in await self._access.names(MEMBER))
+        return {group: sorted(found[group]) for group in sorted(found)}
 
     @sync_and_async
     async def define_role(self, role: str, policy: Policy) -> None:
@@ -345,12 +363,14 @@ class AccessOperations:
             raise InvalidError(
                 f"a role is a Policy, not {type(policy).__name__}", hint='Such as Policy().allow("read")'
             )
-        await self._access.define(role, policy)
+        name, rules = check_key(role, "name of a role"), policy.to_list()
+        await self._access.put("define", {entry_name(ROLE, name): rules}, f"role:{name}", rules)
 
     @sync_and_async
     async def drop_role(self, role: str) -> None:
         """Delete a role. Raises `NotFoundError`."""
-        await self._access.undefine(role)
+        name = check_key(role, "name of a role")
+        await self._access.remove("undefine", [entry_name(ROLE, name)], f"role:{name}")
 
     @sync_and_async
     async def roles(self) -> dict[str, Policy]:
@@ -360,17 +380,18 @@ class AccessOperations:
     @sync_and_async
     async def assign(self, role: str, to: Who) -> None:
         """Assign a role to an identity or a group. Raises `NotFoundError` if there is no such role."""
-        await self._access.assign(role, parse_holder(to))
+        await self._access.assign(check_key(role, "name of a role"), parse_holder(to))
 
     @sync_and_async
     async def unassign(self, role: str, to: Who) -> None:
         """Remove a role from an identity or a group. Raises `NotFoundError` if it does not have it."""
-        await self._access.unassign(role, parse_holder(to))
+        name, holder = check_key(role, "name of a role"), parse_holder(to)
+        await self._access.remove("unassign", [entry_name(ASSIGNED, holder, name)], holder, {"role": name})
 
     @sync_and_async
     async def assignments(self) -> dict[str, list[str]]:
         """Return the roles of identities and groups."""
-        return await self._access.assignments()
+        return _grouped(await self._access.names(ASSIGNED))
 
 
 class StoreAccess(SyncApi, AccessOperations):
@@ -379,6 +400,13 @@ class StoreAccess(SyncApi, AccessOperations):
 
 class AsyncStoreAccess(AsyncApi, AccessOperations):
     """`store.access` of an `AsyncStore`: operations are awaited."""
+
+
+def _grouped(pairs: Iterable[Sequence[str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for first, second in pairs:
+        found.setdefault(first, []).append(second)
+    return found
 
 
 def _members(members: tuple[Who, ...]) -> list[str]:

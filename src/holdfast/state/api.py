@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from holdfast.backends.runtime.drivers import Part, Pause, SyncApi, arun, run, sync_and_async, sync_or_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.engine.rng import rng
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
@@ -55,6 +55,7 @@ class ScopedOperations:
     state = sync_or_async(_state, _async_state)
 
     @sync_and_async
+    @paged
     async def scopes(
         self, prefix: str = "", *, pattern: str = "", limit: int = 100, cursor: str | None = None
     ) -> Page[ScopeInfo]:
@@ -64,12 +65,8 @@ class ScopedOperations:
         from holdfast.state.scopes import list_scopes
 
         count = validation.require_count(limit, "limit")
-        return Page.cut(
-            await list_scopes(self._handle, prefix, pattern, validation.cursor_text(cursor), count + 1),
-            count,
-            lambda info: str(info.scope),
-            lambda cursor: ScopedOperations.scopes(self, prefix, pattern=pattern, limit=count, cursor=cursor),
-        )
+        found = await list_scopes(self._handle, prefix, pattern, validation.cursor_text(cursor), count + 1)
+        return Page.cut(found, count, lambda info: str(info.scope))
 
     def transaction(self) -> StateTransaction:
         """Return a transaction: changes of several keys in one scope or many, all or none, when the block ends

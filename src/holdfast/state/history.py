@@ -143,7 +143,7 @@ async def list_changes(
     line, found = handle.line(scope), list[HistoryEntry]()
     last_step, last_key, stop = 0, "", tuple[int, ...]()
     if await is_over(handle, scope, for_good=True):
-        return Page.cut(found, limit, str, lambda cursor: list_changes(handle, scope, key, limit, cursor))
+        return Page()
     if text := validation.cursor_text(cursor):
         # A version; with a key, the changes of that step after the key follow first.
         number, _, last_key = text.partition(" ")
@@ -161,12 +161,7 @@ async def list_changes(
             break
         stop = (int(rows[-1].key[3]),)
     await handle.guard.saw(scope, () if wanted is None else (wanted,))
-    return Page.cut(
-        found,
-        limit,
-        lambda last: f"{last.step} {last.key}",
-        lambda cursor: list_changes(handle, scope, key, limit, cursor),
-    )
+    return Page.cut(found, limit, lambda last: f"{last.step} {last.key}")
 
 
 async def changes_of(handle: StoreHandle, line: Line, row: Row, wanted: str | None = None) -> list[HistoryEntry]:
@@ -292,7 +287,7 @@ def _schemas_in_use(handle: StoreHandle, scope: Scope, then: Mapping[str, Stored
     references = {each.mark.reference for each in then.values()} - {""}
     if not references:
         return None
-    from holdfast.schemas.version_use import VersionUse
+    from holdfast.schemas.registry import VersionUse
 
     return VersionUse(handle.engine, handle.tenant, handle.guard.actor).conditions(references, f"scope {scope}")
 

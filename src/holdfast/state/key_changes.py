@@ -27,7 +27,7 @@ Conflict: TypeAlias = Literal["raise", "overwrite", "merge"]
 _CONFLICTS = get_args(Conflict)
 
 OnConflict: TypeAlias = Conflict | Callable[[Any, Any], Any]
-"""What to do if a key has another version than expected. A function takes the current value and the caller's."""
+"""The treatment of a key with another version than expected. A function takes the current value and the caller's."""
 
 
 def expiry_time(handle: StoreHandle, ttl: Duration | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.engine.entry_reader import FoundEntry
@@ -17,14 +17,11 @@ from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import Look, read_at, read_latest
 from holdfast.engine.types import to_datetime
-from holdfast.engine.value_schemas import NO_MARK, SchemaMark, ValueSchema
+from holdfast.engine.value_schemas import NO_MARK, SchemaMark, ValuePlace, ValueSchema
 from holdfast.errors import CorruptError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import keys as names
 from holdfast.state.session_guard import is_over, session_of
-
-if TYPE_CHECKING:
-    from holdfast.engine.schema_bindings import ScopeSchema
 
 T = TypeVar("T")
 
@@ -116,7 +113,7 @@ class ScopeView:
         """Return the schema that the program attached to a key."""
         if self._schemas is None:
             return None
-        return self._schemas.find(self._line.tenant, "key", self._line.name.removeprefix(MARK), key)
+        return self._schemas.find(ValuePlace(self._line.tenant, "key", self._line.name.removeprefix(MARK), key))
 
     async def upgraded(self, key: str, found: StoredValue) -> StoredValue:
         """Return a stored value in the version of its schema."""
@@ -361,4 +358,4 @@ async def _upgraded(handle: StoreHandle, line: Line, point: StepRef, loaded: Loa
     schema = None if schemas is None else schemas.find(line)
     if schema is None or loaded.schema == schema.reference:
         return loaded
-    return await cast("ScopeSchema", schema).upgrade_state(line, point, loaded)
+    return await schema.upgrade_state(line, point, loaded)

@@ -13,7 +13,7 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operators import AddToSet, Append, Increment, Max, UpdateOperator
 from holdfast.engine.model.packed_state import Packed, as_items, unpack
 from holdfast.engine.model.scopes import Scope, normal
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state import history, scopes
@@ -66,20 +66,17 @@ class StateOperations:
         return found
 
     @sync_and_async
+    @paged
     async def list_keys(
         self, prefix: str = "", *, pattern: str = "", limit: int = 100, cursor: str | None = None
     ) -> Page[str]:
         """List keys in order, a page of them: those that start with a prefix, those that match a pattern
         (`plan/*/done`). In a pattern `*` matches any text without a slash, `**` any text, `?` one character."""
         count = validation.require_count(limit, "limit")
-        return Page.cut(
-            await self._reader.keys(*_listed(prefix, pattern, cursor), count + 1),
-            count,
-            str,
-            lambda cursor: StateOperations.list_keys(self, prefix, pattern=pattern, limit=count, cursor=cursor),
-        )
+        return Page.cut(await self._reader.keys(*_listed(prefix, pattern, cursor), count + 1), count, str)
 
     @sync_and_async
+    @paged
     async def list_items(
         self,
         prefix: str = "",
@@ -91,14 +88,8 @@ class StateOperations:
     ) -> Page[StateItem]:
         """List keys with values and versions, a page of them, which is of one moment. See `list_keys` and `item`."""
         count = validation.require_count(limit, "limit")
-        return Page.cut(
-            await self._reader.items(*_listed(prefix, pattern, cursor), count, migrate=migrate),
-            count,
-            lambda item: item.key,
-            lambda cursor: StateOperations.list_items(
-                self, prefix, pattern=pattern, limit=count, cursor=cursor, migrate=migrate
-            ),
-        )
+        found = await self._reader.items(*_listed(prefix, pattern, cursor), count, migrate=migrate)
+        return Page.cut(found, count, lambda item: item.key)
 
     # Changing ---------------------------------------------------------------------------------------------------
 
@@ -258,6 +249,7 @@ class StateOperations:
     # History ----------------------------------------------------------------------------------------------------
 
     @sync_and_async
+    @paged
     async def history(
         self, key: str | None = None, *, limit: int = 100, cursor: str | None = None
     ) -> Page[history.HistoryEntry]:

@@ -22,7 +22,7 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operators import AddToSet, Append, Increment, Max, UpdateOperator, combine
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope, normal
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.step_info import StepInfo
@@ -294,6 +294,7 @@ class TransactionOperations:
         self.set(key, value, ttl=ttl)
 
     @sync_and_async
+    @paged
     async def list_keys(
         self, prefix: str = "", *, pattern: str = "", limit: int = 100, cursor: str | None = None
     ) -> Page[str]:
@@ -301,12 +302,7 @@ class TransactionOperations:
         count = validation.require_count(limit, "limit")
         start, after = normal(prefix, "start of keys"), normal(validation.cursor_text(cursor), "cursor")
         keys = await self._pending.keys(self.scope, start, normal(pattern, "pattern"))
-        return Page.cut(
-            [key for key in keys if not after or key > after][: count + 1],
-            count,
-            str,
-            lambda cursor: TransactionOperations.list_keys(self, prefix, pattern=pattern, limit=count, cursor=cursor),
-        )
+        return Page.cut([key for key in keys if not after or key > after][: count + 1], count, str)
 
     def _where(self, key: str) -> str:
         return f"key {key!r} of {self.scope}"

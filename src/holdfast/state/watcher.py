@@ -131,7 +131,7 @@ class WatchOperations:
         self._tips: dict[Line, LineTip | None] = {}
         self._expiries: dict[Scope, _ScopeExpiries] = {}
         self._token: str | None = None
-        """What the store's feed of changes was last asked with; None before the first read of a nested watch."""
+        """The token of the last question to the store's feed of changes; None before a nested watch has read."""
         self._due: dict[Scope, int] = {}
         """When a scope is to be read again although nothing in it changes."""
         self._hidden: Sequence[Scope] = ()
@@ -157,7 +157,21 @@ class WatchOperations:
     @sync_and_async
     async def start(self) -> None:
         """Begin here, unless the watch has begun: changes from now on are reported."""
-        await self._start()
+        if self._positions is not None:
+            return
+        await self._handle.guard.allow("read", self._scope, self._keys)
+        scopes = (await self._all_scopes({})).scopes if self._nested else [self._scope]
+        queries: list[Query] = []
+        for scope in scopes:
+            queries.append(Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False))
+            queries.append(limit_query(self._handle, scope))
+        found = await self._handle.engine.context.backend.read(queries)
+        begin = _WatchPosition(expired=self._handle.now())
+        self._positions = {
+            scope: begin.after_step(StepRef.of(rows[0]))
+            for scope, rows, limit in zip(scopes, found[::2], found[1::2], strict=True)
+            if rows and not self._is_over(limit)
+        }
 
     @sync_and_async
     async def poll(self, timeout: Duration = 0) -> list[WatchedChange]:
@@ -191,7 +205,7 @@ class WatchOperations:
         """Return the next changes. Reads the store ever less often; in between, checks for changes of this process."""
         end = None if timeout is None else time.monotonic() + timeout
         pause = _SHORTEST
-        await self._start()
+        await WatchOperations.start(self)
         while not self._closed.is_set():
             found = await self._read_changes()
             if found:
@@ -209,23 +223,6 @@ class WatchOperations:
     def _tip_changed(self) -> bool:
         """Whether this process has made or seen a change since the last read of the store."""
         return any(self._handle.engine.lines.cached_tip(line) != memo for line, memo in self._tips.items())
-
-    async def _start(self) -> None:
-        if self._positions is not None:
-            return
-        await self._handle.guard.allow("read", self._scope, self._keys)
-        scopes = (await self._all_scopes({})).scopes if self._nested else [self._scope]
-        queries: list[Query] = []
-        for scope in scopes:
-            queries.append(Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False))
-            queries.append(limit_query(self._handle, scope))
-        found = await self._handle.engine.context.backend.read(queries)
-        begin = _WatchPosition(expired=self._handle.now())
-        self._positions = {
-            scope: begin.after_step(StepRef.of(rows[0]))
-            for scope, rows, limit in zip(scopes, found[::2], found[1::2], strict=True)
-            if rows and not self._is_over(limit)
-        }
 
     def _is_over(self, limit: Sequence[Row]) -> bool:
         """Whether a scope and its history ended with the time of its session."""

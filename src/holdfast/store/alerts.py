@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
-from holdfast.maintenance.jobs.job_metrics import read_job_metrics
+from holdfast.maintenance.jobs.job import read_job_metrics
 from holdfast.maintenance.monitoring.alerts import Alert, AlertTable, Evaluation
 from holdfast.maintenance.monitoring.rules import AlertSettings
 from holdfast.maintenance.monitoring.sinks import SinkTarget, make_sink

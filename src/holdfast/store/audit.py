@@ -20,8 +20,7 @@ from holdfast.time_parser import Duration, parse_nanoseconds, parse_time
 
 if TYPE_CHECKING:
     from holdfast.maintenance.verify.heads import StoreHeads
-    from holdfast.security.audit.archive import AuditArchive
-    from holdfast.security.audit.export import AuditExport
+    from holdfast.security.audit.export import AuditArchive, AuditExport
     from holdfast.security.audit.query import AuditRecord
     from holdfast.security.audit.recorder import AuditRecorder
     from holdfast.security.audit.verify import AuditReport
@@ -135,7 +134,7 @@ class AuditOperations:
         encrypted. `kinds` are those of lines, by default all but agents, whose records are the log of their
         transitions. Lines with a legal hold are left as they are.
         """
-        from holdfast.security.audit import archive
+        from holdfast.security.audit import export as archive
 
         await self._recorder.flush()
         before = self._handle.now() - parse_nanoseconds(older_than, "age")

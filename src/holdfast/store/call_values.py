@@ -22,7 +22,7 @@ from holdfast.engine.pages import Page
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.history.diff_result import Diff, DiffSide
 from holdfast.history.search import SearchPage
-from holdfast.hooks.statistics import HookStatisticsList
+from holdfast.hooks.execution_log import HookStatisticsList
 from holdfast.maintenance.jobs.job import Job, JobRun
 from holdfast.state.sessions.api import Session
 from holdfast.state.sessions.records import SessionRecord

@@ -131,7 +131,7 @@ class ErasureOperations:
 
     async def _start(self, table: JobTable, subject: str, metadata_keys: Iterable[str]) -> Job:
         from holdfast.maintenance.erasure.eraser import new_erasure_id
-        from holdfast.maintenance.jobs.erasure_jobs import ERASE
+        from holdfast.maintenance.jobs.builtin import ERASE
 
         id = new_erasure_id()
         settings = {
@@ -145,7 +145,7 @@ class ErasureOperations:
 
     async def _pending(self, subject: str) -> Job | None:
         """Return the job of an erasure of this person that did not end."""
-        from holdfast.maintenance.jobs.erasure_jobs import ERASE
+        from holdfast.maintenance.jobs.builtin import ERASE
 
         jobs = await self._table().readable()
         return next((job for job in jobs if job.kind == ERASE and job.settings.get("subject") == subject), None)

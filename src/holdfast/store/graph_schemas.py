@@ -66,8 +66,8 @@ class GraphSchemas:
         key = (id(engine), handle.tenant, node)
         found = self._attached.get(key)
         if found is None:
+            from holdfast.schemas.attached_version import attach
             from holdfast.schemas.attachment import Attachment
-            from holdfast.schemas.registration import attach
 
             engine.bind_schemas()  # lets the writer apply it
             found = self._attached[key] = await attach(
@@ -102,7 +102,7 @@ class TaskPlace(NamedTuple):
     namespace: str
     step: int
     version: int
-    """That of the format of the checkpoint."""
+    """The version of the format of the checkpoint."""
     channels: Collection[str]
     sends: Sequence[str]
     """The nodes that packets were sent to."""

@@ -29,7 +29,7 @@ _BATCH = 1000
 _CHANGEABLE = ("key", "value", "old", "actor", "metadata")
 
 Changes: TypeAlias = Mapping[str, Any] | Callable[[HookExecution], Mapping[str, Any] | None]
-"""What a call is replayed with in place of what was recorded: for all calls, or for each."""
+"""Values that a call is replayed with in place of recorded ones: for all calls, or for each."""
 
 _NOT_REPLAYED = ("late", "skipped")
 """Nobody knows how a late call ended, and a skipped one was not made."""
@@ -48,7 +48,7 @@ class ReplayedCall:
     seconds: float
     diff: str = ""
     effect: str = ""
-    """What the code did and was stopped from: using the network, writing a file, starting a process."""
+    """An effect that the code was stopped from having: using the network, writing a file, starting a process."""
 
     @property
     def matches(self) -> bool:

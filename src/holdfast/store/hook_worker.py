@@ -16,8 +16,8 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import NotFoundError, VetoError
 from holdfast.hooks.context import HookContext, HookedChange, ReplaceValue
+from holdfast.hooks.hook import hook_context
 from holdfast.hooks.registry import HookRegistry
-from holdfast.hooks.runner import hook_context
 from holdfast.recording import DivergedRun, Host, difference, find_code, isolate, serve
 from holdfast.state import State
 from holdfast.store.opener import open as open_store

@@ -8,10 +8,17 @@ from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, sync_and_
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.types import S
 from holdfast.errors import InvalidError
-from holdfast.security.access.grant import BELOW_OWN, GrantRecord
 from holdfast.security.access.identity import Identity
 from holdfast.security.access.identity_guard import MODES, DenialReason, GuardMode, IdentityGuard, Mode
-from holdfast.security.access.policy import OWNER_RIGHTS, Policy, Rights, check_rights, rights_of
+from holdfast.security.access.policy import (
+    BELOW_OWN,
+    OWNER_RIGHTS,
+    GrantRecord,
+    Policy,
+    Rights,
+    check_rights,
+    rights_of,
+)
 from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 from holdfast.state.access_api import Grant, Until, Who, build_request, grant_id, thread_request, to_grant

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.stale_lines import StaleReport
     from holdfast.maintenance.verify.heads import StoreHeads
     from holdfast.maintenance.verify.verifier import VerifyReport
-    from holdfast.security.audit.archive import AuditArchive
+    from holdfast.security.audit.export import AuditArchive
 
 
 class MaintenanceOperations:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from holdfast.engine.model.scopes import GLOBAL, KINDS, MARK, Scope
 from holdfast.engine.namespaces import is_thread, line_kind
 from holdfast.engine.patterns import matcher
 from holdfast.engine.row_format import Line
-from holdfast.engine.value_schemas import ValueKind
+from holdfast.engine.schema_bindings import Bindings
+from holdfast.engine.value_schemas import ValueKind, ValuePlace
 from holdfast.errors import InvalidError
-from holdfast.schemas.attached_version import AttachedVersion
-from holdfast.schemas.attachment import Attachment
-from holdfast.schemas.registration import attach
+from holdfast.schemas.attached_version import AttachedVersion, LineAttachment, attach
+from holdfast.schemas.attachment import Attachment, ScopeAttachment, ValueAttachment
 from holdfast.schemas.schema_declaration import Declaration
-from holdfast.schemas.scope_attachment import ScopeAttachment
-from holdfast.schemas.value_attachment import ValueAttachment
 from holdfast.security.handle import StoreHandle
 
 _ALL = "**"
@@ -24,6 +21,8 @@ _ALL = "**"
 
 _KINDS: dict[str, ValueKind] = {"keys": "key", "artifacts": "artifact", "sessions": "session"}
 """The kinds of values, as the engine calls them."""
+
+_CLASSES: dict[str, type[LineAttachment]] = {"threads": Attachment, "scopes": ScopeAttachment}
 
 
 class SchemaPlace(NamedTuple):
@@ -60,58 +59,50 @@ class SchemaPlace(NamedTuple):
         return f"{self.kind} {self.pattern}\t{self.key}" if self.key else f"{self.kind} {self.pattern}"
 
     def bound(self, handle: StoreHandle) -> AttachedVersion | None:
-        """Return what is attached there."""
-        engine = handle.engine
-        if self.kind in _KINDS:
-            values = engine.value_schemas
-            return None if values is None else cast(AttachedVersion | None, values.get(str(self), handle.tenant))
-        lines = engine.schemas
-        return None if lines is None else cast(AttachedVersion | None, lines.get(self._name(handle)))
+        """Return the schema that is attached there."""
+        bindings = self._bindings(handle)
+        return None if bindings is None else cast(AttachedVersion | None, bindings.get(self._name(handle)))
 
     async def attach(self, handle: StoreHandle, declaration: Declaration) -> AttachedVersion:
         """Check a version against what the store has, register it, and bind what matches to it."""
-        engine, tenant, actor = handle.engine, handle.tenant, handle.guard.actor
-        matches = matcher(self.pattern)
-        if self.kind in _KINDS:
-            bindings = engine.bind_value_schemas()
-            value = await attach(declaration, engine, tenant, actor, places=(str(self),), kind=ValueAttachment)
-            bindings.bind(str(self), tenant, _KINDS[self.kind], self._value_matcher(), value)
-            return value
-        lines = engine.bind_schemas()
-        if self.kind == "scopes":
-            scope = await attach(declaration, engine, tenant, actor, places=(str(self),), kind=ScopeAttachment)
-
-            def has_scope(line: Line) -> bool:
-                return line.tenant == tenant and _is_scope(line.name) and matches(line.name.removeprefix(MARK))
-
-            lines.bind(self._name(handle), has_scope, scope)
-            return scope
-        takes_unversioned = self.pattern != _ALL or declaration.unversioned is not None
-        thread = await attach(
-            declaration, engine, tenant, actor, (self.pattern,), kind=Attachment, takes_unversioned=takes_unversioned
+        engine, tenant, matches, keys = handle.engine, handle.tenant, matcher(self.pattern), matcher(self.key or _ALL)
+        is_thread_place = self.kind == "threads"
+        attached: AttachedVersion = await attach(
+            declaration,
+            engine,
+            tenant,
+            handle.guard.actor,
+            (self.pattern,) if is_thread_place else (),
+            () if is_thread_place else (str(self),),
+            kind=_CLASSES.get(self.kind, ValueAttachment),
+            takes_unversioned=not is_thread_place or self.pattern != _ALL or declaration.unversioned is not None,
         )
 
-        def has_thread(line: Line) -> bool:
-            return line.tenant == tenant and is_thread(line.name) and matches(line.name)
+        def has_line(line: Line) -> bool:
+            is_one = is_thread(line.name) if is_thread_place else _is_scope(line.name)
+            return line.tenant == tenant and is_one and matches(line.name.removeprefix(MARK))
 
-        lines.bind(self._name(handle), has_thread, thread)
-        return thread
+        def has_value(value: ValuePlace) -> bool:
+            if value[:2] != (tenant, _KINDS[self.kind]) or not matches(value.owner) or not keys(value.key):
+                return False
+            return self.kind != "keys" or _is_scope(MARK + value.owner)
+
+        if isinstance(attached, ValueAttachment):
+            engine.bind_value_schemas().bind(self._name(handle), has_value, attached)
+        elif isinstance(attached, LineAttachment):
+            engine.bind_schemas().bind(self._name(handle), has_line, attached)
+        return attached
 
     def detach(self, handle: StoreHandle) -> bool:
-        """Remove what is attached there from this program. False if nothing is."""
-        engine = handle.engine
-        if self.kind in _KINDS:
-            return engine.value_schemas is not None and engine.value_schemas.unbind(str(self), handle.tenant)
-        return engine.schemas is not None and engine.schemas.unbind(self._name(handle))
+        """Remove the schema that is attached there from this program. False if there is none."""
+        bindings = self._bindings(handle)
+        return bindings is not None and bindings.unbind(self._name(handle))
+
+    def _bindings(self, handle: StoreHandle) -> Bindings[Any, Any] | None:
+        return handle.engine.value_schemas if self.kind in _KINDS else handle.engine.schemas
 
     def _name(self, handle: StoreHandle) -> str:
-        return f"{handle.tenant} {self}" if handle.tenant else str(self)
-
-    def _value_matcher(self) -> Callable[[str, str], bool]:
-        owners, keys = matcher(self.pattern), matcher(self.key or _ALL)
-        if self.kind == "keys":
-            return lambda owner, key: _is_scope(MARK + owner) and owners(owner) and keys(key)
-        return lambda owner, _: owners(owner)
+        return f"{handle.tenant} {self}"
 
 
 def _require_scopes(pattern: str) -> None:

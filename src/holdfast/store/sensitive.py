@@ -19,9 +19,8 @@ from holdfast.security.access.identity_guard import DenialReason, IdentityGuard
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.handle import ScopeParts, StoreHandle, owner_handle, parse_scope
 from holdfast.security.sensitive.detector import Detector, Formats, Recognizer, parse_formats
-from holdfast.security.sensitive.keys import VARIABLE, KeySource
 from holdfast.security.sensitive.log_filter import LogFilter, add_filter
-from holdfast.security.sensitive.markers import Markers
+from holdfast.security.sensitive.markers import VARIABLE, KeySource, Markers
 from holdfast.security.sensitive.packed_values import replace_texts
 from holdfast.security.sensitive.policies import Action, PolicySet, SensitivePolicy, check_action, domain_of
 from holdfast.security.sensitive.protector import Protector

@@ -414,7 +414,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
     @sync_and_async
     async def metrics(self) -> MetricsSnapshot:
         """Return what this process has measured of the store, and what the store has; see `holdfast.metrics`."""
-        from holdfast.maintenance.jobs.job_metrics import read_job_metrics
+        from holdfast.maintenance.jobs.job import read_job_metrics
         from holdfast.maintenance.monitoring.snapshot import read_metrics
 
         return await read_metrics(self._handle, read_job_metrics)

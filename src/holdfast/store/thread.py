@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from holdfast.history.comparison import ComparedPoint
     from holdfast.history.diff_result import Diff
     from holdfast.history.merge import Resolve
+    from holdfast.schemas.registry import VersionUse
     from holdfast.schemas.schema_set import SchemaSet
-    from holdfast.schemas.version_use import VersionUse
     from holdfast.store.checkpoint_fields import CheckpointFields
 
 
@@ -454,7 +454,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
     @needs("read")
     async def owner(self) -> str:
         """Return the identity that owns the thread; empty if it is the store's owner. Raises `NotFoundError`."""
-        from holdfast.security.access.thread_guard import read_owners
+        from holdfast.security.access.identity_guard import read_owners
 
         await self._lines.info(self._line)
         return (await read_owners(self._engine, [self._line]))[self._line]
@@ -513,7 +513,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         return self._engine.edit_parts(self._line, put, removed, text_paths)
 
     def _version_use(self) -> VersionUse:
-        from holdfast.schemas.version_use import VersionUse
+        from holdfast.schemas.registry import VersionUse
 
         return VersionUse(self._engine, self._line.tenant, self._handle.guard.actor)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import UnsupportedError
 from holdfast.schemas import Schema, SchemaSet
-from holdfast.schemas.text_pattern import compile_pattern
+from holdfast.schemas.validator import compile_pattern
 
 Strategy = st.SearchStrategy[Any]
 

@@ -14,7 +14,7 @@ from holdfast.backends.tables import KEYS, TABLES
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import DeniedError
 from holdfast.security.encryption.key_rows import KeyRow
-from holdfast.security.encryption.subject_keys import subject_digest
+from holdfast.security.encryption.store_keys import subject_digest
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
 from tests.security.encryption.planted import _expanded

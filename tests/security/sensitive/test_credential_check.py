@@ -17,7 +17,7 @@ from holdfast.backends.tables import REFS
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, UnavailableError
 from holdfast.jobs import JobRunner
-from holdfast.maintenance.jobs import credentials_job
+from holdfast.maintenance.jobs import builtin as credentials_job
 from holdfast.security.sensitive import credential_check
 from holdfast.security.sensitive.credential_check import CredentialCheck
 from holdfast.security.sensitive.scan import SensitiveScan

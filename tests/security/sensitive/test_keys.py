@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.encryption import LocalKeys
 from holdfast.errors import ConfigError, DeniedError
-from holdfast.security.sensitive.keys import check_keys
+from holdfast.security.sensitive.markers import check_keys
 from holdfast.sensitive import PresidioRecognizer, SensitiveSpan
 from holdfast.store.store import Store
 from tests.hooks import kit

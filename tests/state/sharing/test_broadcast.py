@@ -17,8 +17,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.trace_context import correlation
 from holdfast.errors import ConflictError, CorruptError, InvalidError, VetoError
 from holdfast.state.sharing import segmented_log
-from holdfast.state.sharing.subscription import Subscription
-from holdfast.state.sharing.topic import Topic
+from holdfast.state.sharing.topic import Subscription, Topic
 from holdfast.store.store import Store
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend

@@ -16,6 +16,7 @@ from holdfast.backends.interface import Delete, Expect
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.trace_context import correlation, current
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
+from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.pipeline import Pipeline, PipelineTask
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
@@ -169,7 +170,7 @@ def test_a_handler_runs_with_the_item_as_its_cause(store: Store) -> None:
 def test_a_handler_at_work_for_long_keeps_its_item(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = store.sharing.pipeline("ingest", ["only"])
     pipeline.put(1)
-    beats = Beats(pipeline, monkeypatch)
+    beats = Beats(monkeypatch)
 
     def slow(_: int) -> Any:
         for _ in range(3):
@@ -328,6 +329,6 @@ def test_another_conflict_is_not_taken_for_a_lost_lease(store: Store, monkeypatc
     async def refused(*_: Any) -> None:
         raise ConflictError("others were first 1000 times")
 
-    monkeypatch.setattr(pipeline, "_done", refused)
+    monkeypatch.setattr(work_queue, "check_claim", refused)
     with pytest.raises(ConflictError, match="1000"):
         pipeline.work("a", str, timeout=0)

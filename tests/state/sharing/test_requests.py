@@ -22,8 +22,8 @@ from holdfast.errors import (
     TransientError,
 )
 from holdfast.state.reader import read_scope
-from holdfast.state.sharing.heartbeats import Heartbeat
 from holdfast.state.sharing.requests import RequestsOperations
+from holdfast.state.sharing.work_queue import Heartbeat
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
 
@@ -220,7 +220,7 @@ def test_a_handler_at_work_for_long_gives_signs_of_life(
 ) -> None:
     requests = store.sharing.requests("planner")
     id = requests.ask(1)
-    beats = Beats(requests, monkeypatch)
+    beats = Beats(monkeypatch)
 
     def slow(value: int) -> str:
         for _ in range(3):

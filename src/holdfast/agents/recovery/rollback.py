@@ -128,7 +128,7 @@ async def _old_state_request(
     request = line.build_request(kind, Delta(), parent, summary, events, permit, id, skipped)
     messages = SchemaMark.unpack(line.handle.codec, values.get(_MESSAGES_SCHEMA, b"\x80")).reference
     if record.schema or messages:
-        from holdfast.schemas.version_use import VersionUse
+        from holdfast.schemas.registry import VersionUse
 
         use = VersionUse(line.handle.engine, line.handle.tenant, line.handle.guard.actor)
         conditions = use.conditions([record.schema, messages], line.where)

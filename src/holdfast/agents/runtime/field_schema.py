@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, pack_name, pack_state, unpack
-from holdfast.engine.value_schemas import NO_MARK, SchemaMark, ValueKind
+from holdfast.engine.value_schemas import NO_MARK, SchemaMark, ValueKind, ValuePlace
 from holdfast.errors import HoldfastError, InvalidError
 
 if TYPE_CHECKING:
+    from holdfast.schemas.attachment import ValueAttachment
     from holdfast.schemas.schema_declaration import Declaration
-    from holdfast.schemas.value_attachment import ValueAttachment
 
 _FIELDS, _SCHEMA, _ASIDE = map(pack_name, ("fields", "schema", "aside"))
 _EMPTY: Final = b"\x80"
@@ -114,14 +114,14 @@ class FieldSchema:
 
 async def attach_class(line: AgentLine, declaration: Declaration, kind: ValueKind, name: str) -> ValueAttachment:
     """Check what a class declares against what the store of an agent has, and register it, unless that was done."""
-    from holdfast.schemas.registration import attach
-    from holdfast.schemas.value_attachment import ValueAttachment
+    from holdfast.schemas.attached_version import attach
+    from holdfast.schemas.attachment import ValueAttachment
 
-    handle, place = line.handle, f"{kind}s {name}"
-    bindings, tenant = handle.engine.bind_value_schemas(), handle.tenant
-    found = bindings.get(place, tenant)
+    handle, place, tenant = line.handle, f"{kind}s {name}", line.handle.tenant
+    bindings, bound = handle.engine.bind_value_schemas(), f"{tenant} {place}"
+    found = bindings.get(bound)
     if not isinstance(found, ValueAttachment) or found.declaration is not declaration:
         actor = handle.guard.actor
         found = await attach(declaration, handle.engine, tenant, actor, places=(place,), kind=ValueAttachment)
-        bindings.bind(place, tenant, kind, lambda owner, _: owner == name, found)
+        bindings.bind(bound, lambda value: value == ValuePlace(tenant, kind, name), found)
     return found

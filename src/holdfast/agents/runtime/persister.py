@@ -58,7 +58,7 @@ from holdfast.errors import (
 from holdfast.hooks.feature_hooks import FeatureHooks
 
 if TYPE_CHECKING:
-    from holdfast.schemas.value_attachment import ValueAttachment
+    from holdfast.schemas.attachment import ValueAttachment
 
 
 _MARK = pack_name("conversation_schema")

@@ -51,7 +51,7 @@ from holdfast.errors import (
     UnsupportedError,
 )
 from holdfast.state.reader import ScopeView
-from holdfast.state.sharing.heartbeats import Heartbeat
+from holdfast.state.sharing.work_queue import Heartbeat
 from holdfast.state.watcher import WatchOperations
 from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, parse_seconds

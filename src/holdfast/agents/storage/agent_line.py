@@ -403,6 +403,6 @@ def agent_id(line: Line) -> str | None:
 
 
 def _redact(packed: bytes) -> bytes:
-    from holdfast.security.sensitive.value_redaction import redact_values  # its formats take long to compile
+    from holdfast.security.sensitive.packed_values import redact_values  # its formats take long to compile
 
     return redact_values(packed)

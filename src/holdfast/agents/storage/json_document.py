@@ -14,6 +14,7 @@ from holdfast.engine.model.operations import Set
 from holdfast.engine.model.packed_state import flatten, pack_name, pack_state, unpack_name, unpack_state
 from holdfast.engine.row_format import StepRef
 from holdfast.engine.types import to_datetime
+from holdfast.engine.value_schemas import ValuePlace
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, UnsupportedError
 
 FORMAT = 1
@@ -82,11 +83,11 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
 
 async def _check_schema(line: AgentLine, record: AgentRecord, where: str) -> None:
     """Raise `InvalidError` if the fields do not have the form of the schema that the document says they have."""
-    from holdfast.schemas.external_states import ExternalStates
+    from holdfast.schemas.attached_version import ExternalStates
 
     engine, tenant = line.handle.engine, line.handle.tenant
     values = engine.value_schemas
-    attached = None if values is None else values.find(tenant, "agent", record.kind)
+    attached = None if values is None else values.find(ValuePlace(tenant, "agent", record.kind))
     incoming = ExternalStates(engine, tenant, line.handle.guard.actor)
     await incoming.check(record.schema, dict(record.fields), where, attached)
     await incoming.register()

@@ -15,7 +15,7 @@ class WorkerThread:
     """A running thread. A daemon, so that what hangs in it does not keep the program from ending, unless it must end
     in order."""
 
-    def __init__(self, name: str, work: Callable[..., None], *arguments: Any, daemon: bool = True) -> None:
+    def __init__(self, name: str, work: Callable[..., object], *arguments: Any, daemon: bool = True) -> None:
         self._thread = threading.Thread(target=work, args=arguments, name=name, daemon=daemon)
         self._thread.start()
 

@@ -37,6 +37,7 @@ from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.row_format import LEASE, Branch, Line, StepRef, check_name, owner_key, ttl_key
 from holdfast.engine.schema_bindings import ASIDE
 from holdfast.engine.types import Progress
+from holdfast.engine.value_schemas import ValuePlace
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.archive.export import scratch_store
 from holdfast.maintenance.archive.format import (
@@ -53,7 +54,7 @@ from holdfast.maintenance.archive.format import (
 from holdfast.maintenance.erasure.ledger_copy import add_digests, takes_ledger
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 from holdfast.maintenance.line_documents import Document, find_documents
-from holdfast.schemas.external_states import ExternalStates
+from holdfast.schemas.attached_version import ExternalStates
 from holdfast.schemas.graph_checkpoint import is_internal
 from holdfast.schemas.registry import LINE
 from holdfast.security.audit import thread_audit
@@ -119,7 +120,7 @@ def _attached(engine: Engine, line: Line, document: Document) -> object:
         return None if engine.schemas is None else engine.schemas.find(line)
     values = engine.value_schemas
     name = document.name if document.kind == "key" else ""
-    return None if values is None else values.find(line.tenant, document.kind, document.owner, name)
+    return None if values is None else values.find(ValuePlace(line.tenant, document.kind, document.owner, name))
 
 
 class ArchiveEntry(NamedTuple):

@@ -91,7 +91,7 @@ class SubjectExporter:
         for id in found.artifacts:
             yield "artifact", await self._artifact(id)
         for id in found.sessions:
-            record = await SessionRecords(self._handle).get(id, migrate=False)
+            record = await SessionRecords(self._handle).get(id)
             yield "session record", {"id": id, **self._plain(vars(record))}
         async for document in self._audit(found):
             yield "audit", document

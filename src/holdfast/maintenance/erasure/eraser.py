@@ -41,7 +41,7 @@ from holdfast.maintenance.erasure.removal import (
     rewriting_detail,
     sum_parts,
 )
-from holdfast.security.access.registry import AccessRegistry
+from holdfast.security.access.registry import ASSIGNED, MEMBER, AccessRegistry
 from holdfast.security.audit.archive_records import archived_segments
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.audit.thread_audit import record
@@ -248,8 +248,7 @@ class Eraser:
         still knows the person would be refused."""
         access = AccessRegistry(self._engine, self._tenant)
         names = [grant.to for grant in await access.grants(dead=True)]
-        names += [name for members in (await access.groups()).values() for name in members]
-        names += [name for name, roles in (await access.assignments()).items() for _ in roles]
+        names += [name for prefix in (MEMBER, ASSIGNED) for name, _ in await access.names(prefix)]
         names += await access.frozen()
         count = sum(self._is_subject(subject_of_name(name)) for name in names)
         return [f"rights that name the person: {count} grants, groups, roles and freezes"] if count else []

@@ -41,7 +41,7 @@ from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.system_line import LineChange, audited_request
 from holdfast.errors import ConflictError
 from holdfast.security.audit.thread_audit import recorded
-from holdfast.state.sharing.messages import PUBLISH
+from holdfast.state.sharing.topic import PUBLISH
 
 _ATTEMPTS = 20
 

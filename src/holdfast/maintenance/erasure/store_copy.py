@@ -23,7 +23,7 @@ from holdfast.engine.row_format import Line, info_of
 from holdfast.errors import DeniedError
 from holdfast.maintenance.erasure.ledger_copy import add_digests, lines_of, salt_of, takes_ledger
 from holdfast.maintenance.erasure.reapply import apply_ledger, finder_of, read_ledger
-from holdfast.schemas.registry_copy import copy_registries
+from holdfast.schemas.registry import copy_registries
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
 from holdfast.security.audit.thread_audit import record

@@ -37,7 +37,7 @@ class JobOperations:
         """Store a job: its type, schedule and settings. `ConflictError` if there is one of this name, unless it is
         replaced, which keeps its runs.
 
-        Without a `schedule` it runs only on demand. `holdfast.maintenance.jobs.schedule` describes schedules.
+        Without a `schedule` it runs only on demand. `holdfast.maintenance.jobs.job` describes schedules.
         `DeniedError` if the settings have sensitive data, and a policy protects it: a job needs them as they are.
         """
         handle = self._table.store

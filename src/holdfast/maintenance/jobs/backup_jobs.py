@@ -5,27 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
 from holdfast.engine.row_format import Line
 from holdfast.errors import InvalidError
-from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
+from holdfast.maintenance.jobs.types import (
+    JobContextBase,
+    JobResult,
+    JobType,
+    Setting,
+    declare,
+    known_only,
+    one_of,
+    select_settings,
+)
 from holdfast.maintenance.retention import Retention
 from holdfast.time_parser import parse_nanoseconds, parse_seconds
 
 _FOLLOW_SECONDS = 30.0
 """How long a job follows the store before other jobs have their turn."""
 
-_POLICIES = ("report", "heal", "quarantine")
-_PLACE = {"repository": str, "keys": str}
-
-
-def _check_place(settings: Mapping[str, Any], **types: type) -> None:
-    known_only(settings, **_PLACE, **types)
-    if not settings.get("repository"):
-        raise InvalidError("the setting repository names the repository of backups", hint="Such as s3://bucket/backups")
+_PLACE = {
+    "repository": Setting(str, "the repository: a directory, or s3://bucket/prefix", required=True),
+    "keys": Setting(str, "where the key of an encrypted one is: file:/etc/backup.key; else HOLDFAST_BACKUP_KEYS"),
+}
 
 
 @asynccontextmanager
@@ -39,10 +43,6 @@ async def _open(job: JobContextBase, *, create: bool = False) -> AsyncIterator[A
 
 
 # Backups ----------------------------------------------------------------------------------------------------------
-
-
-def _check_backup(settings: Mapping[str, Any]) -> None:
-    _check_place(settings, max_bytes=int)
 
 
 async def _backup(job: JobContextBase) -> JobResult:
@@ -63,9 +63,7 @@ async def _backup(job: JobContextBase) -> JobResult:
     return JobResult(summary, ok=not manifest.damaged and not size.is_over)
 
 
-def _check_follow(settings: Mapping[str, Any]) -> None:
-    _check_place(settings, interval=str, seconds=int)
-    parse_seconds(settings.get("interval", "0.5s"), "interval", positive=True)
+_parse_interval = partial(parse_seconds, what="interval", positive=True)
 
 
 async def _follow(job: JobContextBase) -> JobResult:
@@ -79,7 +77,7 @@ async def _follow(job: JobContextBase) -> JobResult:
 
     async with _open(job, create=True) as repository:
         follower = Follower(handle.engine, repository, handle.tenant or None, handle.tenant, job_settings)
-        interval = parse_seconds(job.settings.get("interval", "0.5s"), "interval", positive=True)
+        interval = _parse_interval(job.settings.get("interval", "0.5s"))
         status = await follower.run(interval, lambda: time.monotonic() >= end, report)
     summary = f"{status.backups} backups, at most {status.max_lag:.2f} s behind"
     summary += f"; {status.gaps} gaps caught up" if status.gaps else ""
@@ -100,25 +98,23 @@ async def _drill(job: JobContextBase) -> JobResult:
     return JobResult(summary, ok=report.ok)
 
 
-_RULES = tuple(each.name for each in fields(Retention))
+_parse_grace = partial(parse_nanoseconds, what="grace")
 
 
 def _retention(settings: Mapping[str, Any]) -> Retention:
-    rules = {name: value for name, value in settings.items() if name not in (*_PLACE, "grace", "max_unused")}
-    unknown = sorted(rules.keys() - set(_RULES))
-    if unknown:
-        raise InvalidError(f"this type of job has no setting {unknown[0]!r}", hint=f"There are {', '.join(_RULES)}")
     from holdfast.maintenance.backup.pruner import check_policy
 
-    return check_policy(Retention(**rules))
+    return check_policy(Retention(**select_settings(settings, Retention, (*_PLACE, "grace", "max_unused"))))
 
 
 def _check_prune(settings: Mapping[str, Any]) -> None:
     from holdfast.maintenance.backup.pruner import MAX_UNUSED, check_max_unused
 
     check_max_unused(settings.get("max_unused", MAX_UNUSED))
-    _check_place({name: value for name, value in settings.items() if name in _PLACE})
-    parse_nanoseconds(settings.get("grace", "1d"), "grace")
+    known_only({name: value for name, value in settings.items() if name in _PLACE}, **dict.fromkeys(_PLACE, str))
+    if not settings.get("repository"):
+        raise InvalidError("a job of the type prune-backups needs the setting repository")
+    _parse_grace(settings.get("grace", "1d"))
     _retention(settings)
 
 
@@ -130,7 +126,7 @@ async def _prune(job: JobContextBase) -> JobResult:
 
     handle = job.store._handle
     async with _open(job) as repository:
-        grace = parse_nanoseconds(job.settings.get("grace", "1d"), "grace")
+        grace = _parse_grace(job.settings.get("grace", "1d"))
         holds = await holds_of_store(handle.engine, handle.tenant)
         unused = job.settings.get("max_unused", MAX_UNUSED)
         opener = partial(open_reason, handle.engine, handle.tenant)
@@ -148,11 +144,8 @@ async def _prune(job: JobContextBase) -> JobResult:
 # Repair -----------------------------------------------------------------------------------------------------------
 
 
-def _check_repair(settings: Mapping[str, Any]) -> None:
-    known_only(settings, sources=list, policy=str)
-    if settings.get("policy", "report") not in _POLICIES:
-        raise InvalidError(f"policy is one of {', '.join(_POLICIES)}, not {settings['policy']!r}")
-    if not all(isinstance(each, str) and each for each in settings.get("sources", ())):
+def _check_sources(sources: list[Any]) -> None:
+    if not all(isinstance(each, str) and each for each in sources):
         raise InvalidError("sources is a list of URLs, or of backups as in backup:s3://bucket/backups")
 
 
@@ -185,51 +178,49 @@ async def _repair(job: JobContextBase) -> JobResult:
     return JobResult(summary, ok=not left and not report.lost and not report.problems)
 
 
-_SETTINGS = {
-    "repository": "the repository: a directory, or s3://bucket/prefix",
-    "keys": "where the key of an encrypted one is: file:/etc/backup.key; else HOLDFAST_BACKUP_KEYS",
-}
-
 BACKUP_JOBS = (
-    JobType(
+    declare(
         "backup",
         "make a backup of what has changed",
         _backup,
-        _check_backup,
-        _SETTINGS | {"max_bytes": "a storage limit: if the repository has more, the job has a finding"},
+        _PLACE | {"max_bytes": Setting(int, "a storage limit: if the repository has more, the job has a finding")},
     ),
-    JobType(
+    declare(
         "follow",
         "make a backup whenever something has changed",
         _follow,
-        _check_follow,
-        _SETTINGS
+        _PLACE
         | {
-            "interval": "how often to look for changes: 0.5s",
-            "seconds": "how long one run follows before other jobs of this runner have their turn: 30",
+            "interval": Setting(str, "how often to look for changes: 0.5s", parse=_parse_interval),
+            "seconds": Setting(int, "how long one run follows before other jobs of this runner have their turn: 30"),
         },
     ),
-    JobType("drill", "restore the newest backup aside, and verify it", _drill, _check_place, _SETTINGS),
+    declare("drill", "restore the newest backup aside, and verify it", _drill, _PLACE),
     JobType(
         "prune-backups",
         "remove old backups",
         _prune,
         _check_prune,
-        _SETTINGS
+        {name: setting.about for name, setting in _PLACE.items()}
         | {
             "keep_last": "and other rules, as those of prune",
             "grace": "how long unused packs stay: 1d",
             "max_unused": "packs of which a greater part is unused are repacked: 0.5",
         },
     ),
-    JobType(
+    declare(
         "repair",
         "repair what is damaged, from mirrors or backups",
         _repair,
-        _check_repair,
         {
-            "sources": "a list of stores or backups, such as backup:s3://bucket/backups",
-            "policy": "report, heal (what sources have), or quarantine (also what is lost, by salvage)",
+            "sources": Setting(
+                list, "a list of stores or backups, such as backup:s3://bucket/backups", parse=_check_sources
+            ),
+            "policy": Setting(
+                str,
+                "report, heal (what sources have), or quarantine (also what is lost, by salvage)",
+                parse=one_of("policy", ("report", "heal", "quarantine")),
+            ),
         },
     ),
 )

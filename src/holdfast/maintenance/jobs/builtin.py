@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import fields
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -15,12 +15,18 @@ from holdfast.agents.steps.retention import prune_agents
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import ALL_KINDS, select_lines
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
-from holdfast.maintenance.jobs.archive_job import ARCHIVE_HOOKS_JOB, ARCHIVE_JOB
 from holdfast.maintenance.jobs.backup_jobs import BACKUP_JOBS
-from holdfast.maintenance.jobs.credentials_job import CREDENTIALS_JOB
-from holdfast.maintenance.jobs.erasure_jobs import ERASURE_JOBS
-from holdfast.maintenance.jobs.heads_job import HEADS_JOB
-from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType, known_only
+from holdfast.maintenance.jobs.file_jobs import ARCHIVE_HOOKS_JOB, ARCHIVE_JOB, HEADS_JOB
+from holdfast.maintenance.jobs.types import (
+    JobContextBase,
+    JobResult,
+    JobType,
+    Setting,
+    declare,
+    known_only,
+    one_of,
+    select_settings,
+)
 from holdfast.maintenance.orphans import sweep
 from holdfast.maintenance.pruner import ThreadPruneReport, ThreadSelection, prune
 from holdfast.maintenance.retention import Retention
@@ -32,9 +38,89 @@ from holdfast.state.scopes import delete_expired
 from holdfast.state.sessions.api import SessionsOperations
 from holdfast.time_parser import parse_nanoseconds
 
+# Credentials job ------------------------------------------------------------------------------------------------------
+#
+# The type of the job that notices credentials in what is stored. Runners add this job to every store.
+
+CREDENTIALS = "credentials"
+SCHEDULE = "every 5m"
+
+
+async def _check_credentials(job: JobContextBase) -> JobResult:
+    from holdfast.security.sensitive.credential_check import CredentialCheck
+
+    check = await CredentialCheck.open(job.store._handle.engine, job.store._handle.tenant)
+
+    async def report(done: int, what: str) -> None:
+        if done % _STORED_AFTER == 0:
+            await check.store()
+        job.progress(done, None, what)
+
+    await check.run(report)
+    await check.store()
+    # Without names: runs stay when what they found is erased.
+    count = len(check.progress.places)
+    places = "1 place" if count == 1 else f"{count} places"
+    return JobResult(f"credentials in clear at {places}: holdfast doctor" if count else "no credentials found")
+
+
+_STORED_AFTER = 50
+"""After how many lines it is stored how far the check got."""
+
+CREDENTIALS_JOB = declare(
+    CREDENTIALS, "look for credentials in what was saved since the last time", _check_credentials, reaches_out=False
+)
+
+
+# Erasure jobs ---------------------------------------------------------------------------------------------------------
+#
+# The type of jobs that erase the data of one person: `store.erasure.erase` creates them, and removes them when they
+# are done.
+
+ERASE = "erase"
+
+
+def _check_erasure(settings: Mapping[str, Any]) -> None:
+    from holdfast.engine.subject_names import check_subject
+    from holdfast.errors import InvalidError
+
+    known_only(settings, subject=str, id=str, started=int, metadata_keys=list)
+    if "id" not in settings or "started" not in settings:
+        raise InvalidError(
+            "an erasure is started by erase, and this job resumes it",
+            hint="store.erasure.erase(…), or holdfast erase --subject",
+        )
+    check_subject(settings.get("subject"))
+
+
+async def _erase(job: JobContextBase) -> JobResult:
+    from holdfast.maintenance.erasure.eraser import Eraser
+
+    settings = job.settings
+    eraser = Eraser(
+        job.store._handle,
+        settings["subject"],
+        metadata_keys=settings["metadata_keys"],
+        progress=job.progress,
+    )
+    certificate = await eraser.erase(settings["id"], settings["started"])
+    count = sum(certificate.erased.values())
+    return JobResult(f"{count} threads, scopes, records and the like erased; certificate {certificate.id}")
+
+
+ERASURE_JOBS = (
+    JobType(
+        ERASE,
+        "erase the data of one person: continues what `holdfast erase` began",
+        _erase,
+        _check_erasure,
+        {"subject": "the name of the person; id, started and metadata_keys are those of the erasure"},
+    ),
+)
+
 
 async def _evaluate_alerts(job: JobContextBase) -> JobResult:
-    from holdfast.maintenance.jobs.job_metrics import read_job_metrics
+    from holdfast.maintenance.jobs.job import read_job_metrics
     from holdfast.maintenance.monitoring.alerts import AlertTable
     from holdfast.maintenance.monitoring.rules import AlertSettings
 
@@ -124,13 +210,6 @@ async def _prune_steps(job: JobContextBase) -> str:
     return f"{counts} of {done.agents} agents deleted"
 
 
-def _check_prune_steps(settings: Mapping[str, Any]) -> None:
-    known_only(settings, older_than=str)
-    if "older_than" not in settings:
-        raise InvalidError("there is no age", hint="Give older_than, such as 90d")
-    parse_nanoseconds(settings["older_than"], "older_than")
-
-
 async def _delete_stale(job: JobContextBase) -> JobResult:
     report = await delete_stale(job.store._handle, _stale_rule(job.settings), progress=job.progress)
     counts = Counter(each.kind for each in report.deleted)
@@ -144,12 +223,7 @@ async def _delete_stale(job: JobContextBase) -> JobResult:
 
 
 def _stale_rule(settings: Mapping[str, Any]) -> StaleRule:
-    known_only(settings, where=str, prefix=str, kinds=list)
     return StaleRule.of(settings.get("where"), settings.get("prefix", ""), settings.get("kinds"))
-
-
-def _check_delete_stale(settings: Mapping[str, Any]) -> None:
-    _stale_rule(settings)
 
 
 async def _project(job: JobContextBase) -> str:
@@ -228,14 +302,6 @@ async def _verify(job: JobContextBase) -> JobResult:
     return JobResult(summary, ok=total.sound)
 
 
-def _check_verify(settings: Mapping[str, Any]) -> None:
-    known_only(settings, level=str, threads=list, kinds=list)
-    levels = [each.value for each in VerifyLevel]
-    if settings.get("level", levels[0]) not in levels:
-        raise InvalidError(f"level cannot be {settings['level']!r}", hint=f"It is one of {', '.join(levels)}")
-    _check_threads(settings)
-
-
 def _check_threads(settings: Mapping[str, Any]) -> None:
     threads = settings.get("threads")
     if threads is not None and not (isinstance(threads, list) and all(isinstance(each, str) for each in threads)):
@@ -262,15 +328,10 @@ async def _reencrypt(job: JobContextBase) -> JobResult:
 
 
 _SELECTION = ("threads", "prefix", "where", "kinds")
-_POLICY = tuple(each.name for each in fields(Retention))
 
 
 def _prune_settings(settings: Mapping[str, Any]) -> tuple[Retention, ThreadSelection]:
-    policy = {name: value for name, value in settings.items() if name not in _SELECTION}
-    unknown = sorted(policy.keys() - set(_POLICY))
-    if unknown:
-        known = ", ".join([*_POLICY, *_SELECTION])
-        raise InvalidError(f"this type of job has no setting {unknown[0]!r}", hint=f"There are {known}")
+    policy = select_settings(settings, Retention, _SELECTION)
     zone = policy.get("zone")
     if zone is not None:
         try:
@@ -281,10 +342,6 @@ def _prune_settings(settings: Mapping[str, Any]) -> tuple[Retention, ThreadSelec
     return Retention(**policy), ThreadSelection.of(
         settings.get("threads"), settings.get("prefix", ""), settings.get("where"), settings.get("kinds")
     )
-
-
-def _check_prune(settings: Mapping[str, Any]) -> None:
-    _prune_settings(settings)
 
 
 async def _prune(job: JobContextBase) -> JobResult:
@@ -320,11 +377,6 @@ async def _orphans(job: JobContextBase) -> JobResult:
     return JobResult(summary, ok=not report.problems)
 
 
-def _check_orphans(settings: Mapping[str, Any]) -> None:
-    known_only(settings, grace=str)
-    _grace(settings)
-
-
 async def _expire(job: JobContextBase) -> JobResult:
     expired = await delete_expired(job.store._handle, job.progress)
     ended = forgotten = held = 0
@@ -334,7 +386,7 @@ async def _expire(job: JobContextBase) -> JobResult:
         job.progress(ended + forgotten, None, "sessions")
         if sum(done) < _PAGE:
             break
-    abandoned = await Artifacts(job.store._handle).sweep(_grace(job.settings))
+    abandoned = await Artifacts(job.store._handle).sweep(_parse_grace(job.settings.get("grace", "1d")))
     summary = (
         f"{expired.keys} expired keys of {expired.scopes} scopes removed, {ended} sessions ended, {forgotten} forgotten"
     )
@@ -345,21 +397,7 @@ async def _expire(job: JobContextBase) -> JobResult:
     return JobResult(summary)
 
 
-def _grace(settings: Mapping[str, Any]) -> int:
-    return parse_nanoseconds(settings.get("grace", "1d"), "grace")
-
-
-def _check_expire(settings: Mapping[str, Any]) -> None:
-    known_only(settings, grace=str)
-    _grace(settings)
-
-
-def _check_project(settings: Mapping[str, Any]) -> None:
-    known_only(settings, again=bool)
-
-
-def _check_compact(settings: Mapping[str, Any]) -> None:
-    known_only(settings, prefix=str)
+_parse_grace = partial(parse_nanoseconds, what="grace")
 
 
 async def _migrate(job: JobContextBase) -> JobResult:
@@ -375,12 +413,12 @@ def _check_migrate(settings: Mapping[str, Any]) -> None:
 
 
 _ALL = (
-    JobType("tidy", "return space that deletions freed to the system", _tidy),
+    declare("tidy", "return space that deletions freed to the system", _tidy, reaches_out=False),
     JobType(
         "prune",
         "remove old checkpoints by a policy",
         _prune,
-        _check_prune,
+        _prune_settings,
         {
             "keep_last": "how many of the last ones stay; keep_hourly, keep_daily, keep_weekly and so on thin them out",
             "keep_within": "an age such as 30d: those younger stay",
@@ -389,68 +427,83 @@ _ALL = (
             "prefix": "only threads whose names start with it; or threads, a list of names; or where, a query",
             "kinds": "a list of kinds of lines, such as scope and agent, to prune in place of threads",
         },
+        reaches_out=False,
     ),
-    JobType(
+    declare(
         "prune-steps",
         "delete durable steps, timers and signals of agents that ended long ago",
         _prune_steps,
-        _check_prune_steps,
-        {"older_than": "how long ago they ended, such as 90d"},
+        {
+            "older_than": Setting(
+                str,
+                "how long ago they ended, such as 90d",
+                required=True,
+                parse=partial(parse_nanoseconds, what="older_than"),
+            )
+        },
     ),
-    JobType(
+    declare(
         "delete-stale",
         "delete whole threads, agents and sessions that have not changed for long",
         _delete_stale,
-        _check_delete_stale,
         {
-            "where": "a query, such as updated<90d; without one, threads go whose TTL is over",
-            "prefix": "only those whose names start with it",
-            "kinds": "a list of kinds, of thread, agent and session, in place of threads",
+            "where": Setting(str, "a query, such as updated<90d; without one, threads go whose TTL is over"),
+            "prefix": Setting(str, "only those whose names start with it"),
+            "kinds": Setting(list, "a list of kinds, of thread, agent and session, in place of threads"),
         },
+        _stale_rule,
+        reaches_out=False,
     ),
-    JobType(
+    declare(
         "verify",
         "check that everything is what was written",
         _verify,
-        _check_verify,
         {
-            "level": "how deeply: structure, hashes (the default) or decode",
-            "threads": "a list of names, if not all",
-            "kinds": "a list of kinds of lines, such as scope and agent, if not all",
+            "level": Setting(
+                str,
+                "how deeply: structure, hashes (the default) or decode",
+                parse=one_of("level", [each.value for each in VerifyLevel]),
+            ),
+            "threads": Setting(list, "a list of names, if not all"),
+            "kinds": Setting(list, "a list of kinds of lines, such as scope and agent, if not all"),
         },
+        _check_threads,
+        reaches_out=False,
     ),
-    JobType("index", "build the text index, and maintain it from then on", _index),
-    JobType(
+    declare("index", "build the text index, and maintain it from then on", _index, reaches_out=False),
+    declare(
         "orphans",
         "remove orphan rows, left by processes that died",
         _orphans,
-        _check_orphans,
-        {"grace": "the age of orphans that are removed: 1d"},
+        {"grace": Setting(str, "the age of orphans that are removed: 1d", parse=_parse_grace)},
+        reaches_out=False,
     ),
-    JobType(
+    declare(
         "expire",
         "remove expired keys of all scopes, end sessions whose time is up",
         _expire,
-        _check_expire,
-        {"grace": "the age of unfinished content of artifacts that is removed: 1d"},
+        {"grace": Setting(str, "the age of unfinished content of artifacts that is removed: 1d", parse=_parse_grace)},
+        reaches_out=False,
     ),
-    JobType(
+    declare(
         "compact",
         "rewrite threads, so that they take less space and read faster",
         _compact,
-        _check_compact,
-        {"prefix": "only threads whose names start with it"},
+        {"prefix": Setting(str, "only threads whose names start with it")},
+        reaches_out=False,
     ),
     ARCHIVE_JOB,
     ARCHIVE_HOOKS_JOB,
     HEADS_JOB,
-    JobType("reencrypt", "encrypt everything with the newest keys, after they were rotated", _reencrypt),
-    JobType(
+    declare(
+        "reencrypt", "encrypt everything with the newest keys, after they were rotated", _reencrypt, reaches_out=False
+    ),
+    declare(
         "project",
         "build the readable rows of threads that lack them",
         _project,
-        _check_project,
-        {"again": "true: rebuild all of them"},
+        {"again": Setting(bool, "true: rebuild all of them")},
+        reaches_out=False,
     ),
     JobType(
         "migrate",
@@ -479,23 +532,6 @@ GROUP = "holdfast.jobs"
 """The entry point group of job types."""
 
 
-_WITHIN = frozenset(
-    {
-        "tidy",
-        "prune",
-        "delete-stale",
-        "verify",
-        "index",
-        "orphans",
-        "expire",
-        "compact",
-        "reencrypt",
-        "project",
-        "credentials",
-    }
-)
-
-
 class JobTypes:
     """The types of jobs that a program knows: those of this package, plug-ins, and its own."""
 
@@ -520,7 +556,8 @@ class JobTypes:
     def reaches_out(self, name: object) -> bool:
         """Return whether jobs of a type may name repositories, files or addresses, which the program that runs them
         opens: a script, or the client of a served store, cannot add them."""
-        return name not in _WITHIN and name in self
+        kind = KINDS.get(str(name))
+        return name in self if kind is None else kind.reaches_out
 
     def get(self, name: str) -> JobType:
         """Return a type by its name."""

@@ -22,10 +22,8 @@ from holdfast.backends.tables import FIRST_JOB, JOBS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import Line, check_name
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError, TooLargeError
-from holdfast.maintenance.jobs.builtin import JobTypes
-from holdfast.maintenance.jobs.credentials_job import CREDENTIALS, SCHEDULE
-from holdfast.maintenance.jobs.job import Job, scan_jobs
-from holdfast.maintenance.jobs.schedule import parse as parse_schedule
+from holdfast.maintenance.jobs.builtin import CREDENTIALS, SCHEDULE, JobTypes
+from holdfast.maintenance.jobs.job import Job, parse_schedule, scan_jobs
 from holdfast.maintenance.jobs.types import JobHost
 from holdfast.security.handle import owner_handle
 

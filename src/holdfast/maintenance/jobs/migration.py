@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from holdfast.errors import InvalidError
-from holdfast.maintenance.jobs.types import JobContextBase, JobResult, known_only
+from holdfast.maintenance.jobs.types import JobContextBase, JobResult, known_only, one_of
 from holdfast.maintenance.migration.bulk import BulkMigration, OnError
 from holdfast.maintenance.migration.heads import BranchPolicy
 from holdfast.maintenance.migration.plan import MigrationTarget, make_plan
@@ -26,8 +26,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if "to" in settings:
         Version.parse(settings["to"])
     for name, kind in (("branches", BranchPolicy), ("on_error", OnError)):
-        if settings.get(name, get_args(kind)[0]) not in get_args(kind):
-            raise InvalidError(f"{name} cannot be {settings[name]!r}", hint=f"It is one of {', '.join(get_args(kind))}")
+        if name in settings:
+            one_of(name, get_args(kind))(settings[name])
     if settings.get("down") and "to" not in settings:
         raise InvalidError("a downgrade leads to a version", hint="Give the setting to")
 

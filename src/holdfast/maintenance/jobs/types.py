@@ -6,9 +6,10 @@ the group `holdfast.jobs`, `JobType`s under their names; a program adds its own 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.errors import InvalidError
 from holdfast.security.handle import HasHandle, StoreHandle
@@ -64,13 +65,8 @@ Work: TypeAlias = Callable[[Any], Any]
 of the store, as in `await ThreadOperations.put(job.store.thread("chat-1"), state)`. Returns a `JobResult`, a summary,
 or None."""
 
-Check: TypeAlias = Callable[[Mapping[str, Any]], None]
+Check: TypeAlias = Callable[[Mapping[str, Any]], object]
 """Raises `InvalidError` if settings are wrong."""
-
-
-def no_settings(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a type that has none."""
-    known_only(settings)
 
 
 def known_only(settings: Mapping[str, Any], **types: type) -> None:
@@ -94,6 +90,64 @@ class JobType:
     about: str
     """A one-line description."""
     work: Work
-    check: Check = no_settings
+    check: Check = known_only
     settings: Mapping[str, str] = field(default_factory=dict)
     """One-line descriptions of its settings, by name."""
+    reaches_out: bool = True
+    """Whether a job may name repositories, files or addresses, which the program that runs it opens."""
+
+
+class Setting(NamedTuple):
+    """A setting of a type of jobs: the type of its value, a one-line description, whether it must be given, and a
+    function that raises `InvalidError` for a wrong value."""
+
+    kind: type
+    about: str
+    required: bool = False
+    parse: Callable[[Any], object] = bool
+
+
+def declare(
+    name: str,
+    about: str,
+    work: Work,
+    settings: Mapping[str, Setting] = MappingProxyType({}),
+    check: Check = bool,
+    *,
+    reaches_out: bool = True,
+) -> JobType:
+    """Return a type whose settings are declared. `check` is for what concerns several of them."""
+    kinds = {each: setting.kind for each, setting in settings.items()}
+
+    def check_settings(given: Mapping[str, Any]) -> None:
+        known_only(given, **kinds)
+        for each, setting in settings.items():
+            if setting.required and not given.get(each):
+                raise InvalidError(f"a job of the type {name} needs the setting {each}", hint=f"It is {setting.about}")
+            if each in given:
+                setting.parse(given[each])
+        check(given)
+
+    texts = {each: setting.about for each, setting in settings.items()}
+    return JobType(name, about, work, check_settings, texts, reaches_out)
+
+
+def select_settings(settings: Mapping[str, Any], rules: type, others: Collection[str]) -> dict[str, Any]:
+    """Return the settings that are fields of a dataclass of rules. `InvalidError` for one that is neither such a field
+    nor one of the others."""
+    names = [each.name for each in fields(rules)]
+    unknown = sorted(settings.keys() - {*names, *others})
+    if unknown:
+        known = ", ".join([*names, *others])
+        raise InvalidError(f"this type of job has no setting {unknown[0]!r}", hint=f"There are {known}")
+    return {name: value for name, value in settings.items() if name in names}
+
+
+def one_of(name: str, values: Collection[str]) -> Callable[[str], None]:
+    """Return a function that refuses all other values of a setting."""
+
+    def check(value: str) -> None:
+        if value not in values:
+            raise InvalidError(f"{name} cannot be {value!r}", hint=f"It is one of {', '.join(values)}")
+
+    return check

@@ -42,11 +42,10 @@ from holdfast.maintenance.line_documents import (
     find_documents,
 )
 from holdfast.maintenance.migration.heads import UnfitState
+from holdfast.schemas.attachment import migrate_scope, migrate_value, own_keys
 from holdfast.schemas.registry import SchemaRecord
 from holdfast.schemas.schema import invalid_value
 from holdfast.schemas.schema_set import SchemaSet
-from holdfast.schemas.scope_attachment import migrate_scope, own_keys
-from holdfast.schemas.value_migration import migrate_value
 from holdfast.schemas.version import Version, parse_reference
 from holdfast.state.keys import mark_name
 from holdfast.state.sessions.records import LINE as SESSIONS

@@ -10,7 +10,7 @@ from holdfast.backends.distribution import Distribution
 from holdfast.backends.runtime.metrics import Sample
 from holdfast.errors import InvalidError
 from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
-from holdfast.security.sensitive.keys import TO_PROTECT, TO_REDACT
+from holdfast.security.sensitive.markers import TO_PROTECT, TO_REDACT
 from holdfast.time_parser import parse_seconds
 
 Severity: TypeAlias = Literal["warning", "critical"]

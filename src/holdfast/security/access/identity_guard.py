@@ -2,26 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias
 
-from holdfast.backends.interface import Change
+from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Row
+from holdfast.backends.tables import LINES, LINKS, REFS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.line_errors import missing_line_error
 from holdfast.engine.lines import LineTip
 from holdfast.engine.model.scopes import Scope, check_key
-from holdfast.engine.namespaces import ACCESS, root_of
+from holdfast.engine.namespaces import ACCESS, root_of, split_name
 from holdfast.engine.patterns import KeyPattern
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, owner_key
 from holdfast.errors import DeniedError, HoldfastError, InvalidError
-from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import OWN_KINDS, Identity, require_scope
-from holdfast.security.access.policy import OWNER_RIGHTS, Policy
+from holdfast.security.access.policy import OWNER_RIGHTS, GrantRecord, Policy
 from holdfast.security.access.registry import AccessRegistry, IdentityRights
-from holdfast.security.access.thread_guard import ThreadOwnership, read_owners, read_ownership
 from holdfast.security.audit.recorder import WINDOW, AuditRecorder, escape
+
+# Thread guard ---------------------------------------------------------------------------------------------------------
+#
+# Rights to threads: who owns one, and who else may do what with it.
+#
+# The owner of a thread is in a row of its own, under the thread's root line, so that it holds for all namespaces and
+# moves with the thread. A thread without one belongs to the store's owner. The first identity that saves a thread
+# which does not exist creates the row: the store lets only one create it.
+
+_BATCH = 500
+
+
+class ThreadOwnership(NamedTuple):
+    """The stored owner of a thread."""
+
+    root: Line
+    owner: Row | None
+    """The row of the owner; None if the thread belongs to the store's owner, or to nobody yet."""
+    is_free: bool
+    """Whether no thread has the name."""
+    former: Row | None
+    """The row of the owner whose thread somebody else deleted: the name stays reserved for that owner."""
+
+    @property
+    def name(self) -> str:
+        """The identity that owns the thread, or for which its name is reserved; empty for none."""
+        if self.owner is not None:
+            return str(self.owner.columns[0])
+        return str(self.former.columns[1]) if self.is_free and self.former is not None else ""
+
+    @property
+    def thread(self) -> str:
+        """The name of the thread, as patterns match it: in the normal form that these have."""
+        return unicodedata.normalize("NFC", split_name(self.root.name)[0] or self.root.name)
+
+    def unchanged(self) -> list[Change]:
+        """Return the conditions that all of this stays so."""
+        changes: list[Change] = [Expect(REFS, owner_key(self.root), None if self.owner is None else self.owner.columns)]
+        if self.owner is None:
+            changes.append(Expect(LINKS, _former_key(self.root), None if self.former is None else self.former.columns))
+        return changes
+
+    def claim(self, actor: str, now: int) -> list[Change]:
+        """Return the changes that make an identity the owner of a thread that does not exist yet."""
+        claimed: list[Change] = [
+            *self.unchanged()[1:],
+            Create(REFS, Row(owner_key(self.root), (actor, now))),
+            Expect(LINES, tuple(self.root), None),
+        ]
+        return claimed if self.former is None else [*claimed, Delete(LINKS, _former_key(self.root))]
+
+    def reserve(self, now: int) -> list[Change]:
+        """Return the change that reserves the name of a thread for its owner, when somebody else deletes it."""
+        return [Put(LINKS, Row(_former_key(self.root), (now, self.name)))]
+
+
+async def read_ownership(engine: Engine, line: Line) -> ThreadOwnership:
+    """Read who owns a thread, by its line or that of a namespace."""
+    root = root_of(line)
+    owners, lines, former = await engine.context.backend.read(
+        [Get(REFS, [owner_key(root)]), Get(LINES, [tuple(root)]), Get(LINKS, [_former_key(root)])]
+    )
+    is_free = not owners and not lines and len(await engine.lines.family(root)) == 1
+    return ThreadOwnership(root, owners[0] if owners else None, is_free, former[0] if former else None)
+
+
+async def read_owners(engine: Engine, lines: Iterable[Line]) -> dict[Line, str]:
+    """Return the owners of the threads of some lines; empty for the store's owner."""
+    roots = {line: root_of(line) for line in lines}
+    found: dict[Key, str] = {}
+    keys = [owner_key(root) for root in dict.fromkeys(roots.values())]
+    for start in range(0, len(keys), _BATCH):
+        (rows,) = await engine.context.backend.read([Get(REFS, keys[start : start + _BATCH])])
+        found |= {row.key: str(row.columns[0]) for row in rows}
+    return {line: found.get(owner_key(root), "") for line, root in roots.items()}
+
+
+def set_owner_changes(root: Line, owner: str, now: int) -> Sequence[Change]:
+    """Return the changes that give a thread an owner; the store's owner, if that is empty."""
+    changes: list[Change] = [Delete(LINKS, _former_key(root))]
+    if owner:
+        return [*changes, Put(REFS, Row(owner_key(root), (owner, now)))]
+    return [*changes, Delete(REFS, owner_key(root))]
+
+
+def _former_key(root: Line) -> Key:
+    return (root.tenant, ACCESS, "owner", root.name, "")
+
 
 Mode: TypeAlias = Literal["strict", "read-only", "custom"]
 MODES = ("strict", "read-only", "custom")
@@ -57,6 +145,7 @@ FROZEN = "identity-frozen"
 """The code of the errors of a frozen identity."""
 
 _ONLY_READS = DenialReason("this handle only reads", "Act in another mode to write")
+_ROLE_DENIES = DenialReason("a role denies it", "Roles are the store's owner's to change")
 _NOT_GRANTED = DenialReason("it is not its own, and not granted", "Whoever owns it, or the store, can grant it")
 
 
@@ -71,7 +160,7 @@ class IdentityGuard(Guard):
         self.actor = str(identity)
         self._own = identity.scope.parts
         self._length = len(self._own)
-        self._engine = engine
+        self.engine = engine
         self._access = AccessRegistry(engine, tenant, self.actor)
         self._clock = engine.context.clock
         self._recorder = notes
@@ -115,18 +204,26 @@ class IdentityGuard(Guard):
         frozen; one that depends on grants, that these were not revoked."""
         if action == "write":
             await self.allow_change(scope, keys)
-        if not self._depends_on_rights(scope):
+        depends, asked = self._depends_on_rights(scope), tuple(keys)
+        if depends:
+            tip = await self._access.tip()
+            rights, conditions = await self._rights(tip), self._access.tip_unchanged(tip)
+        else:
             frozen = await self._access.is_frozen(self.identity)
             rights = await self._rights(await self._access.tip()) if frozen else IdentityRights()
-            refusal = self.refuse(rights, action, require_scope(scope), keys)
-            if refusal is None:
-                return Permit(_OwnConditions(self, action, scope, tuple(keys)))
+            conditions = [self.frozen_condition()]
+        refusal = self.refuse(rights, action, require_scope(scope), keys)
+        if refusal is not None:
             raise await self.denied_error(action, scope, keys, refusal)
-        tip = await self._access.tip()
-        refusal = self.refuse(await self._rights(tip), action, require_scope(scope), keys)
-        if refusal is None:
-            return Permit(_PermitConditions(self, action, scope, tuple(keys), tip))
-        raise await self.denied_error(action, scope, keys, refusal)
+
+        async def conditions_now(again: bool) -> Sequence[Change]:
+            """Return the conditions at the first attempt, and check the action by the current rights at later ones."""
+            if not again:
+                return conditions
+            checked = await self.recheck(action, scope, asked)
+            return checked if depends else conditions
+
+        return Permit(conditions_now)
 
     async def require_active(self, action: str) -> None:
         """Raise `DeniedError` if the identity is frozen."""
@@ -178,7 +275,7 @@ class IdentityGuard(Guard):
     async def visible_threads(self, lines: Sequence[Line]) -> set[Line]:
         """Return the lines of threads that may be read. Nothing is recorded."""
         rights = await self._rights(await self._access.tip())
-        owners = await read_owners(self._engine, lines)
+        owners = await read_owners(self.engine, lines)
         names = {line: ThreadOwnership(root_of(line), None, False, None).thread for line in lines}
         return {line for line in lines if self.refuse_thread(rights, "read", names[line], owners[line]) is None}
 
@@ -191,14 +288,12 @@ class IdentityGuard(Guard):
             return _ONLY_READS
         if mode.mode == "custom":
             policy = mode.policy or rights.role
-            if policy is None:
-                return DenialReason(f"there is no role {mode.role!r}", "The store's owner can define it")
-            return _policy_refusal(policy.thread_verdict(right, thread))
+            return self._no_role() if policy is None else _policy_refusal(policy.thread_verdict(right, thread))
         if owner == self.actor and right in OWNER_RIGHTS:
             return None
         verdicts = [policy.thread_verdict(right, thread) for policy in rights.policies]
         if False in verdicts:
-            return DenialReason("a role denies it", "Roles are the store's owner's to change")
+            return _ROLE_DENIES
         if True in verdicts:
             return None
         now, named = self._clock(), rights.find_thread_grants(right, thread)
@@ -229,11 +324,6 @@ class IdentityGuard(Guard):
         """Return the condition that the identity is not frozen."""
         return self._access.not_frozen(self.identity)
 
-    @property
-    def engine(self) -> Engine:
-        """The engine of the store."""
-        return self._engine
-
     def _depends_on_rights(self, scope: Scope) -> bool:
         """Whether stored rights decide on a scope: not on the identity's own ones, and not where a policy was given."""
         return self.guard_mode.policy is None and (self.guard_mode.mode == "custom" or not self.owns(scope))
@@ -260,12 +350,10 @@ class IdentityGuard(Guard):
 
     def _decide(self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]) -> DenialReason | None:
         if self.guard_mode.mode == "custom":
-            if rights.role is None:
-                return DenialReason(f"there is no role {self.guard_mode.role!r}", "The store's owner can define it")
-            return check_policy(rights.role, action, scope, keys)
+            return self._no_role() if rights.role is None else check_policy(rights.role, action, scope, keys)
         verdicts = [policy.verdict(action, scope, keys) for policy in rights.policies]
         if False in verdicts:
-            return DenialReason("a role denies it", "Roles are the store's owner's to change")
+            return _ROLE_DENIES
         if True in verdicts:
             return None
         if (
@@ -276,6 +364,9 @@ class IdentityGuard(Guard):
         ):
             return None
         return self._by_grants(rights, action, scope, keys)
+
+    def _no_role(self) -> DenialReason:
+        return DenialReason(f"there is no role {self.guard_mode.role!r}", "The store's owner can define it")
 
     def _by_grants(
         self, rights: IdentityRights, action: Action, scope: Scope, keys: Sequence[str]
@@ -326,30 +417,6 @@ class IdentityGuard(Guard):
             raise await self.denied_error(action, scope, keys, refusal)
         return self._access.tip_unchanged(tip)
 
-    async def not_frozen(self, action: Action, scope: Scope, keys: tuple[str, ...], *, again: bool) -> list[Change]:
-        """Return the condition that the identity is not frozen; `DeniedError` if an attempt failed because it is."""
-        if again:
-            await self.recheck(action, scope, keys)
-        return [self._access.not_frozen(self.identity)]
-
-    def unchanged(self, tip: LineTip | None) -> list[Change]:
-        """Return the conditions that the rights are unchanged."""
-        return self._access.tip_unchanged(tip)
-
-
-class _PermitConditions:
-    """The conditions of a permit: those it was given on at the first attempt, a new check at later ones."""
-
-    def __init__(
-        self, guard: IdentityGuard, action: Action, scope: Scope, keys: tuple[str, ...], tip: LineTip | None
-    ) -> None:
-        self._guard = guard
-        self._request = (action, scope, keys)
-        self._tip = tip
-
-    async def __call__(self, again: bool) -> Sequence[Change]:
-        return await self._guard.recheck(*self._request) if again else self._guard.unchanged(self._tip)
-
 
 class _ThreadConditions:
     """The conditions of a permit to do something with a thread, which are read again at later attempts."""
@@ -390,17 +457,6 @@ class _ThreadConditions:
         if again:
             await self.check()
         return self._conditions
-
-
-class _OwnConditions:
-    """The condition of a permit that no stored right decides on: that the identity is not frozen."""
-
-    def __init__(self, guard: IdentityGuard, action: Action, scope: Scope, keys: tuple[str, ...]) -> None:
-        self._guard = guard
-        self._request = (action, scope, keys)
-
-    async def __call__(self, again: bool) -> Sequence[Change]:
-        return await self._guard.not_frozen(*self._request, again=again)
 
 
 def _frozen(rights: IdentityRights) -> DenialReason | None:

@@ -10,6 +10,8 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import LINKS, Key
 from holdfast.engine.append import AppendRequest
@@ -17,20 +19,19 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.guard import Action, Preconditions
 from holdfast.engine.lines import LineTip
-from holdfast.engine.model.scopes import THREAD, Scope, check_key, quoted, unquoted
+from holdfast.engine.model.scopes import THREAD, Scope, quoted, unquoted
 from holdfast.engine.namespaces import ACCESS
+from holdfast.engine.record_table import RecordTable
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
-from holdfast.security.access.grant import GrantRecord
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity
-from holdfast.security.access.policy import Policy, load_policy, rights_of
+from holdfast.security.access.policy import GrantRecord, Policy, load_policy, rights_of
 
-RETENTION = 30 * 86400 * 10**9
-"""How long a grant that was revoked or has expired is retained, in nanoseconds."""
+_GRANT, _BY_HOLDER, MEMBER, ROLE, ASSIGNED, PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
+"""How the names of entries start: of grants, by their ids and by their holders; of members of groups, roles, those who
+have them, and identities that may read their children's scopes."""
 
-# Names of entries. What a name is made of is quoted: no slash is left in it.
-_GRANT, _BY_HOLDER, _MEMBER, _ROLE, _ASSIGNED, _PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
 _FROZEN, _MARKER = "frozen/", "frozen"
 """The start of the names of entries of frozen identities; and the kind of their links, which have the reasons: nothing
 is ever pruned of the line itself, and a reason may have to go."""
@@ -79,6 +80,10 @@ class AccessRegistry:
 
     def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
         self._line = SystemLine(engine, Line(tenant, ACCESS), actor)
+        self._grants = RecordTable(
+            self._line, "grant", GrantRecord.load, GrantRecord.to_dict, prefix=_BY_HOLDER, hint="See access.grants()"
+        )
+        self._roles = RecordTable(self._line, "role", load_policy, Policy.to_list, prefix=ROLE, hint="Define it first")
         self._codec = engine.context.codec
         self._clock = engine.context.clock
         self._actor = actor
@@ -98,25 +103,19 @@ class AccessRegistry:
 
         async def look(entries: SystemLineEntries) -> IdentityRights:
             me = str(identity)
-            holders = [me, *(GROUP + group for group in await _groups_of(entries, me))]
+            groups = [EVERYONE, *map(unquoted, await entries.with_prefix(entry_name(MEMBER, me, "")))]
             grants: dict[str, list[GrantRecord]] = {}
-            roles: dict[str, Policy] = {}
-            for each in holders:
-                held = await entries.with_prefix(_BY_HOLDER + quoted(each) + "/")
-                for found in held.values():
-                    grant = GrantRecord.load(found, ACCESS)
+            names: list[str] = []
+            for holder in (me, *(GROUP + group for group in groups)):
+                for grant in (await self._grants.all(entry_name("", holder, ""), entries)).values():
                     grants.setdefault(grant.scope, []).append(grant)
-                for name in await entries.with_prefix(_ASSIGNED + quoted(each) + "/"):
-                    rules = await entries.find(_ROLE + name)
-                    if rules is not None:
-                        roles[name] = load_policy(rules, f"role {name!r}")
-            named = await entries.find(_ROLE + quoted(role)) if role else None
+                names += await entries.with_prefix(entry_name(ASSIGNED, holder, ""))
             return IdentityRights(
                 grants,
-                tuple(roles.values()),
-                await entries.find(_PARENT + quoted(me)) is not None,
-                None if named is None else load_policy(named, f"role {role!r}"),
-                "" if await entries.has(_FROZEN + quoted(me)) else None,
+                tuple((await self._roles.get_many(names, entries)).values()),
+                await entries.has(entry_name(PARENT, me)),
+                await self._roles.find(quoted(role), entries) if role else None,
+                "" if await entries.has(entry_name(_FROZEN, me)) else None,
             )
 
         found = await self._line.read_at(None if tip is None else tip.point, look)
@@ -125,36 +124,21 @@ class AccessRegistry:
     async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[GrantRecord]:
         """List grants, the oldest first: those of a holder, those of a scope; with `dead`, also those that were revoked
         or have expired recently."""
-        prefix = _BY_HOLDER + (quoted(to) + "/" if to else "")
-        found = await self._line.read(lambda entries: entries.with_prefix(prefix))
-        grants = sorted((GrantRecord.load(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
+        grants = (await self._grants.all(entry_name("", to, "") if to else "")).values()
         now, text = self._clock(), "" if scope is None else str(scope)
-        return [each for each in grants if (dead or each.is_live(now)) and text in ("", each.scope)]
-
-    async def groups(self) -> dict[str, list[str]]:
-        """Return the groups and their members."""
-        found: dict[str, list[str]] = {}
-        for member in await self._line.read(lambda entries: entries.with_prefix(_MEMBER)):
-            identity, group = map(unquoted, member.split("/"))
-            found.setdefault(group, []).append(identity)
-        return {group: sorted(found[group]) for group in sorted(found)}
+        found = [each for each in grants if (dead or each.is_live(now)) and text in ("", each.scope)]
+        return sorted(found, key=lambda grant: grant.given)
 
     async def roles(self) -> dict[str, Policy]:
         """Return the roles and their policies."""
-        found = await self._line.read(lambda entries: entries.with_prefix(_ROLE))
-        return {unquoted(name): load_policy(rules, f"role {name!r}") for name, rules in found.items()}
+        return {unquoted(name): policy for name, policy in (await self._roles.all()).items()}
 
-    async def assignments(self) -> dict[str, list[str]]:
-        """Return the roles of identities and groups."""
-        found: dict[str, list[str]] = {}
-        for each in await self._line.read(lambda entries: entries.with_prefix(_ASSIGNED)):
-            to, role = map(unquoted, each.split("/"))
-            found.setdefault(to, []).append(role)
-        return found
+    async def names(self, prefix: str) -> list[list[str]]:
+        """Return the parts of the names of entries that start with a prefix."""
+        found = await self._line.read(lambda entries: entries.with_prefix(prefix))
+        return [[*map(unquoted, name.split("/"))] for name in found]
 
-    async def parents(self) -> list[str]:
-        """List the identities that may read their children's scopes."""
-        return [unquoted(name) for name in await self._line.read(lambda entries: entries.with_prefix(_PARENT))]
+    # Frozen identities ----------------------------------------------------------------------------------------
 
     async def frozen(self) -> dict[str, str]:
         """Return the identities that are frozen, and why."""
@@ -164,18 +148,15 @@ class AccessRegistry:
         (rows,) = await self._line.engine.context.backend.read([Scan(LINKS, (*self._line.line, _MARKER))])
         return rows
 
-    # Changing -------------------------------------------------------------------------------------------------
-
     async def freeze(self, identity: Identity, reason: str) -> None:
         """Deny an identity everything, also what it owns."""
-        put = {_FROZEN + quoted(str(identity)): True}
         marker = Put(LINKS, Row(self._marker(identity), (self._clock(), reason)))
-        await self._put("freeze", put, str(identity), {"reason": reason}, [marker])
+        await self.put("freeze", {entry_name(_FROZEN, identity): True}, str(identity), {"reason": reason}, [marker])
 
     async def unfreeze(self, identity: Identity) -> None:
         """End that. `NotFoundError` if it is not frozen."""
         marker = Delete(LINKS, self._marker(identity))
-        await self._remove("unfreeze", [_FROZEN + quoted(str(identity))], str(identity), None, [marker])
+        await self.remove("unfreeze", [entry_name(_FROZEN, identity)], str(identity), rows=[marker])
 
     async def is_frozen(self, identity: Identity) -> bool:
         """Return whether an identity is frozen. Reads one row."""
@@ -187,15 +168,13 @@ class AccessRegistry:
 
     async def rewrite_reasons(self, rewrite: Callable[[str, str], str]) -> int:
         """Rewrite the reasons why identities are frozen, given both. Returns how many changed."""
-        count = 0
+        count, backend = 0, self._line.engine.context.backend
         for row in await self._markers():
             old = str(row.columns[1])
             new = rewrite(str(row.key[3]), old)
             if new != old:
                 put = Put(LINKS, row._replace(columns=(row.columns[0], new)))
-                count += (
-                    await self._line.engine.context.backend.apply([Expect(LINKS, row.key, row.columns), put]) is None
-                )
+                count += await backend.apply([Expect(LINKS, row.key, row.columns), put]) is None
         return count
 
     def not_frozen(self, identity: Identity) -> Change:
@@ -208,8 +187,10 @@ class AccessRegistry:
 
     async def _check_actor(self, entries: SystemLineEntries) -> None:
         """Raise `DeniedError` if an identity that changes rights was frozen meanwhile."""
-        if self._actor and await entries.has(_FROZEN + quoted(self._actor)):
+        if self._actor and await entries.has(entry_name(_FROZEN, self._actor)):
             raise DeniedError(f"{self._actor} is frozen", code="identity-frozen")
+
+    # Grants ---------------------------------------------------------------------------------------------------
 
     async def grant(self, request: GrantRequest) -> GrantRecord:
         """Add a grant."""
@@ -224,158 +205,110 @@ class AccessRegistry:
             raise InvalidError(
                 "a grant expires in time to come, not in the past", hint="Give a time after now, or none"
             )
-        grant = GrantRecord(
-            secrets.token_hex(8),
-            request.to,
-            request.right,
-            "" if request.scope is None else str(request.scope),
-            request.keys,
-            request.below,
-            request.until,
-            self._actor,
-            now,
-            thread=request.thread,
-        )
-        prefix = _BY_HOLDER + quoted(grant.to) + "/"
+        asked = {**request._asdict(), "scope": "" if request.scope is None else str(request.scope)}
+        grant = GrantRecord(id=secrets.token_hex(8), by=self._actor, given=now, **asked)
+        holder = entry_name("", grant.to, "")
 
-        async def work_out(entries: SystemLineEntries) -> LineChange:
+        async def edit(entries: SystemLineEntries) -> LineChange:
             await self._check_actor(entries)
-            old = await entries.with_prefix(prefix)
-            gone = [id for id, each in old.items() if 0 < GrantRecord.load(each, ACCESS).end_time() < now - RETENTION]
-            removed = [prefix + id for id in gone] + [_GRANT + id for id in gone]
-            put = {prefix + grant.id: grant.to_dict(), _GRANT + grant.id: grant.to}
-            return LineChange(self._line.pack(put), removed, [self._grant_event("grant", grant)])
+            gone = [id for id, old in (await self._grants.all(holder, entries)).items() if old.is_past(now)]
+            removed = [name for id in gone for name in (_BY_HOLDER + holder + id, _GRANT + id)]
+            put = {**self._grants.pack({holder + grant.id: grant}), **self._line.pack({_GRANT + grant.id: grant.to})}
+            return LineChange(put, removed, [self._grant_event("grant", grant)])
 
-        return grant, self._line.request("grant", work_out)
+        return grant, self._line.request("grant", edit)
 
-    async def revoke(self, id: str, check: Callable[[GrantRecord], None] = lambda _: None) -> GrantRecord:
-        """Revoke a grant. `NotFoundError` if there is none; `check` may raise an objection."""
+    async def revoke(self, id: str) -> GrantRecord:
+        """Revoke a grant. `NotFoundError` if there is none."""
         done: list[GrantRecord] = []
 
-        async def work_out(entries: SystemLineEntries) -> LineChange:
+        async def edit(entries: SystemLineEntries) -> LineChange:
             await self._check_actor(entries)
             to = await entries.find(_GRANT + quoted(id)) if id else None
-            found = None if to is None else await entries.find(f"{_BY_HOLDER}{quoted(to)}/{id}")
+            found = None if to is None else await self._grants.find(entry_name("", to, id), entries)
             if found is None:
-                raise NotFoundError("there is no such grant", where=ascii(id)[:80], hint="See access.grants()")
-            grant = GrantRecord.load(found, ACCESS)
-            check(grant)
-            return self._revoke_change([grant], done)
+                raise self._grants.missing_error(id)
+            return self._revoke_change([found], done)
 
-        await self._line.change("revoke", work_out)
+        await self._line.change("revoke", edit)
         return done[-1]
 
     def revoke_request(self, to: str, id: str, permit: Preconditions | None) -> AppendRequest:
         """Return the request that revokes a grant if it exists, to be saved with others that were permitted."""
 
-        async def work_out(entries: SystemLineEntries) -> LineChange:
+        async def edit(entries: SystemLineEntries) -> LineChange:
             if permit is not None:
                 await permit(True)
-            found = await entries.find(f"{_BY_HOLDER}{quoted(to)}/{id}")
-            return self._revoke_change([] if found is None else [GrantRecord.load(found, ACCESS)], [])
+            return self._revoke_change((await self._grants.get_many([entry_name("", to, id)], entries)).values(), [])
 
-        return self._line.request("revoke", work_out)
+        return self._line.request("revoke", edit)
 
     async def cut_off(self, to: str) -> int:
         """Remove all rights of an identity or a group at once: grants, roles, groups, access to its children.
 
         It still owns its own scopes. Returns the number of rights removed.
         """
-        taken: list[int] = []
+        taken = 0
 
-        async def work_out(entries: SystemLineEntries) -> LineChange:
-            held = await entries.with_prefix(_BY_HOLDER + quoted(to) + "/")
+        async def edit(entries: SystemLineEntries) -> LineChange:
+            nonlocal taken
             now = self._clock()
-            live = [grant for each in held.values() if (grant := GrantRecord.load(each, ACCESS)).is_live(now)]
-            revoked = self._revoke_change(live, [])
-            gone = []
-            for prefix in (_ASSIGNED, _MEMBER):
-                start = prefix + quoted(to) + "/"
+            live = [
+                each for each in (await self._grants.all(entry_name("", to, ""), entries)).values() if each.is_live(now)
+            ]
+            gone = [entry_name(PARENT, to)] if await entries.has(entry_name(PARENT, to)) else []
+            for start in (entry_name(ASSIGNED, to, ""), entry_name(MEMBER, to, "")):
                 gone += [start + name for name in await entries.with_prefix(start)]
-            if await entries.find(_PARENT + quoted(to)) is not None:
-                gone.append(_PARENT + quoted(to))
-            taken.append(len(live) + len(gone))
-            events = [*revoked.events, Event("access", self._actor, "cut-off", to)]
-            return LineChange(revoked.put, [*revoked.removed, *gone], events)
+            taken, revoked = len(live) + len(gone), self._revoke_change(live, [])
+            return LineChange(revoked.put, gone, [*revoked.events, Event("access", self._actor, "cut-off", to)])
 
-        await self._line.change("cut-off", work_out)
-        return taken[-1]
+        await self._line.change("cut-off", edit)
+        return taken
 
     def _revoke_change(self, grants: Iterable[GrantRecord], done: list[GrantRecord]) -> LineChange:
-        put: dict[str, Any] = {}
-        events = []
-        for grant in grants:
-            # One that is dead already keeps the time at which it died.
-            last = grant if grant.revoked else grant._replace(revoked=self._clock(), revoked_by=self._actor)
-            put[f"{_BY_HOLDER}{quoted(grant.to)}/{grant.id}"] = last.to_dict()
-            events.append(self._grant_event("revoke", last))
-            done.append(last)
-        return LineChange(self._line.pack(put), (), events)
+        # One that is dead already keeps the time at which it died.
+        last = [
+            grant if grant.revoked else replace(grant, revoked=self._clock(), revoked_by=self._actor)
+            for grant in grants
+        ]
+        done += last
+        put = self._grants.pack({entry_name("", grant.to, grant.id): grant for grant in last})
+        return LineChange(put, events=[self._grant_event("revoke", grant) for grant in last])
 
-    async def join(self, group: str, identities: Sequence[str]) -> None:
-        """Add identities to a group."""
-        if group == EVERYONE:
-            raise InvalidError(f"everybody is in the group {EVERYONE!r} already")
-        await self._put("join", {_member_name(each, group): True for each in identities}, f"{GROUP}{group}", identities)
-
-    async def leave(self, group: str, identities: Sequence[str]) -> None:
-        """Remove identities from a group. `NotFoundError` if one is not in it."""
-        await self._remove("leave", [_member_name(each, group) for each in identities], f"{GROUP}{group}", identities)
-
-    async def define(self, role: str, policy: Policy) -> None:
-        """Store or replace the policy of a role."""
-        name = check_key(role, "name of a role")
-        await self._put("define", {_ROLE + quoted(name): policy.to_list()}, f"role:{name}", policy.to_list())
-
-    async def undefine(self, role: str) -> None:
-        """Delete a role; it gives its holders nothing any more. `NotFoundError` if there is none."""
-        name = check_key(role, "name of a role")
-        await self._remove("undefine", [_ROLE + quoted(name)], f"role:{name}", None)
+    # Groups, roles, parents -----------------------------------------------------------------------------------
 
     async def assign(self, role: str, to: str) -> None:
         """Assign a role. `NotFoundError` if there is none."""
-        name = check_key(role, "name of a role")
 
-        async def work_out(entries: SystemLineEntries) -> LineChange:
-            if await entries.find(_ROLE + quoted(name)) is None:
-                raise NotFoundError("there is no such role", where=f"role {name!r}", hint="Define it first")
-            event = self._event("assign", to, {"role": name})
-            put = self._line.pack({f"{_ASSIGNED}{quoted(to)}/{quoted(name)}": True})
-            return LineChange(put, events=[event])
+        async def edit(entries: SystemLineEntries) -> LineChange:
+            await self._roles.get(quoted(role), entries)
+            put = self._line.pack({entry_name(ASSIGNED, to, role): True})
+            return LineChange(put, events=[self._event("assign", to, {"role": role})])
 
-        await self._line.change("assign", work_out)
+        await self._line.change("assign", edit)
 
-    async def unassign(self, role: str, to: str) -> None:
-        """Remove the assignment of a role. `NotFoundError` if there is none."""
-        name = check_key(role, "name of a role")
-        await self._remove("unassign", [f"{_ASSIGNED}{quoted(to)}/{quoted(name)}"], to, {"role": name})
-
-    async def authorize(self, identity: Identity) -> None:
-        """Allow an identity to read the scopes of its children."""
-        await self._put("authorize", {_PARENT + quoted(str(identity)): True}, str(identity), None)
-
-    async def unauthorize(self, identity: Identity) -> None:
-        """Revoke that. `NotFoundError` if it was not allowed."""
-        await self._remove("unauthorize", [_PARENT + quoted(str(identity))], str(identity), None)
-
-    async def _put(
-        self, action: str, put: dict[str, Any], target: str, detail: object, rows: Sequence[Change] = ()
+    async def put(
+        self, action: str, put: Mapping[str, Any], target: str, detail: object = None, rows: Sequence[Change] = ()
     ) -> None:
-        async def work_out(entries: SystemLineEntries) -> LineChange:  # noqa: ARG001
+        """Store entries, by their names. `target` and `detail` are those of the event."""
+
+        async def edit(entries: SystemLineEntries) -> LineChange:  # noqa: ARG001
             return LineChange(self._line.pack(put), (), [self._event(action, target, detail)], rows)
 
-        await self._line.change(action, work_out)
+        await self._line.change(action, edit)
 
-    async def _remove(
-        self, action: str, removed: Sequence[str], target: str, detail: object, rows: Sequence[Change] = ()
+    async def remove(
+        self, action: str, removed: Sequence[str], target: str, detail: object = None, rows: Sequence[Change] = ()
     ) -> None:
-        async def work_out(entries: SystemLineEntries) -> LineChange:
+        """Remove entries, by their names. `NotFoundError` if one does not exist."""
+
+        async def edit(entries: SystemLineEntries) -> LineChange:
             for name in removed:
-                if await entries.find(name) is None:
+                if not await entries.has(name):
                     raise NotFoundError("there is nothing of the kind to take away", where=f"{action} {target}"[:120])
             return LineChange({}, removed, [self._event(action, target, detail)], rows)
 
-        await self._line.change(action, work_out)
+        await self._line.change(action, edit)
 
     def _grant_event(self, action: str, grant: GrantRecord) -> Event:
         place = f"{THREAD}:{grant.thread}" if grant.thread else grant.scope
@@ -386,9 +319,7 @@ class AccessRegistry:
         return Event("access", self._actor, action, target, detail=packed)
 
 
-async def _groups_of(entries: SystemLineEntries, identity: str) -> list[str]:
-    return [EVERYONE, *map(unquoted, await entries.with_prefix(_MEMBER + quoted(identity) + "/"))]
-
-
-def _member_name(identity: str, group: str) -> str:
-    return f"{_MEMBER}{quoted(identity)}/{quoted(group)}"
+def entry_name(prefix: str, *parts: object) -> str:
+    """Return the name of an entry: a prefix and its parts, which are quoted, so that no slash is left in them. An empty
+    last part makes the start of names."""
+    return prefix + "/".join(quoted(str(part)) for part in parts)

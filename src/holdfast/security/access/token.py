@@ -11,23 +11,25 @@ import hmac
 import re
 import secrets
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
+from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import quoted
-from holdfast.engine.namespaces import ACCESS
+from holdfast.engine.record_table import RecordTable
 from holdfast.engine.system_line import LineChange, SystemLineEntries
-from holdfast.errors import CorruptError, InvalidError, NotFoundError
-from holdfast.security.access.registry import RETENTION, AccessRegistry
+from holdfast.errors import InvalidError
+from holdfast.security.access.policy import EndingRight
+from holdfast.security.access.registry import AccessRegistry
 
 PREFIX = "hf_"
 _TEXT = re.compile(r"hf_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 _TOKEN = "token/"  # noqa: S105 - the name of an entry
 
 
-class TokenRecord(NamedTuple):
+class TokenRecord(EndingRight, frozen=True, kw_only=True):
     """A stored token."""
 
-    id: str
     identity: str
     """Who it acts for; empty for the store's owner."""
     digest: str
@@ -35,25 +37,6 @@ class TokenRecord(NamedTuple):
     read_only: bool
     name: str
     created: int
-    until: int
-    """When it expires, in nanoseconds since 1970; 0 for never."""
-    revoked: int = 0
-
-    def is_live(self, now: int) -> bool:
-        """Whether it is neither revoked nor expired."""
-        return not self.revoked and not 0 < self.until <= now
-
-    def end_time(self) -> int:
-        """Return when it was revoked or expires; 0 for never."""
-        return min(filter(None, (self.revoked, self.until)), default=0)
-
-    @classmethod
-    def load(cls, found: object) -> TokenRecord:
-        """Build a token from its stored form. `CorruptError` if it is not one."""
-        try:
-            return cls(**found)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise CorruptError(f"a stored token is none: {error}", where=ACCESS) from error
 
 
 def new_token() -> tuple[str, str, str]:
@@ -70,58 +53,58 @@ def digest_of(secret: str) -> str:
 class TokenRegistry(AccessRegistry):
     """Reads and changes the stored tokens, which are in the line of the rights."""
 
+    def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
+        super().__init__(engine, tenant, actor)
+        self._tokens = RecordTable(
+            self._line, "token", TokenRecord.load, TokenRecord.to_dict, prefix=_TOKEN, hint="See access.tokens()"
+        )
+
     async def issue(self, identity: str, until: int, *, read_only: bool, name: str) -> tuple[TokenRecord, str]:
         """Store a new token. Returns it with its text, which nobody can read again."""
         now = self._clock()
         if until and until <= now:
             raise InvalidError("a token expires in time to come, not in the past", hint="Give a time after now")
         id, text, digest = new_token()
-        token = TokenRecord(id, identity, digest, read_only, name, now, until)
+        token = TokenRecord(
+            id=id, identity=identity, digest=digest, read_only=read_only, name=name, created=now, until=until
+        )
 
-        async def work_out(entries: SystemLineEntries) -> LineChange:
-            old = (TokenRecord.load(each) for each in (await entries.with_prefix(_TOKEN)).values())
-            gone = [_TOKEN + each.id for each in old if 0 < each.end_time() < now - RETENTION]
+        async def edit(entries: SystemLineEntries) -> LineChange:
+            gone = [_TOKEN + id for id, old in (await self._tokens.all(entries=entries)).items() if old.is_past(now)]
             return self._change("issue-token", token, gone)
 
-        await self._line.change("issue-token", work_out)
+        await self._line.change("issue-token", edit)
         return token, text
 
     async def revoke_token(self, id: str) -> TokenRecord:
         """Revoke a token. `NotFoundError` if there is none."""
         done: list[TokenRecord] = []
 
-        async def work_out(entries: SystemLineEntries) -> LineChange:
-            found = await entries.find(_TOKEN + quoted(id)) if id else None
-            if found is None:
-                raise NotFoundError("there is no such token", where=ascii(id)[:80], hint="See access.tokens()")
-            token = TokenRecord.load(found)
-            done.append(token if token.revoked else token._replace(revoked=self._clock()))
+        async def edit(entries: SystemLineEntries) -> LineChange:
+            token = await self._tokens.get(quoted(id), entries)
+            done.append(token if token.revoked else replace(token, revoked=self._clock()))
             return self._change("revoke-token", done[-1])
 
-        await self._line.change("revoke-token", work_out)
+        await self._line.change("revoke-token", edit)
         return done[-1]
 
     async def tokens(self, *, dead: bool = False) -> list[TokenRecord]:
         """List tokens, the oldest first; with `dead`, also those that were revoked or have expired recently."""
-        found = await self._line.read(lambda entries: entries.with_prefix(_TOKEN))
-        now = self._clock()
-        tokens = sorted((TokenRecord.load(each) for each in found.values()), key=lambda each: each.created)
-        return [each for each in tokens if dead or each.is_live(now)]
+        now, found = self._clock(), (await self._tokens.all()).values()
+        return sorted((each for each in found if dead or each.is_live(now)), key=lambda each: each.created)
 
     async def find_token(self, text: str) -> TokenRecord | None:
         """Return the token with this text, if it is valid now."""
         match = _TEXT.fullmatch(text)
         if match is None:
             return None
-        found = await self._line.read(lambda entries: entries.find(_TOKEN + match[1]))
+        token = await self._tokens.find(match[1])
         # Compared in any case, so that the time does not tell which ids there are.
-        token = None if found is None else TokenRecord.load(found)
         same = hmac.compare_digest(digest_of(match[2]), "" if token is None else token.digest)
         return token if token is not None and same and token.is_live(self._clock()) else None
 
     def _change(self, action: str, token: TokenRecord, removed: Sequence[str] = ()) -> LineChange:
-        put: dict[str, Any] = {_TOKEN + token.id: token._asdict()}
         # The digest is no secret, but nobody who reads the audit needs it.
-        detail = {name: value for name, value in token._asdict().items() if name != "digest"}
+        detail = {name: value for name, value in token.to_dict().items() if name != "digest"}
         event = self._event(action, token.identity or "owner", detail)
-        return LineChange(self._line.pack(put), removed, [event])
+        return LineChange(self._tokens.pack({token.id: token}), removed, [event])

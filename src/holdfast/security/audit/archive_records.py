@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Change, Delete
 from holdfast.backends.tables import EVENTS
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.scopes import MARK
+from holdfast.engine.record_table import RecordTable
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.errors import ConflictError
@@ -34,6 +35,16 @@ class ArchivedRange(NamedTuple):
         """Return whether the records of a step are in the segment alone."""
         return self.first <= id <= self.last and id not in self.retained
 
+    def to_list(self) -> list[Any]:
+        """Return the stored form."""
+        return list(self._replace(retained=sorted(self.retained)))  # type: ignore[arg-type]
+
+    @classmethod
+    def of(cls, stored: Sequence[Any], _version: int = 0) -> ArchivedRange:
+        """Build a range from its stored form."""
+        range_ = cls(*stored)
+        return range_._replace(retained=frozenset(range_.retained))
+
 
 class ArchiveRecords:
     """The record of a tenant of what was archived."""
@@ -41,25 +52,22 @@ class ArchiveRecords:
     def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
         self._engine = engine
         self._line = SystemLine(engine, Line(tenant, LINE), actor)
+        self._ranges = RecordTable(self._line, "range", ArchivedRange.of, ArchivedRange.to_list, prefix=_SEGMENT)
 
     async def ranges(self) -> list[ArchivedRange]:
-        """Return what was archived, in the order in which it was."""
-        found = await self._line.read(lambda entries: entries.with_prefix(_SEGMENT))
-        ranges = [
-            ArchivedRange(segment, line, first, last, frozenset(retained), rows)
-            for segment, line, first, last, retained, rows in found.values()
-        ]
-        return sorted(ranges, key=lambda each: (each.segment, each.line, each.first))
+        """Return the archived ranges, in the order in which they were archived."""
+        found = (await self._ranges.all()).values()
+        return sorted(found, key=lambda each: (each.segment, each.line, each.first))
 
     async def move(self, range_: ArchivedRange, steps: Sequence[str]) -> None:
         """Remove the records of steps, and record where they are, in one batch."""
         engine, line = self._engine, Line(self._line.line.tenant, range_.line)
 
         async def edit(entries: SystemLineEntries) -> LineChange:
-            name = f"{_SEGMENT}{range_.segment:08}/{range_.first}/{range_.line}"
-            if await entries.has(name):
+            name = f"{range_.segment:08}/{range_.first}/{range_.line}"
+            if await self._ranges.find(name, entries) is not None:
                 raise ConflictError("somebody else archives the audit", where=engine.context.backend.url)
-            return LineChange(self._line.pack({name: [*range_[:4], sorted(range_.retained), range_.rows]}))
+            return LineChange(self._ranges.pack({name: range_}))
 
         async def conditions(_: bool) -> list[Change]:
             held: Sequence[Change] = await require_no_hold(engine.context.backend, [line])

@@ -16,6 +16,7 @@ from holdfast.backends.interface import Change
 from holdfast.byte_reader import ByteReader
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import MARK
+from holdfast.engine.record_table import RecordTable
 from holdfast.engine.row_format import ERASE, Line
 from holdfast.engine.subject_names import METADATA_KEY
 from holdfast.engine.system_line import EditEntries, LineChange, SystemLine, SystemLineEntries
@@ -69,7 +70,7 @@ class LedgerEntry:
         return replace(self, places={**self.places, **new})
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> LedgerEntry:
+    def of(cls, stored: Mapping[str, Any], _version: int = 0) -> LedgerEntry:
         """Return the entry of a record."""
         packed = stored["lines"]
         lines = frozenset(packed[start : start + _SIZE] for start in range(0, len(packed), _SIZE))
@@ -125,11 +126,11 @@ class ErasureLedger:
 
     def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
         self._line = SystemLine(engine, Line(tenant, LINE), actor)
+        self._entries = RecordTable(self._line, "erasure", LedgerEntry.of, LedgerEntry.to_record, prefix=_ENTRY)
 
     async def entries(self) -> list[LedgerEntry]:
         """Return all entries, the oldest first."""
-        found = await self._line.read(lambda entries: entries.with_prefix(_ENTRY))
-        return [LedgerEntry.of(each) for each in found.values()]
+        return list((await self._entries.all()).values())
 
     async def key(self) -> bytes:
         """Return the key of the digests in this ledger, which is created first."""
@@ -149,7 +150,7 @@ class ErasureLedger:
 
         async def edit(entries: SystemLineEntries) -> LineChange:
             missing = [each for each in new if not await entries.has(_ENTRY + each.name)]
-            return LineChange(self._line.pack({_ENTRY + each.name: each.to_record() for each in missing}))
+            return LineChange(self._entries.pack({each.name: each for each in missing}))
 
         if new:
             await self._change(edit)

@@ -1,4 +1,4 @@
-"""What a change takes away from lines, or adds to them from elsewhere, as its record in the audit says.
+"""Records in the audit of the rows that a change takes away from lines, or adds to them from elsewhere.
 
 Steps, references and branches of a line that are gone leave nothing behind in it. With these records, a backup that is
 made later still tells which of them a line had at a moment before, and since when it had what was copied into it.
@@ -38,8 +38,8 @@ class BranchEnd(msgspec.Struct, array_like=True):
 
 
 class RemovalRecord(msgspec.Struct, omit_defaults=True):
-    """What was removed from a line: all of it; or steps, from one number to another of a branch, of which stubs may be
-    left; the ends of branches of which none are; and references and branches as they were."""
+    """The record of a removal from a line: all of it; or steps, from one number to another of a branch, of which stubs
+    may be left; the ends of branches of which none are; and references and branches as they were."""
 
     created: int
     """When the line was created, which tells it from others of its name."""
@@ -51,8 +51,8 @@ class RemovalRecord(msgspec.Struct, omit_defaults=True):
 
 
 class ArrivalRecord(msgspec.Struct):
-    """What was added to a line from elsewhere: how many steps each branch had before, with none where the line is new,
-    and has since."""
+    """The record of steps that were added to a line from elsewhere: how many each branch had before, none where the
+    line is new, and has since."""
 
     created: int
     had: list[tuple[int, int]]

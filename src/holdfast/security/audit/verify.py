@@ -42,29 +42,35 @@ class AuditFinding(NamedTuple):
 
 
 @dataclass(slots=True)
-class AuditReport:
-    """The result of a verification of the audit."""
+class AuditResult:
+    """The counts and findings of a verification of the audit, in a store or in a file."""
 
-    lines: int = 0
     steps: int = 0
     rows: int = 0
     pruned: int = 0
     """Steps that were pruned. Their rows are verified all the same."""
     erased: int = 0
-    """Steps from whose rows content was erased. The ledger of erasures has the digests of what is left."""
+    """Steps from whose rows content was erased. The ledger of erasures, or the file, has digests of what is left."""
     archived: int = 0
-    """Steps whose rows are in segments of the archive, and not in the store any more."""
-    unproven: int = 0
-    """Rows of steps that left nothing: nothing covers them any more."""
-    compared: int | None = None
-    """How many ends of lines were compared with heads; None without heads. Then it cannot be seen if steps at the end
-    of a line are missing."""
+    """Steps whose rows are in segments of the archive, which are checked by themselves."""
     findings: list[AuditFinding] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
         """Whether there are no findings."""
         return not self.findings
+
+
+@dataclass(slots=True)
+class AuditReport(AuditResult):
+    """The result of a verification of the audit."""
+
+    lines: int = 0
+    unproven: int = 0
+    """Rows of steps that left nothing: nothing covers them any more."""
+    compared: int | None = None
+    """How many ends of lines were compared with heads; None without heads. Then it cannot be seen if steps at the end
+    of a line are missing."""
 
 
 class AuditedStep(NamedTuple):

@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from holdfast.backends.interface import Backend, Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row
-from holdfast.backends.tables import KEYS, Key, Table
+from holdfast.backends.tables import KEYS, REFS, STEPS, Key, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import RecordContext, Sealer, missing_key, sealed_key_id, tampered_error
 from holdfast.engine.checked_rows import CHECKSUMS, PreparedBatch, RowCodec, StoredExpect
 from holdfast.engine.metadata_filter import MetadataFilter
+from holdfast.engine.row_format import SUBJECT, Line, StepRef
 from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
+from holdfast.engine.subject_names import MIXED, subject_of_line, subjects_of_step
 from holdfast.errors import DeniedError
 from holdfast.security.encryption.cipher import Cipher
 from holdfast.security.encryption.hidden_names import NamedBackend, prefix_refused
 from holdfast.security.encryption.key_rows import LineKey, LineName
-from holdfast.security.encryption.line_subject import subject_in_batch
 from holdfast.security.encryption.settings import Encryption, Mode
 from holdfast.security.encryption.store_keys import KeyMemory, StoreKeys, not_encrypted
 
@@ -271,3 +272,18 @@ def _queried_lines(queries: Sequence[Query]) -> list[LineName]:
         elif len(query[1]) >= 2:
             lines[query[1][:2]] = None  # type: ignore[index]
     return list(lines)
+
+
+def subject_in_batch(batch: Batch, name: tuple[str, str]) -> str:
+    """Return the subject of a line that a batch creates: by an assignment, by its name, or by the metadata of a
+    thread's first checkpoint; empty for none."""
+    line, named = Line(*name), ""
+    for change in batch:
+        if isinstance(change, _WRITES) and change.row.key[:2] == name:
+            if change[0] is REFS and change.row.key[2] == SUBJECT:
+                subject = str(change.row.columns[0])
+                return "" if subject == MIXED else subject
+            if change[0] is STEPS:
+                subjects, _ = subjects_of_step(StepRef.of(change.row))
+                named = named or (subjects[0] if len(subjects) == 1 else "")
+    return subject_of_line(line) or named

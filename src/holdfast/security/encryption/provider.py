@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import os
 import socket
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.msgpack import encode
 
@@ -253,3 +254,128 @@ def _check_permissions(status: os.stat_result, path: Path) -> None:
         )
     if status.st_uid not in (os.geteuid(), 0):
         raise ConfigError("the file of keys belongs to somebody else", where=str(path), hint=f"chown it: {path}")
+
+
+# Passphrase -----------------------------------------------------------------------------------------------------------
+#
+# A master key that is derived from a passphrase, for recovery: a person can write it down.
+
+_ID = "passphrase"
+_SALT = 16
+_COST = 1 << 15
+_MEMORY = 64 << 20
+_SHORTEST = 12
+
+
+class PassphraseKeys(KeyProvider):
+    """A master key that is derived, by scrypt, from the first line of a file that only its owner can read."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"PassphraseKeys({str(self._path)!r})"
+
+    @property
+    def key_id(self) -> str:
+        return _ID
+
+    def wrap(self, key: bytes, context: Mapping[str, str]) -> bytes:
+        salt = os.urandom(_SALT)
+        return salt + self._cipher(salt).seal(key, associated_bytes(context))
+
+    def unwrap(self, wrapped: bytes, key_id: str, context: Mapping[str, str]) -> bytes:
+        try:
+            if key_id != _ID:
+                raise CorruptError("another kind of key")
+            return self._cipher(wrapped[:_SALT]).unseal(wrapped[_SALT:], associated_bytes(context))
+        except CorruptError:
+            raise wrong_key(key_id, ["another passphrase"], str(self)) from None
+
+    def _cipher(self, salt: bytes) -> Cipher:
+        lines = read_private(self._path, "utf-8", str(self)).splitlines()
+        passphrase = lines[0].strip() if lines else ""
+        if not passphrase:
+            raise missing_master(str(self))
+        if len(passphrase) < _SHORTEST:
+            raise ConfigError(f"a passphrase has at least {_SHORTEST} characters", where=str(self))
+        derived = hashlib.scrypt(passphrase.encode(), salt=salt, n=_COST, r=8, p=1, maxmem=_MEMORY, dklen=KEY_SIZE)
+        return Cipher(derived)
+
+
+# Aws kms --------------------------------------------------------------------------------------------------------------
+#
+# Master keys in AWS KMS.
+
+_ABSENT = frozenset({"NotFoundException", "DisabledException", "KMSInvalidStateException", "InvalidKeyUsageException"})
+_REFUSED = frozenset({"AccessDeniedException", "UnrecognizedClientException", "InvalidSignatureException"})
+
+
+class AwsKms(KeyProvider):
+    """A symmetric key in AWS KMS, by its id, ARN or alias: it never leaves the service.
+
+    The tenant and the purpose of a key are its encryption context. `client` is one of boto3 for `kms`; by default, one
+    with boto3's own settings.
+    """
+
+    def __init__(self, key: str, *, client: Any = None) -> None:
+        if not key:
+            raise ConfigError("a key of AWS KMS is named by its id, ARN or alias", hint="Such as alias/holdfast")
+        self._key = key
+        self._client = client
+        self._arn = ""
+
+    def __repr__(self) -> str:
+        return f"AwsKms({self._key!r})"
+
+    @property
+    def key_id(self) -> str:
+        if not self._arn:  # an alias may be moved: what it wrapped is found by the key itself
+            self._arn = str(self._call(lambda kms: kms.describe_key(KeyId=self._key))["KeyMetadata"]["Arn"])
+        return self._arn
+
+    def wrap(self, key: bytes, context: Mapping[str, str]) -> bytes:
+        id = self.key_id
+        answer = self._call(lambda kms: kms.encrypt(KeyId=id, Plaintext=key, EncryptionContext=dict(context)))
+        return bytes(answer["CiphertextBlob"])
+
+    def unwrap(self, wrapped: bytes, key_id: str, context: Mapping[str, str]) -> bytes:
+        answer = self._call(
+            lambda kms: kms.decrypt(KeyId=key_id, CiphertextBlob=wrapped, EncryptionContext=dict(context))
+        )
+        return bytes(answer["Plaintext"])
+
+    def _call(self, request: Callable[[Any], Any]) -> Any:
+        try:
+            from botocore import exceptions
+        except ImportError as error:
+            raise missing_extra("aws", error) from error
+        try:
+            return request(self._kms())
+        except exceptions.ClientError as error:
+            raise self._error(str(error.response.get("Error", {}).get("Code", "")), error) from error
+        except (exceptions.NoCredentialsError, exceptions.NoRegionError, exceptions.PartialCredentialsError) as error:
+            raise ConfigError(f"AWS KMS cannot be used: {error}", where=str(self)) from error
+        except exceptions.BotoCoreError as error:
+            raise TransientError(f"AWS KMS cannot be reached: {error}", where=str(self)) from error
+
+    def _kms(self) -> Any:
+        if self._client is None:
+            import boto3
+
+            self._client = boto3.client("kms")
+        return self._client
+
+    def _error(self, code: str, error: Exception) -> Exception:
+        if code in ("InvalidCiphertextException", "IncorrectKeyException"):
+            return altered_key(self._key, str(self))
+        if code in _ABSENT:
+            return DeniedError(
+                f"AWS KMS has no such key, or it is disabled: {error}",
+                where=str(self),
+                hint="Enable it, or name the key that the store was created with",
+                code="key-missing",
+            )
+        if code in _REFUSED:
+            return DeniedError(f"AWS KMS refuses the use of the key: {error}", where=str(self), hint="Check its policy")
+        return TransientError(f"AWS KMS failed: {error}", where=str(self))

@@ -13,7 +13,7 @@ Mode: TypeAlias = Literal["on", "turning-on", "turning-off"]
 """`turning-on` also reads rows that are not encrypted yet; `turning-off` stores no more that are."""
 
 Clear: TypeAlias = Literal["readable", "words", "export"]
-"""What may contain content that is not encrypted: readable rows, the text index, exported files."""
+"""The parts that may contain content that is not encrypted: readable rows, the text index, exported files."""
 
 VARIABLE = "HOLDFAST_ENCRYPTION"
 
@@ -87,11 +87,11 @@ def provider_for(text: str) -> KeyProvider:
     if kind == "keyring":
         return KeyringKeys(rest) if rest else KeyringKeys()
     if kind == "passphrase" and rest:
-        from holdfast.security.encryption.passphrase import PassphraseKeys
+        from holdfast.security.encryption.provider import PassphraseKeys
 
         return PassphraseKeys(rest)
     if kind == "aws-kms" and rest:
-        from holdfast.security.encryption.aws_kms import AwsKms
+        from holdfast.security.encryption.provider import AwsKms
 
         return AwsKms(rest)
     raise ConfigError(f"there is no provider of keys {kind!r}", hint=_HINT)

@@ -3,7 +3,7 @@
 Each tenant has *wrapping keys*, numbered, of which the latest is in use, and one for digests; the provider encrypts
 them. One row lists them with their states, bound by the provider, so that no state can be altered, and no key be left
 out or brought back. Each line has *data keys*, encrypted by the wrapping key of the same number; or, if the line is the
-data of one person, by a *subject key*, which that wrapping key encrypts (`subject_keys`). They are rows of `KEYS`, in
+data of one person, by a *subject key*, which that wrapping key encrypts. They are rows of `KEYS`, in
 the line that they belong to: deleting a line deletes them, and they are stored in one batch with the first row of the
 line.
 
@@ -14,7 +14,7 @@ that was destroyed or replaced meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,41 +22,46 @@ from msgspec.msgpack import encode
 
 from holdfast.backends.interface import (
     Backend,
+    Batch,
     BlockingCall,
     Change,
     Create,
+    Delete,
     Get,
     Put,
     Query,
     Row,
     Scan,
 )
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import KEYS, LINES, REFS, SIGNING, Key
 from holdfast.byte_reader import ByteReader, packed_form
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.sealed_rows import hidden_name
 from holdfast.errors import ConfigError, CorruptError, DeniedError
 from holdfast.security.encryption.cipher import KEY_SIZE, Cipher, new_key
-from holdfast.security.encryption.hidden_names import NameCodec
+from holdfast.security.encryption.hidden_names import SUBJECT_LINE, NameCodec
 from holdfast.security.encryption.key_rows import (
     ACTIVE,
     DATA,
+    DESTROYING,
     DIGEST,
     INDEX,
     LIST,
     NAMES,
+    SUBJECT,
     WRAPPING,
     KeyRow,
     LineKey,
     LineName,
+    MetadataIndex,
     SubjectKey,
     TenantKeys,
+    destroyed_changes,
     destroyed_key,
     digest_list,
 )
-from holdfast.security.encryption.metadata_index import MetadataIndex
 from holdfast.security.encryption.provider import KeyProvider, altered_key, call_provider
-from holdfast.security.encryption.subject_keys import SubjectKeys
 
 _INDEXED = packed_form(tuple[str, ...])
 
@@ -82,7 +87,7 @@ class CipherCache:
 
 @dataclass(slots=True)
 class KeyMemory:
-    """What the stores of a program that use the same provider share."""
+    """Keys and settings that the stores of a program with the same provider share."""
 
     provider: KeyProvider
     max_age: float
@@ -493,6 +498,138 @@ class StoreKeys:
         tenant = self._tenants.get(row.tenant) or self.memory.tenants[row.tenant]
         names = tenant.names
         return row.associated() if names is None else row._replace(line=names.hide(row.line)).associated()
+
+
+class SubjectKeys:
+    """The keys of persons in one store: each encrypts the keys of the lines that are one person's, and is encrypted by
+    the tenant's.
+
+    Whoever deletes one erases all of these lines at once. They are never copied, like all rows of `KEYS`. A keyed
+    digest of the subject stands for the name of the line, so nobody can tell from the rows who it is.
+    """
+
+    def __init__(self, keys: StoreKeys) -> None:
+        self._keys = keys
+        self._loaded: dict[tuple[str, str, int], SubjectKey] = {}
+        """By tenant, digest and number."""
+
+    def forget(self) -> None:
+        """Read the keys again when they are needed: somebody changed them."""
+        self._loaded.clear()
+
+    async def of_new_key(
+        self, old: LineKey | None, name: LineName, subject_of: Callable[[LineName], str], tenant: TenantKeys
+    ) -> SubjectKey | None:
+        """Return the subject key for a new key of a line: that of its old key, or of its subject; None for none."""
+        if old is not None:
+            digest = old.row.subject
+        else:
+            subject = subject_of(name)
+            digest = subject_digest(tenant, subject) if subject else ""
+        return await self.require(name[0], digest, tenant) if digest else None
+
+    async def load(self, tenant: str, digest: str, number: int, keys: TenantKeys) -> SubjectKey | None:
+        """Return the key of a subject, by the digest; None if there is none."""
+        found = self._loaded.get((tenant, digest, number))
+        if found is None:
+            (rows,) = await self._keys.backend.read([Get(KEYS, [(tenant, SUBJECT_LINE + digest, SUBJECT, number)])])
+            row = KeyRow.of(rows[0]) if rows else None
+            wrapping = None if row is None else keys.wrapping.get(row.wrapped_by)
+            if row is None or wrapping is None:
+                return None
+            if row.state == ACTIVE:  # one that is about to be destroyed is recorded already
+                await self._keys.refuse_destroyed([row], keys.digest)
+            found = self._loaded[tenant, digest, number] = SubjectKey(row, self._keys.open_line_key(row, wrapping))
+        return found
+
+    async def require(self, tenant: str, digest: str, keys: TenantKeys) -> SubjectKey:
+        """Return the key of a subject that encrypts new keys of lines, and create it if there is none."""
+        attempts = Attempts("creating a subject's key", self._keys.backend.url)
+        while True:
+            await attempts.begin()
+            found = await self.load(tenant, digest, keys.current, keys)
+            if found is not None and found.row.state == ACTIVE:
+                return found
+            self.forget()
+            key, by = new_key(), keys.current_row
+            id, now = Cipher(key).key_id, time.time_ns()
+            row = KeyRow(tenant, SUBJECT_LINE + digest, SUBJECT, by.number, id, by.id.hex(), ACTIVE, now, b"")
+            row = row._replace(wrapped=keys.wrapping[by.id.hex()].seal(key, self._keys.associated(row)))
+            await self._keys.backend.apply([by.unchanged(), Create(KEYS, row.stored())])
+
+    async def assign(self, name: LineName, subject: str) -> None:
+        """Encrypt the keys of a line with the key of a subject; with that of the tenant, if it is empty."""
+        attempts = Attempts("assigning a line's key", f"line {name[1]!r}")
+        while True:
+            await attempts.begin()
+            tenant = await self._keys.require_tenant(name[0])
+            (rows,) = await self._keys.backend.read([Scan(KEYS, (*name, DATA))])
+            changes: list[Change] = []
+            for row in map(KeyRow.of, rows):
+                wrapping = await self._keys.wrapping_of(row, tenant)
+                if wrapping is None or (subject and row.number != tenant.current):
+                    continue  # it is lost, or about to be replaced
+                key = wrapping.unseal(row.wrapped, self._keys.associated(row))
+                if subject:
+                    found = await self.require(name[0], subject_digest(tenant, subject), tenant)
+                    new, by = found.cipher, found.wrapped_by
+                    changes.append(found.row.unchanged())
+                else:
+                    by = next(each.id.hex() for each in tenant.rows if each[2:4] == (WRAPPING, row.number))
+                    new = tenant.wrapping[by]
+                if by != row.wrapped_by:
+                    moved = row._replace(wrapped_by=by, wrapped=new.seal(key, self._keys.associated(row)))
+                    changes += [row.unchanged(), Put(KEYS, moved.stored())]
+            if not changes or await self._keys.backend.apply(changes) is None:
+                self._keys.forget_line(name)
+                return
+            self.forget()
+            await self._keys.load_tenant(name[0])
+
+    async def ids(self, tenant: str, subject: str) -> list[bytes]:
+        """Return the ids of the keys of a subject."""
+        digest = subject_digest(await self._keys.require_tenant(tenant), subject)
+        (rows,) = await self._keys.backend.read([Scan(KEYS, (tenant, SUBJECT_LINE + digest))])
+        return [KeyRow.of(row).id for row in rows]
+
+    async def destroy(self, tenant: str, subject: str, apply: Callable[[Batch], Awaitable[int | None]]) -> int:
+        """Destroy the keys of a subject, and return their number. Lines that still exist, since others share them,
+        are encrypted by the tenant's key from now on. `apply` stores the record that they are destroyed."""
+        keys = await self._keys.require_tenant(tenant)
+        digest = subject_digest(keys, subject)
+        attempts = Attempts("destroying a subject's keys", self._keys.backend.url)
+        while True:
+            await attempts.begin()
+            (rows,) = await self._keys.backend.read([Scan(KEYS, (tenant, SUBJECT_LINE + digest))])
+            found = list(map(KeyRow.of, rows))
+            # From now on, nobody encrypts the key of a line with it, and no backup brings it back.
+            for row in found:
+                if row.state == ACTIVE:
+                    await apply([row.unchanged(), *self._ended(row, keys)])
+            self.forget()
+            left = [row for row in await self._line_rows(tenant) if row.subject == digest]
+            if not left and all(row.state == DESTROYING for row in found):
+                await self._keys.backend.apply([Delete(KEYS, (tenant, SUBJECT_LINE + digest))])
+                return len(found)
+            for row in left:
+                await self.assign((row.tenant, row.line), "")
+
+    def _ended(self, row: KeyRow, keys: TenantKeys) -> list[Change]:
+        """Return the changes that mark a key to be destroyed, if it can be decrypted at all."""
+        wrapping, ended = keys.wrapping.get(row.wrapped_by), row._replace(state=DESTROYING)
+        if wrapping is not None:
+            key = wrapping.unseal(row.wrapped, self._keys.associated(row))
+            ended = ended._replace(wrapped=wrapping.seal(key, self._keys.associated(ended)))
+        return [Put(KEYS, ended.row()), *destroyed_changes(row.tenant, [row.id], time.time_ns())]
+
+    async def _line_rows(self, tenant: str) -> list[KeyRow]:
+        found = scan_rows(self._keys.backend, KEYS, (tenant,))
+        return [KeyRow.of(row) async for row in found if row.key[2] == DATA]
+
+
+def subject_digest(tenant: TenantKeys, subject: str) -> str:
+    """Return the keyed digest of a subject."""
+    return tenant.digest.digest(encode(("holdfast subject key 1", subject)))[:16].hex()
 
 
 def _index_row(digest: KeyRow, cipher: Cipher, names: tuple[str, ...]) -> KeyRow:

@@ -127,7 +127,7 @@ def is_value(text: str) -> bool:
 
 
 _SPECIMEN = re.compile(r"([B-Za-z0-9*])\1{7}|EXAMPLE|example")
-"""What documents write in place of keys. Runs of `A` and `/` are zeros and ones in base64: real keys have them, too."""
+"""Text in place of keys in documents. Runs of `A` and `/` are zeros and ones in base64: real keys have them, too."""
 
 
 def is_genuine(text: str) -> bool:

@@ -20,7 +20,7 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import HoldfastError, InvalidError, TransientError, UnavailableError
 from holdfast.security.sensitive.detector import Detector, mask, parse_formats
 from holdfast.security.sensitive.formats import CREDENTIALS, FORMATS
-from holdfast.security.sensitive.keys import TO_PROTECT, TO_REDACT
+from holdfast.security.sensitive.markers import TO_PROTECT, TO_REDACT
 from holdfast.security.sensitive.protector import policies_of
 from holdfast.security.sensitive.scan import RECORD_PATHS, SensitiveFinding, SensitiveScan, has_texts
 
@@ -82,7 +82,7 @@ class CredentialReport(NamedTuple):
 
     @property
     def remedies(self) -> tuple[str, str]:
-        """What replaces credentials in what is saved from now on, and in what is stored."""
+        """The setting and the command that replace credentials in what is saved, and in what is stored."""
         return TO_PROTECT, TO_REDACT
 
     def describe(self, most: int = 3) -> str:

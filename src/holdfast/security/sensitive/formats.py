@@ -58,7 +58,7 @@ class Format(NamedTuple):
     min_digits: int = 0
     """How many digits the text has at least."""
     before: re.Pattern[str] | None = None
-    """What the `BEFORE` characters before a match contain, in lower case."""
+    """Found in the `BEFORE` characters before a match, in lower case."""
 
 
 def _credential(

@@ -6,6 +6,7 @@ Names of classes, numbers, dates, arrays and binary data are not searched. `byte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from msgspec.msgpack import Ext, encode
@@ -14,6 +15,7 @@ from holdfast.byte_reader import ByteReader
 from holdfast.codec import msgpack
 from holdfast.codec.tags import Tag
 from holdfast.engine.model.packed_state import POINTER
+from holdfast.security.sensitive.detector import Detector, parse_formats
 from holdfast.security.sensitive.formats import CONTAINERS
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -185,3 +187,24 @@ def _replaced_typed(typed: Ext, path: Path, name: str, replace: ReplaceText) -> 
             label = new if type(new) is str else "(key)"
             parts += [new, _replaced(item, (*path, label), _name_below(name, _key(key)), replace)]
     return Ext(code, encode(parts))
+
+
+# Value redaction ------------------------------------------------------------------------------------------------------
+#
+# Redaction of recorded values, where no policy says how: what looks sensitive is replaced, and cannot be restored.
+
+
+@lru_cache(1)
+def _detector() -> Detector:
+    return Detector(parse_formats("all"))
+
+
+def redact_values(packed: bytes) -> bytes:
+    """Return a packed value without credentials and personal data."""
+    return replace_texts(packed, (), "", lambda _, name, text: _redact(name, text))
+
+
+def _redact(name: str, text: str) -> str:
+    for start, end, format_ in reversed([each[:3] for each in _detector().find_in_field(name, text)]):
+        text = f"{text[:start]}[redacted:{format_}]{text[end:]}"
+    return text

@@ -20,13 +20,13 @@ Action: TypeAlias = Literal["tokenise", "redact", "refuse", "encrypt", "allow"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
 _SHARED = ("topic:", "requests:", "pipeline:", "document:")
-"""What the names of lines with messages between agents contain."""
+"""A part of the names of lines with messages between agents."""
 
 _STEPS = "/steps:main"
 """The end of the names of lines with durable steps of agents."""
 
 _STEP_VALUES, _STEP_RECORDS = ("result/", "signal/", "wait/"), ("step/", "timer/")
-"""What they contain: values of users, and records with keys and tokens of the store's own besides."""
+"""Their content: values of users, and records with keys and tokens of the store's own besides."""
 
 
 class SensitivePolicy(NamedTuple):

@@ -47,7 +47,7 @@ class SensitiveFinding(NamedTuple):
 
 
 class SensitiveReport(NamedTuple):
-    """What a scan found. `damaged` are threads and scopes that could not be read."""
+    """The findings of a scan. `damaged` are threads and scopes that could not be read."""
 
     findings: list[SensitiveFinding]
     scanned: int
@@ -80,7 +80,7 @@ class SensitiveScan:
     """Searches the lines of a tenant."""
 
     def __init__(self, engine: Engine, tenant: str, detector: Detector, policies: PolicySet | None = None) -> None:
-        """What one of the policies allows is not found."""
+        """The policies: data that one of them allows is not reported."""
         self._engine = engine
         self._policies = policies
         self._tenant = tenant

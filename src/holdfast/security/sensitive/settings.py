@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from holdfast.errors import ConfigError
 from holdfast.security.encryption.settings import provider_for
-from holdfast.security.sensitive.keys import KeySource
+from holdfast.security.sensitive.markers import KeySource
 
 _KNOWN: Final = ("action", "formats", "scope", "key", "keys", "name")
 _HINT: Final = 'Such as "tokenise", "redact:personal", or { action = "refuse", formats = "card", scope = "support-*" }'

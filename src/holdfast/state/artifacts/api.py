@@ -22,7 +22,8 @@ from holdfast.backends.tables import LINKS
 from holdfast.engine import artifact_links, trace_context, validation
 from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.model.scopes import Scope, check_key
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
+from holdfast.engine.record_table import PAGE
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError, UnsupportedError
@@ -36,13 +37,10 @@ from holdfast.state.artifacts.records import (
     ArtifactRecords,
     ContentRemoved,
     NewArtifact,
-    not_found_error,
 )
 
 MAX_ID = 900
 """The maximum size of an id in bytes of UTF-8: the keys of links have a version before it."""
-
-_PAGE = 256
 
 _ATTEMPTS = 5
 """How often content is stored again because others deleted equal content."""
@@ -148,7 +146,7 @@ class ArtifactsOperations:
             with trace_context.correlation():
                 new = [await self._call_hooks(each) for each in new]
                 for each in new:
-                    await self._records.schemas.write(each.record.type, each.record, None, f"artifact {each.id!r}")
+                    await self._records.fit(each.id, each.record, None)
                 made = await self._records.register(new)
         except _NOT_REGISTERED:
             for each in new:
@@ -161,8 +159,8 @@ class ArtifactsOperations:
 
     async def _artifact(self, id: str, record: ArtifactRecord, *, migrate: bool = True) -> Artifact:
         """Return the public form of a record, with its metadata as it is stored or upgraded."""
-        if migrate and self._handle.engine.value_schemas is not None:
-            await self._records.schemas.read(record.type, record, f"artifact {id!r}")
+        if migrate:
+            await self._records.upgrade(id, record)
         return record.to_artifact(id)
 
     async def _new(self, upload: ContentUpload, given: ArtifactSource) -> NewArtifact:
@@ -263,6 +261,7 @@ class ArtifactsOperations:
         return LinkBlock(self, ids)
 
     @sync_and_async
+    @paged
     async def changes(self, id: str, *, limit: int = 100, cursor: str | None = None) -> Page[ArtifactLink]:
         """List the changes of state and the checkpoints made with an artifact, in order of time, a page of them. An
         identity gets those of its own scopes, and of threads that it may read."""
@@ -270,27 +269,20 @@ class ArtifactsOperations:
         count, actor = validation.require_count(limit, "limit"), self._handle.guard.actor
         own = Scope.parse(actor) if actor else Scope()
         found: list[ArtifactLink] = []
-        after = validation.cursor_text(cursor)
-        while len(found) <= count:
-            page = min(_PAGE, count - len(found) + 1)
-            rows = await self._records.system_line.linked(artifact_links.CHANGE, id, after, page)
+        size = min(PAGE, count + 1)
+        async for rows in self._records.linked(artifact_links.CHANGE, id, validation.cursor_text(cursor), size):
             made = [(artifact_links.parse_change_link(row), row) for row in rows]
             threads = {Line(self._handle.tenant, link.scope.thread) for link, _ in made if link.scope.thread}
             readable = {line.name for line in await self._handle.guard.visible_threads(list(threads))}
             for link, row in made:
                 if not actor or link.scope.thread in readable or owns(own, link.scope):
                     found.append(_to_link(link, str(row.key[4])))
-            if len(rows) < page:
+            if len(found) > count:
                 break
-            after = str(rows[-1].key[4])
-        return Page.cut(
-            found,
-            count,
-            lambda link: link.cursor,
-            lambda cursor: ArtifactsOperations.changes(self, id, limit=count, cursor=cursor),
-        )
+        return Page.cut(found, count, lambda link: link.cursor)
 
     @sync_and_async
+    @paged
     async def of(
         self,
         scope: Scope | str | Any = None,
@@ -327,7 +319,7 @@ class ArtifactsOperations:
                 stop = (artifact_links.version_prefix(number + 1),)
         found: list[ArtifactLink] = []
         while len(found) <= count:
-            page = min(_PAGE, count - len(found) + 1)
+            page = min(PAGE, count - len(found) + 1)
             query = Scan(LINKS, prefix, start=start, stop=stop, limit=page)
             (rows,) = await self._handle.engine.context.backend.read([query])
             for row in rows:
@@ -342,14 +334,7 @@ class ArtifactsOperations:
             await guard.saw(at, () if wanted is None else (wanted,))
         else:
             await guard.saw_thread(line)
-        return Page.cut(
-            found,
-            count,
-            lambda link: link.cursor,
-            lambda cursor: ArtifactsOperations.of(
-                self, scope, key, thread=thread, version=version, limit=count, cursor=cursor
-            ),
-        )
+        return Page.cut(found, count, lambda link: link.cursor)
 
     # Inside -----------------------------------------------------------------------------------------------------
 
@@ -372,11 +357,11 @@ class ArtifactsOperations:
         artifact looks as if it did not exist."""
         guard = self._handle.guard
         id = _check_id(guard, id)
-        found = (await self._records.get_many([id])).get(id)
+        found = await self._records.find(id)
         owner = Scope() if found is None else found.owner
         permit = await guard.allow_named(action, owner, (_key(id),), f"artifact {id!r}")
         if found is None:
-            raise not_found_error(id)
+            raise self._records.missing_error(id)
         if action == "read":
             await guard.saw(owner, (_key(id),))
         return found, permit
@@ -386,6 +371,7 @@ class ArtifactsOperations:
             await self._require(id, "read")
 
     @sync_and_async
+    @paged
     async def list(
         self,
         *,
@@ -405,11 +391,11 @@ class ArtifactsOperations:
         found: list[Artifact] = []
         after = validation.cursor_text(cursor)
         while len(found) <= count:
-            page = min(_PAGE, count - len(found) + 1)
+            page = min(PAGE, count - len(found) + 1)
             if kind:
                 ids = [str(row.key[4]) for row in await self._records.system_line.linked(kind, name, after, page)]
             else:
-                ids = await self._records.page(after, page)
+                ids = await self._records.ids(after, page)
             for id, record in (await self._records.get_many(ids)).items():
                 wanted = {"type": type, "producer": producer, "sha256": sha256, "by": actor or None}
                 if all(value in (None, getattr(record, what)) for what, value in wanted.items()):
@@ -417,14 +403,7 @@ class ArtifactsOperations:
             if len(ids) < page:
                 break
             after = ids[-1]
-        return Page.cut(
-            found,
-            count,
-            lambda artifact: artifact.id,
-            lambda cursor: ArtifactsOperations.list(
-                self, type=type, producer=producer, sha256=sha256, limit=count, cursor=cursor
-            ),
-        )
+        return Page.cut(found, count, lambda artifact: artifact.id)
 
 
 class LinkBlock:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Scan
 from holdfast.backends.tables import LINES, LINKS, TABLES
 from holdfast.engine.artifact_links import CHANGE, LINE
-from holdfast.engine.events import Event
 from holdfast.engine.guard import Preconditions
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
-from holdfast.engine.system_line import LineChange, Link, SystemLine, SystemLineEntries, SystemRecord
+from holdfast.engine.system_line import LineChange, Link, SystemLineEntries
 from holdfast.engine.types import to_datetime
-from holdfast.errors import ConflictError, NotFoundError
+from holdfast.errors import ConflictError
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.content import CONTENT_PREFIX, ContentPieces, StoredContent, content_line, content_name
-from holdfast.state.metadata_schemas import MetadataSchemas, stored_fields
-from holdfast.state.reader import ScopeView, read_line_at
-from holdfast.state.session_guard import maintenance_handle
+from holdfast.state.described_records import DescribedRecord, DescribedTable
+from holdfast.state.reader import read_line_at
 from holdfast.state.writer import FOLD_EVERY
 
 IN_RECORD, INLINE, OWN_LINE, ELSEWHERE = "record", "inline", "line", "elsewhere"
@@ -32,8 +30,6 @@ store. Links have it, too."""
 
 SMALL = 4096
 """Content of up to so many bytes is in the record: a second read would cost more than a second copy."""
-
-_PAGE = 64
 
 
 class Artifact(NamedTuple):
@@ -58,7 +54,7 @@ class Artifact(NamedTuple):
 
 
 @dataclass
-class ArtifactRecord:
+class ArtifactRecord(DescribedRecord):
     """The record of an artifact."""
 
     type: str
@@ -72,17 +68,7 @@ class ArtifactRecord:
     content: str = INLINE
     token: str = ""
     same_as: str = ""
-    metadata: dict[str, Any] = field(default_factory=dict)
     small: bytes = b""
-    schema: str = ""
-    """The version of the metadata, as in `image@2.0.0`; empty for none."""
-    aside: dict[str, Any] = field(default_factory=dict)
-    """What migrations keep aside of the metadata."""
-
-    @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> ArtifactRecord:
-        """Build a record from its stored form."""
-        return cls(**{each.name: stored[each.name] for each in fields(cls) if each.name in stored})
 
     @property
     def owner(self) -> Scope:
@@ -91,25 +77,18 @@ class ArtifactRecord:
 
     def to_artifact(self, id: str) -> Artifact:
         """Build the public form."""
-        return Artifact(
-            id,
-            self.type,
-            self.producer,
-            self.name,
-            self.sha256,
-            self.size,
-            to_datetime(self.created),
-            dict(self.metadata),
-            self.uri,
-            self.content != ELSEWHERE,
-            self.by,
-            self.same_as,
-        )
+        own = {name: value for name, value in vars(self).items() if name in Artifact._fields}
+        own |= {"created": to_datetime(self.created), "metadata": dict(self.metadata)}
+        return Artifact(id=id, stored=self.content != ELSEWHERE, **own)
 
     def links(self, id: str) -> list[Link]:
         """Return the links by which it is found."""
         named = {"type": self.type, "producer": self.producer, "by": self.by, "token": self.token}
         return [("sha256", self.sha256, id), *((kind, name, id) for kind, name in named.items() if name)]
+
+    def schema_owner(self, id: str) -> str:  # noqa: ARG002
+        """Return its type, by which schemas are attached to artifacts."""
+        return self.type
 
 
 class NewArtifact(NamedTuple):
@@ -126,26 +105,12 @@ class ContentRemoved(ConflictError):
     """Content that was not stored, since it was there already, was deleted meanwhile."""
 
 
-class ArtifactRecords:
+class ArtifactRecords(DescribedTable[ArtifactRecord]):
     """The records of artifacts."""
 
     def __init__(self, handle: StoreHandle) -> None:
-        self.handle = maintenance_handle(handle)
-        line = Line(handle.tenant, LINE)
-        self.system_line = SystemLine(handle.engine, line, handle.guard.actor, fold_every=FOLD_EVERY)
+        super().__init__(handle, "artifact", LINE, ArtifactRecord, "See artifacts.list()")
         self._engine = handle.engine
-        self.schemas = MetadataSchemas(handle, "artifact")
-
-    async def get(self, id: str) -> ArtifactRecord:
-        """Return a record. Raises `NotFoundError`."""
-        found = await self.system_line.records([id])
-        if id not in found:
-            raise not_found_error(id)
-        return ArtifactRecord.of(found[id].value)
-
-    async def get_many(self, ids: Sequence[str]) -> dict[str, ArtifactRecord]:
-        """Return those records that exist."""
-        return {id: ArtifactRecord.of(found.value) for id, found in (await self.system_line.records(ids)).items()}
 
     async def has_content(self, sha256: str) -> bool:
         """Whether content with this hash is stored."""
@@ -154,23 +119,18 @@ class ArtifactRecords:
     async def with_content(self, sha256: str, limit: int) -> list[str]:
         """Return the first artifacts whose content has this hash and is stored here."""
         found: list[str] = []
-        after = ""
-        while len(found) < limit:
-            rows = await self.system_line.linked("sha256", sha256, after, _PAGE)
+        async for rows in self.linked("sha256", sha256):
             found += (str(row.key[4]) for row in rows if row.columns[1] != ELSEWHERE)
-            if len(rows) < _PAGE:
+            if len(found) >= limit:
                 break
-            after = str(rows[-1].key[4])
         return found[:limit]
 
-    async def page(self, after: str, limit: int) -> list[str]:
-        """Return a page of the ids of all artifacts, in order."""
-        tip = await self._engine.lines.revalidate_tip(self.system_line.line)
-
-        async def look(view: ScopeView) -> list[str]:
-            return await view.keys(after=after, limit=limit)
-
-        return await read_line_at(self.handle, self.system_line.line, None if tip is None else tip.point, look)
+    async def ids(self, after: str, limit: int) -> list[str]:
+        """Return the next ids of all artifacts, in order."""
+        line = self.system_line.line
+        tip = await self._engine.lines.revalidate_tip(line)
+        point = None if tip is None else tip.point
+        return await read_line_at(self.handle, line, point, lambda view: view.keys(after=after, limit=limit))
 
     def pieces(
         self, id: str, record: ArtifactRecord, check_access: Callable[[], Awaitable[Any]] | None = None
@@ -180,7 +140,7 @@ class ArtifactRecords:
         content = StoredContent(record.sha256, record.size, small, record.token, record.uri)
 
         async def deleted() -> bool:
-            there = (await self.get_many([id])).get(id)
+            there = await self.find(id)
             return there is None or (there.sha256, there.token) != (record.sha256, record.token)
 
         return ContentPieces(self.handle, f"artifact {id!r}", content, self.system_line.line, deleted, check_access)
@@ -197,15 +157,15 @@ class ArtifactRecords:
             lines.clear()
             changed = _Registration(self, entries)
             await changed.find_content({each.content.sha256 for each in new})
-            there = await entries.records(each.id for each in new)
+            there = await self.get_many((each.id for each in new), entries)
             for each in new:
                 made[each.id] = await changed.add(each, there.get(each.id))
             lines.update(changed.lines)
-            return changed.to_change()
+            return changed.change
 
         async def guards(again: bool) -> list[Change]:
-            """That the lines of content that records point to are there: others may have removed them meanwhile."""
-            return [*await self.schemas.conditions(again), *await content_there()]
+            """Return the conditions that the lines of content of the records exist: others may have removed them."""
+            return [*await self.conditions(again), *await content_there()]
 
         async def content_there() -> list[Change]:
             if not lines:
@@ -231,12 +191,8 @@ class ArtifactRecords:
 
         async def edit(entries: SystemLineEntries) -> LineChange:
             gone.clear()
-            found = await entries.record(id)
-            if found is None:
-                raise not_found_error(id)
-            record = ArtifactRecord.of(found.value)
-            removed, rows = [id], self.system_line.link_changes(record.links(id), [], self.handle.now())
-            rows.append(Delete(LINKS, (*self.system_line.line, CHANGE, id)))
+            record = await self.get(id, entries)
+            removed, rows = list[str](), [Delete(LINKS, (*self.system_line.line, CHANGE, id))]
             if record.token:
                 others = [str(row.key[4]) for row in await self.system_line.linked("token", record.token, limit=2)]
             else:
@@ -247,9 +203,8 @@ class ArtifactRecords:
                 elif record.content == OWN_LINE:
                     gone.append(content_line(self.handle, record.token))
                     rows += (Delete(space, tuple(gone[0])) for space in TABLES)
-            detail = self.handle.codec.pack(dict(hooks.notes)) if hooks.notes else b""
-            event = Event("artifact", self.handle.guard.actor, "delete", id, detail=detail)
-            return LineChange(removed=removed, events=[event, *hooks.events], rows=rows)
+            more = LineChange(removed=removed, events=self.events(id, "delete", hooks), rows=rows)
+            return self.replace(id, record, None) + more
 
         head = await self.system_line.change("delete", edit, guards)
         hooks.call_after(head.point.seq + 1, head.point.id)
@@ -290,17 +245,14 @@ class _Registration:
     def __init__(self, found: ArtifactRecords, entries: SystemLineEntries) -> None:
         self._records = found
         self._entries = entries
-        self._put: dict[str, Any] = {}
-        self._rows: list[Change] = []
-        self._events: list[Event] = []
+        self.change = LineChange()
         self._first: dict[str, tuple[str, ArtifactRecord]] = {}
         """An artifact with each content that is stored, by the hash."""
         self.lines: set[Line] = set()
 
-    async def add(self, new: NewArtifact, there: SystemRecord | None) -> ArtifactRecord:
+    async def add(self, new: NewArtifact, old: ArtifactRecord | None) -> ArtifactRecord:
         """Add an artifact. Returns its record."""
-        if there is not None:
-            old = ArtifactRecord.of(there.value)
+        if old is not None:
             if (old.sha256, old.size, old.by) == (new.content.sha256, new.content.size, new.record.by):
                 return old
             raise ConflictError(
@@ -318,16 +270,8 @@ class _Registration:
         else:
             await self._place_content(new, same)
             self._first.setdefault(content.sha256, (new.id, record))
-        self._put[new.id] = stored_fields(vars(record))
-        self._rows += self._records.system_line.link_changes(
-            [], record.links(new.id), self._records.handle.now(), record.content
-        )
-        event = Event("artifact", record.by, "register", new.id)
-        if new.call is not None:
-            if new.call.notes:
-                event = event._replace(detail=self._records.handle.codec.pack(dict(new.call.notes)))
-            self._events += new.call.events
-        self._events.append(event)
+        self.change += self._records.replace(new.id, None, record, record.content)
+        self.change += LineChange(events=self._records.events(new.id, "register", new.call))
         return record
 
     async def _place_content(self, new: NewArtifact, same: tuple[str, ArtifactRecord] | None) -> None:
@@ -338,8 +282,8 @@ class _Registration:
         if content.small is not None:
             record.content = INLINE
             name = content_name(content.sha256)
-            if name not in self._put and not await self._entries.has(name):
-                self._put[name] = content.small
+            if name not in self.change.put and not await self._entries.has(name):
+                self.change += LineChange(self._records.system_line.pack({name: content.small}))
             return
         token = content.token
         if not token:
@@ -358,17 +302,8 @@ class _Registration:
         for sha256, rows in zip(wanted, found, strict=True):
             if rows:
                 ids |= dict.fromkeys(await self._records.with_content(sha256, 1), sha256)
-        for id, there in (await self._entries.records(ids)).items():
-            self._first[ids[id]] = (id, ArtifactRecord.of(there.value))
-
-    def to_change(self) -> LineChange:
-        """Return the change of the line."""
-        return LineChange(self._records.system_line.pack(self._put), events=self._events, rows=self._rows)
-
-
-def not_found_error(id: str) -> NotFoundError:
-    """Build the error for an artifact that does not exist."""
-    return NotFoundError("there is no such artifact", where=f"artifact {id!r}", hint="See artifacts.list()")
+        for id, there in (await self._records.get_many(ids, self._entries)).items():
+            self._first[ids[id]] = (id, there)
 
 
 def _content_removed_error() -> ContentRemoved:

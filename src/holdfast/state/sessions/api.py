@@ -19,7 +19,7 @@ from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import Action
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope, check_key
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.engine.types import to_datetime
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.access.identity import Identity, parse_identity
@@ -106,9 +106,6 @@ class SessionOperations:
     @sync_and_async
     async def end(self, reason: str = "") -> None:
         """End the session; its `on_end` says what happens to its state. Ending it again is no error."""
-        await self._end(reason)
-
-    async def _end(self, reason: str = "") -> None:
         done = await _SessionManager(self._handle).end(self.id, reason)
         self._record, self.status = done, "archived" if done.archived else "ended"
 
@@ -346,6 +343,7 @@ class SessionsOperations(Generic[S]):
         }
 
     @sync_and_async
+    @paged
     async def list(
         self,
         *,
@@ -373,7 +371,7 @@ class SessionsOperations(Generic[S]):
         after = validation.cursor_text(cursor)
         while len(found) <= count:
             ids = await _page(manager.records, link, after) if waiting is None else _after(waiting, after)
-            records = await manager.records.get_many(ids)
+            records = await manager.records.get_many(ids, migrate=True)
             shown = {
                 id: record
                 for id, record in (await manager.known(records)).items()
@@ -389,14 +387,7 @@ class SessionsOperations(Generic[S]):
                 break
             after = ids[-1]
         await self._handle.guard.saw(manager.own, ())
-        return Page.cut(
-            found,
-            count,
-            lambda session: session.id,
-            lambda cursor: SessionsOperations[S].list(
-                self, user=user, owner=owner, status=status, metadata=metadata, limit=count, cursor=cursor
-            ),
-        )
+        return Page.cut(found, count, lambda session: session.id)
 
     @sync_and_async
     async def collect(self, limit: int = 1000) -> SessionReport:

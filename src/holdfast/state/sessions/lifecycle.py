@@ -17,7 +17,6 @@ from holdfast.backends.tables import LINES, LINKS, REFS, TABLES
 from holdfast.engine import trace_context, validation
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.branch_graph import Position
-from holdfast.engine.events import Event
 from holdfast.engine.guard import Preconditions, both_preconditions
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.missing import MISSING
@@ -28,8 +27,7 @@ from holdfast.engine.step_info import StepInfo
 from holdfast.engine.system_line import EditEntries, LineChange, SystemLineEntries
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
 from holdfast.hooks.feature_hooks import FeatureHooks, call_hooks
-from holdfast.security.access.grant import BELOW_ALL
-from holdfast.security.access.policy import check_rights
+from holdfast.security.access.policy import BELOW_ALL, check_rights
 from holdfast.security.access.registry import AccessRegistry, GrantRequest
 from holdfast.security.audit.retain import removal_request
 from holdfast.state.reader import ScopeView, StoredValue, read_line_at
@@ -87,7 +85,7 @@ class SessionLifecycle:
         """End a session; its `on_end` says what happens to its state. One that has ended is left as it is."""
         await self._end(id, reason, only_expired=False)
         self._drop_cache()
-        return await self._records.get(id)
+        return await self._records.get(id, migrate=True)
 
     async def expire(self, id: str) -> bool:
         """End a session if it has expired. Returns whether it did."""
@@ -100,7 +98,7 @@ class SessionLifecycle:
             attempts = Attempts("ending a session", f"session {id!r}", self._engine.context.metrics)
             while True:
                 await attempts.begin()
-                record = await self._records.get(id, migrate=False)  # any release can end a session
+                record = await self._records.get(id)  # any release can end a session
                 if record.ended:
                     return False
                 ((expires, lines),) = await self._records.expiries([record])
@@ -230,31 +228,14 @@ class SessionLifecycle:
         """Return the edit that replaces a record, if it is unchanged."""
 
         async def edit(entries: SystemLineEntries) -> LineChange:
-            there = await entries.record(id)
+            there = await self._records.find(id, entries)
             if (0 if there is None else there.version) != (0 if old is None else old.version):
                 raise ConcurrentChange
-            if new is not None and (there is not None or self._engine.value_schemas is not None):
-                stored = None if there is None else SessionRecord.of(*there)
-                if stored is None or stored.metadata != new.metadata:
-                    await self._records.schemas.write(id, new, stored, f"session {id!r}")
-            before = [] if old is None else old.links(id)
-            after = [] if new is None else new.links(id)
-            return LineChange(
-                {} if new is None else self._line.pack({id: new.to_dict()}),
-                [id] if new is None else (),
-                self._events(id, action, call),
-                self._line.link_changes(before, after, self._handle.now()),
-            )
+            if new is not None and (there is None or there.metadata != new.metadata):
+                await self._records.fit(id, new, there)
+            return self._records.replace(id, old, new) + LineChange(events=self._records.events(id, action, call))
 
         return edit
-
-    def _events(self, id: str, action: str, call: FeatureHooks | None) -> list[Event]:
-        event = Event("session", self._handle.guard.actor, action, id)
-        if call is None:
-            return [event]
-        if call.notes:
-            event = event._replace(detail=self._handle.codec.pack(dict(call.notes)))
-        return [event, *call.events]
 
     def _drop_cache(self) -> None:
         """Drop deleted lines from the cache: many at once, since the whole cache is searched."""
@@ -290,7 +271,7 @@ class SessionLifecycle:
         """Return conditions, with those on which metadata of its version may be stored."""
         if self._engine.value_schemas is None:
             return more
-        return both_preconditions(more, self._records.schemas.conditions)
+        return both_preconditions(more, self._records.conditions)
 
     def _limit(self, record: SessionRecord) -> Preconditions | None:
         """Return the changes that store when a session is over, by which readers and writers of its scopes know."""
@@ -312,7 +293,7 @@ class SessionLifecycle:
         attempts = Attempts("changing a session", f"session {id!r}", self._engine.context.metrics)
         while True:
             await attempts.begin()
-            old = await self._records.get(id)
+            old = await self._records.get(id, migrate=True)
             new = change(old)
             try:
                 with _correlation(id):
@@ -327,7 +308,7 @@ class SessionLifecycle:
 
         async def edit(view: ScopeView) -> LineChange:
             put: dict[str, Packed] = {_TOUCHED: handle.codec.pack(view.now)}
-            return LineChange(put, events=self._events(id, action, call))
+            return LineChange(put, events=self._records.events(id, action, call))
 
         guards = both_preconditions(self._line.preconditions, session_active(handle, record.root))
         with _correlation(id):
@@ -343,7 +324,7 @@ class SessionLifecycle:
             attempts = Attempts("resuming a session", f"session {id!r}", self._engine.context.metrics)
             while True:
                 await attempts.begin()
-                record = await self._records.get(id)
+                record = await self._records.get(id, migrate=True)
                 if not record.ended and record.ttl and record.started + record.ttl <= self._handle.now():
                     await self.expire(id)
                     self._drop_cache()
@@ -464,7 +445,7 @@ class SessionLifecycle:
         for row in rows:
             id = str(row.key[4])
             try:
-                record = await self._records.get(id, migrate=False)
+                record = await self._records.get(id)
                 if not record.ended:
                     if await self.expire(id):
                         ended += 1
@@ -485,7 +466,7 @@ class SessionLifecycle:
 
     async def _postpone(self, spared: Sequence[str], held: Sequence[str]) -> None:
         """Check active sessions again when they may have expired, and others after a while."""
-        found = await self._records.get_many([*spared, *held], migrate=False)
+        found = await self._records.get_many([*spared, *held])
         now = self._handle.now()
         later = {id: now + _RETRY_AFTER for id in held if id in found}
         alive = {id: found[id] for id in spared if id in found and not found[id].ended}
@@ -496,14 +477,11 @@ class SessionLifecycle:
             return
 
         async def edit(entries: SystemLineEntries) -> LineChange:
-            put: dict[str, Any] = {}
-            rows: list[Change] = []
-            for id, there in (await entries.records(later)).items():
+            change = LineChange()
+            for id, there in (await self._records.get_many(later, entries)).items():
                 if there.version == found[id].version:
-                    new = replace(found[id], due=later[id], held=id in held)
-                    put[id] = new.to_dict()
-                    rows += self._line.link_changes(found[id].links(id), new.links(id), now)
-            return LineChange(self._line.pack(put), rows=rows)
+                    change += self._records.replace(id, there, replace(there, due=later[id], held=id in held))
+            return change
 
         await self._line.change("put off", edit)
 

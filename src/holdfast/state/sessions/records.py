@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change, Expect, Get, Query, Scan
 from holdfast.backends.tables import LINES, LINKS, STEPS
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line, LineInfo, StepRef, info_of
-from holdfast.engine.system_line import Link, SystemLine
-from holdfast.errors import NotFoundError
+from holdfast.engine.system_line import Link
 from holdfast.security.handle import StoreHandle
-from holdfast.state.metadata_schemas import MetadataSchemas, stored_fields
-from holdfast.state.session_guard import EXPIRY, inside_key, maintenance_handle
-from holdfast.state.writer import FOLD_EVERY
+from holdfast.state.described_records import DescribedRecord, DescribedTable
+from holdfast.state.session_guard import EXPIRY, inside_key
 
 LINE = MARK + "sessions"
 """The name of the system line that holds the records."""
@@ -28,7 +26,7 @@ _BACK = 64
 
 
 @dataclass
-class SessionRecord:
+class SessionRecord(DescribedRecord):
     """The record of a session. Times are in nanoseconds since 1970, durations in nanoseconds; 0 for none."""
 
     scope: str
@@ -45,7 +43,6 @@ class SessionRecord:
     """The identity that owns it by a grant of its scope; empty for none."""
     grant: str = ""
     """The id of that grant."""
-    metadata: dict[str, Any] = field(default_factory=dict)
     ended: int = 0
     archived: bool = False
     reason: str = ""
@@ -53,21 +50,11 @@ class SessionRecord:
     """The lines of an archived session, and how many steps each had when it ended."""
     due: int = 0
     """When to check it again: it may expire then at the earliest. 0 for never."""
-    schema: str = ""
-    """The version of the metadata, as in `visit@2.0.0`; empty for none."""
-    aside: dict[str, Any] = field(default_factory=dict)
-    """What migrations keep aside of the metadata."""
     held: bool = False
     """Whether it has expired, and could not be ended."""
     version: int = 0
     """The step that wrote the record; 0 before. It is not stored. A cached record is out of date if this differs;
     its values would not tell, since 1 equals True, and NaN does not equal itself."""
-
-    @classmethod
-    def of(cls, stored: Mapping[str, Any], version: int) -> SessionRecord:
-        """Build a record from its stored form."""
-        there = {each.name: stored[each.name] for each in fields(cls) if each.name in stored}
-        return cls(**there | {"version": version})
 
     @property
     def root(self) -> Scope:
@@ -78,10 +65,6 @@ class SessionRecord:
     def user(self) -> str:
         """The user; empty for none."""
         return next((part.name for part in self.root.parts if part.kind == "user"), "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the stored form."""
-        return stored_fields({name: value for name, value in vars(self).items() if name != "version"})
 
     def expires(self, active: int) -> int:
         """Return when the session expires, given its last activity; 0 for never."""
@@ -128,31 +111,11 @@ class SessionLine(NamedTuple):
         ]
 
 
-class SessionRecords:
-    """The records of sessions, for an identity that the guard has checked."""
+class SessionRecords(DescribedTable[SessionRecord]):
+    """The records of sessions."""
 
     def __init__(self, handle: StoreHandle) -> None:
-        self.handle = maintenance_handle(handle)
-        line = Line(handle.tenant, LINE)
-        self.system_line = SystemLine(handle.engine, line, handle.guard.actor, fold_every=FOLD_EVERY)
-        self.schemas = MetadataSchemas(handle, "session")
-
-    async def get(self, id: str, *, migrate: bool = True) -> SessionRecord:
-        """Return a record, with its metadata as it is stored or upgraded. Raises `NotFoundError`."""
-        found = await self.get_many([id], migrate=migrate)
-        if id not in found:
-            raise NotFoundError(
-                "there is no such session", where=f"session {id!r}", hint="Start it, or see sessions.list() for others"
-            )
-        return found[id]
-
-    async def get_many(self, ids: Sequence[str], *, migrate: bool = True) -> dict[str, SessionRecord]:
-        """Return those records that exist."""
-        records = {id: SessionRecord.of(*found) for id, found in (await self.system_line.records(ids)).items()}
-        if migrate and self.handle.engine.value_schemas is not None:
-            for id, record in records.items():
-                await self.schemas.read(id, record, f"session {id!r}")
-        return records
+        super().__init__(handle, "session", LINE, SessionRecord, "Start it, or see sessions.list() for others")
 
     async def list_due(self) -> list[str]:
         """List the ids of sessions that may have expired, in order: few, as long as sessions are collected."""

@@ -18,24 +18,23 @@ from holdfast.engine.model.merge import PackedConflict as PackedClash
 from holdfast.engine.model.merge import PackedResolution, Resolver, merge, union
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed, as_items, pack_name, unpack
-from holdfast.engine.model.scopes import Scope
-from holdfast.engine.pages import Page
+from holdfast.engine.pages import Page, paged
 from holdfast.errors import ConflictError
 from holdfast.history.merge import UNRESOLVED, MergeConflict
 from holdfast.state import history
 from holdfast.state.history import HistoryEntry
 from holdfast.state.key_changes import Conflict, ValueFunction, check_on_conflict, merge_since, patch_change
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, StoredValue, read_scope
-from holdfast.state.sharing.resource import SharedResource, wait_until
-from holdfast.state.writer import KeyWrite, write
+from holdfast.state.reader import ScopeView, StoredValue
+from holdfast.state.sharing.resource import SharedOperations, wait_until
+from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration
 
 CONTENT = "content"
 """The key that holds a document; and the key of its scope that rights are needed for."""
 
 OnDocumentConflict: TypeAlias = Conflict | Callable[[MergeConflict], Any]
-"""What to do if a document has another version than expected. A function resolves what both sides changed."""
+"""The treatment of a document that has another version than expected. A function resolves what both sides changed."""
 
 _SHOWN = 8
 
@@ -47,20 +46,11 @@ class DocumentVersion(NamedTuple):
     version: int
 
 
-class DocumentOperations:
-    """Operations on a document. `Document` and `AsyncDocument` have these as methods."""
+class DocumentOperations(SharedOperations):
+    """Operations on a document. `Document` and `AsyncDocument` have these as methods.
 
-    def __init__(self, place: SharedResource) -> None:
-        self._resource = place
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._resource.name}>"
-
-    @property
-    def scope(self) -> Scope:
-        """The scope that decides who may use the document: reading it allows reading, reading and writing it allows
-        editing."""
-        return self._resource.scope
+    Who may read its scope may read the document, and who may read and write it may edit it.
+    """
 
     @sync_and_async
     async def read(self, version: int | None = None) -> DocumentVersion:
@@ -78,7 +68,7 @@ class DocumentOperations:
         """Set the document to what a function returns for its current value, or for the default if there is none. If
         another writer was first, the function is called again. It may change its argument."""
         await self._resource.require("read", CONTENT)
-        handle, made = self._resource.handle_for(CONTENT), list[Any]()
+        handle, made = self._resource.handle, list[Any]()
         packed = pack_value(handle, CONTENT, default)
 
         async def edited(live: StoredValue | None) -> Packed:
@@ -86,7 +76,7 @@ class DocumentOperations:
             made.append(function(unpack(handle.codec, packed if live is None else live.entry.value)))
             return pack_value(handle, CONTENT, made[-1])
 
-        (done,) = await write(handle, {self._resource.name: [KeyWrite(CONTENT, "edit", compute=edited)]})
+        (done,) = await self._write(CONTENT, [KeyWrite(CONTENT, "edit", compute=edited)])
         return DocumentVersion(made[-1], done.version)
 
     @sync_and_async
@@ -100,7 +90,7 @@ class DocumentOperations:
         await self._resource.require("read", CONTENT)
         change = patch_change(CONTENT, changes, remove, str(self._resource.name))
         change.action = "edit"
-        (done,) = await write(self._resource.handle_for(CONTENT), {self._resource.name: [change]})
+        (done,) = await self._write(CONTENT, [change])
         return done.version
 
     @sync_and_async
@@ -119,7 +109,7 @@ class DocumentOperations:
         """
         check_on_conflict(on_conflict)
         await self._resource.require("read", CONTENT)
-        handle, version = self._resource.handle_for(CONTENT), validation.require_count(base, "version")
+        handle, version = self._resource.handle, validation.require_count(base, "version")
         packed = [pack_value(handle, CONTENT, value)]
         change = KeyWrite(CONTENT, "edit", packed=packed[0])
 
@@ -138,7 +128,7 @@ class DocumentOperations:
             change.expected = version
         elif on_conflict != "overwrite":
             change.compute = merged
-        (done,) = await write(handle, {self._resource.name: [change]})
+        (done,) = await self._write(CONTENT, [change])
         return DocumentVersion(unpack(handle.codec, packed[-1]), done.version)
 
     @sync_and_async
@@ -156,6 +146,7 @@ class DocumentOperations:
         return found
 
     @sync_and_async
+    @paged
     async def history(self, *, limit: int = 100, cursor: str | None = None) -> Page[HistoryEntry]:
         """List who edited it, when and why, the latest first, a page of them."""
         return await history.list_changes(
@@ -169,7 +160,7 @@ class DocumentOperations:
     @sync_and_async
     async def delete(self) -> bool:
         """Delete the document; its history stays. False if there was none."""
-        (done,) = await write(self._resource.handle_for(CONTENT), {self._resource.name: [KeyWrite(CONTENT, "delete")]})
+        (done,) = await self._write(CONTENT, [KeyWrite(CONTENT, "delete")])
         return done.before > 0
 
     # Inside -------------------------------------------------------------------------------------------------------
@@ -179,7 +170,7 @@ class DocumentOperations:
             found = await view.item(CONTENT)
             return DocumentVersion(None, 0) if found is None else DocumentVersion(found.value, found.version)
 
-        return await read_scope(self._resource.handle, self._resource.name, look)
+        return await self._read(look)
 
     async def _read_at(self, version: int) -> DocumentVersion:
         handle = self._resource.handle

@@ -10,7 +10,6 @@ grow with the history.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -23,12 +22,11 @@ from holdfast.engine.pages import Page
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError, VetoError
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, read_scope
+from holdfast.state.reader import ScopeView
 from holdfast.state.sharing import work_queue
-from holdfast.state.sharing.heartbeats import Heartbeat
-from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, wait_until
-from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
-from holdfast.state.writer import KeyWrite, commit
+from holdfast.state.sharing.resource import RETAINED_STEPS, SharedOperations, SharedResource, wait_until
+from holdfast.state.sharing.work_queue import LEASE, DueWork, Heartbeat, HeldWork, RefusedWork, WorkClaim, take_work
+from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds
 
 R = TypeVar("R", "PipelineResult", "DeadItem")
@@ -68,64 +66,66 @@ class DeadItem(NamedTuple):
     time: datetime
 
 
-class PipelineTask:
+class PipelineTask(HeldWork):
     """An item at a stage, held by a worker. `value` is the result of the stage before."""
 
     def __init__(self, claim: WorkClaim, stage: str, record: dict[str, Any], where: Scope) -> None:
-        self.id = claim.name
+        super().__init__(claim, record, where)
         self.stage = stage
-        self.value = record["value"]
-        self.correlation: str = record["correlation"]
-        self._claim = claim
-        self._where = where
-
-    @property
-    def tries(self) -> int:
-        """How often it was tried at this stage, this time included."""
-        return self._claim.tries
 
     def __repr__(self) -> str:
         return f"<Task {self.id} at {self.stage!r}>"
 
-    def causing(self) -> AbstractContextManager[str]:
-        """Give all changes in this block this item as their cause, and its correlation id."""
-        return trace_context.correlation(self.correlation, cause=self.id)
 
+class PipelineOperations(SharedOperations):
+    """Operations on a pipeline. `Pipeline` and `AsyncPipeline` have these as methods.
 
-class PipelineOperations:
-    """Operations on a pipeline. `Pipeline` and `AsyncPipeline` have these as methods."""
+    The keys of its scope are the stages: writing the first one allows putting items, reading and writing a stage allows
+    working there; reading the whole scope shows results and dead items.
+    """
 
-    def __init__(self, place: SharedResource, stages: Sequence[str], tries: int) -> None:
+    def __init__(self, resource: SharedResource, stages: Sequence[str], tries: int) -> None:
+        super().__init__(resource)
         names = [check_key(stage, "name of the stage") for stage in validation.require_several(stages, "stage")]
         if not names or len(set(names)) < len(names) or any("/" in name for name in names):
             raise InvalidError("a pipeline has one stage or more, each with a name of its own and no slash in it")
         if validation.require_count(tries, "number of tries") < 1:
             raise InvalidError("an item is tried once at least")
         self.stages = tuple(names)
-        self._resource = place
         self._tries = tries
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._resource.name}>"
-
-    @property
-    def scope(self) -> Scope:
-        """The scope that decides who may use the pipeline. Its keys are the stages: writing the first one allows
-        putting items, reading and writing a stage allows working there; reading the whole scope shows results and
-        dead items."""
-        return self._resource.scope
 
     # Putting items in ---------------------------------------------------------------------------------------------
 
     @sync_and_async
     async def put(self, item: Any, *, delay: Duration | None = None) -> str:
         """Put an item in, to be worked on now or later. Returns its id."""
-        return (await self._put([item], delay))[0]
+        return (await PipelineOperations.put_many(self, [item], delay=delay))[0]
 
     @sync_and_async
     async def put_many(self, items: Iterable[Any], *, delay: Duration | None = None) -> list[str]:
         """Put items in, all or none. Returns their ids."""
-        return await self._put(list(validation.require_several(items, "item")), delay)
+        items = list(validation.require_several(items, "item"))
+        if not 0 < len(items) <= _MAX_ITEMS:
+            raise InvalidError(f"1 to {_MAX_ITEMS} items are put in at a time, not {len(items)}")
+        first, handle = self.stages[0], self._resource.handle
+        trace, names = trace_context.current_or_new(), list[str]()
+        wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)
+        packed = [
+            pack_value(handle, "item", {"value": item, "correlation": trace.correlation, "cause": trace.cause})
+            for item in items
+        ]
+
+        async def writes(view: ScopeView) -> list[KeyWrite]:
+            start = 0 if view.point is None else view.point.seq + 1
+            names[:] = [f"{start:012d}-{number:03d}" for number in range(len(items))]
+            made = await self._check_stages(view)
+            for name, value in zip(names, packed, strict=True):
+                made.append(KeyWrite(_item_key(name), "put", packed=value))
+                made.append(work_queue.put_work(handle, _queue_name(first), name, due=view.now + wait if wait else 0))
+            return made
+
+        await self._write(first, writes)
+        return names
 
     # Working ------------------------------------------------------------------------------------------------------
 
@@ -133,7 +133,15 @@ class PipelineOperations:
     async def take(self, stage: str, *, lease: Duration = LEASE, timeout: Duration | None = 0) -> PipelineTask | None:
         """Take an item to work on at a stage; None if there was none before the timeout. It is this worker's until
         the lease ends, and another's after that."""
-        return await self._take(stage, lease, timeout)
+        self._stage_index(stage)
+        await self._resource.require("read", stage)
+        handle = self._resource.handle_for(stage)
+        take = partial(take_work, handle, self._resource.name, _queue_name(stage), lease, self._load)
+        found = await wait_until(take, timeout)
+        if found is None:
+            return None
+        await self._resource.handle.guard.saw(self.scope, (stage,))
+        return PipelineTask(found[0], stage, found[1], self._resource.name)
 
     @sync_and_async
     async def work(
@@ -155,11 +163,11 @@ class PipelineOperations:
         tried = done = 0
         with Heartbeat(lease) as heartbeat:
             while limit is None or tried < limit:
-                task = await self._take(stage, lease, timeout)
+                task = await PipelineOperations.take(self, stage, lease=lease, timeout=timeout)
                 if task is None:
                     break
                 result, failure = None, None
-                extend = partial(self._extend, task, lease)
+                extend = partial(PipelineOperations.extend, self, task, lease)
                 try:
                     with task.causing():
                         result = await heartbeat.call(handler, task.value, extend)
@@ -173,7 +181,26 @@ class PipelineOperations:
     async def done(self, task: PipelineTask, result: Any = MISSING) -> None:
         """Hand an item on to the next stage, with the result of this one; without a result, unchanged. After the
         last stage it is among the results. `ConflictError` (code `lease-lost`) if it is not this worker's any more."""
-        await self._done(task, result)
+        handle, claim = self._resource.handle, work_queue.claim_of(task, self._resource.name)
+        after = self._stage_index(task.stage) + 1
+
+        async def writes(view: ScopeView) -> list[KeyWrite]:
+            record = await self._claimed_record(view, claim)
+            if result is not MISSING:
+                record = {**record, "value": result}
+            made = [KeyWrite(claim.key, "delete")]
+            if after < len(self.stages):
+                if result is not MISSING:
+                    made.append(KeyWrite(_item_key(task.id), "done", packed=pack_value(handle, "item", record)))
+                return [*made, work_queue.put_work(handle, _queue_name(self.stages[after]), task.id)]
+            key = f"result/{task.id}"
+            return [
+                *made,
+                KeyWrite(_item_key(task.id), "delete"),
+                KeyWrite(key, "done", packed=pack_value(handle, key, record)),
+            ]
+
+        await self._write(task.stage, writes)
 
     @sync_and_async
     async def fail(
@@ -186,12 +213,27 @@ class PipelineOperations:
     ) -> bool:
         """Return an item that failed, to be tried again, at once or later. One that was tried too often, or is not
         to be tried again, is put with the dead ones. Returns whether it is tried again."""
-        return await self._fail(task, error, delay, retry)
+        handle, claim = self._resource.handle, work_queue.claim_of(task, self._resource.name)
+        again = retry and claim.tries < self._tries
+        told = f"{type(error).__qualname__}: {error}" if isinstance(error, BaseException) else error
+        wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)
+
+        async def writes(view: ScopeView) -> list[KeyWrite]:
+            record = await self._claimed_record(view, claim)
+            gone = KeyWrite(claim.key, "delete")
+            if not again:
+                return [gone, *self._bury(view, task.id, task.stage, record, told, claim.tries)]
+            due = view.now + wait if wait else 0
+            return [gone, work_queue.put_work(handle, claim.queue, task.id, claim.tries, due)]
+
+        await self._write(task.stage, writes)
+        return again
 
     @sync_and_async
     async def extend(self, task: PipelineTask, lease: Duration = LEASE) -> None:
         """Extend the lease of an item. `ConflictError` (code `lease-lost`) if it is another's."""
-        await self._extend(task, lease)
+        claim = work_queue.claim_of(task, self._resource.name)
+        await work_queue.extend_claim(self._resource.handle_for(task.stage), self._resource.name, claim, lease, "item")
 
     # What became of items -----------------------------------------------------------------------------------------
 
@@ -218,7 +260,7 @@ class PipelineOperations:
     async def forget(self, ids: Iterable[str]) -> int:
         """Delete results and dead items that are not needed any more. Returns their number."""
         names = [check_key(id, "id of an item") for id in validation.require_several(ids, "id")]
-        handle, gone = self._resource.handle_for(self.stages[-1]), 0
+        gone = 0
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             nonlocal gone
@@ -230,7 +272,7 @@ class PipelineOperations:
             return found
 
         try:
-            await commit(handle, {self._resource.name: writes})
+            await self._write(self.stages[-1], writes)
         except work_queue.NoWork:
             return 0
         return gone
@@ -239,7 +281,7 @@ class PipelineOperations:
     async def requeue(self, id: str) -> None:
         """Try a dead item again, at the stage where it failed. Raises `NotFoundError`."""
         name = check_key(id, "id of the item")
-        handle = self._resource.handle_for(self.stages[0])
+        handle = self._resource.handle
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             found = await view.item(f"dead/{name}")
@@ -256,7 +298,7 @@ class PipelineOperations:
                 work_queue.put_work(handle, _queue_name(stage), name),
             ]
 
-        await commit(handle, {self._resource.name: writes})
+        await self._write(self.stages[0], writes)
 
     @sync_and_async
     async def stats(self) -> PipelineStats:
@@ -271,7 +313,7 @@ class PipelineOperations:
                 working[stage] = await view.count(f"{lane}/held/")
             return PipelineStats(waiting, working, await view.count("dead/"), await view.count("result/"))
 
-        return await read_scope(self._resource.handle, self._resource.name, look)
+        return await self._read(look)
 
     @sync_and_async
     async def trim(self, keep: int = RETAINED_STEPS) -> int:
@@ -287,39 +329,6 @@ class PipelineOperations:
                 f"there is no stage {stage!r}", where=str(self._resource.name), hint=f"See {self.stages}"
             )
         return self.stages.index(stage)
-
-    async def _take(self, stage: str, lease: Duration, timeout: Duration | None) -> PipelineTask | None:
-        self._stage_index(stage)
-        await self._resource.require("read", stage)
-        taking = TakeWork(self._resource.handle_for(stage), self._resource.name, _queue_name(stage), lease, self._load)
-        found = await wait_until(taking.take, timeout)
-        if found is None:
-            return None
-        await self._resource.handle.guard.saw(self.scope, (stage,))
-        return PipelineTask(found[0], stage, found[1], self._resource.name)
-
-    async def _put(self, items: list[Any], delay: Duration | None) -> list[str]:
-        if not 0 < len(items) <= _MAX_ITEMS:
-            raise InvalidError(f"1 to {_MAX_ITEMS} items are put in at a time, not {len(items)}")
-        first = self.stages[0]
-        handle, trace, names = self._resource.handle_for(first), trace_context.current_or_new(), list[str]()
-        wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)
-        packed = [
-            pack_value(handle, "item", {"value": item, "correlation": trace.correlation, "cause": trace.cause})
-            for item in items
-        ]
-
-        async def writes(view: ScopeView) -> list[KeyWrite]:
-            start = 0 if view.point is None else view.point.seq + 1
-            names[:] = [f"{start:012d}-{number:03d}" for number in range(len(items))]
-            made = await self._check_stages(view)
-            for name, value in zip(names, packed, strict=True):
-                made.append(KeyWrite(_item_key(name), "put", packed=value))
-                made.append(work_queue.put_work(handle, _queue_name(first), name, due=view.now + wait if wait else 0))
-            return made
-
-        await commit(handle, {self._resource.name: writes})
-        return names
 
     async def _check_stages(self, view: ScopeView) -> list[KeyWrite]:
         """Store the stages with the first item; later they must be the same."""
@@ -355,50 +364,6 @@ class PipelineOperations:
             KeyWrite(key, "bury", packed=pack_value(self._resource.handle, key, told)),
         ]
 
-    async def _done(self, task: PipelineTask, result: Any) -> None:
-        handle, claim = self._resource.handle_for(task.stage), self._claim(task)
-        after = self._stage_index(task.stage) + 1
-
-        async def writes(view: ScopeView) -> list[KeyWrite]:
-            record = await self._claimed_record(view, claim)
-            if result is not MISSING:
-                record = {**record, "value": result}
-            made = [KeyWrite(claim.key, "delete")]
-            if after < len(self.stages):
-                if result is not MISSING:
-                    made.append(KeyWrite(_item_key(task.id), "done", packed=pack_value(handle, "item", record)))
-                return [*made, work_queue.put_work(handle, _queue_name(self.stages[after]), task.id)]
-            key = f"result/{task.id}"
-            return [
-                *made,
-                KeyWrite(_item_key(task.id), "delete"),
-                KeyWrite(key, "done", packed=pack_value(handle, key, record)),
-            ]
-
-        await commit(handle, {self._resource.name: writes})
-
-    async def _fail(self, task: PipelineTask, error: BaseException | str, delay: Duration | None, retry: bool) -> bool:
-        handle, claim = self._resource.handle_for(task.stage), self._claim(task)
-        again = retry and claim.tries < self._tries
-        told = f"{type(error).__qualname__}: {error}" if isinstance(error, BaseException) else error
-        wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)
-
-        async def writes(view: ScopeView) -> list[KeyWrite]:
-            record = await self._claimed_record(view, claim)
-            gone = KeyWrite(claim.key, "delete")
-            if not again:
-                return [gone, *self._bury(view, task.id, task.stage, record, told, claim.tries)]
-            due = view.now + wait if wait else 0
-            return [gone, work_queue.put_work(handle, claim.queue, task.id, claim.tries, due)]
-
-        await commit(handle, {self._resource.name: writes})
-        return again
-
-    async def _extend(self, task: PipelineTask, lease: Duration) -> None:
-        await work_queue.extend_claim(
-            self._resource.handle_for(task.stage), self._resource.name, self._claim(task), lease, "item"
-        )
-
     async def _claimed_record(self, view: ScopeView, claim: WorkClaim) -> dict[str, Any]:
         await work_queue.check_claim(view, claim, "item")
         found = await view.item(_item_key(claim.name))
@@ -408,9 +373,7 @@ class PipelineOperations:
     async def _page(self, prefix: str, build: Callable[[str, Any], R], limit: int, cursor: str | None) -> Page[R]:
         await self._resource.handle.guard.allow("read", self.scope, ())
         last = "" if cursor is None else prefix + check_key(cursor, "cursor")
-        found = await read_scope(
-            self._resource.handle, self._resource.name, lambda view: view.items(prefix, after=last, limit=limit + 1)
-        )
+        found = await self._read(lambda view: view.items(prefix, after=last, limit=limit + 1))
         await self._resource.handle.guard.saw(self.scope, ())
         return Page.cut(
             [build(item.key[len(prefix) :], item.value) for item in found],
@@ -419,21 +382,17 @@ class PipelineOperations:
             lambda cursor: self._page(prefix, build, limit, cursor),
         )
 
-    def _claim(self, task: PipelineTask) -> WorkClaim:
-        if getattr(task, "_where", None) != self._resource.name:
-            raise InvalidError("one is done with an item that take() gave", where=repr(task)[:80])
-        return task._claim
-
     async def _finish(self, task: PipelineTask, result: Any, error: Exception | None, delay: Duration) -> bool:
         """Hand an item on, or return it; False if it is another's by now."""
         try:
             if error is None:
                 try:
-                    await self._done(task, result)
+                    await PipelineOperations.done(self, task, result)
                 except (InvalidError, UnsupportedError, VetoError) as refused:  # it cannot be stored
                     error = refused
             if error is not None:
-                await self._fail(task, error, parse_seconds(delay) * 2 ** (task.tries - 1) or None, True)
+                pause = parse_seconds(delay) * 2 ** (task.tries - 1)
+                await PipelineOperations.fail(self, task, error, delay=pause or None)
         except ConflictError as conflict:
             if conflict.code != "lease-lost":
                 raise

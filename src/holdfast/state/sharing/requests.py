@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,12 +27,11 @@ from holdfast.errors import (
     VetoError,
 )
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, StateItem, read_scope
+from holdfast.state.reader import ScopeView, StateItem
 from holdfast.state.sharing import work_queue
-from holdfast.state.sharing.heartbeats import Heartbeat
-from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, wait_until
-from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
-from holdfast.state.writer import KeyWrite, commit
+from holdfast.state.sharing.resource import RETAINED_STEPS, SharedOperations, wait_until
+from holdfast.state.sharing.work_queue import LEASE, DueWork, Heartbeat, HeldWork, RefusedWork, WorkClaim, take_work
+from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 ASK, SERVE = "ask", "serve"
@@ -48,29 +46,13 @@ _SWEEP_LIMIT = 8
 """How many old requests are deleted when another is made."""
 
 
-class Request:
+class Request(HeldWork):
     """A request to answer. `value` is the payload, `actor` who sent it."""
 
-    def __init__(self, id: str, claim: WorkClaim, record: dict[str, Any], where: Scope) -> None:
-        self.id = id
-        self.value = record["value"]
+    def __init__(self, claim: WorkClaim, record: dict[str, Any], where: Scope) -> None:
+        super().__init__(claim, record, where)
         self.actor: str = record["actor"]
-        self.correlation: str = record["correlation"]
-        self._claim = claim
         self._deadline: int = record["deadline"]
-        self._where = where
-
-    @property
-    def tries(self) -> int:
-        """How often it was handed out, this time included."""
-        return self._claim.tries
-
-    def __repr__(self) -> str:
-        return f"<Request {self.id}>"
-
-    def causing(self) -> AbstractContextManager[str]:
-        """Give all changes in this block this request as their cause, and its correlation id."""
-        return trace_context.correlation(self.correlation, cause=self.id)
 
 
 class _Answer(NamedTuple):
@@ -82,20 +64,11 @@ class _Answer(NamedTuple):
     asker: str = ""
 
 
-class RequestsOperations:
-    """Operations on requests. `Requests` and `AsyncRequests` have these as methods."""
+class RequestsOperations(SharedOperations):
+    """Operations on requests. `Requests` and `AsyncRequests` have these as methods.
 
-    def __init__(self, place: SharedResource) -> None:
-        self._resource = place
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._resource.name}>"
-
-    @property
-    def scope(self) -> Scope:
-        """The scope that decides who may use them: writing its key `ask` allows asking, reading and writing its key
-        `serve` allows serving."""
-        return self._resource.scope
+    Writing the key `ask` of its scope allows asking, reading and writing the key `serve` allows serving.
+    """
 
     # Asking -----------------------------------------------------------------------------------------------------
 
@@ -107,19 +80,60 @@ class RequestsOperations:
         more: `no-responder` if nobody took the request, `responder-died` if the lease of the responder ended. The
         request is then cancelled.
         """
-        return await self._wait(await self._ask(payload, timeout), timeout)
+        id = await RequestsOperations.ask(self, payload, timeout=timeout)
+        return await RequestsOperations.wait(self, id, timeout=timeout)
 
     @sync_and_async
     async def ask(self, payload: Any, *, timeout: Duration = TIMEOUT) -> str:
         """Send a request without waiting. Returns the id to `wait` for, in this process or another. After the
         timeout nobody answers it any more."""
-        return await self._ask(payload, timeout)
+        handle, wait = self._resource.handle, parse_nanoseconds(timeout, "timeout")
+        token, trace = secrets.token_hex(8), trace_context.current_or_new()
+        record = {
+            "value": payload,
+            "actor": handle.guard.actor,
+            "correlation": trace.correlation,
+            "deadline": handle.now() + wait,
+        }
+        packed, name = pack_value(handle, "value", record), ""
+
+        async def writes(view: ScopeView) -> list[KeyWrite]:
+            nonlocal name
+            # In order of asking; and nobody who did not ask it can guess the rest.
+            name = f"{0 if view.point is None else view.point.seq + 1:012d}-{token}"
+            end = _end_key(record["deadline"] + _RETENTION, name)
+            return [
+                KeyWrite(_item_key(name), "ask", packed=packed),
+                work_queue.put_work(handle, _QUEUE, name),
+                KeyWrite(end, "ask", packed=pack_value(handle, end, True)),
+                *await _sweep(view),
+            ]
+
+        await self._write(ASK, writes)
+        return name
 
     @sync_and_async
     async def wait(self, id: str, *, timeout: Duration = TIMEOUT) -> Any:
         """Wait for the answer to a request, as `call` does. `NotFoundError` if there is no such request, it was
         cancelled, or its answer was deleted. Another's request needs the right to read the key `serve`."""
-        return await self._wait(id, timeout)
+        if type(id) is not str or not id or "/" in id:
+            raise InvalidError("a request is named by the id that ask() returned", where=repr(id)[:80])
+        await self._resource.require("write", ASK)
+        answer = await wait_until(lambda: self._find_answer(id), timeout)
+        if answer is None:
+            try:
+                raise await self._cancel(id)
+            except _AlreadyAnswered as came:
+                answer = came.answer
+        await self._resource.require("write", ASK)  # or else whoever was cut off while waiting would still be told
+        if not answer.ok:
+            raise HandlerError(
+                f"the responder raised {answer.kind or 'an error'}: {answer.value}",
+                where=f"request {id} of {self._resource.name}",
+                kind=answer.kind,
+                message=str(answer.value),
+            )
+        return answer.value
 
     @sync_and_async
     async def cancel(self, id: str) -> bool:
@@ -127,9 +141,7 @@ class RequestsOperations:
         key `serve`."""
         try:
             await self._cancel(id)
-        except _AlreadyAnswered:
-            return False
-        except NotFoundError:
+        except (_AlreadyAnswered, NotFoundError):
             return False
         return True
 
@@ -139,7 +151,13 @@ class RequestsOperations:
     async def take(self, *, lease: Duration = LEASE, timeout: Duration | None = 0) -> Request | None:
         """Take a request to answer; None if there was none before the timeout. It is this responder's until the
         lease ends, and another's after that."""
-        return await self._take(lease, timeout)
+        await self._resource.require("read", SERVE)
+        handle = self._resource.handle_for(SERVE)
+        found = await wait_until(partial(take_work, handle, self._resource.name, _QUEUE, lease, self._load), timeout)
+        if found is None:
+            return None
+        await self._resource.handle.guard.saw(self.scope, (SERVE,))
+        return Request(*found, self._resource.name)
 
     @sync_and_async
     async def answer(self, request: Request, value: Any) -> None:
@@ -170,10 +188,10 @@ class RequestsOperations:
         served = 0
         with Heartbeat(lease) as heartbeat:
             while limit is None or served < limit:
-                request = await self._take(lease, timeout)
+                request = await RequestsOperations.take(self, lease=lease, timeout=timeout)
                 if request is None:
                     break
-                extend = partial(self._extend, request, lease)
+                extend = partial(RequestsOperations.extend, self, request, lease)
                 try:
                     with request.causing():
                         answer = _Answer(True, await heartbeat.call(handler, request.value, extend))
@@ -185,13 +203,14 @@ class RequestsOperations:
     @sync_and_async
     async def extend(self, request: Request, lease: Duration = LEASE) -> None:
         """Extend the lease of a request. `ConflictError` (code `lease-lost`) if it is another's."""
-        await self._extend(request, lease)
+        claim = work_queue.claim_of(request, self._resource.name)
+        await work_queue.extend_claim(self._resource.handle_for(SERVE), self._resource.name, claim, lease, "request")
 
     @sync_and_async
     async def pending(self) -> int:
         """Return the number of requests that wait for a responder."""
         await self._resource.require("read", SERVE)
-        return await read_scope(self._resource.handle, self._resource.name, lambda view: view.count(f"{_QUEUE}/ready/"))
+        return await self._read(lambda view: view.count(f"{_QUEUE}/ready/"))
 
     @sync_and_async
     async def trim(self, keep: int = RETAINED_STEPS) -> int:
@@ -201,73 +220,21 @@ class RequestsOperations:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, payload: Any, timeout: Duration) -> str:
-        handle, wait = self._resource.handle_for(ASK), parse_nanoseconds(timeout, "timeout")
-        token, trace = secrets.token_hex(8), trace_context.current_or_new()
-        record = {
-            "value": payload,
-            "actor": handle.guard.actor,
-            "correlation": trace.correlation,
-            "deadline": handle.now() + wait,
-        }
-        packed, name = pack_value(handle, "value", record), ""
-
-        async def writes(view: ScopeView) -> list[KeyWrite]:
-            nonlocal name
-            # In order of asking; and nobody who did not ask it can guess the rest.
-            name = f"{0 if view.point is None else view.point.seq + 1:012d}-{token}"
-            end = _end_key(record["deadline"] + _RETENTION, name)
-            return [
-                KeyWrite(_item_key(name), "ask", packed=packed),
-                work_queue.put_work(handle, _QUEUE, name),
-                KeyWrite(end, "ask", packed=pack_value(handle, end, True)),
-                *await _sweep(view),
-            ]
-
-        await commit(handle, {self._resource.name: writes})
-        return name
-
-    async def _wait(self, id: str, timeout: Duration) -> Any:
-        if type(id) is not str or not id or "/" in id:
-            raise InvalidError("a request is named by the id that ask() returned", where=repr(id)[:80])
-        await self._resource.require("write", ASK)
-        answer = await wait_until(lambda: self._find_answer(id), timeout)
-        if answer is None:
-            try:
-                raise await self._cancel(id)
-            except _AlreadyAnswered as came:
-                answer = came.answer
-        await self._resource.require("write", ASK)  # or else whoever was cut off while waiting would still be told
-        if not answer.ok:
-            raise HandlerError(
-                f"the responder raised {answer.kind or 'an error'}: {answer.value}",
-                where=f"request {id} of {self._resource.name}",
-                kind=answer.kind,
-                message=str(answer.value),
-            )
-        return answer.value
-
     async def _find_answer(self, id: str) -> _Answer | None:
         async def look(view: ScopeView) -> _Answer | None:
             found = await view.item(_answer_key(id))
             await self._check_asker("read", id, view, found)
             return None if found is None else _Answer(*found.value)
 
-        return await read_scope(self._resource.handle, self._resource.name, look)
+        return await self._read(look)
 
     async def _cancel(self, id: str) -> RequestTimeoutError:
         """Cancel a request, and return why it has no answer."""
-        handle = self._resource.handle_for(ASK)
         where = f"request {id} of {self._resource.name}"
-        error = RequestTimeoutError(
-            "no responder took the request in time",
-            where=where,
-            hint="Start a responder, or allow more time",
-            code="no-responder",
-        )
+        reason = _NO_RESPONDER
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
-            nonlocal error
+            nonlocal reason
             found = await view.item(_answer_key(id))
             await self._check_asker("write", id, view, found)
             if found is not None:
@@ -279,11 +246,12 @@ class RequestsOperations:
                 time, name = key.split("/")[-2:]
                 if name == id:
                     gone.append(KeyWrite(key, "delete"))
-                    error = _died_error(where) if int(time) <= view.now else _slow_error(where)
+                    reason = _DIED if int(time) <= view.now else _SLOW
             return gone
 
-        await commit(handle, {self._resource.name: writes})
-        return error
+        await self._write(ASK, writes)
+        what, hint, code = reason
+        return RequestTimeoutError(what, where=where, hint=hint, code=code)
 
     async def _check_asker(self, action: Action, id: str, view: ScopeView, answer: StateItem | None) -> None:
         """Raise `NotFoundError` if there is no such request, and `DeniedError` if another asked it and the caller may
@@ -300,16 +268,6 @@ class RequestsOperations:
         if asker != self._resource.handle.guard.actor:
             await self._resource.require(action, SERVE)
 
-    async def _take(self, lease: Duration, timeout: Duration | None) -> Request | None:
-        await self._resource.require("read", SERVE)
-        taking = TakeWork(self._resource.handle_for(SERVE), self._resource.name, _QUEUE, lease, self._load)
-        found = await wait_until(taking.take, timeout)
-        if found is None:
-            return None
-        await self._resource.handle.guard.saw(self.scope, (SERVE,))
-        claim, record = found
-        return Request(claim.name, claim, record, self._resource.name)
-
     async def _load(self, view: ScopeView, due: DueWork) -> dict[str, Any] | RefusedWork:
         """Return the record of a request, unless it is past its deadline."""
         found = await view.item(_item_key(due.name))
@@ -321,9 +279,8 @@ class RequestsOperations:
         return record
 
     async def _answer(self, request: Request, answer: _Answer) -> None:
-        handle = self._resource.handle_for(SERVE)
-        key, claim = _answer_key(request.id), self._claim(request)
-        packed = pack_value(handle, key, list(answer._replace(asker=request.actor)))
+        key, claim = _answer_key(request.id), work_queue.claim_of(request, self._resource.name)
+        packed = pack_value(self._resource.handle, key, list(answer._replace(asker=request.actor)))
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             await work_queue.check_claim(view, claim, "request")
@@ -340,7 +297,7 @@ class RequestsOperations:
                 KeyWrite(key, "answer" if answer.ok else "fail", packed=packed),
             ]
 
-        await commit(handle, {self._resource.name: writes})
+        await self._write(SERVE, writes)
 
     async def _answer_if_held(self, request: Request, answer: _Answer) -> bool:
         """Answer a request; False if it was cancelled, or is another's by now."""
@@ -354,16 +311,6 @@ class RequestsOperations:
                 raise
             return False
         return True
-
-    async def _extend(self, request: Request, lease: Duration) -> None:
-        await work_queue.extend_claim(
-            self._resource.handle_for(SERVE), self._resource.name, self._claim(request), lease, "request"
-        )
-
-    def _claim(self, request: Request) -> WorkClaim:
-        if getattr(request, "_where", None) != self._resource.name:
-            raise InvalidError("one answers a request that take() gave", where=repr(request)[:80])
-        return request._claim
 
 
 class Requests(SyncApi, RequestsOperations):
@@ -382,19 +329,11 @@ class _AlreadyAnswered(ConflictError):
         self.answer = answer
 
 
-def _died_error(where: str) -> RequestTimeoutError:
-    return RequestTimeoutError(
-        "the responder that had the request died, and no other took it in time",
-        where=where,
-        hint="Start a responder, or allow more time",
-        code="responder-died",
-    )
-
-
-def _slow_error(where: str) -> RequestTimeoutError:
-    return RequestTimeoutError(
-        "a responder has the request, and did not answer in time", where=where, hint="Allow it more time"
-    )
+_MORE = "Start a responder, or allow more time"
+_NO_RESPONDER = ("no responder took the request in time", _MORE, "no-responder")
+_DIED = ("the responder that had the request died, and no other took it in time", _MORE, "responder-died")
+_SLOW = ("a responder has the request, and did not answer in time", "Allow it more time", "")
+"""Why a request has no answer: what happened, a hint, and the code of the error."""
 
 
 def _failure(error: BaseException | str) -> _Answer:

@@ -22,6 +22,8 @@ from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import Branch, StepRef
 from holdfast.errors import InvalidError
 from holdfast.security.handle import StoreHandle
+from holdfast.state.reader import ScopeView, read_scope
+from holdfast.state.writer import Writes, WrittenKey, write
 from holdfast.time_parser import Duration, parse_seconds
 
 T = TypeVar("T")
@@ -96,6 +98,29 @@ class SharedResource:
 
         await engine.rewriter.rewrite(line, choose)
         return dropped
+
+
+class SharedOperations:
+    """The part that all kinds of shared resources have in common."""
+
+    def __init__(self, resource: SharedResource) -> None:
+        self._resource = resource
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._resource.name}>"
+
+    @property
+    def scope(self) -> Scope:
+        """The scope that decides who may use it: the class says which rights to it allow what."""
+        return self._resource.scope
+
+    async def _read(self, look: Callable[[ScopeView], Awaitable[T]]) -> T:
+        """Read the state of the resource's line."""
+        return await read_scope(self._resource.handle, self._resource.name, look)
+
+    async def _write(self, key: str, writes: Writes) -> list[WrittenKey]:
+        """Change the state of the resource's line, which needs the right to write a key of the scope."""
+        return await write(self._resource.handle_for(key), {self._resource.name: writes})
 
 
 def find_resource(handle: StoreHandle, pattern: Pattern, name: str, scope: Scope) -> SharedResource:

@@ -6,22 +6,289 @@ is a name with a cursor of its own (`subscription`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
+from holdfast.engine import trace_context, validation
+from holdfast.engine.model.operations import Set
+from holdfast.engine.model.packed_state import pack_name, unpack
 from holdfast.engine.model.scopes import MARK, Scope, ScopePart
-from holdfast.engine.row_format import StepRef
-from holdfast.errors import InvalidError
+from holdfast.engine.row_format import ERASE, StepRef, open_step
+from holdfast.engine.types import to_datetime
+from holdfast.errors import ConflictError, CorruptError, InvalidError
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
-from holdfast.state.sharing.messages import MESSAGE, PUBLISH, Start, TopicMessage, read_messages, reader_log
-from holdfast.state.sharing.resource import SharedResource
-from holdfast.state.sharing.segmented_log import SEGMENT, SegmentedLog
-from holdfast.state.writer import KeyWrite, commit
+from holdfast.state.sharing import segmented_log
+from holdfast.state.sharing.resource import SharedOperations, SharedResource, wait_until
+from holdfast.state.sharing.segmented_log import SEGMENT, LogPage, SegmentedLog
+from holdfast.state.sharing.work_queue import HandlerCall
+from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, parse_nanoseconds
 
-if TYPE_CHECKING:
-    from holdfast.state.sharing.subscription import AsyncSubscription, Subscription
+# Messages -------------------------------------------------------------------------------------------------------------
+#
+# The messages of topics, as they are stored and read.
+
+MESSAGE = "message"
+"""The key of a step that holds its message; and the key of the topic's scope that rights are needed for."""
+
+PUBLISH = "publish"
+"""The kind of the steps that have a message."""
+
+
+_PACKED = pack_name(MESSAGE)
+
+Start: TypeAlias = Literal["now", "start"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMessage:
+    """A message. `correlation` is that of the publisher, `cause` what caused it."""
+
+    number: int
+    value: Any
+    time: datetime
+    actor: str
+    correlation: str
+    cause: str
+    id: str
+
+    def causing(self) -> AbstractContextManager[str]:
+        """Give all changes in this block this message as their cause, and its correlation id."""
+        return trace_context.correlation(self.correlation or None, cause=self.id)
+
+
+def reader_log(place: SharedResource, name: str) -> SegmentedLog:
+    """Return the log that holds the cursor of a subscriber."""
+    guard = place.handle.guard
+    checked, actor = guard.key(str(place.scope), name, "name of the subscriber"), guard.actor
+    own = place.below(("reader", checked), *([("by", actor)] if actor else []))
+    return SegmentedLog(place.handle, own)
+
+
+async def read_messages(place: SharedResource, page: LogPage) -> list[TopicMessage]:
+    """Return the messages of some steps. Those that were erased are left out."""
+    handle, found = place.handle, []
+    for number, row in enumerate(page.rows, page.first + 1):
+        point = StepRef.of(row)
+        if point.pruned:
+            continue  # it was erased
+        step = open_step(page.line, row, handle.engine.context.max_bytes)
+        packed = dict(step.edit.put).get(_PACKED)
+        if packed is None and step.header.kind == ERASE:
+            continue
+        if type(packed) is not Set:
+            raise CorruptError("a step of a topic has no message", where=f"message {number} of {place.name}")
+        resolved = await handle.engine.states.resolve_pointers(page.line, {_PACKED: packed.value})
+        about = handle.codec.unpack(step.header.metadata)
+        found.append(
+            TopicMessage(
+                number,
+                unpack(handle.codec, resolved[_PACKED]),
+                to_datetime(point.time),
+                str(about.get("actor", "")),
+                str(about.get("correlation", "")),
+                str(about.get("cause", "")),
+                point.id,
+            )
+        )
+    return found
+
+
+# Subscription ---------------------------------------------------------------------------------------------------------
+#
+# Subscriptions to a topic, each with a durable cursor.
+#
+# A subscriber gets every message at least once, in the order in which they were published, and none before it is
+# durable. A message counts as received once it is acknowledged: by `ack`, or when the next one is requested. A
+# subscriber that dies before that gets it again when it subscribes under its name. The cursor has the token of the
+# latest subscription: one that was replaced cannot acknowledge anything any more.
+
+S = TypeVar("S", bound="SubscriptionOperations")
+
+_CURSOR = "cursor"
+_PAGE = 128
+"""How many messages are read at a time."""
+
+
+class _Cursor(NamedTuple):
+    """The position of a subscriber, and the token of its subscription."""
+
+    number: int
+    token: str
+
+
+class SubscriptionOperations:
+    """Operations on a subscription. `Subscription` and `AsyncSubscription` have these as methods."""
+
+    def __init__(self, place: SharedResource, name: str, token: str, cursor: int) -> None:
+        self.name = name
+        self._resource = place
+        self._topic = SegmentedLog(place.handle, place.name)
+        self._reader = reader_log(place, name)
+        self._token = token
+        self._acknowledged = self._received = cursor
+        self._waiting: deque[TopicMessage] = deque()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._resource.name}>"
+
+    @property
+    def cursor(self) -> int:
+        """The number of the last message that was acknowledged."""
+        return self._acknowledged
+
+    @sync_and_async
+    async def lag(self) -> int:
+        """Return the number of messages that are not acknowledged yet."""
+        await self._resource.require("read", MESSAGE)
+        return max(await self._topic.length() - self._acknowledged, 0)
+
+    @sync_and_async
+    async def receive(self, timeout: Duration | None = None) -> TopicMessage | None:
+        """Return the next message; None after the timeout. Acknowledges those received before."""
+        await SubscriptionOperations.ack(self)
+        return next(iter(await self._next(1, timeout)), None)
+
+    @sync_and_async
+    async def receive_many(self, limit: int = _PAGE, timeout: Duration | None = None) -> list[TopicMessage]:
+        """Return the next messages, at most `limit`; waits for the first one only. Acknowledges those received
+        before."""
+        if validation.require_count(limit, "number of messages") < 1:
+            raise InvalidError("at least 1 message is received")
+        await SubscriptionOperations.ack(self)
+        return await self._next(limit, timeout)
+
+    @sync_and_async
+    async def ack(self) -> None:
+        """Acknowledge all that was received. `ConflictError` (code `lease-lost`) if another subscribed under the
+        name."""
+        if self._received > self._acknowledged:
+            number, _ = await self._reader.append(self._resource.handle_for(MESSAGE, "read"), self._move_cursor)
+            self._acknowledged = self._received
+            if number and not number % segmented_log.LENGTH:
+                await self._reader.drop(lambda *_: True)  # only the last one matters
+
+    @sync_and_async
+    async def deliver(self, handler: Callable[[TopicMessage], Any], *, timeout: Duration | None = None) -> int:
+        """Call a function with each message, and acknowledge the message when it returns, until none came for `timeout`
+        seconds. Returns the number of messages.
+
+        Changes that the function makes have the message as their cause. If it raises, the message is not acknowledged,
+        and is delivered again.
+        """
+        count = 0
+        while True:
+            await SubscriptionOperations.ack(self)
+            received = await self._next(1, timeout)
+            if not received:
+                return count
+            try:
+                with received[0].causing():
+                    await HandlerCall(handler, received[0])
+            except BaseException:
+                self.rewind()
+                raise
+            await SubscriptionOperations.ack(self)
+            count += 1
+
+    def rewind(self) -> None:
+        """Receive again what was not acknowledged."""
+        self._waiting.clear()
+        self._received = self._acknowledged
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    async def _next(self, limit: int, timeout: Duration | None) -> list[TopicMessage]:
+        if not self._waiting:
+            await self._resource.require("read", MESSAGE)
+            await wait_until(self._fetch, timeout)
+        found = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+        if found:
+            await self._resource.handle.guard.saw(self._resource.scope, (MESSAGE,))
+            self._received = found[-1].number
+        return found
+
+    async def _fetch(self) -> bool | None:
+        """Read new messages."""
+        while not self._waiting:
+            page = await self._topic.read(self._received, _PAGE)
+            self._waiting += await read_messages(self._resource, page)
+            if self._waiting or not page.rows:
+                break
+            self._received = page.next  # all of them were erased
+        return True if self._waiting else None
+
+    async def _move_cursor(self, view: ScopeView) -> list[KeyWrite]:
+        found = await _find_cursor(view)
+        if found is None or found.token != self._token:
+            raise ConflictError(
+                "another has subscribed under the name since, and goes on from the last acknowledged message"
+                if found
+                else "the subscriber was taken away",
+                where=f"subscriber {self.name!r} of {self._resource.name}",
+                hint="Subscribe under a name of its own, or let one process have it",
+                code="lease-lost",
+            )
+        return [_write_cursor(self._resource, _Cursor(max(self._received, found.number), self._token))]
+
+
+class Subscription(SyncApi, SubscriptionOperations):
+    """A subscription to a topic. Iterating over it yields messages as they come, for ever."""
+
+    def __iter__(self) -> Iterator[TopicMessage]:
+        while True:
+            message = self.receive()
+            if message is not None:
+                yield message
+
+
+class AsyncSubscription(AsyncApi, SubscriptionOperations):
+    """A subscription to a topic, for asyncio: `async for message in subscription`."""
+
+    async def __aiter__(self) -> AsyncIterator[TopicMessage]:
+        while True:
+            message = await self.receive()
+            if message is not None:
+                yield message
+
+
+async def subscribe(cls: type[S], place: SharedResource, name: str, start: Start) -> S:
+    """Subscribe under a name."""
+    if start not in ("now", "start"):
+        raise InvalidError(f"a subscriber starts from 'now' or from the 'start', not from {start!r}")
+    await place.require("read", MESSAGE)
+    first = await SegmentedLog(place.handle, place.name).length() if start == "now" else 0
+    token, found = secrets.token_hex(8), [first]
+
+    async def take_over(view: ScopeView) -> list[KeyWrite]:
+        old = await _find_cursor(view)
+        found[0] = first if old is None else old.number
+        return [_write_cursor(place, _Cursor(found[0], token))]
+
+    await reader_log(place, name).append(place.handle_for(MESSAGE, "read"), take_over)
+    return cls(place, name, token, found[0])
+
+
+async def read_cursor(chain: SegmentedLog) -> int:
+    """Return the position of a subscriber."""
+    found = await chain.read_latest(_find_cursor)
+    return 0 if found is None else found.number
+
+
+async def _find_cursor(view: ScopeView) -> _Cursor | None:
+    item = await view.item(_CURSOR)
+    return None if item is None else _Cursor(*item.value)
+
+
+def _write_cursor(place: SharedResource, cursor: _Cursor) -> KeyWrite:
+    return KeyWrite(_CURSOR, "acknowledge", packed=pack_value(place.handle, _CURSOR, list(cursor)))
 
 
 _TRIMMED = "trimmed"
@@ -44,20 +311,15 @@ class Subscriber(NamedTuple):
     lag: int
 
 
-class TopicOperations:
-    """Operations on a topic. `Topic` and `AsyncTopic` have these as methods."""
+class TopicOperations(SharedOperations):
+    """Operations on a topic. `Topic` and `AsyncTopic` have these as methods.
 
-    def __init__(self, place: SharedResource) -> None:
-        self._resource = place
-        self._log = SegmentedLog(place.handle, place.name)
+    Writing its scope allows publishing, reading it subscribing.
+    """
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._resource.name}>"
-
-    @property
-    def scope(self) -> Scope:
-        """The scope that decides who may use the topic: writing it allows publishing, reading it subscribing."""
-        return self._resource.scope
+    def __init__(self, resource: SharedResource) -> None:
+        super().__init__(resource)
+        self._log = SegmentedLog(resource.handle, resource.name)
 
     @sync_and_async
     async def publish(self, message: Any) -> PublishedMessage:
@@ -125,9 +387,8 @@ class TopicOperations:
 
         dropped = await self._log.drop(goes, permit)
         if dropped:
-            handle = self._resource.handle_for(MESSAGE)
-            note = KeyWrite(_TRIMMED, "trim", packed=pack_value(handle, _TRIMMED, await self._log.first()))
-            await commit(handle, {self._resource.name: [note]})
+            first = pack_value(self._resource.handle, _TRIMMED, await self._log.first())
+            await self._write(MESSAGE, [KeyWrite(_TRIMMED, "trim", packed=first)])
         return dropped
 
     @sync_and_async
@@ -139,7 +400,7 @@ class TopicOperations:
         return await self._log.delete(permit)
 
     async def _subscribers(self) -> list[Subscriber]:
-        from holdfast.state.sharing.subscription import read_cursor
+        from holdfast.state.sharing.topic import read_cursor
 
         count, found = await self._log.length(), []
         for scope in await self._readers():
@@ -166,7 +427,7 @@ class Topic(SyncApi, TopicOperations):
         has its own names: two agents that subscribe as `inbox` are two subscribers. Of two subscriptions under one
         name, the latest is valid, and the other raises `ConflictError` (code `lease-lost`).
         """
-        from holdfast.state.sharing.subscription import Subscription, subscribe
+        from holdfast.state.sharing.topic import Subscription, subscribe
 
         return run(subscribe(Subscription, self._resource, name, start))
 
@@ -176,6 +437,6 @@ class AsyncTopic(AsyncApi, TopicOperations):
 
     async def subscribe(self, name: str, *, start: Start = "now") -> AsyncSubscription:
         """Subscribe under a name. See `Topic.subscribe`."""
-        from holdfast.state.sharing.subscription import AsyncSubscription, subscribe
+        from holdfast.state.sharing.topic import AsyncSubscription, subscribe
 
         return await arun(subscribe(AsyncSubscription, self._resource, name, start))

@@ -7,18 +7,25 @@ work has a token: one whose lease has ended finds that it is out of date.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
+from holdfast.backends.interface import Suspension
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.runtime.threads import Ticker
+from holdfast.engine import trace_context
 from holdfast.engine.model.scopes import Scope
-from holdfast.errors import ConflictError
+from holdfast.errors import ConflictError, HoldfastError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
-from holdfast.state.writer import KeyWrite, commit
-from holdfast.time_parser import Duration, parse_nanoseconds
+from holdfast.state.writer import KeyWrite, write
+from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds
 
 T = TypeVar("T")
 
@@ -96,42 +103,68 @@ async def due_work(view: ScopeView, lane: str) -> list[DueWork]:
     return found
 
 
-class TakeWork(Generic[T]):
-    """Takes a piece of work from a queue, if there is one."""
+async def take_work(
+    handle: StoreHandle, own: Scope, lane: str, lease: Duration, load: LoadWork[T]
+) -> tuple[WorkClaim, T] | None:
+    """Take a piece of work from a queue. Returns the claim and the content of the work; None if there is none."""
+    length = parse_nanoseconds(lease, "lease", positive=True)
+    taken: tuple[WorkClaim, T] | None = None
 
-    def __init__(self, handle: StoreHandle, own: Scope, lane: str, lease: Duration, opened: LoadWork[T]) -> None:
-        self._handle = handle
-        self._scope = own
-        self._queue = lane
-        self._lease = parse_nanoseconds(lease, "lease", positive=True)
-        self._load = opened
-        self._result: tuple[WorkClaim, T] | None = None
-
-    async def take(self) -> tuple[WorkClaim, T] | None:
-        """Return a claim and the content of the work; None if there is none."""
-        while True:
-            try:
-                await commit(self._handle, {self._scope: self._writes})
-            except NoWork:
-                return None
-            if self._result is not None:
-                return self._result
-
-    async def _writes(self, view: ScopeView) -> list[KeyWrite]:
-        self._result, made = None, list[KeyWrite]()
-        for each in await due_work(view, self._queue):
+    async def writes(view: ScopeView) -> list[KeyWrite]:
+        nonlocal taken
+        taken, made = None, list[KeyWrite]()
+        for each in await due_work(view, lane):
             made.append(KeyWrite(each.key, "delete"))
-            content = await self._load(view, each)
+            content = await load(view, each)
             if isinstance(content, RefusedWork):
                 made += content.writes
                 continue
-            claim = WorkClaim(self._queue, each.name, secrets.token_hex(8), each.tries + 1, view.now + self._lease)
-            made.append(_claim_write(self._handle, claim))
-            self._result = claim, content
+            claim = WorkClaim(lane, each.name, secrets.token_hex(8), each.tries + 1, view.now + length)
+            made.append(_claim_write(handle, claim))
+            taken = claim, content
             break
         if not made:
             raise NoWork("there is nothing to take")
         return made
+
+    while taken is None:
+        try:
+            await write(handle, {own: writes})
+        except NoWork:
+            return None
+    return taken
+
+
+class HeldWork:
+    """A piece of work that a worker holds: its id and its value, and how often it was handed out."""
+
+    def __init__(self, claim: WorkClaim, record: Mapping[str, Any], where: Scope) -> None:
+        self.id = claim.name
+        self.value = record["value"]
+        self.correlation: str = record["correlation"]
+        self._claim = claim
+        self._where = where
+
+    @property
+    def tries(self) -> int:
+        """How often it was handed out, this time included."""
+        return self._claim.tries
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    def causing(self) -> AbstractContextManager[str]:
+        """Give all changes in this block this work as their cause, and its correlation id."""
+        return trace_context.correlation(self.correlation, cause=self.id)
+
+
+def claim_of(work: HeldWork, resource: Scope) -> WorkClaim:
+    """Return the claim on work that was taken from a resource. `InvalidError` if it was taken elsewhere."""
+    if getattr(work, "_where", None) != resource:
+        raise InvalidError(
+            "this work was taken elsewhere", where=repr(work)[:80], hint="Give what take() of this object returned"
+        )
+    return work._claim
 
 
 async def check_claim(view: ScopeView, claim: WorkClaim, what: str) -> None:
@@ -155,10 +188,10 @@ async def extend_claim(handle: StoreHandle, own: Scope, claim: WorkClaim, lease:
         nonlocal longer
         await check_claim(view, claim, what)
         until = max(view.now + length, claim.until + 1)
-        longer = WorkClaim(claim.queue, claim.name, claim.token, claim.tries, until)
+        longer = replace(claim, until=until)
         return [KeyWrite(claim.key, "delete"), _claim_write(handle, longer)]
 
-    await commit(handle, {own: writes})
+    await write(handle, {own: writes})
     claim.until = longer.until
 
 
@@ -174,3 +207,107 @@ async def _read_tries(view: ScopeView, key: str) -> int:
 
 def _timed_key(lane: str, what: str, time: int, name: str) -> str:
     return f"{lane}/{what}/{time:0{_DIGITS}d}/{name}"
+
+
+# Heartbeats -----------------------------------------------------------------------------------------------------------
+#
+# Calling the handlers of work, and extending the lease of the work meanwhile.
+
+Extend: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+"""Extends a lease."""
+
+_BEATS = 3
+"""How often a lease is extended in the time that it lasts."""
+
+
+class HandlerCall(Suspension[Any]):
+    """Calls a handler in the thread of a sync caller; awaits it for asyncio."""
+
+    def __init__(self, handler: Callable[[Any], Any], value: Any) -> None:
+        self._handler = handler
+        self._value = value
+
+    def wait(self) -> Any:
+        return self._handler(self._value)
+
+    def watch(self) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self._await())
+
+    async def _await(self) -> Any:
+        return await self._handler(self._value)
+
+
+class Heartbeat:
+    """Extends leases while handlers run: from a thread for a sync caller, from a task for asyncio."""
+
+    def __init__(self, lease: Duration) -> None:
+        self.pause = parse_seconds(lease, "lease") / _BEATS
+        self._lock = threading.Lock()
+        self._extend: Extend | None = None
+        self._ticker: Ticker | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ticker is not None:
+            self._ticker.stop()
+
+    def call(self, handler: Callable[[Any], Any], value: Any, extend: Extend) -> HandlerCall:
+        """Call a handler, and extend its lease until it returns. None is being extended after that."""
+        return _LeasedCall(handler, value, self, extend)
+
+    def set(self, extend: Extend | None) -> None:
+        """Extend this lease from now on, in the thread."""
+        with self._lock:
+            self._extend = extend
+        if self._ticker is None:
+            self._ticker = Ticker("holdfast-heartbeat", self.pause, self._beat)
+
+    def _beat(self) -> bool:
+        with self._lock:
+            if self._extend is not None:
+                try:
+                    run(self._extend())
+                except ConflictError:
+                    self._extend = None  # the result will be refused
+                except HoldfastError:
+                    pass  # there is time for another attempt, and the handler's outcome is another matter
+        return True
+
+
+class _LeasedCall(HandlerCall):
+    def __init__(self, handler: Callable[[Any], Any], value: Any, heartbeat: Heartbeat, extend: Extend) -> None:
+        super().__init__(handler, value)
+        self._heartbeat = heartbeat
+        self._extend = extend
+
+    def wait(self) -> Any:
+        self._heartbeat.set(self._extend)
+        try:
+            return super().wait()
+        finally:
+            self._heartbeat.set(None)
+
+    async def _await(self) -> Any:
+        ended = asyncio.Event()
+        task = asyncio.create_task(self._beat(ended))
+        try:
+            return await super()._await()
+        finally:
+            ended.set()
+            await task
+
+    async def _beat(self, ended: asyncio.Event) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(ended.wait(), self._heartbeat.pause)
+            except TimeoutError:
+                try:
+                    await arun(self._extend())
+                except ConflictError:
+                    return  # the result will be refused
+                except HoldfastError:
+                    continue  # there is time for another attempt, and the handler's outcome is another matter
+            else:
+                return

@@ -31,8 +31,7 @@ from holdfast.state.sharing.api import AsyncSharing, Sharing
 from holdfast.state.sharing.documents import AsyncDocument, Document
 from holdfast.state.sharing.pipeline import AsyncPipeline, Pipeline
 from holdfast.state.sharing.requests import AsyncRequests, Requests
-from holdfast.state.sharing.subscription import AsyncSubscription, Subscription
-from holdfast.state.sharing.topic import AsyncTopic, Topic
+from holdfast.state.sharing.topic import AsyncSubscription, AsyncTopic, Subscription, Topic
 from holdfast.state.transactions import AsyncTransactionState, TransactionState
 from holdfast.state.watcher import AsyncWatch, Watch
 from holdfast.store.erasure import AsyncIdentityErasure, IdentityErasure
