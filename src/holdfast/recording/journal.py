@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from operator import is_
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from holdfast.codec import Codec
 from holdfast.engine.model.missing import MISSING
+from holdfast.errors import HoldfastError
 from holdfast.recording.comparison import difference, plain
-from holdfast.recording.errors import restore_error, store_error
 
 VERSION = 1
 """The version of the stored form."""
@@ -37,6 +39,9 @@ DivergenceKind: TypeAlias = Literal[
 
 RecordMode: TypeAlias = Literal["full", "redacted", "digest"]
 MODES: Final = ("full", "redacted", "digest")
+
+_MAX_ERROR = 2000
+"""Characters of the text of an error."""
 
 
 @dataclass(slots=True)
@@ -405,3 +410,35 @@ def decode_items(encoded: Iterable[Any], bases: Mapping[str, Sequence[Any]]) -> 
         else:
             items.append(each[0])
     return items
+
+
+class RecordedError(Exception):
+    """An error of a class that cannot be stored or is not known here, by its name and its text."""
+
+
+def store_error(error: BaseException) -> Any:
+    """Return an error as it is recorded: as it is, or else the name of its class and its text."""
+    try:
+        Codec().pack(error)
+    except HoldfastError:
+        kind = type(error)
+        return {"class": f"{kind.__module__}:{kind.__qualname__}", "text": str(error)[:_MAX_ERROR]}
+    return error
+
+
+def restore_error(stored: Any) -> BaseException:
+    """Return a recorded error. One whose class is not loaded, or takes other arguments, is a `RecordedError`."""
+    if isinstance(stored, BaseException):
+        return stored
+    if not isinstance(stored, Mapping):
+        return RecordedError(str(stored)[:_MAX_ERROR])
+    module, _, name = str(stored.get("class", "")).partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    text = str(stored.get("text", ""))
+    if isinstance(found, type) and issubclass(found, BaseException):
+        with suppress(TypeError):  # of a class with a layout of its own
+            error: BaseException = BaseException.__new__(found, text)  # none of its own code runs
+            return error
+    return RecordedError(f"{name}: {text}")

@@ -18,7 +18,7 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
 from holdfast.interfaces.langgraph.recorder import decode_chunks
-from holdfast.recording import Call, block_if_cancelled, restore_error, wait_if_cancelled
+from holdfast.recording.journal import Call, block_if_cancelled, restore_error, wait_if_cancelled
 
 FindCall = Callable[[Any], Call]
 """Returns the recorded call that answers a run of LangChain's, given its run manager."""

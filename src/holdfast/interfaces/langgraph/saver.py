@@ -26,7 +26,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from holdfast.errors import ConfigError, InvalidError, UnsupportedError
 from holdfast.interfaces.langgraph import contents, tasks
 from holdfast.interfaces.langgraph.recorder import RunRecorder, incomplete
-from holdfast.recording import RecordMode
+from holdfast.recording.journal import RecordMode
 from holdfast.schemas import ValidationMode
 from holdfast.store import (
     CheckpointStore,

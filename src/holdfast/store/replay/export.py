@@ -17,12 +17,13 @@ from holdfast.codec import default_codec
 from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.namespaces import CONTENT_KINDS, split_name, thread_name
 from holdfast.errors import ConflictError
-from holdfast.recording import ReplayReport
 from holdfast.security.sensitive.detector import Detector, parse_formats
 from holdfast.security.sensitive.packed_values import replace_texts, texts_of
 from holdfast.store.checkpoint_store import CheckpointStore
 from holdfast.store.opener import open as open_store
-from holdfast.store.replays import TIMEOUT, ask_for_graph, copied, lines_to_export
+from holdfast.store.replay.process import TIMEOUT
+from holdfast.store.replay.report import ReplayReport
+from holdfast.store.replay.threads import ask_for_graph, copied, lines_to_export
 from holdfast.store.saved_checkpoint import SavedCheckpoint
 from holdfast.store.store import Store
 from holdfast.store.store_rows import pack_rows
