@@ -221,13 +221,14 @@ ROOTS = {
     "interfaces.scripting",
     "jobs",
     "maintenance",
-    "recording",
+    *(f"recording.{name}" for name in ("comparison", "journal", "modes")),
     "replay",
     "schemas",
     "security",
     "snapshots",
     "state",
     "store",
+    *(f"store.replay.{name}" for name in ("code_lookup", "isolation", "process", "report")),
     "time_parser",
 }
 

@@ -1,4 +1,4 @@
-"""Every error of the snapshot API is a `SnapshotError`, whatever is wrong, and of its general kind as well."""
+"""Every error of the snapshot API is a `HoldfastError`, whatever is wrong, and of its general kind as well."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from holdfast.errors import (
     HoldfastError,
     InvalidError,
     NotFoundError,
-    SnapshotError,
     UnavailableError,
     VetoError,
 )
@@ -108,7 +107,7 @@ def test_nonsense_ends_in_an_error_of_snapshots(files: Files) -> None:
         for name, call in attempts(files, wrong).items():
             try:
                 call()
-            except SnapshotError:
+            except HoldfastError:
                 refused += 1
             except Exception as error:
                 raise AssertionError(f"{name} = {wrong!r} raised {type(error).__name__}") from error
@@ -149,7 +148,7 @@ def closed(f: Files) -> Any:
 def test_errors_are_of_the_general_kind_as_well(files: Files, subtests: pytest.Subtests) -> None:
     for kind, call in CASES:
         with subtests.test(kind.__name__):
-            with pytest.raises(SnapshotError) as raised:
+            with pytest.raises(HoldfastError) as raised:
                 call(files)
             error: Any = raised.value
             assert isinstance(error, kind)
@@ -158,6 +157,6 @@ def test_errors_are_of_the_general_kind_as_well(files: Files, subtests: pytest.S
 
 
 def test_the_errors_of_asyncio_are_the_same(files: Files) -> None:
-    with pytest.raises(SnapshotError) as raised:
+    with pytest.raises(HoldfastError) as raised:
         asyncio.run(snapshots.asnapshot(MESSAGES, "ftp://host/a.hfsnap"))
     assert isinstance(raised.value, ConfigError)

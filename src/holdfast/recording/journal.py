@@ -59,7 +59,7 @@ class Call:
     """As it is stored: see `store_error`."""
     chunks: list[Any] | None = None
     payload: Any = None
-    """What the caller knows this call by; it is not recorded."""
+    """An object by which the caller knows this call; it is not recorded."""
 
     def to_record(self) -> list[Any]:
         """Return the stored form."""
@@ -193,7 +193,7 @@ class ReplayJournal(TaskJournal):
     at_end: bool = False
     """Whether the recording ends in this task: a further call is no divergence."""
     questions: Sequence[Any] = ()
-    """What the task asked when it was interrupted, after these calls."""
+    """The questions that the task asked when it was interrupted, after these calls."""
     bases: dict[str, Any] = field(default_factory=dict)
     root: object = None
     skipped: dict[int, set[int]] = field(default_factory=dict)
@@ -364,7 +364,7 @@ def snapshot(value: Any) -> Any:
 
 current_journal: ContextVar[TaskJournal | None] = ContextVar("journal of the task that runs here", default=None)
 is_inside_call: ContextVar[bool] = ContextVar("whether a recorded function runs here", default=False)
-"""What a recorded function calls is part of its call, and not recorded on its own: a replay does not run it."""
+"""Calls inside a recorded function are part of its call, and not recorded on their own: a replay does not run it."""
 
 
 @contextmanager

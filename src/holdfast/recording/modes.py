@@ -1,4 +1,4 @@
-"""What is stored of recorded calls: all, all but sensitive data, or digests. The words are those of hooks."""
+"""The stored part of recorded calls: all, all but sensitive data, or digests. Hooks use the same words."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_a_snapshot_of_an_agent_is_encrypted(store: Store, tmp_path: Path) -> No
     for encryption in (False, Encryption(OTHERS)):
         with (
             holdfast.open("memory://", encryption=encryption) as stranger,
-            pytest.raises(snapshots.SnapshotError) as denied,
+            pytest.raises(HoldfastError) as denied,
         ):
             snapshots.restore(path, store=stranger)
         assert isinstance(denied.value, HoldfastError)

@@ -114,7 +114,7 @@ class Lifecycle:
     def __init__(self, persister: PhasedAgent) -> None:
         self.persister = persister
         self.recoveries: list[Recovery] = []
-        """What was found half-done at starts, and how it was resolved."""
+        """The changes that were found half-done at starts, and how they were resolved."""
         self.owns_status = False
         """Whether this object set the agent's status, and not a process that is gone."""
         self.reached_steps: set[str] = set()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache, update_wrapper, wraps
+from functools import wraps
 from secrets import token_hex
 from typing import Any, ParamSpec, TypeVar
 
-from holdfast import errors
 from holdfast.agents.snapshots import container, contents, strict_json
 from holdfast.agents.snapshots.header import (
     FORMAT,
@@ -27,14 +26,7 @@ from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.engine import validation
 from holdfast.engine.pages import Page
-from holdfast.errors import (
-    HoldfastError,
-    SnapshotCorruptError,
-    SnapshotError,
-    SnapshotInvalidError,
-    SnapshotNotFoundError,
-    SnapshotTooLargeError,
-)
+from holdfast.errors import HoldfastError, InvalidError, NotFoundError, SnapshotCorruptError, TooLargeError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,54 +35,13 @@ LIMIT = container.LIMIT
 MAX_DESCRIPTION = 4096
 
 
-@cache
-def _snapshot_kind(kind: Any) -> type[HoldfastError]:
-    """Return the class of errors that are of a general kind, and a `SnapshotError` too."""
-    name = f"Snapshot{kind.__name__}"
-    known: type[HoldfastError] | None = getattr(errors, name, None)
-    if known is not None:
-        return known
-
-    def reduce(error: HoldfastError) -> Any:
-        """Have the error pickled as one of the general kind: its class cannot be found by its name."""
-        general = kind(error.what)
-        vars(general).update(vars(error))
-        return _to_snapshot_error, (general,)
-
-    return type(name, (SnapshotError, kind), {"__module__": __name__, "code": kind.code, "__reduce__": reduce})
-
-
-def _to_snapshot_error(error: HoldfastError) -> HoldfastError:
-    """Return an error of the storage, of a store or of the settings as a `SnapshotError` of the same kind."""
-    kind: Any = type(error)
-    new = _snapshot_kind(kind)(error.what)
-    vars(new).update(vars(error))
-    return new
-
-
-def _as_snapshot_errors(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Have an operation raise `SnapshotError`s only."""
-
-    @wraps(function)
-    async def operation(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await function(*args, **kwargs)
-        except SnapshotError:
-            raise
-        except HoldfastError as error:
-            raise _to_snapshot_error(error) from error
-
-    return operation
-
-
 def _sync(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Return the sync form, which waits in the calling thread."""
-    operation = _as_snapshot_errors(function)
 
+    @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run(operation(*args, **kwargs))
+        return run(function(*args, **kwargs))
 
-    update_wrapper(wrapper, operation)
     return wrapper
 
 
@@ -98,10 +49,10 @@ def _async(sync_form: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Return the asyncio form of a function of `_sync`."""
     operation: Callable[P, Coroutine[Any, Any, T]] = sync_form.__wrapped__  # type: ignore[attr-defined]
 
+    @wraps(operation)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         return await arun(operation(*args, **kwargs))
 
-    update_wrapper(wrapper, operation)
     wrapper.__name__ = wrapper.__qualname__ = f"a{operation.__name__}"
     return wrapper
 
@@ -167,7 +118,7 @@ async def snapshot(
         tree = content.tree if content.key is None else contents.seal_tree(content.key, content.tree)
         data = strict_json.write({"kind": content.kind, "content": tree}) + b"\n"
         if len(data) > limit:
-            raise SnapshotTooLargeError(
+            raise TooLargeError(
                 f"the content has {len(data):,} bytes, and the limit is {limit:,}",
                 where=location.where,
                 hint="Give `limit`, here and when you restore",
@@ -223,7 +174,7 @@ async def restore(
     location = locate(source, options)
     for name, given in (("tools", tools), ("middleware", middleware)):
         if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-            raise SnapshotInvalidError(f"{name} is a list, not {type(given).__name__}", hint=f"restore(…, {name}=[…])")
+            raise InvalidError(f"{name} is a list, not {type(given).__name__}", hint=f"restore(…, {name}=[…])")
     header, tree = await _read(location, limit)
     code = None
     parts = (tools, middleware, response_format, state_schema, context_schema)
@@ -265,7 +216,7 @@ aexists = _async(exists)
 async def verify(source: FileSource, *, limit: int = LIMIT, **options: Any) -> SnapshotInfo:
     """Check that every byte of a snapshot is as it was written. No object is created from it.
 
-    Raises `SnapshotCorruptError`, `SnapshotTooLargeError` or `SnapshotNotFoundError`.
+    Raises `SnapshotCorruptError`, `TooLargeError` or `NotFoundError`.
     """
     location = locate(source, options)
     header, _ = await _read(location, limit)
@@ -287,7 +238,6 @@ async def list(  # noqa: A001 - reads as snapshots.list
     return await _list(locate_folder(folder, options), validation.require_count(limit, "limit"), cursor)
 
 
-@_as_snapshot_errors
 async def _list(storage: SnapshotStorage, limit: int, cursor: str | None) -> Page[SnapshotListing]:
     after = validation.cursor_text(cursor)
     entries = sorted(
@@ -303,7 +253,7 @@ async def _list(storage: SnapshotStorage, limit: int, cursor: str | None) -> Pag
                 header = await _info_of(location)
                 if header.size != entry.size:
                     problem, header = f"it has {entry.size:,} bytes, and should have {header.size:,}", None
-            except SnapshotNotFoundError:
+            except NotFoundError:
                 continue  # deleted in the meantime
             except HoldfastError as error:
                 problem = error.what
@@ -325,7 +275,7 @@ async def delete(source: Target, *, force: bool = False, **options: Any) -> None
         try:
             await _info_of(location)
         except SnapshotCorruptError as error:
-            raise SnapshotInvalidError(
+            raise InvalidError(
                 f"this may be no snapshot: {error.what}", where=location.where, hint="force=True deletes it anyway"
             ) from error
     await location.delete()
@@ -350,7 +300,7 @@ def _to_datetime(seconds: float) -> datetime:
 
 def _check_description(text: Any) -> None:
     if not isinstance(text, str) or len(text) > MAX_DESCRIPTION or _encodable(text) != text:
-        raise SnapshotInvalidError(
+        raise InvalidError(
             f"a description is a text of at most {MAX_DESCRIPTION:,} characters, without lone surrogates"
         )
 
@@ -362,7 +312,7 @@ def _encodable(text: str) -> str:
 
 def _check_limit(limit: int) -> None:
     if type(limit) is not int or limit < 0:
-        raise SnapshotInvalidError(f"a limit is a number of bytes, not {limit!r}")
+        raise InvalidError(f"a limit is a number of bytes, not {limit!r}")
 
 
 async def _read(location: Location, limit: int) -> tuple[SnapshotHeader, Any]:

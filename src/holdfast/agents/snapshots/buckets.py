@@ -11,7 +11,7 @@ from holdfast.backends.object_store.cloud import Bucket
 from holdfast.backends.object_store.object_storage import ObjectInfo, RetryingStorage
 from holdfast.backends.object_store.request_sender import RequestSender
 from holdfast.backends.urls import redacted_url
-from holdfast.errors import SnapshotInvalidError
+from holdfast.errors import InvalidError
 
 
 class SnapshotBucket(SnapshotStorage):
@@ -50,7 +50,7 @@ def split(url: str) -> tuple[str, str]:
     _check_url(url)
     folder, _, name = address.rpartition("/")
     if not name or folder.endswith(":/"):
-        raise SnapshotInvalidError("this names no object", where=redacted_url(url), hint="s3://bucket/agent.hfsnap")
+        raise InvalidError("this names no object", where=redacted_url(url), hint="s3://bucket/agent.hfsnap")
     return f"{folder}{mark}{query}", unquote(name)
 
 
@@ -61,7 +61,7 @@ def _check_url(url: str) -> None:
 def _check_name(path: str, where: str) -> None:
     """Refuse names that others may read differently: `..` of a gateway to files, control characters in a log."""
     if any(part in ("", ".", "..") for part in path.split("/")) or not path.isprintable():
-        raise SnapshotInvalidError(
+        raise InvalidError(
             "a name in a bucket has no empty parts, no `.` or `..`, and no control characters",
             where=where if path.isprintable() else repr(where),
         )

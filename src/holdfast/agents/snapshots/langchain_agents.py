@@ -26,7 +26,7 @@ from holdfast.agents.snapshots.langchain_serde import RevivalRules, dump, revive
 from holdfast.agents.snapshots.middleware import describe_settings, middleware_of
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.agents.snapshots.strict_json import check_fields, from_tree, to_tree
-from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
+from holdfast.errors import InvalidError, SnapshotCorruptError, UnsupportedError
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 
@@ -79,14 +79,14 @@ class AgentCode(NamedTuple):
 
 
 def dump_agent(agent: Graph, scan: SecretScan) -> dict[str, Any]:
-    """Return an agent as a tree of JSON. Raises `SnapshotUnsupportedError` if it cannot be separated."""
+    """Return an agent as a tree of JSON. Raises `UnsupportedError` if it cannot be separated."""
     parts = _parts(agent)
     tools = [tool for tool in parts.tools if isinstance(tool, BaseTool)]
     provider_tools = [tool for tool in parts.tools if not isinstance(tool, BaseTool)]
     config = {key: value for key, value in (agent.config or {}).items() if value}
     unsupported = sorted(config.keys() - set(_CONFIG))
     if unsupported:
-        raise SnapshotUnsupportedError(
+        raise UnsupportedError(
             f"the agent was configured with {unsupported[0]}, which is code",
             where=f"config.{unsupported[0]}",
             hint="Take the snapshot of the agent without it, and configure the restored agent",
@@ -122,7 +122,7 @@ def _closure(agent: Graph) -> dict[str, Any]:
     node = agent.builder.nodes.get("model")
     function = getattr(node.runnable, "func", None) if node is not None else None
     if not isinstance(function, FunctionType) or (function.__module__, function.__qualname__) != _MODEL_NODE:
-        raise SnapshotUnsupportedError(
+        raise UnsupportedError(
             "this graph was not created by langchain.agents.create_agent",
             hint="Its nodes are code. Take snapshots of its model, prompts and messages, or store its threads with "
             "HoldfastSaver",
@@ -136,7 +136,7 @@ def _parts(agent: Graph) -> AgentParts:
     try:
         return AgentParts(*(closure[name] for name in _CLOSURE_NAMES))
     except KeyError as error:
-        raise SnapshotUnsupportedError(
+        raise UnsupportedError(
             f"this release of LangChain builds agents differently: there is no {error}",
             hint="Take snapshots of its model, prompt and messages instead, and report the release to us",
         ) from error
@@ -219,7 +219,7 @@ def load_agent(
     stored_format = tree["response_format"]
     if stored_format is not None and response_format is None:
         if stored_format.get("given") is not False:
-            raise SnapshotInvalidError(
+            raise InvalidError(
                 "the agent answers in a format whose class is not in the snapshot",
                 where=where,
                 hint="restore(…, response_format=…)",
@@ -242,7 +242,7 @@ def load_agent(
             store=store,
         )
     except Exception as error:  # whatever LangChain and the middleware raise
-        raise SnapshotInvalidError(f"LangChain cannot create the agent: {error}", where=where) from error
+        raise InvalidError(f"LangChain cannot create the agent: {error}", where=where) from error
     if not code.accept_changes:
         _check_shape(tree["shape"], _shape(agent, _parts(agent)), where)
     return agent.with_config(config)
@@ -271,7 +271,7 @@ def _check_names(tree: dict[str, Any], code: AgentCode, where: str) -> None:
         ("middleware", [name for name in middleware if name not in middleware_names]),
     ):
         if missing:
-            raise SnapshotInvalidError(
+            raise InvalidError(
                 f"the agent has {what} that {'were' if what == 'tools' else 'was'} not given: {', '.join(missing)}",
                 where=where,
                 hint=f"restore(…, {what}=[{', '.join(missing)}]): code is not in a snapshot",
@@ -297,7 +297,7 @@ def _check_shape(stored: dict[str, Any], shape: dict[str, Any], where: str) -> N
             differences.append(f"{part} ({', '.join(names)})")
         else:
             differences.append(part)
-    raise SnapshotInvalidError(
+    raise InvalidError(
         f"the agent would differ from the one in the snapshot: {', '.join(differences) or 'its parts'}",
         where=where,
         hint="Give the tools, middleware and schemas that it had, or accept_changes=True to continue with these",

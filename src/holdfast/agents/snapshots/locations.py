@@ -17,12 +17,12 @@ from holdfast.backends.interface import BlockingCall
 from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
 from holdfast.errors import (
     ConfigError,
+    ConflictError,
     DeniedError,
     HoldfastError,
+    InvalidError,
+    NotFoundError,
     SnapshotCorruptError,
-    SnapshotExistsError,
-    SnapshotInvalidError,
-    SnapshotNotFoundError,
     UnavailableError,
 )
 
@@ -51,33 +51,33 @@ class Location(NamedTuple):
         return self.storage.where(self.name)
 
     async def read(self, most: int) -> bytes:
-        """Return the first `most` bytes, or all if there are fewer. Raises `SnapshotNotFoundError`."""
+        """Return the first `most` bytes, or all if there are fewer. Raises `NotFoundError`."""
         data = await self.storage.get(self.name, 0, most)
         if data is None:
             raise self._missing_error()
         return data
 
     async def write(self, data: bytes, *, overwrite: bool) -> None:
-        """Write these bytes durably, all of them or none. Raises `SnapshotExistsError`."""
+        """Write these bytes durably, all of them or none. Raises `ConflictError`."""
         if overwrite:
             await self.storage.put(self.name, data)
         elif not await self.storage.create(self.name, data):
             hint = "Use another name, or overwrite it: overwrite=True"
-            raise SnapshotExistsError("this name is in use", where=self.where, hint=hint)
+            raise ConflictError("this name is in use", where=self.where, hint=hint, code="snapshot-exists")
 
     async def exists(self) -> bool:
         """Return whether there is a snapshot, or another file."""
         return await self.storage.exists(self.name)
 
     async def delete(self) -> None:
-        """Delete the snapshot. Raises `SnapshotNotFoundError`."""
+        """Delete the snapshot. Raises `NotFoundError`."""
         if not await self.exists():
             raise self._missing_error()
         await self.storage.delete([self.name])
 
-    def _missing_error(self) -> SnapshotNotFoundError:
+    def _missing_error(self) -> NotFoundError:
         hint = "List the snapshots to see which exist"
-        return SnapshotNotFoundError("there is no snapshot", where=self.where, hint=hint)
+        return NotFoundError("there is no snapshot", where=self.where, hint=hint, code="snapshot-not-found")
 
 
 class FileObject(SnapshotStorage):
@@ -137,13 +137,13 @@ class FileObject(SnapshotStorage):
         except OSError as error:
             raise _file_error(error, Path(name), operation) from error
         except (TypeError, ValueError, AttributeError) as error:  # of a text, or a closed file
-            raise SnapshotInvalidError(
+            raise InvalidError(
                 f"the file object cannot be {operation}: {error}", where=name, hint="Open it in binary mode: 'rb', 'wb'"
             ) from error
 
 
-def _no_name_error(*names: str) -> SnapshotInvalidError:
-    return SnapshotInvalidError("a file object has no name in a directory", where=", ".join(names))
+def _no_name_error(*names: str) -> InvalidError:
+    return InvalidError("a file object has no name in a directory", where=", ".join(names))
 
 
 class PlainDirectory(SnapshotStorage):
@@ -232,7 +232,7 @@ class PlainDirectory(SnapshotStorage):
     def _delete(self, path: Path) -> None:
         try:
             if not stat.S_ISREG(path.lstat().st_mode):
-                raise SnapshotInvalidError(_NO_FILE, where=str(path), hint="Name the snapshot itself")
+                raise InvalidError(_NO_FILE, where=str(path), hint="Name the snapshot itself")
             path.unlink()
             flush_folder(path.parent)
         except FileNotFoundError:
@@ -252,7 +252,7 @@ class PlainDirectory(SnapshotStorage):
                     problem = "" if stat.S_ISREG(status.st_mode) else _NO_FILE
                     files.append(ObjectInfo(entry.name, status.st_size, status.st_mtime, problem))
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise SnapshotNotFoundError("there is no such directory", where=str(path)) from error
+            raise NotFoundError("there is no such directory", where=str(path), code="snapshot-not-found") from error
         except OSError as error:
             raise DeniedError(f"the directory cannot be read: {error.strerror}", where=str(path)) from error
         return files
@@ -280,5 +280,5 @@ def _file_error(error: OSError, path: Path, operation: str) -> HoldfastError:
     if isinstance(error, PermissionError):
         return DeniedError(what, where=str(path))
     if isinstance(error, IsADirectoryError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-        return SnapshotInvalidError(what, where=str(path))
+        return InvalidError(what, where=str(path))
     return UnavailableError(what, where=str(path), hint="Check the disk, and try again", code="write-failed")

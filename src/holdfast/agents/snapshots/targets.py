@@ -10,7 +10,7 @@ from typing import IO, Any, TypeAlias
 
 from holdfast.agents.snapshots.locations import SUFFIX, FileObject, Location, PlainDirectory, SnapshotStorage
 from holdfast.backends.urls import redacted_url, split_options, url_to_path
-from holdfast.errors import ConfigError, SnapshotInvalidError
+from holdfast.errors import ConfigError, InvalidError
 
 Target: TypeAlias = "str | os.PathLike[str]"
 """A path, or a URL: `file:///srv/agent.hfsnap`, `s3://bucket/agent.hfsnap`, `gs://…`, `az://…`."""
@@ -36,7 +36,7 @@ def locate(target: FileSource, options: Mapping[str, Any], *, require_suffix: bo
     scheme = _scheme(text) if isinstance(target, str) else ""
     last = text.partition("?")[0] if scheme else text
     if require_suffix and (not last.endswith(SUFFIX) or last.endswith(f"/{SUFFIX}") or last == SUFFIX):
-        raise SnapshotInvalidError(
+        raise InvalidError(
             f"the name of a snapshot ends in {SUFFIX}", where=redacted_url(text), hint=f"For example agent{SUFFIX}"
         )
     if scheme in _BUCKETS:
@@ -71,9 +71,9 @@ def _text(target: object) -> str:
     value: Any = target
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
-        raise SnapshotInvalidError(f"{target!r} is neither a path nor a URL", hint=f"agent{SUFFIX}, or s3://bucket/…")
+        raise InvalidError(f"{target!r} is neither a path nor a URL", hint=f"agent{SUFFIX}, or s3://bucket/…")
     if "\0" in text:
-        raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
+        raise InvalidError("there is a NUL in the name", where=repr(text)[:100])
     return text
 
 
@@ -105,5 +105,5 @@ def _path(text: str, scheme: str, options: Mapping[str, Any]) -> Path:
             hint=f"file:agent{SUFFIX} is a file here, file:///srv/agent{SUFFIX} one anywhere",
         )
     if "\0" in str(path):
-        raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
+        raise InvalidError("there is a NUL in the name", where=repr(text)[:100])
     return path

@@ -11,7 +11,7 @@ from langgraph.graph.state import CompiledStateGraph
 
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.agents.snapshots.strict_json import check_fields, from_tree, to_tree
-from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
+from holdfast.errors import InvalidError, SnapshotCorruptError, UnsupportedError
 
 _FIELDS = {"thread": str, "namespace": str, "checkpoint": dict, "metadata": dict, "writes": list}
 _CHECKPOINT = {"v": int, "id": str, "ts": str, "channel_values": dict, "channel_versions": dict, "versions_seen": dict}
@@ -21,25 +21,25 @@ def dump_thread(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan
     """Return the thread that a config names, as a tree of JSON. Waits for the agent's checkpointer."""
     saver = agent.checkpointer
     if not isinstance(saver, BaseCheckpointSaver):
-        raise SnapshotInvalidError(
+        raise InvalidError(
             "the config names a thread, and the agent has no checkpointer",
             hint="Leave the config out for a snapshot without a thread",
         )
     configurable = config.get("configurable") if isinstance(config, Mapping) else None
     if not isinstance(configurable, Mapping) or not isinstance(configurable.get("thread_id"), str | int | UUID):
-        raise SnapshotInvalidError(
+        raise InvalidError(
             "the config names no thread", where="config", hint="config={'configurable': {'thread_id': '…'}}"
         )
     deltas = sorted(name for name, channel in agent.channels.items() if type(channel).__name__ == "DeltaChannel")
     if deltas:
-        raise SnapshotUnsupportedError(
+        raise UnsupportedError(
             f"the channel {deltas[0]} keeps differences only, which lie in many checkpoints",
             where=f"thread.{deltas[0]}",
             hint="Store such threads with HoldfastSaver, and copy them with `holdfast copy`",
         )
     saved = saver.get_tuple(config)
     if saved is None:
-        raise SnapshotInvalidError(
+        raise InvalidError(
             f"there is no such thread: {config!r}", hint="Take the snapshot after the agent has run there"
         )
     scan.check_names(saved.metadata, "thread.metadata")  # LangGraph stores the configuration of runs there
@@ -75,7 +75,7 @@ def load_thread(tree: Any, saver: BaseCheckpointSaver[Any], thread: str | None, 
     name = state["thread"] if thread is None else thread
     config: Any = {"configurable": {"thread_id": name, "checkpoint_ns": state["namespace"]}}
     if saver.get_tuple(config) is not None:
-        raise SnapshotInvalidError(
+        raise InvalidError(
             f"the checkpointer has a thread {name!r} already",
             where=where,
             hint="Restore it under another name: thread='…'",

@@ -98,11 +98,11 @@ def restore(session: CliContext, file: str, id: str | None, create: bool, identi
     holdfast snapshot restore greeter.hfsnap --id greeter-2 --store sqlite:///other.db --create
     """
     from holdfast import snapshots
-    from holdfast.errors import SnapshotUnsupportedError
+    from holdfast.errors import UnsupportedError
 
     info = snapshots.info(file)
     if info.kind != "persistent":
-        raise SnapshotUnsupportedError(
+        raise UnsupportedError(
             f"this is a {info.type} of LangChain, not an agent of Holdfast",
             where=info.source,
             hint="Restore it in a program: snapshots.restore(…)",
@@ -226,13 +226,13 @@ def delete(session: CliContext, files: tuple[str, ...], force: bool, dry_run: bo
     holdfast snapshot delete old.hfsnap older.hfsnap --yes
     """
     from holdfast import snapshots
-    from holdfast.errors import SnapshotNotFoundError
+    from holdfast.errors import NotFoundError
 
     for file in files:
         if not force:
             snapshots.info(file)
         elif not snapshots.exists(file):
-            raise SnapshotNotFoundError("there is no snapshot", where=file)
+            raise NotFoundError("there is no snapshot", where=file, code="snapshot-not-found")
     if not dry_run:
         session.confirm(f"Delete {plural(len(files), 'snapshot')}: {', '.join(files)}?", yes=yes)
     for file in files:

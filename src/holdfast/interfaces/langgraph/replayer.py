@@ -37,7 +37,7 @@ from holdfast.store import SavedCheckpoint, aopen, aopen_rows, arun, graph_forms
 from holdfast.store.replay.code_lookup import code_error, find_code
 from holdfast.store.replay.isolation import isolate, place_of
 from holdfast.store.replay.process import Host
-from holdfast.store.replay.report import ReplayReport, divergence_here
+from holdfast.store.replay.report import ReplayReport, build_report, divergence_here
 
 _AFTER_TASKS = "~"
 """Sorts after the names of tasks: the state of a step is compared after its tasks."""
@@ -321,7 +321,7 @@ class ThreadReplay:
                 state = await self._replay_past_effects(graph, await self._thread.load_run(part))
                 if any(each.kind != "effect" for each in recorder.divergences):
                     break
-        return ReplayReport.of_run(
+        return build_report(
             self._thread_id,
             recorder.divergences,
             steps=self._steps,
@@ -489,7 +489,7 @@ async def compare_threads(thread_id: str, before: RecordedThread, after: Recorde
         if (text := difference(asked, other_asked)) is not None:
             found.append(Divergence("interrupt", "the interrupts differ", step, key, len(a), text))
     note = before.note or after.note
-    return ReplayReport.of_run(thread_id, found, steps=len(before.checkpoints), calls=calls, start=start, note=note)
+    return build_report(thread_id, found, steps=len(before.checkpoints), calls=calls, start=start, note=note)
 
 
 def _step(checkpoint: SavedCheckpoint | RecordedCheckpoint) -> int:

@@ -302,10 +302,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints with their states, by id, the greatest first.
+        """List checkpoints with their states, by id, the greatest first.
 
-        Those of the config's thread and namespace; of the whole thread if the config names no namespace; of all threads
-        without a config. `filter` are entries of their metadata; `before` names a checkpoint that all come before.
+        They are those of the config's thread and namespace; of the whole thread if the config names no namespace; of
+        all threads without a config. `filter` are entries of their metadata; `before` names a checkpoint that all come
+        before.
         """
         pages = run(self._pages(config, filter, before, limit))
         while (page := run(_next_page(pages))) is not None:
@@ -319,7 +320,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """The same, asynchronously."""
+        """List checkpoints as `list` does, for asyncio."""
         pages = await arun(self._pages(config, filter, before, limit))
         while (page := await arun(_next_page(pages))) is not None:
             for saved in page:

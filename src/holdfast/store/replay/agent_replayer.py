@@ -21,7 +21,7 @@ from holdfast.store.opener import open as open_store
 from holdfast.store.replay.code_lookup import find_code
 from holdfast.store.replay.isolation import isolate
 from holdfast.store.replay.process import Host
-from holdfast.store.replay.report import ReplayReport, divergence_here
+from holdfast.store.replay.report import build_report, divergence_here
 from holdfast.store.store import AsyncStore, Store
 from holdfast.store.store_rows import open_rows
 
@@ -67,7 +67,7 @@ class AgentReplayer:
                 steps, calls = steps + 1, calls + len(journal.recorded) - len(journal.left)
                 if any(each.kind != "effect" for each in self._found):
                     break
-            return ReplayReport.of_run(
+            return build_report(
                 id, self._found, steps=steps, calls=calls, start=start, note=note, state=state, is_open=is_open
             ).to_json()
 

@@ -55,10 +55,10 @@ def export(
 ) -> tuple[Path, Path]:
     """Write a recorded thread and the pytest file that replays it to a folder. Returns both paths.
 
-    What looks like a credential or personal data is replaced by `[redacted:…]`, equal texts by equal ones. Personal
-    data that only the code of the graph contains, such as an address in a prompt, stays. The recording is replayed once
-    with the `graph`, named as `module:name`: `ConflictError`, and nothing is written, if it is not as recorded. A test
-    file that is there already is kept, and the recording replaced.
+    Texts that look like credentials or personal data are replaced by `[redacted:…]`, equal texts by equal ones.
+    Personal data that only the code of the graph contains, such as an address in a prompt, stays. The recording is
+    replayed once with the `graph`, named as `module:name`: `ConflictError`, and nothing is written, if it is not as
+    recorded. A test file that is there already is kept, and the recording replaced.
     """
     lines = lines_to_export(store, thread)
     data, redactor = io.BytesIO(), _Redactor()

@@ -35,37 +35,6 @@ class ReplayReport:
     """Everything that the code did beside its models and tools, with where: connections, writes, processes, stores. A
     task ends with the first one, and the replay goes on with the step after it."""
 
-    @classmethod
-    def of_run(
-        cls,
-        thread: str,
-        found: Sequence[Divergence],
-        *,
-        steps: int,
-        calls: int,
-        start: float,
-        note: str,
-        state: Any = None,
-        is_open: bool = False,
-    ) -> ReplayReport:
-        """Return the report of a run that began at `start`, with the divergences in the order in which they were found.
-
-        The first is that of the least position in the run. An effect of a task that was tried again is listed once."""
-        by_position = sorted(found, key=lambda each: each.position)
-        return cls(
-            thread,
-            steps,
-            calls,
-            time.monotonic() - start,
-            by_position[0] if found else None,
-            len(found),
-            not note,
-            note,
-            plain(state),
-            is_open,
-            tuple(dict.fromkeys(str(each) for each in by_position if each.kind == "effect")),
-        )
-
     @property
     def matches(self) -> bool:
         """Whether the replay was as the recording."""
@@ -103,6 +72,36 @@ class ReplayReport:
         first = fields.pop("divergence", None)
         fields["effects"] = tuple(fields.get("effects", ()))
         return cls(**fields, divergence=None if first is None else Divergence(**first))
+
+
+def build_report(
+    thread: str,
+    found: Sequence[Divergence],
+    *,
+    steps: int,
+    calls: int,
+    start: float,
+    note: str,
+    state: Any = None,
+    is_open: bool = False,
+) -> ReplayReport:
+    """Build the report of a run that began at `start`, with the divergences in the order in which they were found.
+
+    The first is that of the least position in the run. An effect of a task that was tried again is listed once."""
+    by_position = sorted(found, key=lambda each: each.position)
+    return ReplayReport(
+        thread,
+        steps,
+        calls,
+        time.monotonic() - start,
+        by_position[0] if found else None,
+        len(found),
+        not note,
+        note,
+        plain(state),
+        is_open,
+        tuple(dict.fromkeys(str(each) for each in by_position if each.kind == "effect")),
+    )
 
 
 def divergence_here(kind: DivergenceKind, what: str, step: int = 0) -> Divergence:

@@ -148,7 +148,7 @@ def _agent(act: Any, status: str = "created") -> Any:
 
 
 def _stored(act: Any) -> Any:
-    """The same, which takes the victim's messages for its own."""
+    """An agent of one's own that takes the victim's messages for its own."""
     agent = _agent(act)
     agent.persister.point = act._handle.engine.lines.cached_tip(agent.persister.line.line).point
     agent.persister.data.conversation.reset(1, 1, agent.persister.read_messages)
