@@ -124,19 +124,6 @@ class AgentsOperations(ExternalMachineOperations):
         checked = None if configuration is None else dict(validation.require_mapping(configuration, "configuration"))
         return attach_object(agent, self, id, spec, checked, policies)
 
-    @sync_and_async
-    async def save(self, agent: AgentOperations) -> int:
-        """Save a live agent, and return its version."""
-        if not isinstance(agent, AgentOperations):
-            raise InvalidError("a plain object is saved by the handle that attach returned", where=repr(agent)[:80])
-        persister, mine = agent.persister, AgentLine(self._handle, agent.id)
-        theirs = persister.line
-        if theirs.handle.engine is not self._handle.engine or theirs.line != mine.line:
-            raise InvalidError("the agent is attached to another store", where=mine.where)
-        await mine.allow("write")
-        await persister.save()
-        return persister.version
-
     # Records --------------------------------------------------------------------------------------------------
 
     @sync_and_async

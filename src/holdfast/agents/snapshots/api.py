@@ -19,9 +19,18 @@ from holdfast.agents.snapshots.header import (
     SnapshotListing,
     info_of,
 )
-from holdfast.agents.snapshots.locations import SUFFIX, Location, SnapshotStorage
+from holdfast.agents.snapshots.locations import (
+    SUFFIX,
+    FileObject,
+    FileSource,
+    FileTarget,
+    Location,
+    SnapshotStorage,
+    Target,
+    locate,
+    locate_folder,
+)
 from holdfast.agents.snapshots.secret_scan import SecretScan
-from holdfast.agents.snapshots.targets import FileSource, FileTarget, Target, locate, locate_folder
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.engine import validation
@@ -285,7 +294,7 @@ adelete = _async(delete)
 """The asyncio form of `delete`."""
 
 
-async def _info_of(location: Location) -> SnapshotInfo:
+async def _info_of(location: Location | FileObject) -> SnapshotInfo:
     header, _ = container.read_header(await location.read(container.HEAD_BYTES), location.where)
     return info_of(header, container.size_of(header), location.where)
 
@@ -315,7 +324,7 @@ def _check_limit(limit: int) -> None:
         raise InvalidError(f"a limit is a number of bytes, not {limit!r}")
 
 
-async def _read(location: Location, limit: int) -> tuple[SnapshotHeader, Any]:
+async def _read(location: Location | FileObject, limit: int) -> tuple[SnapshotHeader, Any]:
     """Read and check the header and the tree of a snapshot."""
     _check_limit(limit)
     data = await location.read(container.max_bytes(limit) + 1)

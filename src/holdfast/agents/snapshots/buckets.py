@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
-from holdfast.agents.snapshots.locations import SnapshotStorage
+from holdfast.agents.snapshots.locations import SnapshotStorage, check_name, check_url
 from holdfast.backends.object_store.cloud import Bucket
 from holdfast.backends.object_store.object_storage import ObjectInfo, RetryingStorage
 from holdfast.backends.object_store.request_sender import RequestSender
-from holdfast.backends.urls import redacted_url
-from holdfast.errors import InvalidError
 
 
 class SnapshotBucket(SnapshotStorage):
     """A prefix in a bucket. Requests are retried until they succeed or the time is over."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        _check_url(url)
+        check_url(url)
         bucket, where, timeout = Bucket.at(url, options)
         self._where = where.rstrip("/")
         self._storage = RetryingStorage(bucket)
@@ -34,7 +31,7 @@ class SnapshotBucket(SnapshotStorage):
         await self._sender.send(lambda: self._storage.put(name, data))
 
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
-        _check_name(name, self.where(name))
+        check_name(name, self.where(name))
         return await self._sender.send(lambda: self._storage.get(name, start, length))
 
     async def list_objects(self, prefix: str) -> list[ObjectInfo]:
@@ -42,26 +39,3 @@ class SnapshotBucket(SnapshotStorage):
 
     async def delete(self, names: Sequence[str]) -> None:
         await self._sender.send(lambda: self._storage.delete(names))
-
-
-def split(url: str) -> tuple[str, str]:
-    """Return the URL of the prefix of an object, and the object's name there."""
-    address, mark, query = url.partition("?")
-    _check_url(url)
-    folder, _, name = address.rpartition("/")
-    if not name or folder.endswith(":/"):
-        raise InvalidError("this names no object", where=redacted_url(url), hint="s3://bucket/agent.hfsnap")
-    return f"{folder}{mark}{query}", unquote(name)
-
-
-def _check_url(url: str) -> None:
-    _check_name(unquote(url.partition("?")[0].partition("://")[2].rstrip("/")), redacted_url(url))
-
-
-def _check_name(path: str, where: str) -> None:
-    """Refuse names that others may read differently: `..` of a gateway to files, control characters in a log."""
-    if any(part in ("", ".", "..") for part in path.split("/")) or not path.isprintable():
-        raise InvalidError(
-            "a name in a bucket has no empty parts, no `.` or `..`, and no control characters",
-            where=where if path.isprintable() else repr(where),
-        )

@@ -440,7 +440,6 @@ PROBES: dict[str, dict[str, Probe]] = {
         "resolve": lambda _, act: act.agents.resolve("victim", "back"),
         "restore": lambda _, act: act.agents.restore("victim"),
         "rollback": lambda _, act: act.agents.rollback("victim", 1),
-        "save": lambda _, act: act.agents.save(_agent(act)),
         "save_state": lambda _, act: act.agents.save_state("victim", state="taken"),
         "signal": lambda _, act: act.agents.signal("victim", "approved"),
         "steps": lambda _, act: act.agents.steps("victim").list(),
