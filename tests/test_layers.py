@@ -215,6 +215,7 @@ ROOTS = {
     "_named_tuple",
     "agents",
     "codec",
+    "codec.value_text",
     "errors",
     "history",
     "hooks",

@@ -16,6 +16,7 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
+from holdfast.codec.value_text import shorten
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.langgraph.recorded_thread import NOT_RECORDED, Attempt, RecordedCheckpoint, RecordedThread
 from holdfast.interfaces.langgraph.recorder import RunRecorder, describe_error, digest_parameters, questions_of
@@ -57,10 +58,6 @@ _End: TypeAlias = Literal["stopped", "failed", "over"]
 def _step_of(key: str) -> int:
     """Return the step of the graph that a task is in; of one in a subgraph, that of the node around it."""
     return int(key.partition(":")[0])
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}…"
 
 
 _answer: ContextVar[Call | None] = ContextVar("recorded call that answers the one that is made here", default=None)
@@ -190,13 +187,14 @@ class ReplayRecorder(RunRecorder):
         recorded, raised = self._errors.get(journal.key, ""), describe_error({ERROR: error})
         if recorded == raised:
             return
+        before, now = shorten(recorded, _MAX_ERROR), shorten(raised, _MAX_ERROR)
         if not raised:
             if self._is_at_end(journal.key) and self._count[journal.key] + 1 >= len(self.thread.attempts[journal.key]):
                 return  # the thread stopped with an error that the code does not make any more
-            what = f"the node does not raise {_short(recorded)}, as in the recording"
+            what = f"the node does not raise {before}, as in the recording"
         else:
-            what = f"the node raises {_short(raised)} at {place_of(error)}, and "
-            what += f"raised {_short(recorded)} in the recording" if recorded else "did not in the recording"
+            what = f"the node raises {now} at {place_of(error)}, and "
+            what += f"raised {before} in the recording" if recorded else "did not in the recording"
         self.divergences.append(Divergence("error", what, journal.step, journal.key))
 
     def has_further_attempt(self) -> bool:
