@@ -16,9 +16,8 @@ from holdfast.agents.definition.state_machine import OnIncomplete
 from holdfast.agents.recovery.fallback import reload
 from holdfast.agents.recovery.rollback import roll_back_live
 from holdfast.agents.recovery.startup import recover, resume, start
-from holdfast.agents.runtime.autosave import metrics_of
+from holdfast.agents.runtime.autosave import ChangeBlock, metrics_of
 from holdfast.agents.runtime.data import AgentData
-from holdfast.agents.runtime.dirty_tracker import ChangeBlock
 from holdfast.agents.runtime.metrics import AgentMetrics
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.placeholder import RestoreAgent

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.definition.state_machine import ANY, Machine, Transition, bind, invoke
+from holdfast.agents.runtime.autosave import TrackedAgent, suspend_autosave
 from holdfast.agents.runtime.data import Attempt, SavedState
-from holdfast.agents.runtime.dirty_tracker import TrackedAgent, suspend_autosave
 from holdfast.agents.runtime.field_schema import FieldSchema
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import STATUSES, AgentPosition, PendingChange, Status, error_text

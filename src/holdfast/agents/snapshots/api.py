@@ -124,7 +124,11 @@ async def snapshot(
         scan.check_texts(content.tree, "content")
         scan.check_texts(description, "description")
         scan.check_texts(content.name, "name")
-        tree = content.tree if content.key is None else contents.seal_tree(content.key, content.tree)
+        tree = content.tree
+        if content.key is not None:
+            from holdfast.agents.snapshots.holdfast_agents import seal_tree  # it needs the parts of a store
+
+            tree = seal_tree(content.key, tree)
         data = strict_json.write({"kind": content.kind, "content": tree}) + b"\n"
         if len(data) > limit:
             raise TooLargeError(

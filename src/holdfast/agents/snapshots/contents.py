@@ -106,13 +106,6 @@ async def dump_content(value: Any, config: Any, scan: SecretScan) -> SnapshotCon
     return SnapshotContent("langchain", type(value).__name__, label, dump(value, "value", scan))
 
 
-def seal_tree(key: FileKey, tree: Any) -> dict[str, Any]:
-    """Return a tree as one that is encrypted with the key of the file."""
-    from holdfast.agents.snapshots.holdfast_agents import seal_tree
-
-    return seal_tree(key, tree)
-
-
 async def restore_content(kind: Kind, tree: Any, names: tuple[str, ...], options: RestoreOptions, where: str) -> Any:
     """Create the object of a tree. `names` are the secrets that the header asks for."""
     if kind == "persistent":
