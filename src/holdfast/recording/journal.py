@@ -145,27 +145,27 @@ class TaskJournal:
 
     def invoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:
         """Call a function, and record it."""
-        call = self.begin(kind, name, snapshot(given))
-        try:
-            with _inside_call():
-                result = function()
-        except BaseException as error:
-            self.end(call, error=error)
-            raise
-        self.end(call, snapshot(result))
-        return result
+        with self._recorded(kind, name, given) as results:
+            results.append(function())
+        return results[0]
 
     async def ainvoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:
         """Call and await a function, and record it."""
-        call = self.begin(kind, name, snapshot(given))
+        with self._recorded(kind, name, given) as results:
+            results.append(await function())
+        return results[0]
+
+    @contextmanager
+    def _recorded(self, kind: str, name: str, given: Any) -> Iterator[list[Any]]:
+        """Record the call that is made in the block, which adds its result to the list."""
+        call, results = self.begin(kind, name, snapshot(given)), list[Any]()
         try:
             with _inside_call():
-                result = await function()
+                yield results
         except BaseException as error:
             self.end(call, error=error)
             raise
-        self.end(call, snapshot(result))
-        return result
+        self.end(call, snapshot(results[0]))
 
     async def choose_version(self, change: str, function: Callable[[], Awaitable[int]]) -> int:
         """Return which version of the code to follow at a change of it, and record it."""

@@ -119,35 +119,23 @@ def run_open(
     require_owner(store)
     if graph is None and agent is None:
         raise InvalidError("threads or agents are replayed", hint="Name their code: graph=…, or agent=…")
-    if graph is not None:
-        yield from _run_open_threads(store, graph, prefix, env, timeout)
-    if agent is not None:
-        yield from _run_open_agents(store, agent, prefix, env, timeout)
-
-
-def _run_open_threads(
-    store: Store, graph: str, prefix: str, env: Mapping[str, str] | None, timeout: float
-) -> Iterator[ReplayReport]:
-    for info in store.threads(prefix=prefix).all():
+    for info in store.threads(prefix=prefix).all() if graph is not None else ():
         if split_name(info.thread)[1]:
             continue  # a subgraph's, which is replayed with its thread
-        found = run(store, graph, thread=info.name, env=env, timeout=timeout, only_open=True)
+        found = run(store, str(graph), thread=info.name, env=env, timeout=timeout, only_open=True)
         if found.is_open:
             yield found
-
-
-def _run_open_agents(
-    store: Store, kind: str, prefix: str, env: Mapping[str, str] | None, timeout: float
-) -> Iterator[ReplayReport]:
+    if agent is None:
+        return
     others: set[str] = set()
     with ReplayProcess("agents", env, timeout) as process:
-        for info in store.agents.list(prefix=prefix).all():
-            if info.kind in others:
+        for each in store.agents.list(prefix=prefix).all():
+            if each.kind in others:
                 continue
-            order = {"agent": info.id, "kind": kind, "only_open": True}
-            answer = process.ask(order, copy_lines_of(store, [AgentLine(store._handle, info.id).line]))
+            order = {"agent": each.id, "kind": agent, "only_open": True}
+            answer = process.ask(order, copy_lines_of(store, [AgentLine(store._handle, each.id).line]))
             if answer.get("skipped") == "other":
-                others.add(info.kind)
+                others.add(each.kind)
             elif "skipped" not in answer:
                 yield ReplayReport.of_json(answer)
 
