@@ -222,7 +222,7 @@ ROOTS = {
     "interfaces.scripting",
     "jobs",
     "maintenance",
-    *(f"recording.{name}" for name in ("comparison", "journal", "modes")),
+    *(f"recording.{name}" for name in ("comparison", "journal")),
     "replay",
     "schemas",
     "security",

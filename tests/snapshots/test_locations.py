@@ -19,9 +19,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from holdfast import snapshots
-from holdfast.agents.snapshots.buckets import SnapshotBucket
 from holdfast.agents.snapshots.container import HEAD_BYTES
-from holdfast.agents.snapshots.locations import PlainDirectory, locate
+from holdfast.agents.snapshots.locations import PlainDirectory, SnapshotBucket, locate
 from holdfast.backends.object_store.object_storage import ObjectInfo
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (

@@ -1,14 +1,17 @@
 """The calls that a task of a run made, as they are recorded, and as a replay answers them.
 
 A call is matched by its task and its number among those of the same name, never by when it arrived: parallel tasks, and
-parallel calls in one task, give the same result in any order.
+parallel calls in one task, give the same result in any order. Of the calls, all is stored, all but sensitive data, or
+digests: hooks use the same words.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,12 +19,16 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from operator import is_
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from holdfast.codec import Codec
 from holdfast.engine.model.missing import MISSING
 from holdfast.errors import HoldfastError
 from holdfast.recording.comparison import difference, plain
+
+if TYPE_CHECKING:
+    from holdfast.engine.protection import Protection
+
 
 VERSION = 1
 """The version of the stored form."""
@@ -442,3 +449,29 @@ def restore_error(stored: Any) -> BaseException:
             error: BaseException = BaseException.__new__(found, text)  # none of its own code runs
             return error
     return RecordedError(f"{name}: {text}")
+
+
+_SALT = 8
+
+
+def digest_call(call: list[Any]) -> list[Any]:
+    """Return a call with a digest of its input and result, with a salt of its own: equal ones do not look equal."""
+    kind, name, start, end, *rest = call
+    salt = os.urandom(_SALT)
+    digest = hashlib.blake2b(repr(plain(rest)).encode(), digest_size=16, salt=salt).hexdigest()
+    return [kind, name, start, end, f"blake2b:{salt.hex()}:{digest}", None]
+
+
+def pack_recording(
+    codec: Codec, record: Mapping[str, Any], redact: Callable[[bytes], bytes], protection: Protection | None
+) -> bytes:
+    """Pack the record of a task: without what looks sensitive, if its mode is `redacted`, and always without what the
+    policies of the store do not let in, after which it is `redacted`, too."""
+    mode = record.get("mode", "full")
+    packed = codec.pack(dict(record))
+    found = redact(packed) if mode == "redacted" else packed
+    if protection is not None:
+        found = protection.redact(found)
+    if found == packed or mode != "full":
+        return found
+    return codec.pack({**codec.unpack(found), "mode": "redacted"})

@@ -43,7 +43,7 @@ from holdfast.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from holdfast.recording.modes import pack_recording
+from holdfast.recording.journal import pack_recording
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.graph_schemas import INTERRUPTS, FindTask, GraphSchemas, rename_tasks, require_no_subgraph

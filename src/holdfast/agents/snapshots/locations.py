@@ -17,7 +17,8 @@ from urllib.parse import unquote
 
 from holdfast.backends.fsutil import PRIVATE, flush_folder, open_private
 from holdfast.backends.interface import BlockingCall
-from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
+from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage, RetryingStorage
+from holdfast.backends.object_store.request_sender import RequestSender
 from holdfast.backends.urls import redacted_url, split_options, url_to_path
 from holdfast.errors import (
     ConfigError,
@@ -326,8 +327,6 @@ def _open_bucket(url: str, options: Mapping[str, Any]) -> SnapshotStorage:
     from holdfast.backends.registry import backend_for
 
     backend_for(url)  # its error says what to install
-    from holdfast.agents.snapshots.buckets import SnapshotBucket
-
     return SnapshotBucket(url, options)
 
 
@@ -394,3 +393,35 @@ def check_name(path: str, where: str) -> None:
             "a name in a bucket has no empty parts, no `.` or `..`, and no control characters",
             where=where if path.isprintable() else repr(where),
         )
+
+
+class SnapshotBucket(SnapshotStorage):
+    """A prefix in a bucket. Requests are retried until they succeed or the time is over."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        check_url(url)
+        from holdfast.backends.object_store.cloud import Bucket
+
+        bucket, where, timeout = Bucket.at(url, options)
+        self._where = where.rstrip("/")
+        self._storage = RetryingStorage(bucket)
+        self._sender = RequestSender("the service", self._where, timeout)
+
+    def where(self, name: str) -> str:
+        return f"{self._where}/{name}"
+
+    async def create(self, name: str, data: bytes) -> bool:
+        return await self._sender.send(lambda: self._storage.create(name, data))
+
+    async def put(self, name: str, data: bytes) -> None:
+        await self._sender.send(lambda: self._storage.put(name, data))
+
+    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
+        check_name(name, self.where(name))
+        return await self._sender.send(lambda: self._storage.get(name, start, length))
+
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
+        return await self._sender.send(lambda: self._storage.list_objects(prefix))
+
+    async def delete(self, names: Sequence[str]) -> None:
+        await self._sender.send(lambda: self._storage.delete(names))

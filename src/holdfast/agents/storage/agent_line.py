@@ -40,8 +40,7 @@ from holdfast.errors import ConflictError, HoldfastError, NotFoundError
 from holdfast.history.revisions import resolve
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.hooks.feature_hooks import call_hooks as call_feature_hooks
-from holdfast.recording.journal import VERSION, RecordMode, TaskJournal
-from holdfast.recording.modes import digest_call, pack_recording
+from holdfast.recording.journal import VERSION, RecordMode, TaskJournal, digest_call, pack_recording
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import parse_time
 

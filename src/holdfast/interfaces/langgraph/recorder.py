@@ -28,11 +28,11 @@ from holdfast.recording.journal import (
     RecordMode,
     TaskJournal,
     current_journal,
+    digest_call,
     encode_items,
     is_inside_call,
     snapshot,
 )
-from holdfast.recording.modes import digest_call
 
 _PULL = "__pregel_pull"
 _MAX_ERROR = 2000

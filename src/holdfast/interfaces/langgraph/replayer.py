@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -20,7 +21,6 @@ from holdfast.codec.value_text import shorten
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.langgraph.recorded_thread import NOT_RECORDED, Attempt, RecordedCheckpoint, RecordedThread
 from holdfast.interfaces.langgraph.recorder import RunRecorder, describe_error, digest_parameters, questions_of
-from holdfast.interfaces.langgraph.replay_loop import ReplayLoop
 from holdfast.interfaces.langgraph.replay_patch import patch_classes
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
 from holdfast.recording.comparison import difference
@@ -492,3 +492,70 @@ async def compare_threads(thread_id: str, before: RecordedThread, after: Recorde
 
 def _step(checkpoint: SavedCheckpoint | RecordedCheckpoint) -> int:
     return int(checkpoint.metadata.get("step", 0))
+
+
+_GRACE = 0.1
+"""Seconds in which nothing happens before the clock goes on: threads may be at work."""
+
+_MAX_IDLE = 20
+"""How many such times without a timer it takes until nobody is expected to cancel."""
+
+
+class ReplayLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock skips the time that would only be waited for a cancellation."""
+
+    def __init__(self) -> None:
+        self._skipped = 0.0
+        self._idle = 0
+        self.waiting: dict[asyncio.Future[None], str] = {}
+        """The calls that wait to be cancelled."""
+        self.on_idle: Callable[[list[str]], None] = lambda _: None
+        """Called with those that nobody cancels."""
+        self.goes_on = False
+        """Whether a `SystemExit` is left to whoever awaits it, and does not end the loop: while a graph runs."""
+        super().__init__(_SkippingSelector(self))
+
+    def run_forever(self) -> None:
+        """Run until the loop is stopped."""
+        while True:
+            try:
+                return super().run_forever()
+            except SystemExit:
+                if not self.goes_on:
+                    raise
+
+    def time(self) -> float:
+        """Return the time of the loop."""
+        return super().time() + self._skipped
+
+    async def wait_for_cancellation(self, call: str) -> None:
+        """Wait until the caller is cancelled."""
+        future = self.create_future()
+        self.waiting[future] = call
+        try:
+            await future
+        finally:
+            self.waiting.pop(future, None)
+            self._idle = 0
+
+    def skip(self, seconds: float | None) -> None:
+        """Go on to the next timer, if there is one."""
+        self._idle = self._idle + 1 if seconds is None else 0
+        if seconds is not None:
+            self._skipped += seconds
+        elif self._idle == _MAX_IDLE:
+            self.on_idle(list(self.waiting.values()))
+
+
+class _SkippingSelector(selectors.DefaultSelector):
+    def __init__(self, loop: ReplayLoop) -> None:
+        super().__init__()
+        self._replay_loop = loop
+
+    def select(self, timeout: float | None = None) -> Any:
+        if not self._replay_loop.waiting or (timeout is not None and timeout <= 0):
+            return super().select(timeout)
+        found = super().select(_GRACE if timeout is None else min(timeout, _GRACE))
+        if not found:
+            self._replay_loop.skip(timeout)
+        return found
