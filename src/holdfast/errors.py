@@ -9,7 +9,6 @@
     │   └── OutcomeUnknownError                        no answer came: the change may have been made
     ├── UnavailableError           (OSError)           the store is closed, failed, or cannot be reached: open it again
     ├── CorruptError               (ValueError)        stored bytes are not what was written
-    │   └── SnapshotCorruptError                       the file of a snapshot is not
     ├── DeniedError                (PermissionError)   the caller may not do this, or the key is gone
     │   └── VetoError                                  a hook refused the change
     ├── QuotaError                                     the tenant may not store more
@@ -21,6 +20,14 @@
     ├── RequestTimeoutError        (TimeoutError)      no answer to a request came in time
     ├── HandlerError                                   the handler of a request or of an item raised an error
     ├── ScriptError                                    a script failed, or a limit stopped it
+    ├── SnapshotError                                  about a snapshot; each is also of the kind beside it
+    │   ├── SnapshotNotFoundError  (NotFoundError)     there is none at that path
+    │   ├── SnapshotExistsError    (ConflictError)     there is one already, and it is not overwritten
+    │   ├── SnapshotCorruptError   (CorruptError)      it is damaged, forged, or no snapshot
+    │   ├── SnapshotRefusedError   (DeniedError)       it holds, or would hold, what is not allowed
+    │   ├── SnapshotUnsupportedError (UnsupportedError)  this cannot be stored in one, or not read by this release
+    │   ├── SnapshotInvalidError   (InvalidError)      what the caller gave does not fit it
+    │   └── SnapshotTooLargeError  (TooLargeError)     it exceeds a limit
     └── ConfigError                                    settings are wrong, or an optional part is not installed
 
 A message says what is wrong, where, and what to do about it. The three parts are kept as attributes,
@@ -49,6 +56,13 @@ __all__ = [
     "RequestTimeoutError",
     "ScriptError",
     "SnapshotCorruptError",
+    "SnapshotError",
+    "SnapshotExistsError",
+    "SnapshotInvalidError",
+    "SnapshotNotFoundError",
+    "SnapshotRefusedError",
+    "SnapshotTooLargeError",
+    "SnapshotUnsupportedError",
     "TooDeepError",
     "TooLargeError",
     "TransientError",
@@ -189,10 +203,53 @@ class ScriptError(HoldfastError):
     trace: str = ""
 
 
-class SnapshotCorruptError(CorruptError):
-    """The file of a snapshot is damaged, forged, cut off, or no snapshot at all."""
+class SnapshotError(HoldfastError):
+    """About a snapshot: one of the kinds below, each of which is also of a general kind. Where the storage, a store or
+    the settings are at fault, the error is of the general kind alone, such as `UnavailableError`."""
+
+    code = "snapshot"
+
+
+class SnapshotNotFoundError(SnapshotError, NotFoundError):
+    """There is no snapshot at that place."""
+
+    code = "snapshot-not-found"
+
+
+class SnapshotExistsError(SnapshotError, ConflictError):
+    """There is something at that place already, and it is not overwritten unasked."""
+
+    code = "snapshot-exists"
+
+
+class SnapshotCorruptError(SnapshotError, CorruptError):
+    """The file is damaged, forged, cut off, or no snapshot at all."""
 
     code = "snapshot-corrupt"
+
+
+class SnapshotRefusedError(SnapshotError, DeniedError):
+    """It holds something that is not let through: a class that is not allowed, a secret, a template that runs code."""
+
+    code = "snapshot-refused"
+
+
+class SnapshotUnsupportedError(SnapshotError, UnsupportedError):
+    """This cannot be kept in a snapshot, or the snapshot was made by a newer release."""
+
+    code = "snapshot-unsupported"
+
+
+class SnapshotInvalidError(SnapshotError, InvalidError):
+    """The caller's arguments do not fit the snapshot: tools that differ, a secret that is missing, a wrong name."""
+
+    code = "snapshot-invalid"
+
+
+class SnapshotTooLargeError(SnapshotError, TooLargeError):
+    """The snapshot, or what it unpacks to, exceeds a limit."""
+
+    code = "snapshot-too-large"
 
 
 class ConfigError(HoldfastError):
@@ -215,9 +272,6 @@ FINER_CODES = {
     "owner-only": DeniedError,
     "store-restored": ConflictError,
     "no-store": NotFoundError,
-    "snapshot-not-found": NotFoundError,
-    "snapshot-exists": ConflictError,
-    "snapshot-refused": DeniedError,
     "busy": TransientError,
     "disk-full": TransientError,
     "closed": UnavailableError,

@@ -30,6 +30,16 @@ from holdfast.agents.snapshots.api import (
     verify,
 )
 from holdfast.agents.snapshots.header import SnapshotInfo, SnapshotListing
+from holdfast.errors import (
+    SnapshotCorruptError,
+    SnapshotError,
+    SnapshotExistsError,
+    SnapshotInvalidError,
+    SnapshotNotFoundError,
+    SnapshotRefusedError,
+    SnapshotTooLargeError,
+    SnapshotUnsupportedError,
+)
 
 if TYPE_CHECKING:
     from holdfast.agents.snapshots.holdfast_agents import StoredAgent
@@ -39,8 +49,16 @@ else:  # loaded on first use: snapshots of LangChain need no store
     _, __getattr__, _ = exports(__name__, {"holdfast.agents.snapshots.holdfast_agents": ("StoredAgent",)})
 
 __all__ = [
+    "SnapshotCorruptError",
+    "SnapshotError",
+    "SnapshotExistsError",
     "SnapshotInfo",
+    "SnapshotInvalidError",
     "SnapshotListing",
+    "SnapshotNotFoundError",
+    "SnapshotRefusedError",
+    "SnapshotTooLargeError",
+    "SnapshotUnsupportedError",
     "StoredAgent",
     "adelete",
     "aexists",

@@ -17,12 +17,13 @@ from holdfast.agents import AsyncPersistentAgent, persistent
 from holdfast.agents.storage.record import PendingChange
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
-    ConflictError,
     DeniedError,
     HoldfastError,
-    InvalidError,
     NotFoundError,
     SnapshotCorruptError,
+    SnapshotExistsError,
+    SnapshotInvalidError,
+    SnapshotRefusedError,
     TooLargeError,
 )
 from tests.snapshots.greeter import VALUES, Greeter
@@ -178,7 +179,7 @@ def test_what_is_there_is_not_overwritten(path: Path) -> None:
     with holdfast.open("memory://") as store:
         agent = greeter(store)
         snapshots.snapshot(agent, path)
-        with pytest.raises(ConflictError, match="agent with this id"):
+        with pytest.raises(SnapshotExistsError, match="agent with this id"):
             snapshots.restore(path, store=store)
         again = snapshots.restore(path, store=store, agent_id="g2")
         assert again.id == "g2"
@@ -241,15 +242,15 @@ def test_hooks_see_it(path: Path) -> None:
 def test_secrets_are_refused(path: Path) -> None:
     with holdfast.open("memory://") as store:
         agent = Greeter(greeting="Hello", nested={"api_key": "abc"}).attach(store, "g1")
-        with pytest.raises(DeniedError, match="api_key") as raised:
+        with pytest.raises(SnapshotRefusedError, match="api_key") as raised:
             snapshots.snapshot(agent, path)
         assert raised.value.where == "configuration.nested.api_key"
         snapshots.snapshot(agent, path, not_secret=["api_key"])
         listed = Greeter(greeting="Hello", nested=[{"password": "abc"}]).attach(store, "g2")
-        with pytest.raises(DeniedError) as raised:
+        with pytest.raises(SnapshotRefusedError) as raised:
             snapshots.snapshot(listed, path)
         assert raised.value.where == "configuration.nested[0].password"
-        with pytest.raises(DeniedError, match="GREETING"):
+        with pytest.raises(SnapshotRefusedError, match="GREETING"):
             snapshots.snapshot(agent, path, not_secret=["api_key"], secrets={"GREETING": "Hello"}, overwrite=True)
 
 
@@ -258,7 +259,7 @@ def test_a_secret_by_its_name_is_refused_wherever_an_agent_has_names(part: str, 
     with holdfast.open("memory://") as store:
         agent = Greeter().attach(store, "g1")
         getattr(agent, part)["service"] = {"password": "sk-1"}
-        with pytest.raises(DeniedError, match="password") as raised:
+        with pytest.raises(SnapshotRefusedError, match="password") as raised:
             snapshots.snapshot(agent, path)
         assert raised.value.where.endswith(f"{part}.service.password")
         assert not path.exists()
@@ -267,23 +268,23 @@ def test_a_secret_by_its_name_is_refused_wherever_an_agent_has_names(part: str, 
 def test_what_does_not_belong_is_refused(path: Path) -> None:
     with holdfast.open("memory://") as store:
         agent = greeter(store)
-        with pytest.raises(InvalidError, match="no threads"):
+        with pytest.raises(SnapshotInvalidError, match="no threads"):
             snapshots.snapshot(agent, path, config={})
         with pytest.raises(HoldfastError, match="not attached to a store"):
             snapshots.snapshot(Greeter(), path)
         snapshots.snapshot(agent, path)
-        with pytest.raises(InvalidError, match="into a store"):
+        with pytest.raises(SnapshotInvalidError, match="into a store"):
             snapshots.restore(path)
-        with pytest.raises(InvalidError, match="no store of Holdfast"):
+        with pytest.raises(SnapshotInvalidError, match="no store of Holdfast"):
             snapshots.restore(path, store={})
-        with pytest.raises(InvalidError, match="create_agent"):
+        with pytest.raises(SnapshotInvalidError, match="create_agent"):
             snapshots.restore(path, store=store, tools=[len])
         for id in ("", "a/../b", "x" * 300, "a\0b"):
-            with pytest.raises(InvalidError):
+            with pytest.raises(SnapshotInvalidError):
                 snapshots.restore(path, store=store, agent_id=id)
         snapshots.snapshot([], path, overwrite=True)
         for wrong in ({"agent_id": "x"}, {"live": False}, {"store": store}):
-            with pytest.raises(InvalidError, match="is none"):
+            with pytest.raises(SnapshotInvalidError, match="is none"):
                 snapshots.restore(path, **wrong)
 
 
@@ -291,7 +292,7 @@ def test_an_agent_in_the_middle_of_something_is_not_frozen(path: Path) -> None:
     with holdfast.open("memory://") as store:
         agent = greeter(store)
         agent._data.pending = PendingChange("transition", "leave", "a", "b", dt.datetime.now(dt.UTC))
-        with pytest.raises(InvalidError, match="middle of something: leave"):
+        with pytest.raises(SnapshotInvalidError, match="middle of something: leave"):
             snapshots.snapshot(agent, path)
 
 
@@ -338,5 +339,5 @@ def test_tricks_in_the_name_of_an_agent_are_refused(path: Path, subtests: pytest
             with case(subtests, ascii(id)):
                 document["content"]["id"] = id
                 path.write_bytes(forged(document, kind="persistent"))
-                with pytest.raises(InvalidError):
+                with pytest.raises(SnapshotInvalidError):
                     snapshots.restore(path, store=store, live=False)

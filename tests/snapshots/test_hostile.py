@@ -16,7 +16,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.prompts import PromptTemplate
 
 from holdfast import snapshots
-from holdfast.errors import ConfigError, DeniedError, HoldfastError, InvalidError, SnapshotCorruptError
+from holdfast.errors import ConfigError, HoldfastError, SnapshotCorruptError, SnapshotInvalidError, SnapshotRefusedError
 from tests.snapshots.kit import Scripted, forged
 from tests.support.cases import case
 from tests.support.nightly import examples
@@ -45,12 +45,12 @@ def test_the_kit_makes_files_that_are_read(path: Path) -> None:
 
 
 INJECTED: list[tuple[Any, ...]] = [
-    (object_of("os", "system", command="true"), DeniedError, "os.system"),
-    (object_of("subprocess", "Popen", args=["true"]), DeniedError, "subprocess.Popen"),
-    (object_of("builtins", "eval", source="1"), DeniedError, "builtins.eval"),
-    (object_of("langchain_core", "load", "load", "importlib"), DeniedError, "importlib"),
-    (object_of("langchain_core", "messages", "human", "HumanMessages"), DeniedError, "not allowed"),
-    (object_of("langchain", "HumanMessage"), DeniedError, "not allowed"),
+    (object_of("os", "system", command="true"), SnapshotRefusedError, "os.system"),
+    (object_of("subprocess", "Popen", args=["true"]), SnapshotRefusedError, "subprocess.Popen"),
+    (object_of("builtins", "eval", source="1"), SnapshotRefusedError, "builtins.eval"),
+    (object_of("langchain_core", "load", "load", "importlib"), SnapshotRefusedError, "importlib"),
+    (object_of("langchain_core", "messages", "human", "HumanMessages"), SnapshotRefusedError, "not allowed"),
+    (object_of("langchain", "HumanMessage"), SnapshotRefusedError, "not allowed"),
     (object_of("langchain_core.messages.human", "HumanMessage"), SnapshotCorruptError, "name of a class"),
     (object_of("langchain", "..", "os", "system"), SnapshotCorruptError, "name of a class"),
     (object_of("langchain_core", "messages", "__class__"), SnapshotCorruptError, "name of a class"),
@@ -71,22 +71,22 @@ INJECTED: list[tuple[Any, ...]] = [
     ({**object_of(*MESSAGE), "type": None}, SnapshotCorruptError, "no valid object"),
     ({"lc": 1}, SnapshotCorruptError, "no valid object"),
     ({"lc": 1, "type": "not_implemented", "id": ["x", "y"], "repr": "y"}, SnapshotCorruptError, "only the name"),
-    (object_of(*MESSAGE, content=SECRET), DeniedError, "secret where none belongs"),
-    ([SECRET], DeniedError, "secret where none belongs"),
-    (SECRET, DeniedError, "secret where none belongs"),
+    (object_of(*MESSAGE, content=SECRET), SnapshotRefusedError, "secret where none belongs"),
+    ([SECRET], SnapshotRefusedError, "secret where none belongs"),
+    (SECRET, SnapshotRefusedError, "secret where none belongs"),
     ({"lc": 1, "type": "secret", "id": ["KEY", "x"]}, SnapshotCorruptError, "no valid marker of a secret"),
     ({"lc": 1, "type": "secret", "id": "KEY"}, SnapshotCorruptError, "no valid marker of a secret"),
     ({"lc": True, "type": "secret", "id": ["KEY"]}, SnapshotCorruptError, "no valid marker of a secret"),
-    ([[object_of(*MESSAGE, content="x"), {"a": object_of("os", "system")}]], DeniedError, "os.system"),
-    (object_of(*MESSAGE), InvalidError, "cannot create the object"),
-    (object_of(*MESSAGE, content=5), InvalidError, "cannot create the object"),
+    ([[object_of(*MESSAGE, content="x"), {"a": object_of("os", "system")}]], SnapshotRefusedError, "os.system"),
+    (object_of(*MESSAGE), SnapshotInvalidError, "cannot create the object"),
+    (object_of(*MESSAGE, content=5), SnapshotInvalidError, "cannot create the object"),
     (
         object_of("langchain", "prompts", "prompt", "PromptTemplate", template="{{x}}", template_format="jinja2"),
-        InvalidError,
+        SnapshotInvalidError,
         "[Jj]inja2",
     ),
-    (object_of("langchain", "chat_models", "openai", "ChatOpenAI"), DeniedError, "allow="),
-    (object_of("langchain", "llms", "openai", "OpenAI"), DeniedError, "allow="),
+    (object_of("langchain", "chat_models", "openai", "ChatOpenAI"), SnapshotRefusedError, "allow="),
+    (object_of("langchain", "llms", "openai", "OpenAI"), SnapshotRefusedError, "allow="),
 ]
 
 
@@ -112,11 +112,11 @@ def test_a_secret_goes_only_to_classes_that_were_allowed_and_under_names_that_th
     name = "SCRIPTED_API_KEY"
     secret = {"lc": 1, "type": "secret", "id": [name]}
     fine = object_of(*SCRIPTED, lines=["x"], api_key=secret)
-    with pytest.raises(DeniedError, match="not allowed"):
+    with pytest.raises(SnapshotRefusedError, match="not allowed"):
         restored(path, fine, {"secrets": (name,)}, secrets={name: "a"})
-    with pytest.raises(DeniedError, match="secret where none belongs"):
+    with pytest.raises(SnapshotRefusedError, match="secret where none belongs"):
         restored(path, fine, secrets={name: "a"}, allow=[Scripted])
-    with pytest.raises(DeniedError, match="secret where none belongs"):
+    with pytest.raises(SnapshotRefusedError, match="secret where none belongs"):
         restored(path, object_of(*SCRIPTED, lines=[secret]), {"secrets": (name,)}, secrets={name: "a"}, allow=Scripted)
     made = restored(path, fine, {"secrets": (name,)}, secrets={name: "a"}, allow=[Scripted])
     assert made.api_key.get_secret_value() == "a"
@@ -133,7 +133,7 @@ def test_a_secret_goes_only_to_the_field_whose_class_declares_it(
     """Else a model with somebody else's address would be told any variable of the environment, as its name or user."""
     monkeypatch.setenv(name, "told to nobody")
     content = object_of(*SCRIPTED, lines=["x"], **{field: {"lc": 1, "type": "secret", "id": [name]}})
-    with pytest.raises(DeniedError, match=f"{name} in {field} of Scripted") as raised:
+    with pytest.raises(SnapshotRefusedError, match=f"{name} in {field} of Scripted") as raised:
         restored(path, content, {"secrets": (name,)}, secrets_from_env=True, allow=[Scripted])
     assert "told to nobody" not in str(raised.value)
 
@@ -150,7 +150,7 @@ def test_an_error_does_not_tell_the_secret(lines: Any, path: Path, monkeypatch: 
         monkeypatch.setattr(Scripted, "__init__", init)
     secret = {"lc": 1, "type": "secret", "id": ["SCRIPTED_API_KEY"]}
     rest = {} if lines is None else {"lines": lines}
-    with pytest.raises(InvalidError, match="lines: |no connection with …") as raised:
+    with pytest.raises(SnapshotInvalidError, match="lines: |no connection with …") as raised:
         restored(
             path,
             object_of(*SCRIPTED, api_key=secret, **rest),
@@ -174,7 +174,7 @@ def test_a_template_of_jinja2_that_pydantic_would_make_of_a_dict_is_refused(esca
         suffix=suffix,
         input_variables=[],
     )
-    with pytest.raises(DeniedError, match="jinja2"):
+    with pytest.raises(SnapshotRefusedError, match="jinja2"):
         restored(path, content)
 
 
@@ -279,7 +279,7 @@ def test_a_text_without_an_end_takes_no_longer_than_another(end: bytes, path: Pa
 def test_what_is_allowed_can_be_less(path: Path) -> None:
     prompt = object_of("langchain", "prompts", "prompt", "PromptTemplate", template="x", input_variables=[])
     assert isinstance(restored(path, prompt), PromptTemplate)
-    with pytest.raises(DeniedError, match="not allowed"):
+    with pytest.raises(SnapshotRefusedError, match="not allowed"):
         restored(path, prompt, allow="messages")
     assert restored(path, object_of(*MESSAGE, content="x"), allow="messages") == HumanMessage("x")
 
@@ -297,7 +297,7 @@ class Local(Scripted):
 
 def test_what_is_allowed_is_a_class_or_a_list_of_langchains(path: Path, subtests: pytest.Subtests) -> None:
     for allow in ["any", [int], [5], ["Scripted"]]:
-        with case(subtests, allow), pytest.raises(InvalidError, match="not a list|no class"):
+        with case(subtests, allow), pytest.raises(SnapshotInvalidError, match="not a list|no class"):
             restored(path, [], allow=allow)
 
 
@@ -305,7 +305,7 @@ def test_a_class_that_cannot_be_found_again_is_not_allowed(path: Path, monkeypat
     restored(path, [], allow=["core", Local])
     hidden = Local
     monkeypatch.delitem(globals(), "Local")
-    with pytest.raises(InvalidError, match="cannot be imported"):
+    with pytest.raises(SnapshotInvalidError, match="cannot be imported"):
         restored(path, [], allow=hidden)
 
 
@@ -409,7 +409,7 @@ def test_nothing_is_run_or_imported(path: Path) -> None:
         "sys.addaudithook(watch)\n"
         "try:\n"
         "    snapshots.restore(sys.argv[1], allow='all')\n"
-        "except errors.DeniedError as error:\n"
+        "except errors.SnapshotRefusedError as error:\n"
         "    sys.stdout.write('refused ' + error.where)\n"
     )
     content = [object_of("antigravity", "x"), object_of("this", "s"), object_of("os", "system", command="id")]

@@ -27,7 +27,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnableP
 from pydantic import SecretStr
 
 from holdfast import __version__, snapshots
-from holdfast.errors import ConfigError, DeniedError, HoldfastError, InvalidError, UnsupportedError
+from holdfast.errors import ConfigError, SnapshotInvalidError, SnapshotRefusedError, SnapshotUnsupportedError
 from tests.snapshots.kit import KEY, SECRETS, Scripted, Unserializable, elsewhere, lines_of
 from tests.support.cases import case
 from tests.support.nightly import examples
@@ -187,21 +187,21 @@ NOT_KEPT: list[tuple[Any, ...]] = [
 def test_what_cannot_be_kept_is_named(path: Path, subtests: pytest.Subtests) -> None:
     for make, where, why in NOT_KEPT:
         with case(subtests, where, why):
-            with pytest.raises(UnsupportedError, match=why) as raised:
+            with pytest.raises(SnapshotUnsupportedError, match=why) as raised:
                 snapshots.snapshot(make(), path)
             assert where in raised.value.where
             assert not path.exists()
 
 
 def test_what_nests_too_deeply_is_refused_when_it_is_written(path: Path) -> None:
-    with pytest.raises(HoldfastError, match="nest"):
+    with pytest.raises(snapshots.SnapshotError, match="nest"):
         snapshots.snapshot(HumanMessage("", additional_kwargs={"x": DEEP}), path)
     assert not path.exists()
 
 
 def test_templates_that_run_code_are_refused(path: Path) -> None:
     template = PromptTemplate(template="{{ x }}", template_format="jinja2", input_variables=["x"])
-    with pytest.raises(DeniedError, match="jinja2") as raised:
+    with pytest.raises(SnapshotRefusedError, match="jinja2") as raised:
         snapshots.snapshot(template.pipe(StrOutputParser()), path)
     assert raised.value.where == "value.first.template_format"
 
@@ -214,24 +214,24 @@ class Elsewhere(BaseChatMessageHistory):
 
 
 def test_a_history_that_lies_elsewhere_is_refused(path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="elsewhere"):
+    with pytest.raises(SnapshotUnsupportedError, match="elsewhere"):
         snapshots.snapshot(Elsewhere(), path)
 
 
 def test_threads_and_tools_belong_to_agents(path: Path) -> None:
-    with pytest.raises(InvalidError, match="threads"):
+    with pytest.raises(SnapshotInvalidError, match="threads"):
         snapshots.snapshot(PROMPT, path, config={"configurable": {"thread_id": "1"}})
     snapshots.snapshot(PROMPT, path)
-    with pytest.raises(InvalidError, match="belong to agents"):
+    with pytest.raises(SnapshotInvalidError, match="belong to agents"):
         snapshots.restore(path, tools=[len])
-    with pytest.raises(InvalidError, match="belong to agents"):
+    with pytest.raises(SnapshotInvalidError, match="belong to agents"):
         snapshots.restore(path, thread="1")
 
 
 def test_a_description_is_a_text(path: Path, subtests: pytest.Subtests) -> None:
     wrong: list[Any] = [None, 5, "x" * 5000, "\ud800"]
     for description in wrong:
-        with case(subtests, description), pytest.raises(InvalidError, match="description"):
+        with case(subtests, description), pytest.raises(SnapshotInvalidError, match="description"):
             snapshots.snapshot(PROMPT, path, description=description)
 
 
@@ -242,7 +242,7 @@ def test_a_secret_is_not_in_the_file_and_comes_from_whoever_restores(path: Path)
     chain = PROMPT | Scripted(lines=["x"], api_key=SecretStr(KEY))
     assert snapshots.snapshot(chain, path).secrets == ("SCRIPTED_API_KEY",)
     assert KEY not in str(lines_of(path))
-    with pytest.raises(InvalidError, match="SCRIPTED_API_KEY"):
+    with pytest.raises(SnapshotInvalidError, match="SCRIPTED_API_KEY"):
         snapshots.restore(path, allow=[Scripted])
     again = snapshots.restore(path, allow=[Scripted], secrets={"SCRIPTED_API_KEY": "another", "MORE": "x"})
     assert again.last.api_key.get_secret_value() == "another"
@@ -253,7 +253,7 @@ def test_a_secret_is_not_in_the_file_and_comes_from_whoever_restores(path: Path)
 def test_secrets_come_from_the_environment_only_if_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshots.snapshot(Scripted(lines=["x"], api_key=SecretStr(KEY)), path)
     monkeypatch.setenv("SCRIPTED_API_KEY", "from outside")
-    with pytest.raises(InvalidError, match="not given"):
+    with pytest.raises(SnapshotInvalidError, match="not given"):
         snapshots.restore(path, allow=[Scripted])
     again = snapshots.restore(path, allow=[Scripted], secrets_from_env=True)
     assert again.api_key.get_secret_value() == "from outside"
@@ -276,7 +276,7 @@ LEAKS: list[tuple[Any, ...]] = [
 def test_a_secret_that_would_get_into_the_file_is_refused(path: Path, subtests: pytest.Subtests) -> None:
     for make, where in LEAKS:
         with case(subtests, where):
-            with pytest.raises(DeniedError) as raised:
+            with pytest.raises(SnapshotRefusedError) as raised:
                 snapshots.snapshot(make(), path)
             assert where in raised.value.where
             assert KEY not in str(raised.value)
@@ -285,15 +285,15 @@ def test_a_secret_that_would_get_into_the_file_is_refused(path: Path, subtests: 
 
 def test_secrets_that_are_given_are_looked_for_everywhere(path: Path) -> None:
     messages = [HumanMessage("my password is hunter2")]
-    with pytest.raises(DeniedError, match="secret PASSWORD") as raised:
+    with pytest.raises(SnapshotRefusedError, match="secret PASSWORD") as raised:
         snapshots.snapshot(messages, path, secrets={"PASSWORD": "hunter2"})
     assert "hunter2" not in str(raised.value)
-    with pytest.raises(DeniedError, match="secret PASSWORD"):
+    with pytest.raises(SnapshotRefusedError, match="secret PASSWORD"):
         snapshots.snapshot([], path, secrets={"PASSWORD": "hunter2"}, description="with hunter2")
-    with pytest.raises(DeniedError, match="secret PASSWORD"):
+    with pytest.raises(SnapshotRefusedError, match="secret PASSWORD"):
         snapshots.snapshot(messages, path, secrets={"PASSWORD": SecretStr("hunter2")})
     for wrong in ("", 5, None):
-        with pytest.raises(InvalidError, match="not text"):
+        with pytest.raises(SnapshotInvalidError, match="not text"):
             snapshots.snapshot([], path, secrets={"PASSWORD": wrong})
 
 
@@ -301,7 +301,7 @@ def test_what_only_looks_like_a_secret_is_let_through_if_somebody_says_so(path: 
     model = Scripted(lines=["x"], headers={"password": "the field of a form"})
     snapshots.snapshot(model, path, not_secret=["password"])
     assert snapshots.restore(path, allow=[Scripted]) == model
-    with pytest.raises(InvalidError, match="list"):
+    with pytest.raises(SnapshotInvalidError, match="list"):
         snapshots.snapshot(model, path, not_secret="password")
 
 
@@ -386,7 +386,7 @@ def test_what_is_secret_by_its_name_or_form_is_refused_in_every_container(
         with case(subtests, secret):
             (name,) = secret
             for thing in (Scripted(lines=[], headers=secret), MODEL.bind(**secret)):
-                with pytest.raises(DeniedError, match=name) as raised:
+                with pytest.raises(SnapshotRefusedError, match=name) as raised:
                     snapshots.snapshot(thing, path)
                 assert "sk-1" not in str(raised.value)
                 snapshots.snapshot(thing, path, not_secret=[name], overwrite=True)
@@ -437,7 +437,7 @@ class Inside(Scripted):
 
 
 def test_a_secret_inside_of_a_field_is_refused_as_langchain_does_not_give_it_back(path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="inside a field") as raised:
+    with pytest.raises(SnapshotUnsupportedError, match="inside a field") as raised:
         snapshots.snapshot(Inside(lines=[], headers={"api_key": "sk-1234567", "x": "y"}), path)
     assert raised.value.where == "value.headers"
     snapshots.snapshot(Inside(lines=[], headers={"x": "y"}), path)
@@ -466,5 +466,5 @@ print(snapshots.info(sys.argv[1]).classes, snapshots.restore(sys.argv[1], allow=
 def test_a_class_of_a_script_is_restored_by_the_script(path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(path)], capture_output=True, text=True, check=False)
     assert done.stdout == "('__main__.Parrot',) hello\n", done.stderr
-    with pytest.raises(DeniedError, match="__main__.Parrot are not allowed"):
+    with pytest.raises(SnapshotRefusedError, match="__main__.Parrot are not allowed"):
         snapshots.restore(path)

@@ -35,7 +35,7 @@ from pydantic import SecretStr
 import holdfast
 from holdfast import snapshots
 from holdfast.agents.snapshots.middleware import wrappers
-from holdfast.errors import DeniedError, InvalidError, SnapshotCorruptError, UnsupportedError
+from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotRefusedError, SnapshotUnsupportedError
 from holdfast.langgraph import HoldfastSaver
 from tests.snapshots import kit
 from tests.snapshots.kit import (
@@ -126,7 +126,7 @@ def test_a_thread_moves_into_a_store_of_holdfasts(path: Path, tmp_path: Path) ->
         there: Any = {"configurable": {"thread_id": "moved"}}
         again = restored(path, checkpointer=HoldfastSaver(two), thread="moved")
         assert say(again, "two", there) == say(agent, "two")
-        with pytest.raises(InvalidError, match="has a thread 'moved' already"):
+        with pytest.raises(SnapshotInvalidError, match="has a thread 'moved' already"):
             restored(path, checkpointer=HoldfastSaver(two), thread="moved")
 
 
@@ -154,7 +154,7 @@ def test_what_runs_were_configured_with_is_not_told(path: Path) -> None:
     agent = create_agent(MODEL, [add], checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "1"}, "metadata": {"session_token": "sk-1"}}
     say(agent, "one", config)
-    with pytest.raises(DeniedError, match="session_token") as raised:
+    with pytest.raises(SnapshotRefusedError, match="session_token") as raised:
         snapshots.snapshot(agent, path, config=THREAD)
     assert raised.value.where == "thread.metadata.session_token"
 
@@ -166,15 +166,15 @@ def test_an_agent_without_thread(path: Path) -> None:
     assert again.checkpointer is None
     assert again.interrupt_before_nodes == ["tools"]
     assert say(again, "one", None) == say(agent, "one", None)
-    with pytest.raises(InvalidError, match="has no thread"):
+    with pytest.raises(SnapshotInvalidError, match="has no thread"):
         restored(path, thread="1")
-    with pytest.raises(InvalidError, match="no checkpointer"):
+    with pytest.raises(SnapshotInvalidError, match="no checkpointer"):
         snapshots.snapshot(agent, path, config=THREAD, overwrite=True)
 
 
 def test_a_thread_that_is_not_there(path: Path) -> None:
     agent = create_agent(MODEL, [add], checkpointer=InMemorySaver())
-    with pytest.raises(InvalidError, match="no such thread"):
+    with pytest.raises(SnapshotInvalidError, match="no such thread"):
         snapshots.snapshot(agent, path, config=THREAD)
 
 
@@ -186,7 +186,7 @@ def test_what_it_was_configured_with_comes_along(path: Path) -> None:
     assert config["metadata"]["team"] == "x"
     assert config["recursion_limit"] == 50
     called = create_agent(MODEL).with_config({"callbacks": [BaseCallbackHandler()]})
-    with pytest.raises(UnsupportedError, match="callbacks") as raised:
+    with pytest.raises(SnapshotUnsupportedError, match="callbacks") as raised:
         snapshots.snapshot(called, path, overwrite=True)
     assert raised.value.where == "config.callbacks"
 
@@ -205,11 +205,11 @@ def test_tools_of_the_provider_are_data(path: Path) -> None:
 def test_tools_have_to_be_given_again(path: Path) -> None:
     info = snapshots.snapshot(create_agent(MODEL, [add]), path)
     assert info.tools == ("add",)
-    with pytest.raises(InvalidError, match="not given: add"):
+    with pytest.raises(SnapshotInvalidError, match="not given: add"):
         restored(path, tools=[])
-    with pytest.raises(InvalidError, match=r"tools \(add\)"):
+    with pytest.raises(SnapshotInvalidError, match=r"tools \(add\)"):
         restored(path, tools=[other_add])
-    with pytest.raises(InvalidError, match=r"tools \(ask\)"):
+    with pytest.raises(SnapshotInvalidError, match=r"tools \(ask\)"):
         restored(path, tools=[add, ask])
     assert say(restored(path, tools=[other_add], accept_changes=True), "x", None)
 
@@ -218,12 +218,12 @@ def test_middleware_has_to_be_given_again(path: Path) -> None:
     agent = create_agent(MODEL, [add], middleware=[look, wrap, kit.wrap_too])
     info = snapshots.snapshot(agent, path)
     assert info.middleware == ("look", "wrap", "wrap_too")
-    with pytest.raises(InvalidError, match="not given: look"):
+    with pytest.raises(SnapshotInvalidError, match="not given: look"):
         restored(path, middleware=[wrap, kit.wrap_too])
     again = restored(path, middleware=[look, wrap, kit.wrap_too])
     assert say(again, "one", None) == say(agent, "one", None)
     snapshots.snapshot(create_agent(MODEL, [add], middleware=[look]), path, overwrite=True)
-    with pytest.raises(InvalidError, match="middleware"):
+    with pytest.raises(SnapshotInvalidError, match="middleware"):
         restored(path, middleware=[look, wrap])
 
 
@@ -254,7 +254,7 @@ def test_middleware_with_other_settings_is_noticed(make: Any, other: Any, path: 
     snapshots.snapshot(agent, path, overwrite=True)
     say(agent, "used meanwhile", None)
     assert say(restored(path, middleware=[make()]), "one", None)
-    with pytest.raises(InvalidError, match=rf"settings \({re.escape(other().name)}\)"):
+    with pytest.raises(SnapshotInvalidError, match=rf"settings \({re.escape(other().name)}\)"):
         restored(path, middleware=[other()])
     assert restored(path, middleware=[other()], accept_changes=True)
 
@@ -296,7 +296,7 @@ class Context(TypedDict):
 def test_a_schema_of_the_state_has_to_be_given_again(path: Path) -> None:
     agent = create_agent(MODEL, [add], state_schema=Counting, context_schema=Context)
     snapshots.snapshot(agent, path)
-    with pytest.raises(InvalidError, match="channels"):
+    with pytest.raises(SnapshotInvalidError, match="channels"):
         restored(path)
     restored(path, state_schema=Counting, context_schema=Context)
 
@@ -308,7 +308,7 @@ def test_a_format_that_is_data_comes_along(path: Path) -> None:
     snapshots.snapshot(create_agent(MODEL, [add], response_format=SCHEMA), path)
     again = restored(path)
     snapshots.snapshot(again, path, overwrite=True)
-    with pytest.raises(InvalidError, match="response_format"):
+    with pytest.raises(SnapshotInvalidError, match="response_format"):
         restored(path, response_format=Weather)
 
 
@@ -317,16 +317,16 @@ def test_a_format_that_is_data_comes_along(path: Path) -> None:
 )
 def test_a_format_that_is_code_has_to_be_given_again(form: Any, path: Path) -> None:
     snapshots.snapshot(create_agent(MODEL, [add], response_format=form), path)
-    with pytest.raises(InvalidError, match="response_format="):
+    with pytest.raises(SnapshotInvalidError, match="response_format="):
         restored(path)
     restored(path, response_format=form)
-    with pytest.raises(InvalidError, match="differ"):
+    with pytest.raises(SnapshotInvalidError, match="differ"):
         restored(path, response_format=SCHEMA)
 
 
 def test_what_langchain_refuses_is_told(path: Path) -> None:
     snapshots.snapshot(create_agent(MODEL, [add]), path)
-    with pytest.raises(InvalidError, match="cannot create the agent"):
+    with pytest.raises(SnapshotInvalidError, match="cannot create the agent"):
         restored(path, middleware=[look, look])
 
 
@@ -334,7 +334,7 @@ def test_what_langchain_refuses_is_told(path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_kept_is_named(path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="Unserializable") as raised:
+    with pytest.raises(SnapshotUnsupportedError, match="Unserializable") as raised:
         snapshots.snapshot(create_agent(kit.Unserializable(lines=["x"])), path)
     assert raised.value.where == "model"
 
@@ -350,7 +350,7 @@ def test_a_secret_in_the_conversation_is_refused(path: Path) -> None:
     model = Scripted(lines=[MODEL.lines[0]], api_key=SecretStr(KEY))
     agent = create_agent(model, [add], checkpointer=InMemorySaver())
     say(agent, f"my key is {KEY}")
-    with pytest.raises(DeniedError, match="SCRIPTED_API_KEY"):
+    with pytest.raises(SnapshotRefusedError, match="SCRIPTED_API_KEY"):
         snapshots.snapshot(agent, path, config=THREAD)
     assert not path.exists()
 
@@ -364,7 +364,7 @@ def test_a_secret_in_the_conversation_is_refused(path: Path) -> None:
     ids=["provider-tool", "config"],
 )
 def test_settings_that_look_secret_are_refused(make: Any, where: str, path: Path) -> None:
-    with pytest.raises(DeniedError) as raised:
+    with pytest.raises(SnapshotRefusedError) as raised:
         snapshots.snapshot(make(), path)
     assert raised.value.where == where
 
@@ -373,12 +373,12 @@ def test_a_graph_of_another_making_is_refused(path: Path) -> None:
     builder = StateGraph(Counting)
     builder.add_node("model", lambda state: {"count": 1})
     builder.set_entry_point("model")
-    with pytest.raises(UnsupportedError, match="not created by"):
+    with pytest.raises(SnapshotUnsupportedError, match="not created by"):
         snapshots.snapshot(builder.compile(), path)
     other = StateGraph(Counting)
     other.add_node("only", lambda state: {"count": 1})
     other.set_entry_point("only")
-    with pytest.raises(UnsupportedError, match="not created by"):
+    with pytest.raises(SnapshotUnsupportedError, match="not created by"):
         snapshots.snapshot(other.compile(), path)
 
 
@@ -386,7 +386,7 @@ def test_a_channel_of_differences_is_refused(path: Path, monkeypatch: pytest.Mon
     agent = create_agent(MODEL, [add], checkpointer=InMemorySaver())
     say(agent, "one")
     monkeypatch.setitem(agent.channels, "slow", DeltaChannel(lambda old, new: old, list))
-    with pytest.raises(UnsupportedError, match="slow keeps differences only"):
+    with pytest.raises(SnapshotUnsupportedError, match="slow keeps differences only"):
         snapshots.snapshot(agent, path, config=THREAD)
 
 
@@ -397,7 +397,7 @@ def test_a_state_that_cannot_be_kept_is_named(path: Path) -> None:
     found = saver.get_tuple(THREAD)
     found.checkpoint["channel_values"]["client"] = object()
     saver.get_tuple = lambda config: found
-    with pytest.raises(UnsupportedError) as raised:
+    with pytest.raises(SnapshotUnsupportedError) as raised:
         snapshots.snapshot(agent, path, config=THREAD)
     assert raised.value.where == "thread.checkpoint.channel_values.client"
 
@@ -414,7 +414,7 @@ def test_a_store_of_langgraphs_is_the_agents(path: Path) -> None:
     snapshots.snapshot(create_agent(MODEL, [add]), path)
     store = InMemoryStore()
     assert restored(path, store=store).store is store
-    with pytest.raises(InvalidError, match="is none"):
+    with pytest.raises(SnapshotInvalidError, match="is none"):
         restored(path, agent_id="x")
 
 
@@ -435,7 +435,7 @@ def test_the_golden_agent_goes_on() -> None:
 
 def test_a_langchain_that_makes_agents_otherwise_is_told_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.agents.snapshots.langchain_agents._CLOSURE_NAMES", ("model", "gears"))
-    with pytest.raises(UnsupportedError, match="gears"):
+    with pytest.raises(SnapshotUnsupportedError, match="gears"):
         snapshots.snapshot(create_agent(MODEL), path)
 
 
@@ -484,5 +484,5 @@ def test_an_agent_that_somebody_tampered_with_is_refused(path: Path, subtests: p
         with case(subtests, change):
             path.write_bytes(sound)
             tampered(path, change)
-            with pytest.raises((SnapshotCorruptError, InvalidError, DeniedError)):
+            with pytest.raises((SnapshotCorruptError, SnapshotInvalidError, SnapshotRefusedError)):
                 restored(path)

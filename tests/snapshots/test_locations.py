@@ -25,12 +25,12 @@ from holdfast.backends.object_store.object_storage import ObjectInfo
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
     ConfigError,
-    ConflictError,
     DeniedError,
-    InvalidError,
-    NotFoundError,
     SnapshotCorruptError,
-    TooLargeError,
+    SnapshotExistsError,
+    SnapshotInvalidError,
+    SnapshotNotFoundError,
+    SnapshotTooLargeError,
     TransientError,
     UnavailableError,
 )
@@ -70,7 +70,7 @@ def test_it_is_there_and_listed_and_gone(place: tuple[Any, dict[str, Any]]) -> N
     one, two = under(folder, "one.hfsnap"), under(folder, "two and a half.hfsnap")
     assert not snapshots.exists(one, **options)
     for look in (snapshots.info, snapshots.verify, snapshots.restore, snapshots.delete):
-        with pytest.raises(NotFoundError):
+        with pytest.raises(SnapshotNotFoundError):
             look(one, **options)
     first = snapshots.snapshot(HELLO, one, description="first", **options)
     second = snapshots.snapshot([], two, **options)
@@ -95,7 +95,7 @@ def test_what_is_there_is_not_overwritten_unasked(place: tuple[Any, dict[str, An
     folder, options = place
     target = under(folder, "x.hfsnap")
     first = snapshots.snapshot(HELLO, target, **options)
-    with pytest.raises(ConflictError, match="overwrite"):
+    with pytest.raises(SnapshotExistsError, match="overwrite"):
         snapshots.snapshot([], target, **options)
     assert snapshots.verify(target, **options) == first
     second = snapshots.snapshot([], target, overwrite=True, **options)
@@ -116,7 +116,7 @@ def test_asyncio_reaches_buckets_too() -> None:
         assert snapshots.info(f"{folder}/x.hfsnap", **options) == info  # a sync call inside of a loop
         assert [each.info for each in await snapshots.alist(folder, **options)] == [info]
         await snapshots.adelete(f"{folder}/x.hfsnap", **options)
-        with pytest.raises(NotFoundError):
+        with pytest.raises(SnapshotNotFoundError):
             await snapshots.adelete(f"{folder}/x.hfsnap", force=True, **options)
 
     asyncio.run(work())
@@ -148,7 +148,7 @@ def test_what_is_damaged_in_a_bucket_is_shown_and_deleted_only_by_force() -> Non
         ("empty.hfsnap", True),
     ]
     for name in ("bad.hfsnap", "empty.hfsnap"):
-        with pytest.raises(InvalidError, match="force"):
+        with pytest.raises(SnapshotInvalidError, match="force"):
             snapshots.delete(f"{folder}/{name}", **options)
         snapshots.delete(f"{folder}/{name}", force=True, **options)
     assert snapshots.list(folder, **options) == []
@@ -180,11 +180,11 @@ def test_tricks_in_names_of_objects_are_refused(subtests: pytest.Subtests) -> No
         with case(subtests, name):
             url, options = bucket()
             for look in (snapshots.info, snapshots.exists, snapshots.delete, snapshots.restore):
-                with pytest.raises(InvalidError):
+                with pytest.raises(SnapshotInvalidError):
                     look(f"{url}/{name}", **options)
-            with pytest.raises(InvalidError):
+            with pytest.raises(SnapshotInvalidError):
                 snapshots.snapshot([], f"{url}/{name}", **options)
-            with pytest.raises(InvalidError):
+            with pytest.raises(SnapshotInvalidError):
                 snapshots.list(f"{url}/{name}", **options)
 
 
@@ -218,24 +218,24 @@ def test_secrets_of_a_bucket_are_not_shown() -> None:
 
 
 WRONG_NAMES: list[tuple[Any, ...]] = [
-    ("", InvalidError, "neither"),
-    (5, InvalidError, "neither"),
-    (None, InvalidError, "neither"),
-    (b"x.hfsnap", InvalidError, "neither"),
-    ("a\0b.hfsnap", InvalidError, "NUL"),
-    ("file:a%00b.hfsnap", InvalidError, "NUL"),
-    ("x.json", InvalidError, "ends in .hfsnap"),
-    ("dir/.hfsnap", InvalidError, "ends in .hfsnap"),
-    (".hfsnap", InvalidError, "ends in .hfsnap"),
-    ("s3://bucket/x", InvalidError, "ends in .hfsnap"),
+    ("", SnapshotInvalidError, "neither"),
+    (5, SnapshotInvalidError, "neither"),
+    (None, SnapshotInvalidError, "neither"),
+    (b"x.hfsnap", SnapshotInvalidError, "neither"),
+    ("a\0b.hfsnap", SnapshotInvalidError, "NUL"),
+    ("file:a%00b.hfsnap", SnapshotInvalidError, "NUL"),
+    ("x.json", SnapshotInvalidError, "ends in .hfsnap"),
+    ("dir/.hfsnap", SnapshotInvalidError, "ends in .hfsnap"),
+    (".hfsnap", SnapshotInvalidError, "ends in .hfsnap"),
+    ("s3://bucket/x", SnapshotInvalidError, "ends in .hfsnap"),
     ("ftp://host/x.hfsnap", ConfigError, "cannot be stored at ftp"),
     ("sqlite:///x.hfsnap", ConfigError, "cannot be stored at sqlite"),
     ("file://host/x.hfsnap", ConfigError, "names no file"),
     ("file:x.hfsnap?mode=w&a=.hfsnap", ConfigError, "names no file"),
-    ("s3:///x.hfsnap", InvalidError, "empty parts"),
-    ("s3://x.hfsnap", InvalidError, "names no object"),
+    ("s3:///x.hfsnap", SnapshotInvalidError, "empty parts"),
+    ("s3://x.hfsnap", SnapshotInvalidError, "names no object"),
     ("missing/x.hfsnap", ConfigError, "no such directory"),
-    ("x" * 300 + ".hfsnap", InvalidError, "cannot be written"),
+    ("x" * 300 + ".hfsnap", SnapshotInvalidError, "cannot be written"),
 ]
 
 
@@ -250,10 +250,10 @@ def test_a_wrong_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_what_is_too_large_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "x.hfsnap"
-    with pytest.raises(TooLargeError, match="limit"):
+    with pytest.raises(SnapshotTooLargeError, match="limit"):
         snapshots.snapshot(HELLO, path, limit=10)
     assert not path.exists()
-    with pytest.raises(InvalidError, match="limit"):
+    with pytest.raises(SnapshotInvalidError, match="limit"):
         snapshots.snapshot(HELLO, path, limit=True)
 
 
@@ -286,7 +286,7 @@ def test_links_directories_and_pipes_are_left_alone(tmp_path: Path) -> None:
     assert all(each.info is None and "no file" in each.problem for each in listed)
     for name in ("link", "out", "directory", "pipe", "nowhere"):
         for force in (False, True):
-            with pytest.raises((InvalidError, NotFoundError)):
+            with pytest.raises((SnapshotInvalidError, SnapshotNotFoundError)):
                 snapshots.delete(folder / f"{name}.hfsnap", force=force)
     assert target.exists()
     assert outside.exists()
@@ -300,11 +300,11 @@ def test_links_directories_and_pipes_are_left_alone(tmp_path: Path) -> None:
 def test_only_snapshots_are_deleted(tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_bytes(forged({}))
-    with pytest.raises(InvalidError, match="ends in"):
+    with pytest.raises(SnapshotInvalidError, match="ends in"):
         snapshots.delete(other, force=True)
     bad = tmp_path / "bad.hfsnap"
     bad.write_bytes(b"no")
-    with pytest.raises(InvalidError, match="force=True"):
+    with pytest.raises(SnapshotInvalidError, match="force=True"):
         snapshots.delete(bad)
     snapshots.delete(bad, force=True)
     assert other.exists()
@@ -361,9 +361,9 @@ def test_what_is_cut_off_is_listed_as_such(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     (listed,) = snapshots.list(tmp_path)
     assert "should have" in listed.problem
-    with pytest.raises(NotFoundError, match="directory"):
+    with pytest.raises(SnapshotNotFoundError, match="directory"):
         snapshots.list(path)
-    with pytest.raises(NotFoundError, match="directory"):
+    with pytest.raises(SnapshotNotFoundError, match="directory"):
         snapshots.list(tmp_path / "missing")
 
 
@@ -415,7 +415,7 @@ def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "link", no_links)
     path = tmp_path / "x.hfsnap"
     first = snapshots.snapshot(HELLO, path)
-    with pytest.raises(ConflictError):
+    with pytest.raises(SnapshotExistsError):
         snapshots.snapshot([], path)
     assert snapshots.verify(path) == first
     assert list(tmp_path.iterdir()) == [path]

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 import holdfast
 from holdfast import snapshots
-from holdfast.errors import DeniedError
+from holdfast.errors import SnapshotRefusedError
 from tests.snapshots.greeter import Greeter
 from tests.snapshots.kit import Scripted, add
 
@@ -80,7 +80,7 @@ def test_fields_with_names_of_secrets_are_refused(path: Path, subtests: pytest.S
     for make, options, where, name in BY_NAME:
         with subtests.test(where):
             path.unlink(missing_ok=True)
-            with pytest.raises(DeniedError) as raised:
+            with pytest.raises(SnapshotRefusedError) as raised:
                 snapshots.snapshot(make("hunter2"), path, **options)
             at = raised.value.where
             assert at.endswith(where)
@@ -117,7 +117,7 @@ def test_keys_of_known_formats_are_refused_wherever_there_is_text(path: Path, su
     for make, options, where in IN_TEXT:
         with subtests.test(where):
             path.unlink(missing_ok=True)
-            with pytest.raises(DeniedError, match="looks like a key") as raised:
+            with pytest.raises(SnapshotRefusedError, match="looks like a key") as raised:
                 snapshots.snapshot(make(key), path, **options)
             at = raised.value.where
             assert at.endswith(where)
@@ -129,9 +129,9 @@ def test_keys_of_known_formats_are_refused_wherever_there_is_text(path: Path, su
 
 
 def test_a_name_or_a_description_with_a_key_is_refused(path: Path) -> None:
-    with pytest.raises(DeniedError, match="looks like a key"):
+    with pytest.raises(SnapshotRefusedError, match="looks like a key"):
         snapshots.snapshot(create_agent(Scripted(lines=["x"]), name=KEYS["AWS"]), path)
-    with pytest.raises(DeniedError) as raised:
+    with pytest.raises(SnapshotRefusedError) as raised:
         snapshots.snapshot([], path, description=f"with {KEYS['AWS']}")
     assert raised.value.where == "description"
     snapshots.snapshot([], path, description=f"with {KEYS['AWS']}", not_secret=["description"])
@@ -140,7 +140,7 @@ def test_a_name_or_a_description_with_a_key_is_refused(path: Path) -> None:
 def test_every_known_format_is_recognized(path: Path, subtests: pytest.Subtests) -> None:
     for name, key in KEYS.items():
         for text in (key, f"it is {key}", f"KEY={key};", f"'{key}'"):
-            with subtests.test(name, text=text), pytest.raises(DeniedError):
+            with subtests.test(name, text=text), pytest.raises(SnapshotRefusedError):
                 snapshots.snapshot([HumanMessage(text)], path)
 
 
@@ -166,10 +166,10 @@ def test_agents_of_holdfast_have_none_in_their_conversations(path: Path) -> None
     with holdfast.open("memory://") as store:
         agent = Greeter().attach(store, "g1")
         agent.conversation.append(login({"password": "hunter2"}))
-        with pytest.raises(DeniedError) as raised:
+        with pytest.raises(SnapshotRefusedError) as raised:
             snapshots.snapshot(agent, path)
         assert raised.value.where.endswith("args.password")
         snapshots.snapshot(agent, path, not_secret=["password"])
         agent.conversation.append(HumanMessage(f"my key: {KEYS['OpenAI']}"))
-        with pytest.raises(DeniedError, match="looks like a key"):
+        with pytest.raises(SnapshotRefusedError, match="looks like a key"):
             snapshots.snapshot(agent, path, not_secret=["password"], overwrite=True)

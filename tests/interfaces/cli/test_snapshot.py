@@ -89,7 +89,7 @@ def test_show_tells_what_is_in_a_snapshot_without_thawing_it(tmp_path: Path) -> 
 def test_what_is_langchains_is_not_thawed_here(tmp_path: Path) -> None:
     messages(tmp_path / "m.hfsnap")
     done = kit.run("snapshot", "restore", "m.hfsnap", "--json", store="sqlite:///x.db")
-    assert done.error["code"] == "unsupported"
+    assert done.error["code"] == "snapshot-unsupported"
     assert "program" in done.error["hint"]
 
 
@@ -149,7 +149,7 @@ def test_delete(tmp_path: Path) -> None:
     asked = kit.run("snapshot", "delete", "a.hfsnap")
     assert asked.code == exit_codes.USAGE
     assert kit.run("snapshot", "delete", "a.hfsnap", "bad.hfsnap", "--yes").code == exit_codes.INTEGRITY
-    assert kit.run("snapshot", "delete", "notes.txt", "--force", "--yes").code == exit_codes.USAGE
+    assert kit.run("snapshot", "delete", "notes.txt", "--force", "--yes").code == exit_codes.ERROR
     assert kit.run("snapshot", "delete", "missing.hfsnap", "--force", "--yes").code == exit_codes.NOT_FOUND
     assert len(list(tmp_path.iterdir())) == 4
     done = kit.run("snapshot", "delete", "a.hfsnap", "b.hfsnap", "--yes", "--json")

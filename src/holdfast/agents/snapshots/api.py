@@ -35,7 +35,13 @@ from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.engine import validation
 from holdfast.engine.pages import Page
-from holdfast.errors import HoldfastError, InvalidError, NotFoundError, SnapshotCorruptError, TooLargeError
+from holdfast.errors import (
+    HoldfastError,
+    SnapshotCorruptError,
+    SnapshotInvalidError,
+    SnapshotNotFoundError,
+    SnapshotTooLargeError,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -131,7 +137,7 @@ async def snapshot(
             tree = seal_tree(content.key, tree)
         data = strict_json.write({"kind": content.kind, "content": tree}) + b"\n"
         if len(data) > limit:
-            raise TooLargeError(
+            raise SnapshotTooLargeError(
                 f"the content has {len(data):,} bytes, and the limit is {limit:,}",
                 where=location.where,
                 hint="Give `limit`, here and when you restore",
@@ -187,7 +193,7 @@ async def restore(
     location = locate(source, options)
     for name, given in (("tools", tools), ("middleware", middleware)):
         if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-            raise InvalidError(f"{name} is a list, not {type(given).__name__}", hint=f"restore(…, {name}=[…])")
+            raise SnapshotInvalidError(f"{name} is a list, not {type(given).__name__}", hint=f"restore(…, {name}=[…])")
     header, tree = await _read(location, limit)
     code = None
     parts = (tools, middleware, response_format, state_schema, context_schema)
@@ -229,7 +235,7 @@ aexists = _async(exists)
 async def verify(source: FileSource, *, limit: int = LIMIT, **options: Any) -> SnapshotInfo:
     """Check that every byte of a snapshot is as it was written. No object is created from it.
 
-    Raises `SnapshotCorruptError`, `TooLargeError` or `NotFoundError`.
+    Raises `SnapshotCorruptError`, `SnapshotTooLargeError` or `SnapshotNotFoundError`.
     """
     location = locate(source, options)
     header, _ = await _read(location, limit)
@@ -266,7 +272,7 @@ async def _list(storage: SnapshotStorage, limit: int, cursor: str | None) -> Pag
                 header = await _info_of(location)
                 if header.size != entry.size:
                     problem, header = f"it has {entry.size:,} bytes, and should have {header.size:,}", None
-            except NotFoundError:
+            except SnapshotNotFoundError:
                 continue  # deleted in the meantime
             except HoldfastError as error:
                 problem = error.what
@@ -288,7 +294,7 @@ async def delete(source: Target, *, force: bool = False, **options: Any) -> None
         try:
             await _info_of(location)
         except SnapshotCorruptError as error:
-            raise InvalidError(
+            raise SnapshotInvalidError(
                 f"this may be no snapshot: {error.what}", where=location.where, hint="force=True deletes it anyway"
             ) from error
     await location.delete()
@@ -313,7 +319,7 @@ def _to_datetime(seconds: float) -> datetime:
 
 def _check_description(text: Any) -> None:
     if not isinstance(text, str) or len(text) > MAX_DESCRIPTION or _encodable(text) != text:
-        raise InvalidError(
+        raise SnapshotInvalidError(
             f"a description is a text of at most {MAX_DESCRIPTION:,} characters, without lone surrogates"
         )
 
@@ -325,7 +331,7 @@ def _encodable(text: str) -> str:
 
 def _check_limit(limit: int) -> None:
     if type(limit) is not int or limit < 0:
-        raise InvalidError(f"a limit is a number of bytes, not {limit!r}")
+        raise SnapshotInvalidError(f"a limit is a number of bytes, not {limit!r}")
 
 
 async def _read(location: Location | FileObject, limit: int) -> tuple[SnapshotHeader, Any]:

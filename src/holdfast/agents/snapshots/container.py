@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.agents.snapshots.header import COMPRESSIONS, Compression, PayloadInfo, SnapshotHeader, decode, encode
 from holdfast.byte_reader import ByteReader
 from holdfast.codec import compression as record_compression
-from holdfast.errors import CorruptError, InvalidError, SnapshotCorruptError, TooLargeError
+from holdfast.errors import CorruptError, SnapshotCorruptError, SnapshotInvalidError, SnapshotTooLargeError
 
 LIMIT = 256 << 20
 """The default limit of the content in bytes."""
@@ -50,9 +50,9 @@ class OpenedSnapshot(NamedTuple):
 
 
 def check_compression(compression: Any) -> None:
-    """Raise `InvalidError` if there is no such compression."""
+    """Raise `SnapshotInvalidError` if there is no such compression."""
     if compression not in COMPRESSIONS:
-        raise InvalidError(
+        raise SnapshotInvalidError(
             f"there is no compression {str(compression)[:40]!r}", hint=f"Use one of {', '.join(COMPRESSIONS)}"
         )
 
@@ -66,7 +66,7 @@ def build(content: bytes, build_header: BuildHeader, compression: Compression = 
     payload = PayloadInfo(len(content), len(member), hashlib.sha256(content).hexdigest(), compression)
     line = encode(build_header(payload))
     if len(line) > MAX_HEADER:
-        raise TooLargeError(
+        raise SnapshotTooLargeError(
             f"the header would have {len(line):,} bytes, and the limit is {MAX_HEADER:,}",
             hint="Give a shorter description, or split the agent: its tools and classes are named there",
         )
@@ -101,9 +101,9 @@ def size_of(header: SnapshotHeader) -> int:
 
 def open_file(data: bytes, limit: int, where: str) -> OpenedSnapshot:
     """Read a file, and check that every byte of it is as it was written. Raises `SnapshotCorruptError` or
-    `TooLargeError`."""
+    `SnapshotTooLargeError`."""
     if len(data) > max_bytes(limit):
-        raise TooLargeError(
+        raise SnapshotTooLargeError(
             f"the snapshot is larger than the limit of {limit:,} bytes allows", where=where, hint=_LIMIT_HINT
         )
     header, start = read_header(data, where)
@@ -116,11 +116,11 @@ def open_file(data: bytes, limit: int, where: str) -> OpenedSnapshot:
     if payload.packed != end - start:
         raise SnapshotCorruptError("the size of the packed content is not the one in the header", where=where)
     if payload.bytes > limit:
-        raise TooLargeError(
+        raise SnapshotTooLargeError(
             f"the content has {payload.bytes:,} bytes, and the limit is {limit:,}", where=where, hint=_LIMIT_HINT
         )
     if payload.bytes > _SMALL and payload.bytes > _MAX_RATIO * payload.packed:
-        raise TooLargeError(
+        raise SnapshotTooLargeError(
             f"{payload.packed:,} bytes unpack to {payload.bytes:,}: no snapshot of Holdfast is compressed that much",
             where=where,
         )

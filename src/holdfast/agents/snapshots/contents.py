@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.agents.snapshots.header import Kind
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.backends.interface import BlockingCall
-from holdfast.errors import ConfigError, InvalidError, SnapshotCorruptError, UnsupportedError
+from holdfast.errors import ConfigError, SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
 if TYPE_CHECKING:
     from holdfast.agents.storage.agent_line import AgentLine
@@ -58,10 +58,10 @@ def versions() -> dict[str, str]:
 
 
 async def dump_content(value: Any, config: Any, scan: SecretScan) -> SnapshotContent:
-    """Convert an object to a tree. Raises `UnsupportedError` if that is impossible."""
+    """Convert an object to a tree. Raises `SnapshotUnsupportedError` if that is impossible."""
     if (line := await _line(value)) is not None:
         if config is not None:
-            raise InvalidError("an agent of Holdfast has no threads", hint="Leave the config out")
+            raise SnapshotInvalidError("an agent of Holdfast has no threads", hint="Leave the config out")
         from holdfast.agents.snapshots import holdfast_agents
 
         version = value.version if isinstance(value, holdfast_agents.StoredAgent) else None
@@ -80,21 +80,21 @@ async def dump_content(value: Any, config: Any, scan: SecretScan) -> SnapshotCon
         code = langchain_agents.required_code(tree["agent"])
         return SnapshotContent("agent", type(value).__name__, name, tree, *code)
     if config is not None:
-        raise InvalidError("only an agent with a checkpointer has threads", hint="Leave the config out")
+        raise SnapshotInvalidError("only an agent with a checkpointer has threads", hint="Leave the config out")
     from langchain_core.chat_history import BaseChatMessageHistory, InMemoryChatMessageHistory
 
     from holdfast.agents.snapshots.langchain_serde import dump
 
     if isinstance(value, BaseChatMessageHistory):
         if type(value) is not InMemoryChatMessageHistory:
-            raise UnsupportedError(
+            raise SnapshotUnsupportedError(
                 f"a {type(value).__name__} stores its messages elsewhere", hint="Take a snapshot of its messages"
             )
         return SnapshotContent(
             "history", "InMemoryChatMessageHistory", "", dump(list(value.messages), "messages", scan)
         )
     if not _is_langchain(value):
-        raise UnsupportedError(
+        raise SnapshotUnsupportedError(
             f"a {type(value).__name__} is not supported by snapshots",
             hint="Snapshots support runnables, prompts, messages, chat histories, agents of create_agent, and "
             "PersistentAgents",
@@ -109,7 +109,7 @@ async def restore_content(kind: Kind, tree: Any, names: tuple[str, ...], options
     if kind == "persistent":
         return await _restore_holdfast_agent(tree, options, where)
     if options.agent_id is not None or not options.live:
-        raise InvalidError("agent_id and live are for agents of Holdfast, and this is none", where=where)
+        raise SnapshotInvalidError("agent_id and live are for agents of Holdfast, and this is none", where=where)
     _require("langchain_core")
     from holdfast.agents.snapshots.langchain_serde import build_rules, revive
 
@@ -118,7 +118,7 @@ async def restore_content(kind: Kind, tree: Any, names: tuple[str, ...], options
         return await _restore_langchain_agent(tree, rules, options, where)
     _check_no_agent_options(options, where)
     if options.store is not None:
-        raise InvalidError("a store belongs to agents, and this is none", where=where)
+        raise SnapshotInvalidError("a store belongs to agents, and this is none", where=where)
     call: BlockingCall[Any] = BlockingCall(lambda: revive(tree, "value" if kind == "langchain" else "messages", rules))
     value = await call  # a long history takes seconds
     if kind == "langchain":
@@ -135,7 +135,7 @@ async def restore_content(kind: Kind, tree: Any, names: tuple[str, ...], options
 
 def _check_no_agent_options(options: RestoreOptions, where: str) -> None:
     if options.code or options.checkpointer is not None or options.thread is not None:
-        raise InvalidError(
+        raise SnapshotInvalidError(
             "tools, middleware, formats, schemas, checkpointers and threads belong to agents of create_agent, and this "
             "is none",
             where=where,
@@ -162,7 +162,7 @@ async def _restore_holdfast_agent(tree: Any, options: RestoreOptions, where: str
 
     _check_no_agent_options(options, where)
     if options.store is None:
-        raise InvalidError(
+        raise SnapshotInvalidError(
             "an agent of Holdfast is restored into a store", where=where, hint="restore(…, store=holdfast.open(…))"
         )
     tree = await holdfast_agents.open_tree(tree, options.store, where)
@@ -188,7 +188,7 @@ async def _restore_langchain_agent(tree: Any, rules: Any, options: RestoreOption
     agent = langchain_agents.load_agent(tree["agent"], rules, code, saver, options.store, where)
     if tree["thread"] is None:
         if options.thread is not None:
-            raise InvalidError("the snapshot has no thread", where=where)
+            raise SnapshotInvalidError("the snapshot has no thread", where=where)
         return agent
     await BlockingCall(lambda: langchain_agents.load_thread(tree["thread"], saver, options.thread, where))
     return agent

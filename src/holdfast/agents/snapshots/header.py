@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from holdfast.errors import HoldfastError, SnapshotCorruptError, UnsupportedError
+from holdfast.errors import HoldfastError, SnapshotCorruptError, SnapshotUnsupportedError
 
 FORMAT = "holdfast-snapshot"
 VERSION = 1
@@ -114,7 +114,7 @@ def encode(header: SnapshotHeader) -> bytes:
 
 
 def decode(line: bytes, where: str) -> SnapshotHeader:
-    """Decode a header. Raises `SnapshotCorruptError`, or `UnsupportedError` for a newer format."""
+    """Decode a header. Raises `SnapshotCorruptError`, or `SnapshotUnsupportedError` for a newer format."""
     try:
         header = _decoder.decode(line)
     except msgspec.ValidationError as error:
@@ -127,7 +127,7 @@ def decode(line: bytes, where: str) -> SnapshotHeader:
     if header.version != VERSION:
         raise _version_error(header.version, where)
     if header.content.compression not in COMPRESSIONS:
-        raise UnsupportedError(
+        raise SnapshotUnsupportedError(
             f"the content is compressed by {header.content.compression[:40]!r}, which this release does not know",
             where=where,
             hint="Read it with a newer Holdfast",
@@ -191,7 +191,7 @@ def _check_version(line: bytes, where: str) -> None:
 
 
 def _version_error(version: int, where: str) -> HoldfastError:
-    return UnsupportedError(
+    return SnapshotUnsupportedError(
         f"the snapshot has format {version}, and this release reads {VERSION}",
         where=where,
         hint="Read it with a newer Holdfast" if version > VERSION else "",

@@ -20,6 +20,8 @@ from holdfast.errors import (
     CorruptError,
     InvalidError,
     SnapshotCorruptError,
+    SnapshotExistsError,
+    SnapshotInvalidError,
     TooLargeError,
     UnsupportedError,
 )
@@ -61,7 +63,7 @@ async def export_agent(
     point = await line.require_step(version)
     record = await line.read_record(point)
     if record.pending is not None:
-        raise InvalidError(
+        raise SnapshotInvalidError(
             f"the agent is in the middle of something: {record.pending.trigger}",
             where=line.where,
             hint="Let it finish, or start the agent to resolve it, and try again",
@@ -100,15 +102,14 @@ def class_of(tree: Any, where: str) -> str:
 
 
 async def import_agent(tree: Any, line: AgentLine, where: str) -> AgentRecord:
-    """Save the agent of a tree. Raises `ConflictError` if its id is in use."""
+    """Save the agent of a tree. Raises `SnapshotExistsError` if its id is in use."""
     try:
         return await import_document(line, tree)
     except ConflictError as error:
-        raise ConflictError(
+        raise SnapshotExistsError(
             error.what,
             where=line.where,
             hint="Restore it under another id: agent_id='…', or --id",
-            code="snapshot-exists",
         ) from error
     except TooLargeError:
         raise  # too large for this store, and not the snapshot's fault
@@ -117,13 +118,16 @@ async def import_agent(tree: Any, line: AgentLine, where: str) -> AgentRecord:
 
 
 def line_of(store: Any, id: str) -> AgentLine:
-    """Return the line of an agent. Raises `InvalidError` if the store or the id is none."""
-    return AgentLine(_require_store(store)._handle, id)
+    """Return the line of an agent. Raises `SnapshotInvalidError` if the store or the id is none."""
+    try:
+        return AgentLine(_require_store(store)._handle, id)
+    except InvalidError as error:
+        raise SnapshotInvalidError(error.what, where=error.where, hint=error.hint) from error
 
 
 def _require_store(store: Any) -> ScopedOperations:
     if not isinstance(store, ScopedOperations):
-        raise InvalidError(
+        raise SnapshotInvalidError(
             f"a {type(store).__name__} is no store of Holdfast", hint="restore(…, store=holdfast.open(…))"
         )
     return store

@@ -29,7 +29,7 @@ from holdfast.agents.snapshots.langchain_serde import RevivalRules, dump, revive
 from holdfast.agents.snapshots.middleware import describe_settings, middleware_of
 from holdfast.agents.snapshots.secret_scan import SecretScan
 from holdfast.agents.snapshots.strict_json import check_fields, from_tree, to_tree
-from holdfast.errors import InvalidError, SnapshotCorruptError, UnsupportedError
+from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 
@@ -82,14 +82,14 @@ class AgentCode(NamedTuple):
 
 
 def dump_agent(agent: Graph, scan: SecretScan) -> dict[str, Any]:
-    """Return an agent as a tree of JSON. Raises `UnsupportedError` if it cannot be separated."""
+    """Return an agent as a tree of JSON. Raises `SnapshotUnsupportedError` if it cannot be separated."""
     parts = _parts(agent)
     tools = [tool for tool in parts.tools if isinstance(tool, BaseTool)]
     provider_tools = [tool for tool in parts.tools if not isinstance(tool, BaseTool)]
     config = {key: value for key, value in (agent.config or {}).items() if value}
     unsupported = sorted(config.keys() - set(_CONFIG))
     if unsupported:
-        raise UnsupportedError(
+        raise SnapshotUnsupportedError(
             f"the agent was configured with {unsupported[0]}, which is code",
             where=f"config.{unsupported[0]}",
             hint="Take the snapshot of the agent without it, and configure the restored agent",
@@ -125,7 +125,7 @@ def _closure(agent: Graph) -> dict[str, Any]:
     node = agent.builder.nodes.get("model")
     function = getattr(node.runnable, "func", None) if node is not None else None
     if not isinstance(function, FunctionType) or (function.__module__, function.__qualname__) != _MODEL_NODE:
-        raise UnsupportedError(
+        raise SnapshotUnsupportedError(
             "this graph was not created by langchain.agents.create_agent",
             hint="Its nodes are code. Take snapshots of its model, prompts and messages, or store its threads with "
             "HoldfastSaver",
@@ -139,7 +139,7 @@ def _parts(agent: Graph) -> AgentParts:
     try:
         return AgentParts(*(closure[name] for name in _CLOSURE_NAMES))
     except KeyError as error:
-        raise UnsupportedError(
+        raise SnapshotUnsupportedError(
             f"this release of LangChain builds agents differently: there is no {error}",
             hint="Take snapshots of its model, prompt and messages instead, and report the release to us",
         ) from error
@@ -222,7 +222,7 @@ def load_agent(
     stored_format = tree["response_format"]
     if stored_format is not None and response_format is None:
         if stored_format.get("given") is not False:
-            raise InvalidError(
+            raise SnapshotInvalidError(
                 "the agent answers in a format whose class is not in the snapshot",
                 where=where,
                 hint="restore(…, response_format=…)",
@@ -245,7 +245,7 @@ def load_agent(
             store=store,
         )
     except Exception as error:  # whatever LangChain and the middleware raise
-        raise InvalidError(f"LangChain cannot create the agent: {error}", where=where) from error
+        raise SnapshotInvalidError(f"LangChain cannot create the agent: {error}", where=where) from error
     if not code.accept_changes:
         _check_shape(tree["shape"], _shape(agent, _parts(agent)), where)
     return agent.with_config(config)
@@ -274,7 +274,7 @@ def _check_names(tree: dict[str, Any], code: AgentCode, where: str) -> None:
         ("middleware", [name for name in middleware if name not in middleware_names]),
     ):
         if missing:
-            raise InvalidError(
+            raise SnapshotInvalidError(
                 f"the agent has {what} that {'were' if what == 'tools' else 'was'} not given: {', '.join(missing)}",
                 where=where,
                 hint=f"restore(…, {what}=[{', '.join(missing)}]): code is not in a snapshot",
@@ -300,7 +300,7 @@ def _check_shape(stored: dict[str, Any], shape: dict[str, Any], where: str) -> N
             differences.append(f"{part} ({', '.join(names)})")
         else:
             differences.append(part)
-    raise InvalidError(
+    raise SnapshotInvalidError(
         f"the agent would differ from the one in the snapshot: {', '.join(differences) or 'its parts'}",
         where=where,
         hint="Give the tools, middleware and schemas that it had, or accept_changes=True to continue with these",
@@ -317,25 +317,25 @@ def dump_thread(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan
     """Return the thread that a config names, as a tree of JSON. Waits for the agent's checkpointer."""
     saver = agent.checkpointer
     if not isinstance(saver, BaseCheckpointSaver):
-        raise InvalidError(
+        raise SnapshotInvalidError(
             "the config names a thread, and the agent has no checkpointer",
             hint="Leave the config out for a snapshot without a thread",
         )
     configurable = config.get("configurable") if isinstance(config, Mapping) else None
     if not isinstance(configurable, Mapping) or not isinstance(configurable.get("thread_id"), str | int | UUID):
-        raise InvalidError(
+        raise SnapshotInvalidError(
             "the config names no thread", where="config", hint="config={'configurable': {'thread_id': '…'}}"
         )
     deltas = sorted(name for name, channel in agent.channels.items() if type(channel).__name__ == "DeltaChannel")
     if deltas:
-        raise UnsupportedError(
+        raise SnapshotUnsupportedError(
             f"the channel {deltas[0]} keeps differences only, which lie in many checkpoints",
             where=f"thread.{deltas[0]}",
             hint="Store such threads with HoldfastSaver, and copy them with `holdfast copy`",
         )
     saved = saver.get_tuple(config)
     if saved is None:
-        raise InvalidError(
+        raise SnapshotInvalidError(
             f"there is no such thread: {config!r}", hint="Take the snapshot after the agent has run there"
         )
     scan.check_names(saved.metadata, "thread.metadata")  # LangGraph stores the configuration of runs there
@@ -371,7 +371,7 @@ def load_thread(tree: Any, saver: BaseCheckpointSaver[Any], thread: str | None, 
     name = state["thread"] if thread is None else thread
     config: Any = {"configurable": {"thread_id": name, "checkpoint_ns": state["namespace"]}}
     if saver.get_tuple(config) is not None:
-        raise InvalidError(
+        raise SnapshotInvalidError(
             f"the checkpointer has a thread {name!r} already",
             where=where,
             hint="Restore it under another name: thread='…'",

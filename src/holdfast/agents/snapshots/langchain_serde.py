@@ -23,8 +23,14 @@ from langchain_core.load.serializable import Serializable
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 
-from holdfast.agents.snapshots.secret_scan import SecretScan, refusal, secret_texts
-from holdfast.errors import ConfigError, InvalidError, SnapshotCorruptError, UnsupportedError
+from holdfast.agents.snapshots.secret_scan import SecretScan, secret_texts
+from holdfast.errors import (
+    ConfigError,
+    SnapshotCorruptError,
+    SnapshotInvalidError,
+    SnapshotRefusedError,
+    SnapshotUnsupportedError,
+)
 
 Allowed: TypeAlias = "str | type | Iterable[str | type]"
 """Classes, and `"messages"`, `"core"` or `"all"` for those of LangChain's own lists."""
@@ -43,7 +49,7 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 def dump(value: Any, path: str, scan: SecretScan) -> Any:
-    """Convert a value to a tree of JSON. Raises `UnsupportedError` or `DeniedError`, with the path."""
+    """Convert a value to a tree of JSON. Raises `SnapshotUnsupportedError` or `SnapshotRefusedError`, with the path."""
     _DumpCheck(scan).value(value, path, is_message=False)
     return dumpd(value)
 
@@ -62,22 +68,22 @@ class _DumpCheck:
         """Check a value. `is_message` is true inside messages and documents, where texts are prose."""
         if isinstance(value, Serializable | dict | list | tuple):
             if id(value) in self._open:
-                raise UnsupportedError("the value contains itself", where=path)
+                raise SnapshotUnsupportedError("the value contains itself", where=path)
             self._open.add(id(value))
             try:
                 self._container(value, path, is_message)
             except RecursionError:
-                raise UnsupportedError("the value nests too deeply", where=path[:200]) from None
+                raise SnapshotUnsupportedError("the value nests too deeply", where=path[:200]) from None
             finally:
                 self._open.discard(id(value))
         elif isinstance(value, SecretStr | SecretBytes):
-            raise refusal(
+            raise SnapshotRefusedError(
                 "a secret is in a field that its class does not declare", where=path, hint="Declare it in lc_secrets"
             )
         elif type(value) is float and not math.isfinite(value):
-            raise UnsupportedError(f"JSON has no {value}", where=path)
+            raise SnapshotUnsupportedError(f"JSON has no {value}", where=path)
         elif type(value) not in _SCALARS:
-            raise UnsupportedError(
+            raise SnapshotUnsupportedError(
                 f"a {_name(type(value))} cannot be stored: LangChain does not serialize it",
                 where=path,
                 hint="Leave it out, or give it again when you restore. Functions and tools are code, not data",
@@ -92,16 +98,16 @@ class _DumpCheck:
             for index, item in enumerate(value):
                 self.value(item, f"{path}[{index}]", is_message=is_message)
         else:
-            raise UnsupportedError(
+            raise SnapshotUnsupportedError(
                 f"a {_name(type(value))} would come back as a list", where=path, hint="Make it a list"
             )
 
     def _object(self, value: Serializable, path: str, is_message: bool) -> None:
         if self._inside_data:
-            raise UnsupportedError("an object is inside data that looks like an object", where=path)
+            raise SnapshotUnsupportedError("an object is inside data that looks like an object", where=path)
         data = value.to_json()
         if data["type"] != "constructor":
-            raise UnsupportedError(
+            raise SnapshotUnsupportedError(
                 f"a {_name(type(value))} cannot be stored: its class says that it is not serializable",
                 where=path,
                 hint="Its class has to return True from is_lc_serializable()",
@@ -118,13 +124,13 @@ class _DumpCheck:
             if (
                 isinstance(attribute, dict) and attribute != item
             ):  # a marker inside the dict, which `load` would not replace
-                raise UnsupportedError(
+                raise SnapshotUnsupportedError(
                     f"{_name(type(value))} declares a secret inside a field, which LangChain does not restore",
                     where=at,
                     hint="Store it in a field of its own",
                 )
             if key == "template_format" and item == "jinja2":
-                raise refusal(
+                raise SnapshotRefusedError(
                     "templates of jinja2 can run code, and LangChain does not load them",
                     where=at,
                     hint="Use an f-string or mustache template",
@@ -140,7 +146,7 @@ class _DumpCheck:
         for key, item in value.items():
             at = f"{path}.{key}"
             if type(key) is not str:
-                raise UnsupportedError(f"the key {key!r} is not a string", where=path, hint="Use a string")
+                raise SnapshotUnsupportedError(f"the key {key!r} is not a string", where=path, hint="Use a string")
             self._scan.check_field(key, item, at, is_message=is_message)
             self.value(item, at, is_message=is_message)
         self._inside_data -= escaped
@@ -177,16 +183,16 @@ def build_rules(
     allow: Allowed, secrets: Mapping[str, Any] | None, *, from_env: bool, names: Iterable[str]
 ) -> RevivalRules:
     """Build the rules for `revive`. `names` are the secrets that the snapshot asks for. Raises
-    `InvalidError`."""
+    `SnapshotInvalidError`."""
     lists = "core"
     mappings: dict[tuple[str, ...], tuple[str, ...]] = {}
     namespaces: list[str] = []
     if not isinstance(allow, str | type | Iterable):
-        raise InvalidError(f"allow is a list of classes, not {allow!r}"[:200], hint="allow=[MyChatModel]")
+        raise SnapshotInvalidError(f"allow is a list of classes, not {allow!r}"[:200], hint="allow=[MyChatModel]")
     for each in (allow,) if isinstance(allow, str | type) else allow:
         if isinstance(each, str):
             if each not in _LISTS:
-                raise InvalidError(
+                raise SnapshotInvalidError(
                     f"{each!r} is not a list of classes", hint="Give classes, or 'messages', 'core' or 'all'"
                 )
             lists = each
@@ -199,7 +205,7 @@ def build_rules(
         texts = {name: os.environ[name] for name in names if os.environ.get(name)} | texts
     missing = sorted(set(names) - texts.keys())
     if missing:
-        raise InvalidError(
+        raise SnapshotInvalidError(
             f"the snapshot needs secrets that were not given: {', '.join(missing)}",
             hint=f"restore(…, secrets={{{missing[0]!r}: …}}), or secrets_from_env=True",
         )
@@ -209,15 +215,17 @@ def build_rules(
 def _check_allowed(cls: Any) -> type[Serializable]:
     """Return a class that the caller allows, if LangChain can import it by its name."""
     if not (isinstance(cls, type) and issubclass(cls, Serializable)):
-        raise InvalidError(f"{cls!r} is no class that LangChain serializes", hint="allow=[MyChatModel]")
+        raise SnapshotInvalidError(f"{cls!r} is no class that LangChain serializes", hint="allow=[MyChatModel]")
     imported: object = getattr(sys.modules.get(cls.__module__), cls.__name__, None)
     if imported is not cls:
-        raise InvalidError(f"{_name(cls)} cannot be imported by its name", hint="Define it at the top of a module")
+        raise SnapshotInvalidError(
+            f"{_name(cls)} cannot be imported by its name", hint="Define it at the top of a module"
+        )
     return cls
 
 
 def revive(tree: Any, path: str, rules: RevivalRules) -> Any:
-    """Create the value of a tree. Raises `DeniedError`, `SnapshotCorruptError` or `InvalidError`, with
+    """Create the value of a tree. Raises `SnapshotRefusedError`, `SnapshotCorruptError` or `SnapshotInvalidError`, with
     the path."""
     reviver = Reviver(rules.lists, additional_import_mappings=rules.mappings)  # type: ignore[arg-type]
     uses = _check_tree(tree, path, reviver, rules)
@@ -235,7 +243,7 @@ def revive(tree: Any, path: str, rules: RevivalRules) -> Any:
             f"the snapshot needs {error.name}, which is not installed", hint="Install it", code="not-installed"
         ) from error
     except Exception as error:  # noqa: BLE001 - whatever a constructor raises
-        raise InvalidError(
+        raise SnapshotInvalidError(
             f"LangChain cannot create the object: {_error_text(error, rules)[:500]}",
             where=path,
             hint="Check that the versions of LangChain are those of the snapshot",
@@ -302,7 +310,7 @@ def _check_value(value: Any, path: str, uses: set[_SecretUse]) -> None:
             stack += each.values() if isinstance(each, dict) else each
             continue
         if getattr(each, "template_format", None) == "jinja2":
-            raise refusal("templates of jinja2 can run code, and are not read", where=path)
+            raise SnapshotRefusedError("templates of jinja2 can run code, and are not read", where=path)
         if uses and isinstance(each, Serializable):
             data: Mapping[str, Any] = each.to_json()
             kwargs = data.get("kwargs", {}).items()
@@ -311,7 +319,7 @@ def _check_value(value: Any, path: str, uses: set[_SecretUse]) -> None:
             }
         stack += each.__dict__.values()
     for wrong in sorted(uses - declared):
-        raise refusal(
+        raise SnapshotRefusedError(
             f"the snapshot asks for the secret {wrong.secret} in {wrong.field} of {wrong.cls}, which is not "
             "declared as a secret",
             where=path,
@@ -324,7 +332,7 @@ def _check_secret(value: dict[str, Any], at: str, holder: tuple[str, str] | None
     if type(value["lc"]) is not int or set(value) != {"lc", "type", "id"} or type(id) is not list or len(id) != 1:
         raise SnapshotCorruptError("this is no valid marker of a secret", where=at)
     if holder is None or type(id[0]) is not str or id[0] not in rules.secrets:
-        raise refusal(
+        raise SnapshotRefusedError(
             f"the snapshot asks for a secret where none belongs: {id[0]!r}",
             where=at,
             hint="The snapshot may have been forged to disclose the secret",
@@ -346,7 +354,7 @@ def _check_id(value: dict[str, Any], at: str, reviver: Reviver) -> tuple[str, ..
         # The id of a class in the caller's own script has `__main__`, which is valid if the caller allows the class.
         if any(part.startswith("__") for part in id if part != "__main__"):
             raise SnapshotCorruptError("this is no valid name of a class", where=at)
-        raise refusal(
+        raise SnapshotRefusedError(
             f"objects of {'.'.join(id)} are not allowed",
             where=at,
             hint=f"If you trust the snapshot: restore(…, allow=[{id[-1]}]), or allow='all' for what LangChain lists",

@@ -22,12 +22,12 @@ from holdfast.backends.object_store.request_sender import RequestSender
 from holdfast.backends.urls import redacted_url, split_options, url_to_path
 from holdfast.errors import (
     ConfigError,
-    ConflictError,
     DeniedError,
     HoldfastError,
-    InvalidError,
-    NotFoundError,
     SnapshotCorruptError,
+    SnapshotExistsError,
+    SnapshotInvalidError,
+    SnapshotNotFoundError,
     UnavailableError,
 )
 
@@ -61,33 +61,33 @@ class Location(NamedTuple):
         return self.storage.where(self.name)
 
     async def read(self, most: int) -> bytes:
-        """Return the first `most` bytes, or all if there are fewer. Raises `NotFoundError`."""
+        """Return the first `most` bytes, or all if there are fewer. Raises `SnapshotNotFoundError`."""
         data = await self.storage.get(self.name, 0, most)
         if data is None:
             raise self._missing_error()
         return data
 
     async def write(self, data: bytes, *, overwrite: bool) -> None:
-        """Write these bytes durably, all of them or none. Raises `ConflictError`."""
+        """Write these bytes durably, all of them or none. Raises `SnapshotExistsError`."""
         if overwrite:
             await self.storage.put(self.name, data)
         elif not await self.storage.create(self.name, data):
             hint = "Use another name, or overwrite it: overwrite=True"
-            raise ConflictError("this name is in use", where=self.where, hint=hint, code="snapshot-exists")
+            raise SnapshotExistsError("this name is in use", where=self.where, hint=hint)
 
     async def exists(self) -> bool:
         """Return whether there is a snapshot, or another file."""
         return await self.storage.exists(self.name)
 
     async def delete(self) -> None:
-        """Delete the snapshot. Raises `NotFoundError`."""
+        """Delete the snapshot. Raises `SnapshotNotFoundError`."""
         if not await self.exists():
             raise self._missing_error()
         await self.storage.delete([self.name])
 
-    def _missing_error(self) -> NotFoundError:
+    def _missing_error(self) -> SnapshotNotFoundError:
         hint = "List the snapshots to see which exist"
-        return NotFoundError("there is no snapshot", where=self.where, hint=hint, code="snapshot-not-found")
+        return SnapshotNotFoundError("there is no snapshot", where=self.where, hint=hint)
 
 
 class FileObject:
@@ -108,11 +108,11 @@ class FileObject:
         await BlockingCall(lambda: self._guarded("written", lambda: self._write(data)))
 
     async def exists(self) -> bool:
-        """Raise `InvalidError`: only a name can be in use."""
-        raise InvalidError("a file object has no name in a directory", where=self.where)
+        """Raise `SnapshotInvalidError`: only a name can be in use."""
+        raise SnapshotInvalidError("a file object has no name in a directory", where=self.where)
 
     async def delete(self) -> None:
-        """Raise `InvalidError`."""
+        """Raise `SnapshotInvalidError`."""
         await self.exists()
 
     def _write(self, data: bytes) -> None:
@@ -140,7 +140,7 @@ class FileObject:
         except OSError as error:
             raise _file_error(error, Path(self.where), operation) from error
         except (TypeError, ValueError, AttributeError) as error:  # of a text, or a closed file
-            raise InvalidError(
+            raise SnapshotInvalidError(
                 f"the file object cannot be {operation}: {error}",
                 where=self.where,
                 hint="Open it in binary mode: 'rb', 'wb'",
@@ -229,7 +229,7 @@ class PlainDirectory(SnapshotStorage):
     def _delete(self, path: Path) -> None:
         try:
             if not stat.S_ISREG(path.lstat().st_mode):
-                raise InvalidError(_NO_FILE, where=str(path), hint="Name the snapshot itself")
+                raise SnapshotInvalidError(_NO_FILE, where=str(path), hint="Name the snapshot itself")
             path.unlink()
             flush_folder(path.parent)
         except FileNotFoundError:
@@ -249,7 +249,7 @@ class PlainDirectory(SnapshotStorage):
                     problem = "" if stat.S_ISREG(status.st_mode) else _NO_FILE
                     files.append(ObjectInfo(entry.name, status.st_size, status.st_mtime, problem))
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotFoundError("there is no such directory", where=str(path), code="snapshot-not-found") from error
+            raise SnapshotNotFoundError("there is no such directory", where=str(path)) from error
         except OSError as error:
             raise DeniedError(f"the directory cannot be read: {error.strerror}", where=str(path)) from error
         return files
@@ -277,7 +277,7 @@ def _file_error(error: OSError, path: Path, operation: str) -> HoldfastError:
     if isinstance(error, PermissionError):
         return DeniedError(what, where=str(path))
     if isinstance(error, IsADirectoryError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-        return InvalidError(what, where=str(path))
+        return SnapshotInvalidError(what, where=str(path))
     return UnavailableError(what, where=str(path), hint="Check the disk, and try again", code="write-failed")
 
 
@@ -304,7 +304,7 @@ def locate(target: FileSource, options: Mapping[str, Any], *, require_suffix: bo
     scheme = _scheme(text) if isinstance(target, str) else ""
     last = text.partition("?")[0] if scheme else text
     if require_suffix and (not last.endswith(SUFFIX) or last.endswith(f"/{SUFFIX}") or last == SUFFIX):
-        raise InvalidError(
+        raise SnapshotInvalidError(
             f"the name of a snapshot ends in {SUFFIX}", where=redacted_url(text), hint=f"For example agent{SUFFIX}"
         )
     if scheme in _BUCKETS:
@@ -336,7 +336,7 @@ def _split(url: str) -> tuple[str, str]:
     address, mark, query = url.partition("?")
     folder, _, name = address.rpartition("/")
     if not name or folder.endswith(":/"):
-        raise InvalidError("this names no object", where=redacted_url(url), hint="s3://bucket/agent.hfsnap")
+        raise SnapshotInvalidError("this names no object", where=redacted_url(url), hint="s3://bucket/agent.hfsnap")
     return f"{folder}{mark}{query}", unquote(name)
 
 
@@ -344,9 +344,9 @@ def _text(target: object) -> str:
     value: Any = target
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
-        raise InvalidError(f"{target!r} is neither a path nor a URL", hint=f"agent{SUFFIX}, or s3://bucket/…")
+        raise SnapshotInvalidError(f"{target!r} is neither a path nor a URL", hint=f"agent{SUFFIX}, or s3://bucket/…")
     if "\0" in text:
-        raise InvalidError("there is a NUL in the name", where=repr(text)[:100])
+        raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
     return text
 
 
@@ -377,7 +377,7 @@ def _path(text: str, scheme: str, options: Mapping[str, Any]) -> Path:
             hint=f"file:agent{SUFFIX} is a file here, file:///srv/agent{SUFFIX} one anywhere",
         )
     if "\0" in str(path):
-        raise InvalidError("there is a NUL in the name", where=repr(text)[:100])
+        raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
     return path
 
 
@@ -389,7 +389,7 @@ def check_url(url: str) -> None:
 def check_name(path: str, where: str) -> None:
     """Refuse names that others may read differently: `..` of a gateway to files, control characters in a log."""
     if any(part in ("", ".", "..") for part in path.split("/")) or not path.isprintable():
-        raise InvalidError(
+        raise SnapshotInvalidError(
             "a name in a bucket has no empty parts, no `.` or `..`, and no control characters",
             where=where if path.isprintable() else repr(where),
         )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.errors import DeniedError, InvalidError
+from holdfast.errors import SnapshotInvalidError, SnapshotRefusedError
 from holdfast.security.sensitive.detector import Detector, parse_formats
 
 _LOOKS_SECRET = re.compile(
@@ -36,20 +36,15 @@ _MIN_LENGTH = 8
 """Shorter values of secrets that are found in the object are not searched for: they would occur in any text."""
 
 
-def refusal(what: str, *, where: str, hint: str = "") -> DeniedError:
-    """Return the error for content that a snapshot must not have: a secret, a class, or code."""
-    return DeniedError(what, where=where, hint=hint, code="snapshot-refused")
-
-
 def secret_texts(secrets: Mapping[str, Any] | None) -> dict[str, str]:
     """Return the caller's secrets as text: they are text, or secret types of pydantic."""
     if not isinstance(secrets, Mapping | None):
-        raise InvalidError("secrets are a dict of names and values", hint="secrets={'OPENAI_API_KEY': …}")
+        raise SnapshotInvalidError("secrets are a dict of names and values", hint="secrets={'OPENAI_API_KEY': …}")
     texts = {}
     for name, value in (secrets or {}).items():
         plain = _plain(value)
         if not isinstance(plain, str) or not plain:
-            raise InvalidError(f"the secret {name} is not text, or is empty")
+            raise SnapshotInvalidError(f"the secret {name} is not text, or is empty")
         texts[str(name)] = plain
     return texts
 
@@ -80,7 +75,7 @@ class SecretScan:
         self.classes: set[str] = set()
         """The classes that `restore` has to allow."""
         if isinstance(not_secret, str) or not isinstance(not_secret, Iterable):
-            raise InvalidError("not_secret is a list of names of fields", hint=f"not_secret=[{not_secret!r}]")
+            raise SnapshotInvalidError("not_secret is a list of names of fields", hint=f"not_secret=[{not_secret!r}]")
         self._not_secret = frozenset(map(str, not_secret))
         self._values = {value: name for name, value in secret_texts(secrets).items()}
 
@@ -98,7 +93,7 @@ class SecretScan:
             return
         holds_secret = not is_message and type(value) is str and _HOLDS_SECRET.match(value)
         if holds_secret or (_LOOKS_SECRET.search(name) and _has_text(value)):
-            raise refusal(
+            raise SnapshotRefusedError(
                 f"the field {name!r} looks like a secret, or contains one, and would be in the file as plain text",
                 where=path,
                 hint=f"Leave it out, have its LangChain class declare it in lc_secrets, or say that it is not one: "
@@ -129,7 +124,7 @@ class SecretScan:
                 stack += [(item, f"{at}[{index}]", name) for index, item in enumerate(value)]
             elif type(value) is str:
                 if values is not None and (match := values.search(value)):
-                    raise refusal(
+                    raise SnapshotRefusedError(
                         f"the value of the secret {self._values[match.group()]} would be in the file",
                         where=values.sub("…", _STEP.sub("", at)),
                         hint="Remove it from the text, the headers or the settings",
@@ -141,7 +136,7 @@ class SecretScan:
         for span in reversed(_KEYS.find(path)):
             path = f"{path[: span.start]}…{path[span.end :]}"
         if name not in self._not_secret and path not in self._not_secret:
-            raise refusal(
+            raise SnapshotRefusedError(
                 f"a text contains what looks like a key ({format_})",
                 where=path,
                 hint=f"Remove it, or say that it is not a secret: not_secret=[{path!r}]",

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from holdfast.codec import Codec, default_codec
 from holdfast.codec.json_codec import from_json, to_json
-from holdfast.errors import HoldfastError, SnapshotCorruptError, TooLargeError, UnsupportedError
+from holdfast.errors import HoldfastError, SnapshotCorruptError, SnapshotTooLargeError, SnapshotUnsupportedError
 
 MAX_DEPTH = 200
 """How deeply lists and objects may nest. LangChain revives them by recursion, two calls a level."""
@@ -33,7 +33,7 @@ _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def read(data: bytes, where: str) -> Any:
-    """Return the value of a document. Raises `SnapshotCorruptError` or `TooLargeError`."""
+    """Return the value of a document. Raises `SnapshotCorruptError` or `SnapshotTooLargeError`."""
     check_shape(data, where)
     try:
         return json.loads(
@@ -62,7 +62,7 @@ def check_shape(data: bytes, where: str) -> None:
     bare = _TEXTS.sub(b"", data)
     brackets = bare.translate(None, _ALL_BUT_BRACKETS)
     if bare.count(b",") + _CONTAINER * (len(brackets) // 2) > MAX_VALUES:
-        raise TooLargeError(f"the content has more than {MAX_VALUES:,} values", where=where)
+        raise SnapshotTooLargeError(f"the content has more than {MAX_VALUES:,} values", where=where)
     depth = 0
     for bracket in brackets:
         depth += 1 if bracket in b"[{" else -1
@@ -95,12 +95,12 @@ def _int(text: str) -> int:
 
 
 def to_tree(value: Any, path: str, codec: Codec = default_codec) -> Any:
-    """Convert a value to a tree of JSON that preserves all types. Raises `UnsupportedError` with the path."""
+    """Convert a value to a tree of JSON that preserves all types. Raises `SnapshotUnsupportedError` with the path."""
     try:
         return to_json(codec.pack(value))
     except HoldfastError as error:
         at = f"{path}.{error.where}" if error.where else path
-        raise UnsupportedError(error.what, where=at, hint=error.hint) from error
+        raise SnapshotUnsupportedError(error.what, where=at, hint=error.hint) from error
 
 
 def from_tree(tree: Any, where: str, codec: Codec = default_codec) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from click.exceptions import ClickException, NoArgsIsHelpError
 
-from holdfast.errors import ConflictError, CorruptError, HoldfastError, NotFoundError
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, NotFoundError, SnapshotError
 from holdfast.interfaces.cli.formatting import safe
 
 OK, ERROR, USAGE, NOT_FOUND, CONFLICT, INTEGRITY, FINDINGS, NO_STORE = 0, 1, 2, 3, 4, 5, 6, 10
@@ -68,7 +68,7 @@ _HINTS = {
 }
 
 
-_OF_FILES = {"certificate-invalid", "snapshot-corrupt"}
+_OF_FILES = {"certificate-invalid"}
 """The codes of what is damaged outside of a store."""
 
 
@@ -77,7 +77,7 @@ def command_hint(error: HoldfastError) -> str:
     hint = _HINTS.get(error.code, error.hint)
     for call, words in _CALLS.items():
         hint = hint.replace(call, words)
-    of_store = isinstance(error, CorruptError) and error.code not in _OF_FILES
+    of_store = isinstance(error, CorruptError) and not isinstance(error, SnapshotError) and error.code not in _OF_FILES
     if of_store and "holdfast" not in hint:
         commands = "holdfast verify shows what is affected, and holdfast repair repairs it"
         return f"{hint}. {commands}" if hint else commands

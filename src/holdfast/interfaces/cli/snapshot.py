@@ -98,11 +98,11 @@ def restore(session: CliContext, file: str, id: str | None, create: bool, identi
     holdfast snapshot restore greeter.hfsnap --id greeter-2 --store sqlite:///other.db --create
     """
     from holdfast import snapshots
-    from holdfast.errors import UnsupportedError
+    from holdfast.errors import SnapshotUnsupportedError
 
     info = snapshots.info(file)
     if info.kind != "persistent":
-        raise UnsupportedError(
+        raise SnapshotUnsupportedError(
             f"this is a {info.type} of LangChain, not an agent of Holdfast",
             where=info.source,
             hint="Restore it in a program: snapshots.restore(…)",
@@ -226,13 +226,13 @@ def delete(session: CliContext, files: tuple[str, ...], force: bool, dry_run: bo
     holdfast snapshot delete old.hfsnap older.hfsnap --yes
     """
     from holdfast import snapshots
-    from holdfast.errors import NotFoundError
+    from holdfast.errors import SnapshotNotFoundError
 
     for file in files:
         if not force:
             snapshots.info(file)
         elif not snapshots.exists(file):
-            raise NotFoundError("there is no snapshot", where=file, code="snapshot-not-found")
+            raise SnapshotNotFoundError("there is no snapshot", where=file)
     if not dry_run:
         session.confirm(f"Delete {plural(len(files), 'snapshot')}: {', '.join(files)}?", yes=yes)
     for file in files:
