@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -71,11 +71,7 @@ class HookReplay:
     @property
     def summary(self) -> str:
         """Return a line for people."""
-        before, now = (
-            (sum(each) for each in zip(*((c.recorded_seconds, c.seconds) for c in self.calls), strict=True))
-            if self.calls
-            else (0.0, 0.0)
-        )
+        before, now = sum(call.recorded_seconds for call in self.calls), sum(call.seconds for call in self.calls)
         skipped = f", {self.skipped} not recorded in full" if self.skipped else ""
         return f"{len(self.calls)} calls, {len(self.differing)} differ{skipped}; {before:.3f} s then, {now:.3f} s now"
 
@@ -142,9 +138,10 @@ def run_hooks(
     if not exact:
         return HookReplay((), 0)
     with ReplayProcess("hooks", env, timeout) as process:
-        for batch in _batches(exact, 1 if stop is not None else _BATCH):
+        size = 1 if stop is not None else _BATCH
+        for start in range(0, len(exact), size):
             order = {"register": register, "tenant": store.tenant}
-            described = Codec().pack([_describe(each, value, changes) for each in batch])
+            described = Codec().pack([_describe(each, value, changes) for each in exact[start : start + size]])
             answer = process.ask(order, described, partial(_copy_scope, store))  # if a hook reads the state of a scope
             replayed += [ReplayedCall(**each) for each in answer["calls"]]
             if stop is not None and stop(replayed[-1]):
@@ -158,11 +155,6 @@ def _copy_scope(store: Store, scope: str) -> bytes:
     if drive(store._handle.engine.lines.load_tip(line)) is None:
         return b""
     return copy_lines_of(store, [line])
-
-
-def _batches(calls: list[HookExecution], size: int) -> Iterator[list[HookExecution]]:
-    for start in range(0, len(calls), size):
-        yield calls[start : start + size]
 
 
 def _describe(execution: HookExecution, value: Any, changes: Changes | None) -> dict[str, Any]:
