@@ -39,11 +39,11 @@ from holdfast.codec.envelope import seal, wrap
 from holdfast.engine.row_format import open_quarantined
 from holdfast.engine.sealed_rows import SealedRowCodec, _associated
 from holdfast.errors import HoldfastError
-from holdfast.recording.process import _receive
 from holdfast.security.audit.erasure_ledger import LedgerEntry
 from holdfast.security.encryption.cipher import Cipher
 from holdfast.security.encryption.key_rows import KeyRow
 from holdfast.security.encryption.store_keys import StoreKeys
+from holdfast.store.replay.process import _receive
 from tests import test_fuzz, test_fuzz_documents
 from tests.test_fuzz import BY_DAY, BY_NIGHT, EVERYDAY, SECONDS, Target
 

@@ -74,7 +74,6 @@ from holdfast.engine.model.steps import (
 )
 from holdfast.engine.sealed_rows import SealedRowCodec
 from holdfast.errors import NotFoundError
-from holdfast.interfaces.langgraph.contents import SerializedValue
 from holdfast.security.encryption.cipher import Cipher
 from holdfast.security.encryption.key_rows import KeyRow
 from tests.codec import app
@@ -145,7 +144,6 @@ VALUES: dict[str, Any] = {
     "send": Send("node", {"a": 1}),
     "command": Command(goto="n", update={"x": 1}),
     "interrupt": Interrupt("why", id="i"),
-    "value of a serializer": SerializedValue("msgpack", b"\x01"),
     "ndarray": np.arange(6, dtype="<i4").reshape(2, 3),
     "numpy scalar": np.float32(1.5),
     "numpy dtype": np.dtype("<f8"),

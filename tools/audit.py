@@ -45,12 +45,12 @@ EXCEPTIONS = (
     ),
     Accepted(
         "B404",
-        ("backends/conformance/processes.py", "interfaces/scripting/process.py", "recording/process.py"),
+        ("backends/conformance/processes.py", "interfaces/scripting/process.py", "store/replay/process.py"),
         "the suite runs stores in processes; scripts and replays run in one of their own",
     ),
     Accepted(
         "B603",
-        ("backends/conformance/processes.py", "interfaces/scripting/process.py", "recording/process.py"),
+        ("backends/conformance/processes.py", "interfaces/scripting/process.py", "store/replay/process.py"),
         "a list of arguments without a shell: this Python, and a module of Holdfast",
     ),
     Accepted(

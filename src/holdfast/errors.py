@@ -204,8 +204,8 @@ class ScriptError(HoldfastError):
 
 
 class SnapshotError(HoldfastError):
-    """About a snapshot: one of the kinds below, or of another general one as well, such as `UnavailableError`, where
-    the storage, a store or the settings are at fault."""
+    """About a snapshot: one of the kinds below, each of which is also of a general kind. Where the storage, a store or
+    the settings are at fault, the error is of the general kind alone, such as `UnavailableError`."""
 
     code = "snapshot"
 

@@ -81,14 +81,6 @@ def test_messages_are_not_read_under_a_right_that_is_gone(store: Store) -> None:
         agent.conversation.all()
 
 
-def test_a_live_agent_of_the_owner_is_not_saved_by_another(store: Store) -> None:
-    agent = store.agents.restore("b")
-    agent.greet("Ada")
-    with pytest.raises(DeniedError):
-        store.as_identity(agent="a").agents.save(agent)
-    assert store.agents.load("b").version == 1
-
-
 def test_who_only_reads_saves_nothing(store: Store) -> None:
     act = store.as_identity(agent="a", mode="read-only")
     agent = act.agents.restore("a")

@@ -22,8 +22,7 @@ import pytest
 import holdfast
 from holdfast.agents.definition.options import Autosave
 from holdfast.agents.definition.state_machine import invoke
-from holdfast.agents.runtime.autosave import AutosaveWorker, SaveQueue, _is_ending
-from holdfast.agents.runtime.dirty_tracker import AgentBusy, suspend_autosave
+from holdfast.agents.runtime.autosave import AgentBusy, AutosaveWorker, SaveQueue, _is_ending, suspend_autosave
 from holdfast.errors import ConflictError, TransientError
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, threads, until, wobbly
 
@@ -298,8 +297,8 @@ _PROGRAM = """
 import holdfast, sys
 from holdfast.agents.api.agent import PersistentAgent
 from holdfast.agents.definition.options import Autosave
-from holdfast.agents.runtime.dirty_tracker import AgentBusy
-from holdfast.agents.runtime.dirty_tracker import suspend_autosave
+from holdfast.agents.runtime.autosave import AgentBusy
+from holdfast.agents.runtime.autosave import suspend_autosave
 from holdfast.agents.runtime.autosave import AutosaveWorker
 class Noter(PersistentAgent, name="noter"):
     notes: list[str] = []

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.agents.definition.options import Autosave
-from holdfast.agents.runtime.autosave import AutosaveWorker
-from holdfast.agents.runtime.dirty_tracker import DirtyTracker
+from holdfast.agents.runtime.autosave import AutosaveWorker, DirtyTracker
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.errors import ConfigError, ConflictError, DeniedError, TransientError, UnavailableError
 from tests.agents.autosaved import Clock, Noter, wobbly

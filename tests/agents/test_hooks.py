@@ -111,7 +111,6 @@ def test_who_objects_keeps_an_agent_from_being_made() -> None:
         agent.__enter__,
         lambda: agent.fail("broken"),
         lambda: agent.transition("work"),
-        lambda: store.agents.save(agent),
         lambda: agent.transfer("b"),
     ):
         with pytest.raises(VetoError, match="not today"):

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.agents.api.agent import restore_persister
 from holdfast.agents.definition.state_machine import Machine
-from holdfast.agents.recovery.manual import resolve_manually
+from holdfast.agents.recovery.startup import resolve_manually
 from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.storage.transition_log import read_transitions
 from holdfast.backends.memory import MemoryBackend

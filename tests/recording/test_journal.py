@@ -8,7 +8,8 @@ from contextvars import copy_context
 
 import pytest
 
-from holdfast.recording import Call, DivergedRun, Divergence, ReplayJournal, TaskJournal, difference
+from holdfast.recording.comparison import difference
+from holdfast.recording.journal import Call, DivergedRun, Divergence, ReplayJournal, TaskJournal
 
 
 def recorded() -> list[Call]:

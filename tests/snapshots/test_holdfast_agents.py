@@ -24,7 +24,7 @@ from holdfast.errors import (
     SnapshotExistsError,
     SnapshotInvalidError,
     SnapshotRefusedError,
-    SnapshotTooLargeError,
+    TooLargeError,
 )
 from tests.snapshots.greeter import VALUES, Greeter
 from tests.snapshots.kit import elsewhere, forged, lines_of, set_at
@@ -192,7 +192,7 @@ def test_a_store_that_has_no_room_for_it_says_so(path: Path) -> None:
         agent = greeter(store)
         agent.greeted.append("A" * 5000)
         snapshots.snapshot(agent, path)
-        with pytest.raises(SnapshotTooLargeError, match="over the limit"):
+        with pytest.raises(TooLargeError, match="over the limit"):
             snapshots.restore(path, store=other)
 
 

@@ -19,10 +19,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from holdfast import snapshots
-from holdfast.agents.snapshots.buckets import SnapshotBucket
 from holdfast.agents.snapshots.container import HEAD_BYTES
-from holdfast.agents.snapshots.locations import PlainDirectory
-from holdfast.agents.snapshots.targets import locate
+from holdfast.agents.snapshots.locations import PlainDirectory, SnapshotBucket, locate
 from holdfast.backends.object_store.object_storage import ObjectInfo
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
@@ -438,7 +436,7 @@ KILLED = """
 import json, os, sys
 from pathlib import Path
 from holdfast.backends.runtime.drivers import run
-from holdfast.agents.snapshots.targets import locate
+from holdfast.agents.snapshots.locations import locate
 
 folder, overwrite = Path(sys.argv[1]), sys.argv[2] == "overwrite"
 path = folder / "x.hfsnap"

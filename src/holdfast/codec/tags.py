@@ -113,7 +113,6 @@ KNOWN_CLASSES: dict[int, KnownClass] = {
     18: KnownClass("langgraph.types:Interrupt", Tag.DATACLASS, ("value", "id")),
     19: KnownClass("langgraph.types:Interrupt", Tag.DATACLASS, ("value", "id", "response_schema")),
     20: KnownClass("langgraph.checkpoint.serde.types:_DeltaSnapshot", Tag.NAMEDTUPLE, ("value",)),
-    21: KnownClass("holdfast.interfaces.langgraph.contents:SerializedValue", Tag.DATACLASS, ("type", "data")),
 }
 
 KNOWN_CLASS_NUMBERS: dict[tuple[str, tuple[str, ...]], int] = {

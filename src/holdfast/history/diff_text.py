@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.codec.value_text import json_text
 from holdfast.engine.model.alignment import gaps
 from holdfast.engine.model.json_diff import NOTHING, Kind, Path, plain_of
 from holdfast.engine.paths import path_text
@@ -193,5 +193,5 @@ def _by_word(spans: Iterable[TextSpan]) -> Iterator[Line]:
 def format_value(tree: Any) -> str:
     """Format a JSON value on one line, or indented if that is too long."""
     plain = plain_of(tree)
-    text = json.dumps(plain, ensure_ascii=False)
-    return text if len(text) <= _MAX_WIDTH else json.dumps(plain, ensure_ascii=False, indent=2)
+    text = json_text(plain)
+    return text if len(text) <= _MAX_WIDTH else json_text(plain, indent=2)

@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.agents.steps.records import StepLine
-from holdfast.agents.steps.removal import delete_agent
-from holdfast.agents.steps.retention import find_pending
+from holdfast.agents.steps.retention import delete_agent, find_pending
 from holdfast.agents.storage.agent_line import AgentLine, agent_id
 from holdfast.backends.interface import Batch, Change, Expect, Get, Scan
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS

@@ -13,6 +13,7 @@ from difflib import unified_diff
 from typing import Any
 
 from holdfast.codec import OpaqueValue
+from holdfast.codec.value_text import shorten
 
 _DRAWN = re.compile(r"(lc_)?(run-+)?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}(-\d+)?")
 """Ids that LangChain and LangGraph draw for messages."""
@@ -104,4 +105,4 @@ def difference(recorded: Any, replayed: Any) -> str | None:
 
 def _text(value: Any) -> list[str]:
     text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True, default=repr)
-    return [line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}…" for line in text.splitlines()]
+    return [shorten(line, _MAX_TEXT) for line in text.splitlines()]

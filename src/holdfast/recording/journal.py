@@ -1,25 +1,34 @@
 """The calls that a task of a run made, as they are recorded, and as a replay answers them.
 
 A call is matched by its task and its number among those of the same name, never by when it arrived: parallel tasks, and
-parallel calls in one task, give the same result in any order.
+parallel calls in one task, give the same result in any order. Of the calls, all is stored, all but sensitive data, or
+digests: hooks use the same words.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
 import itertools
+import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from operator import is_
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
+from holdfast.codec import Codec
 from holdfast.engine.model.missing import MISSING
+from holdfast.errors import HoldfastError
 from holdfast.recording.comparison import difference, plain
-from holdfast.recording.errors import restore_error, store_error
+
+if TYPE_CHECKING:
+    from holdfast.engine.protection import Protection
+
 
 VERSION = 1
 """The version of the stored form."""
@@ -38,6 +47,9 @@ DivergenceKind: TypeAlias = Literal[
 RecordMode: TypeAlias = Literal["full", "redacted", "digest"]
 MODES: Final = ("full", "redacted", "digest")
 
+_MAX_ERROR = 2000
+"""Characters of the text of an error."""
+
 
 @dataclass(slots=True)
 class Call:
@@ -54,7 +66,7 @@ class Call:
     """As it is stored: see `store_error`."""
     chunks: list[Any] | None = None
     payload: Any = None
-    """What the caller knows this call by; it is not recorded."""
+    """An object by which the caller knows this call; it is not recorded."""
 
     def to_record(self) -> list[Any]:
         """Return the stored form."""
@@ -140,27 +152,27 @@ class TaskJournal:
 
     def invoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:
         """Call a function, and record it."""
-        call = self.begin(kind, name, snapshot(given))
-        try:
-            with _inside_call():
-                result = function()
-        except BaseException as error:
-            self.end(call, error=error)
-            raise
-        self.end(call, snapshot(result))
-        return result
+        with self._recorded(kind, name, given) as results:
+            results.append(function())
+        return results[0]
 
     async def ainvoke(self, kind: str, name: str, given: Any, function: Callable[[], Any]) -> Any:
         """Call and await a function, and record it."""
-        call = self.begin(kind, name, snapshot(given))
+        with self._recorded(kind, name, given) as results:
+            results.append(await function())
+        return results[0]
+
+    @contextmanager
+    def _recorded(self, kind: str, name: str, given: Any) -> Iterator[list[Any]]:
+        """Record the call that is made in the block, which adds its result to the list."""
+        call, results = self.begin(kind, name, snapshot(given)), list[Any]()
         try:
             with _inside_call():
-                result = await function()
+                yield results
         except BaseException as error:
             self.end(call, error=error)
             raise
-        self.end(call, snapshot(result))
-        return result
+        self.end(call, snapshot(results[0]))
 
     async def choose_version(self, change: str, function: Callable[[], Awaitable[int]]) -> int:
         """Return which version of the code to follow at a change of it, and record it."""
@@ -188,7 +200,7 @@ class ReplayJournal(TaskJournal):
     at_end: bool = False
     """Whether the recording ends in this task: a further call is no divergence."""
     questions: Sequence[Any] = ()
-    """What the task asked when it was interrupted, after these calls."""
+    """The questions that the task asked when it was interrupted, after these calls."""
     bases: dict[str, Any] = field(default_factory=dict)
     root: object = None
     skipped: dict[int, set[int]] = field(default_factory=dict)
@@ -359,7 +371,7 @@ def snapshot(value: Any) -> Any:
 
 current_journal: ContextVar[TaskJournal | None] = ContextVar("journal of the task that runs here", default=None)
 is_inside_call: ContextVar[bool] = ContextVar("whether a recorded function runs here", default=False)
-"""What a recorded function calls is part of its call, and not recorded on its own: a replay does not run it."""
+"""Calls inside a recorded function are part of its call, and not recorded on their own: a replay does not run it."""
 
 
 @contextmanager
@@ -405,3 +417,61 @@ def decode_items(encoded: Iterable[Any], bases: Mapping[str, Sequence[Any]]) -> 
         else:
             items.append(each[0])
     return items
+
+
+class RecordedError(Exception):
+    """An error of a class that cannot be stored or is not known here, by its name and its text."""
+
+
+def store_error(error: BaseException) -> Any:
+    """Return an error as it is recorded: as it is, or else the name of its class and its text."""
+    try:
+        Codec().pack(error)
+    except HoldfastError:
+        kind = type(error)
+        return {"class": f"{kind.__module__}:{kind.__qualname__}", "text": str(error)[:_MAX_ERROR]}
+    return error
+
+
+def restore_error(stored: Any) -> BaseException:
+    """Return a recorded error. One whose class is not loaded, or takes other arguments, is a `RecordedError`."""
+    if isinstance(stored, BaseException):
+        return stored
+    if not isinstance(stored, Mapping):
+        return RecordedError(str(stored)[:_MAX_ERROR])
+    module, _, name = str(stored.get("class", "")).partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    text = str(stored.get("text", ""))
+    if isinstance(found, type) and issubclass(found, BaseException):
+        with suppress(TypeError):  # of a class with a layout of its own
+            error: BaseException = BaseException.__new__(found, text)  # none of its own code runs
+            return error
+    return RecordedError(f"{name}: {text}")
+
+
+_SALT = 8
+
+
+def digest_call(call: list[Any]) -> list[Any]:
+    """Return a call with a digest of its input and result, with a salt of its own: equal ones do not look equal."""
+    kind, name, start, end, *rest = call
+    salt = os.urandom(_SALT)
+    digest = hashlib.blake2b(repr(plain(rest)).encode(), digest_size=16, salt=salt).hexdigest()
+    return [kind, name, start, end, f"blake2b:{salt.hex()}:{digest}", None]
+
+
+def pack_recording(
+    codec: Codec, record: Mapping[str, Any], redact: Callable[[bytes], bytes], protection: Protection | None
+) -> bytes:
+    """Pack the record of a task: without what looks sensitive, if its mode is `redacted`, and always without what the
+    policies of the store do not let in, after which it is `redacted`, too."""
+    mode = record.get("mode", "full")
+    packed = codec.pack(dict(record))
+    found = redact(packed) if mode == "redacted" else packed
+    if protection is not None:
+        found = protection.redact(found)
+    if found == packed or mode != "full":
+        return found
+    return codec.pack({**codec.unpack(found), "mode": "redacted"})

@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.types import Checkpoint, Revision
 from holdfast.errors import ConfigError, HoldfastError, InvalidError, NotFoundError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
 from holdfast.time_parser import Duration, parse_seconds
+
+S = TypeVar("S", bound=StoreOperations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +100,12 @@ class OnEvent:
         return context.event is not None and (not self.names or context.event in self.names)
 
 
-class _AutoSaver:
+class _AutoSaver(Generic[S]):
     """Operations of an automatic checkpointer. `AutoCheckpointer` and `AsyncAutoCheckpointer` have these as methods."""
 
     def __init__(
         self,
-        store: StoreOperations,
+        store: S,
         thread: str,
         state: Callable[[], Mapping[str, Any]],
         *policies: SavePolicy,
@@ -193,16 +195,11 @@ def _is_sync(thing: object) -> bool:
     return isinstance(thing, SyncApi)
 
 
-class AutoCheckpointer(SyncApi, _AutoSaver):
+class AutoCheckpointer(SyncApi, _AutoSaver[Store]):
     """Saves a state automatically: `with AutoCheckpointer(store, "t1", lambda: state, EveryStep())`.
 
     Leaving the block saves the state if it differs from the one saved last.
     """
-
-    def __init__(
-        self, store: Store, thread: str, state: Callable[[], Mapping[str, Any]], *policies: SavePolicy, **options: Any
-    ) -> None:
-        super().__init__(store, thread, state, *policies, **options)
 
     def __enter__(self) -> Self:
         return self
@@ -214,18 +211,8 @@ class AutoCheckpointer(SyncApi, _AutoSaver):
             _note(error, failure)
 
 
-class AsyncAutoCheckpointer(AsyncApi, _AutoSaver):
+class AsyncAutoCheckpointer(AsyncApi, _AutoSaver[AsyncStore]):
     """Saves a state automatically on an `AsyncStore`: operations are awaited."""
-
-    def __init__(
-        self,
-        store: AsyncStore,
-        thread: str,
-        state: Callable[[], Mapping[str, Any]],
-        *policies: SavePolicy,
-        **options: Any,
-    ) -> None:
-        super().__init__(store, thread, state, *policies, **options)
 
     async def __aenter__(self) -> Self:
         return self

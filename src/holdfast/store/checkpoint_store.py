@@ -43,12 +43,12 @@ from holdfast.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from holdfast.recording import pack_recording
+from holdfast.recording.journal import pack_recording
 from holdfast.security.audit.thread_audit import recorded
+from holdfast.security.sensitive.recorded_values import redact
 from holdfast.store.checkpoint_pages import CheckpointListing
 from holdfast.store.graph_schemas import INTERRUPTS, FindTask, GraphSchemas, rename_tasks, require_no_subgraph
 from holdfast.store.identity_view import IdentityOperations
-from holdfast.store.recorded_values import redact
 from holdfast.store.saved_checkpoint import ChannelWrites, FromParent, SavedCheckpoint
 from holdfast.store.store import StoreOperations
 from holdfast.store.thread_access import on_thread, thread_access

@@ -77,7 +77,7 @@ def _with_recorder(kind: Any, store: StoreOperations) -> Any:
 
 
 def _with_redaction(kind: Any, store: StoreOperations) -> Any:
-    from holdfast.store.recorded_values import redact
+    from holdfast.security.sensitive.recorded_values import redact
 
     return kind(store._engine, store.tenant, redact)
 

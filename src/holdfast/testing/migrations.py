@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis.errors import NoSuchExample
 
 from holdfast.codec import default_codec
+from holdfast.codec.value_text import shorten
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.schemas import MigrationStep, Schema, SchemaSet
 from holdfast.testing.schema_values import values_of
@@ -96,7 +97,7 @@ def _short(value: Any) -> str:
     if isinstance(value, (dict, list, tuple, set, frozenset)):
         return f"{kind} of {len(value)}"
     text = repr(value[:_SHOWN] if isinstance(value, (str, bytes)) else value)
-    return f"{kind} {text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}"
+    return f"{kind} {shorten(text, _SHOWN)}"
 
 
 def check_round_trips(schemas: SchemaSet, edge: MigrationEdge, examples: int = 50) -> None:

@@ -21,7 +21,8 @@ from holdfast.engine.model.steps import RECORDED
 from holdfast.engine.row_format import open_write
 from holdfast.errors import ConflictError, DeniedError, InvalidError, UnsupportedError
 from holdfast.langgraph import HoldfastSaver
-from holdfast.recording import TaskJournal, plain
+from holdfast.recording.comparison import plain
+from holdfast.recording.journal import TaskJournal
 from holdfast.store import CheckpointStore
 from tests.interfaces.langgraph import odd_graph, replayed_graph
 from tests.security.sensitive.test_protection import KEYS

@@ -19,15 +19,14 @@ from holdfast.agents.api.external_machine import ExternalMachineOperations
 from holdfast.agents.api.handle import AgentHandle, AgentHandleOperations, AgentOperations, AsyncAgentHandle
 from holdfast.agents.definition.options import Policies
 from holdfast.agents.definition.spec import Spec, registry
-from holdfast.agents.recovery.manual import resolve_manually
 from holdfast.agents.recovery.rollback import roll_back
+from holdfast.agents.recovery.startup import resolve_manually
 from holdfast.agents.runtime.autosave import AutosaveWorker
 from holdfast.agents.runtime.metrics import StoreMetrics
 from holdfast.agents.runtime.two_phase import Recovery
 from holdfast.agents.steps.api import AsyncSteps, AsyncTimers, Steps, Timers
 from holdfast.agents.steps.records import StepLine
-from holdfast.agents.steps.removal import delete_agent
-from holdfast.agents.steps.retention import PrunedSteps, prune_agents, prune_line
+from holdfast.agents.steps.retention import PrunedSteps, delete_agent, prune_agents, prune_line
 from holdfast.agents.steps.signals import send_signal
 from holdfast.agents.storage import json_document, listing
 from holdfast.agents.storage.agent_line import AgentLine
@@ -123,19 +122,6 @@ class AgentsOperations(ExternalMachineOperations):
         spec = registry.of(type(agent) if kind is None else kind)
         checked = None if configuration is None else dict(validation.require_mapping(configuration, "configuration"))
         return attach_object(agent, self, id, spec, checked, policies)
-
-    @sync_and_async
-    async def save(self, agent: AgentOperations) -> int:
-        """Save a live agent, and return its version."""
-        if not isinstance(agent, AgentOperations):
-            raise InvalidError("a plain object is saved by the handle that attach returned", where=repr(agent)[:80])
-        persister, mine = agent.persister, AgentLine(self._handle, agent.id)
-        theirs = persister.line
-        if theirs.handle.engine is not self._handle.engine or theirs.line != mine.line:
-            raise InvalidError("the agent is attached to another store", where=mine.where)
-        await mine.allow("write")
-        await persister.save()
-        return persister.version
 
     # Records --------------------------------------------------------------------------------------------------
 

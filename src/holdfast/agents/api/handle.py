@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar
 
 from holdfast.agents.api.conversation import AsyncConversation, Conversation
 from holdfast.agents.api.tools import AsyncTools, Tools
@@ -16,15 +16,13 @@ from holdfast.agents.definition.state_machine import OnIncomplete
 from holdfast.agents.recovery.fallback import reload
 from holdfast.agents.recovery.rollback import roll_back_live
 from holdfast.agents.recovery.startup import recover, resume, start
-from holdfast.agents.runtime.autosave import metrics_of
+from holdfast.agents.runtime.autosave import ChangeBlock, metrics_of
 from holdfast.agents.runtime.data import AgentData
-from holdfast.agents.runtime.dirty_tracker import ChangeBlock
 from holdfast.agents.runtime.metrics import AgentMetrics
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.placeholder import RestoreAgent
 from holdfast.agents.runtime.two_phase import Recovery
-from holdfast.agents.steps.api import AsyncSteps, AsyncTimers, StepKey, Steps, Timers
-from holdfast.agents.steps.once import LEASE, OnUnknown, Retry
+from holdfast.agents.steps.api import AsyncSteps, AsyncTimers, OnceOperations, Steps, Timers
 from holdfast.agents.steps.records import StepLine
 from holdfast.agents.steps.signals import Signal
 from holdfast.agents.steps.timers import sleep_until
@@ -42,10 +40,9 @@ from holdfast.recording.journal import record_call
 from holdfast.time_parser import Duration, Time, parse_duration
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
-class AgentOperations:
+class AgentOperations(OnceOperations):
     """The operations on an attached agent."""
 
     _persister: AgentPersister | None = None
@@ -233,7 +230,7 @@ class AgentOperations:
 
     @property
     def recoveries(self) -> list[Recovery]:
-        """What was found half-done at starts, and how it was resolved."""
+        """The changes that were found half-done at starts, and how they were resolved."""
         return list(self.persister.lifecycle.recoveries)
 
     # Durable steps --------------------------------------------------------------------------------------------
@@ -256,63 +253,9 @@ class AgentOperations:
         "holdfast.agents.steps.api.Timers", "The timers of the agent.", lambda kind, agent: kind(agent._step_line)
     )
 
-    @overload
-    def once(
-        self,
-        key: StepKey,
-        function: None = None,
-        /,
-        *,
-        retry: int | Retry = 0,
-        final: type[Exception] | tuple[type[Exception], ...] = (),
-        on_unknown: OnUnknown = "raise",
-        lease: Duration = LEASE,
-        formerly: str | tuple[str, ...] = (),
-    ) -> Callable[[F], F]: ...
-    @overload
-    def once(
-        self,
-        key: str,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        retry: int | Retry = 0,
-        final: type[Exception] | tuple[type[Exception], ...] = (),
-        on_unknown: OnUnknown = "raise",
-        lease: Duration = LEASE,
-        formerly: str | tuple[str, ...] = (),
-        **kwargs: Any,
-    ) -> Any: ...
-    def once(
-        self,
-        key: StepKey,
-        function: Callable[..., Any] | None = None,
-        /,
-        *args: Any,
-        retry: int | Retry = 0,
-        final: type[Exception] | tuple[type[Exception], ...] = (),
-        on_unknown: OnUnknown = "raise",
-        lease: Duration = LEASE,
-        formerly: str | tuple[str, ...] = (),
-        **kwargs: Any,
-    ) -> Any:
-        """Run a function once under a key, and return its result: `agent.once("charge-42", charge, 42)`. Once that is
-        recorded, it is returned, and the function is not run again: after a crash, by a retry, in another process.
-        Without a function, return a decorator; its key may be a function of the arguments. Under asyncio, the call is
-        awaited, and the function may be a coroutine function.
-
-        An error of the function is recorded, too, and raised again: after `retry` further attempts, or at once if it is
-        one of `final`. If the process of an attempt died, what it did is unknown: `OutcomeUnknownError`, unless
-        `on_unknown` is `"retry"`, or a function that decides. A process without a sign of life for the time of the
-        `lease` is presumed dead; another that calls the same step waits as long. The same key with other arguments is
-        a `ConflictError`, code `step-arguments`, and with another function, code `step-function`, unless it is the one
-        that was `formerly` called so. A parameter `idempotency_key` of the function gets a text that is the
-        same for all attempts.
-        """
-        options: dict[str, Any] = {"retry": retry, "final": final, "on_unknown": on_unknown, "lease": lease}
-        options["formerly"] = formerly
+    def _durable_steps(self) -> Any:
         agent: Any = self  # of a `Store` or an `AsyncStore`: the steps are alike
-        return agent.steps.once(key, function, *args, **options, **kwargs)
+        return agent.steps
 
     @sync_and_async
     async def sleep_until(self, when: Time | Duration, *, key: str) -> bool:

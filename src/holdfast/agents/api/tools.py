@@ -49,16 +49,33 @@ class Tool:
     """The error of the last failure; it stays when later uses succeed."""
 
 
-class ToolsOperations:
+class DataPart:
+    """A part of an agent's data, which is another dict once the agent loads a saved state."""
+
+    def __init__(self, data: AgentData, persister: AgentPersister | None = None) -> None:
+        self._agent_data = data
+        self._persister = persister
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Change the data in a block of which no save sees half."""
+        if self._persister is None:
+            yield
+            return
+        with self._persister.lock:
+            yield
+        self._persister.mark_changed()
+
+    def _now(self) -> datetime:
+        return datetime.now(UTC) if self._persister is None else self._persister.now()
+
+
+class ToolsOperations(DataPart):
     """Operations on tools. `Tools` and `AsyncTools` have these as methods.
 
     A tool may be used if all of its permissions were allowed, and neither they nor the tool were denied. Permissions
     are denied by default. A tool without permissions may always be used.
     """
-
-    def __init__(self, data: AgentData, persister: AgentPersister | None = None) -> None:
-        self._agent_data = data
-        self._persister = persister
 
     # Declarations ---------------------------------------------------------------------------------------------
 
@@ -95,7 +112,7 @@ class ToolsOperations:
         """Declare a tool and the permissions that it needs. A tool that exists is changed, and keeps its statistics."""
         check_key(name, "name of a tool")
         required = [check_key(each, "permission") for each in validation.require_names(permissions, "permissions")]
-        with change_data(self._persister):
+        with self._change():
             declared = self._data.setdefault("declared", {})
             declared[name] = {**declared.get(name, {}), "permissions": required, "description": str(description)}
         return self[name]
@@ -103,7 +120,7 @@ class ToolsOperations:
     def forget(self, name: str) -> None:
         """Remove a tool and its statistics."""
         tool = self[name]
-        with change_data(self._persister):
+        with self._change():
             self._declared.pop(tool.name, None)
 
     # Permissions ----------------------------------------------------------------------------------------------
@@ -120,7 +137,7 @@ class ToolsOperations:
         changes = {check_key(each, "permission"): allowed for each in permissions}
         if tool is not None:
             tool = self[tool].name
-        with change_data(self._persister):
+        with self._change():
             self._data.setdefault("permissions", {}).update(changes)
             if tool is not None:
                 self._declared[tool]["refused"] = not allowed
@@ -178,7 +195,7 @@ class ToolsOperations:
         return result
 
     def _count(self, name: str, *, uses: int = 0, denied: int = 0, error: str = "", seconds: float = 0.0) -> None:
-        with change_data(self._persister):
+        with self._change():
             entry = self._declared.get(name)
             if entry is None:
                 return  # it was removed during its use
@@ -187,14 +204,13 @@ class ToolsOperations:
             if uses:
                 entry["seconds"] = entry.get("seconds", 0.0) + seconds
                 entry["last_seconds"] = seconds
-                entry["last_used"] = datetime.now(UTC) if self._persister is None else self._persister.now()
+                entry["last_used"] = self._now()
             if error:
                 entry["failures"] = entry.get("failures", 0) + 1
                 entry["last_error"] = error
 
     @property
     def _data(self) -> dict[str, Any]:
-        """The stored data: another dict, once the agent loads a saved state."""
         return self._agent_data.tools
 
     @property
@@ -214,14 +230,3 @@ class Tools(SyncApi, ToolsOperations):
 
 class AsyncTools(AsyncApi, ToolsOperations):
     """The asyncio form of `Tools`: `call` is awaited."""
-
-
-@contextmanager
-def change_data(persister: AgentPersister | None) -> Iterator[None]:
-    """Change the data of an agent in a block of which no save sees half."""
-    if persister is None:
-        yield
-        return
-    with persister.lock:
-        yield
-    persister.mark_changed()

@@ -6,12 +6,9 @@ It is plain data in the agent's `workflow`, which may have other entries, too.
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.agents.api.tools import change_data
-from holdfast.agents.runtime.data import AgentData
-from holdfast.agents.runtime.persister import AgentPersister
+from holdfast.agents.api.tools import DataPart
 from holdfast.agents.storage.record import error_text
 from holdfast.engine.model.scopes import check_key
 from holdfast.errors import InvalidError
@@ -19,7 +16,7 @@ from holdfast.errors import InvalidError
 _STEPS = "steps"
 
 
-class Workflow(MutableMapping[str, Any]):
+class Workflow(DataPart, MutableMapping[str, Any]):
     """The progress of an agent, `agent.workflow`: a dict, with a few methods for its entry `steps`::
 
     agent.workflow.plan("fetch", "read", "write")
@@ -28,24 +25,19 @@ class Workflow(MutableMapping[str, Any]):
     agent.workflow.percent  # 33.3
     """
 
-    def __init__(self, data: AgentData, persister: AgentPersister | None = None) -> None:
-        self._agent_data = data
-        self._persister = persister
-
     @property
     def _data(self) -> dict[str, Any]:
-        """The stored data: another dict, once the agent loads a saved state."""
         return self._agent_data.workflow
 
     def __getitem__(self, key: str) -> Any:
         return self._data[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        with change_data(self._persister):
+        with self._change():
             self._data[key] = value
 
     def __delitem__(self, key: str) -> None:
-        with change_data(self._persister):
+        with self._change():
             del self._data[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -69,14 +61,14 @@ class Workflow(MutableMapping[str, Any]):
     def plan(self, *names: str) -> None:
         """Add steps. Those that exist stay as they are."""
         checked = [check_key(name, "name of a step") for name in names]
-        with change_data(self._persister):
+        with self._change():
             for name in checked:
                 self._data.setdefault(_STEPS, {}).setdefault(name, {"status": "planned", "attempts": 0})
 
     def begin(self, name: str) -> None:
         """Begin a step; again, if it failed or was interrupted."""
         check_key(name, "name of a step")
-        with change_data(self._persister):
+        with self._change():
             step = self._data.setdefault(_STEPS, {}).setdefault(name, {"attempts": 0})
             step.update(status="begun", attempts=step["attempts"] + 1, started=self._now(), ended=None, error="")
 
@@ -96,7 +88,7 @@ class Workflow(MutableMapping[str, Any]):
                 "no step is active" if step is None else f"the workflow has no step {step!r}",
                 hint="Begin it first: workflow.begin(name)",
             )
-        with change_data(self._persister):
+        with self._change():
             self._data[_STEPS][step].update(status=status, ended=self._now(), error=error)
 
     @property
@@ -120,6 +112,3 @@ class Workflow(MutableMapping[str, Any]):
     def percent(self) -> float:
         """The share of the steps that are done, from 0 to 100."""
         return 100.0 * self.done_count / self.step_count if self.step_count else 0.0
-
-    def _now(self) -> datetime:
-        return datetime.now(UTC) if self._persister is None else self._persister.now()

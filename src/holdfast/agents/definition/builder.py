@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -64,6 +64,20 @@ def persistent(
     return decorate
 
 
+def _function(name: str, doc: str) -> Callable[[AgentBuilder, Callable[..., Any]], AgentBuilder]:
+    """Return the method of a builder that sets a function in place of a method of the agents."""
+
+    def set_function(self: AgentBuilder, function: Callable[..., Any]) -> AgentBuilder:
+        if not callable(function):
+            raise InvalidError(f"{name} is a function, not {type(function).__name__}")
+        self._spec = replace(self._spec, functions={**self._spec.functions, name: function})
+        return self
+
+    set_function.__name__, set_function.__doc__ = name, doc
+    set_function.__qualname__ = f"AgentBuilder.{name}"
+    return set_function
+
+
 class AgentBuilder:
     """Defines a class of agents step by step::
 
@@ -113,49 +127,23 @@ class AgentBuilder:
         self._spec = replace(self._spec, options=self._spec.options.with_policies(policies))
         return self
 
-    def persist(self, function: Callable[[Any], Mapping[str, Any]]) -> Self:
-        """Get the fields of an agent from a function, instead of its attributes."""
-        return self._function("persist", function)
-
-    def restore(self, function: Callable[[Any, Mapping[str, Any]], Any]) -> Self:
-        """Give an agent its saved fields by a function: the counterpart of `persist`."""
-        return self._function("restore", function)
-
-    def validate(self, function: Callable[[Any, Mapping[str, Any]], Any]) -> Self:
-        """Check an agent and its fields by a function that raises an error for invalid ones."""
-        return self._function("validate", function)
-
-    def upgrade(self, function: Callable[[dict[str, Any], str], Mapping[str, Any]]) -> Self:
-        """Convert fields of an older schema by a function of the fields and that schema."""
-        return self._function("upgrade", function)
-
-    def handle_recovery(self, function: Callable[[Any, Any], Any]) -> Self:
-        """Call a function with the agent and the `Recovery`, if the agent did not end properly."""
-        return self._function("handle_recovery", function)
-
-    def on_attach(self, function: Callable[[Any, Any], Any]) -> Self:
-        """Call a function with the agent and its `AgentHandle`, when the agent is attached."""
-        return self._function("on_attach", function)
-
-    def on_start(self, function: Callable[[Any], Any]) -> Self:
-        """Call a function at each start."""
-        return self._function("on_start", function)
-
-    def on_pause(self, function: Callable[[Any], Any]) -> Self:
-        """Call a function at each pause."""
-        return self._function("on_pause", function)
-
-    def on_resume(self, function: Callable[[Any], Any]) -> Self:
-        """Call a function when the agent resumes."""
-        return self._function("on_resume", function)
-
-    def on_stop(self, function: Callable[[Any], Any]) -> Self:
-        """Call a function at each stop."""
-        return self._function("on_stop", function)
-
-    def on_fail(self, function: Callable[[Any, Any], Any]) -> Self:
-        """Call a function with the agent and the error, when the agent has failed."""
-        return self._function("on_fail", function)
+    persist = _function("persist", "Get the fields of an agent from a function, instead of its attributes.")
+    restore = _function("restore", "Give an agent its saved fields by a function: the counterpart of `persist`.")
+    validate = _function(
+        "validate", "Check an agent and its fields by a function that raises an error for invalid ones."
+    )
+    upgrade = _function("upgrade", "Convert fields of an older schema by a function of the fields and that schema.")
+    handle_recovery = _function(
+        "handle_recovery", "Call a function with the agent and the `Recovery`, if the agent did not end properly."
+    )
+    on_attach = _function(
+        "on_attach", "Call a function with the agent and its `AgentHandle`, when the agent is attached."
+    )
+    on_start = _function("on_start", "Call a function at each start.")
+    on_pause = _function("on_pause", "Call a function at each pause.")
+    on_resume = _function("on_resume", "Call a function when the agent resumes.")
+    on_stop = _function("on_stop", "Call a function at each stop.")
+    on_fail = _function("on_fail", "Call a function with the agent and the error, when the agent has failed.")
 
     def build(self, factory: Callable[..., Any]) -> Spec:
         """Register the class: `factory` is a class, or a function that creates an agent from its configuration."""
@@ -170,12 +158,6 @@ class AgentBuilder:
                     'fields=["count"], or fields=[] for none',
                 )
         return registry.register(replace(self._spec, factory=factory, fields=fields))
-
-    def _function(self, name: str, function: Callable[..., Any]) -> Self:
-        if not callable(function):
-            raise InvalidError(f"{name} is a function, not {type(function).__name__}")
-        self._spec = replace(self._spec, functions={**self._spec.functions, name: function})
-        return self
 
 
 def _no_factory() -> None:

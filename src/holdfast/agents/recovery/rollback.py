@@ -56,19 +56,13 @@ async def roll_back(
     """
     permit = await line.allow("write")
     newest = newest or await line.require_step()
-    now: AgentRecord | None = None
-    with suppress(CorruptError):
-        now = await read_completely(line, newest)
-    if now is not None and now.pending is not None:
-        raise incomplete_error(now.pending, line.where, "Have it resolved first")
+    now = await _read_newest(line, newest)
     point, state = await _find_target(line, to)
     old = await line.read_record(point)
     state = state or old.state
     data: dict[str, Any] = {"version": old.version, "checkpoint": point.id}
     data |= {"damaged": newest.id} if now is None else {}
     source, status = ("", old.status) if now is None else (now.state, now.status)
-    detail = line.handle.codec.pack({"from": source, "to": state, "data": data})
-    event = Event("transition", line.handle.guard.actor, ROLLBACK, f"{source} → {state}", detail=detail)
     position = AgentPosition(status, state)
     value = {name: getattr(old, name) for name in DICTS}
     metadata = {"class": old.kind, "status": status, "state": state, "from": source, "to": state, **data}
@@ -77,10 +71,25 @@ async def roll_back(
     if check is not None:
         await check(state, parts["fields"], old.schema)
     changes = {} if hooks.value is value else parts
-    events = [event, *hooks.events]
+    events = [_rollback_event(line, source, state, data), *hooks.events]
     new = await append_old_state(line, point, newest, position, ROLLBACK, events, permit, changes, now is None)
     hooks.call_after(new.depth + 1, new.id)
     return new
+
+
+async def _read_newest(line: AgentLine, newest: StepRef) -> AgentRecord | None:
+    """Return the record of the newest step; None if it is damaged. `ConflictError` if something is half-done."""
+    with suppress(CorruptError):
+        now = await read_completely(line, newest)
+        if now.pending is not None:
+            raise incomplete_error(now.pending, line.where, "Have it resolved first")
+        return now
+    return None
+
+
+def _rollback_event(line: AgentLine, source: str, target: str, data: Mapping[str, Any]) -> Event:
+    detail = line.handle.codec.pack({"from": source, "to": target, "data": data})
+    return Event("transition", line.handle.guard.actor, ROLLBACK, f"{source} → {target}", detail=detail)
 
 
 async def append_old_state(
@@ -141,11 +150,7 @@ async def restore_request(line: AgentLine, source: Engine, point: StepRef) -> Ap
     others; None if it has that state. The status stays. `ConflictError` if something is half-done."""
     permit = await line.allow("write")
     newest = await line.require_step()
-    now: AgentRecord | None = None
-    with suppress(CorruptError):
-        now = await read_completely(line, newest)
-    if now is not None and now.pending is not None:
-        raise incomplete_error(now.pending, line.where, "Have it resolved first")
+    now = await _read_newest(line, newest)
     there = AgentLine(StoreHandle(source, line.handle.tenant), line.id)
     old, values = await there.read_record(point), await _old_values(there, point)
     origin, status, parent = "", old.status, point
@@ -156,9 +161,7 @@ async def restore_request(line: AgentLine, source: Engine, point: StepRef) -> Ap
         same = {**values, **pack_state(line.handle.codec, {"status": status})}
         if same == dict(await line.handle.engine.states.values(line.line, newest)):
             return None
-    data: dict[str, Any] = {"version": old.version, "checkpoint": point.id}
-    detail = line.handle.codec.pack({"from": origin, "to": old.state, "data": data})
-    event = Event("transition", line.handle.guard.actor, ROLLBACK, f"{origin} → {old.state}", detail=detail)
+    event = _rollback_event(line, origin, old.state, {"version": old.version, "checkpoint": point.id})
     position = AgentPosition(status, old.state)
     return await _old_state_request(
         line, old, values, parent, newest, position, ROLLBACK, [event], permit, skip_newest=now is None

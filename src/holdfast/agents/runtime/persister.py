@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.definition.options import AgentOptions
 from holdfast.agents.definition.spec import Spec, warn_of_unsaved
-from holdfast.agents.runtime.autosave import AutosaveWorker
+from holdfast.agents.runtime.autosave import AutosaveWorker, DirtyTracker, SaveTimer
 from holdfast.agents.runtime.data import AgentData, Attempt, CapturedState, SavedState, apply_changes
-from holdfast.agents.runtime.dirty_tracker import DirtyTracker, SaveTimer
 from holdfast.agents.runtime.field_operators import CapturedRuns
 from holdfast.agents.runtime.field_schema import FieldSchema
 from holdfast.agents.runtime.message_buffer import UnsavedMessages
@@ -21,7 +20,7 @@ from holdfast.agents.runtime.metrics import count_step
 from holdfast.agents.runtime.two_phase import Lifecycle, make_save_lock
 from holdfast.agents.storage.agent_line import AgentLine, Delta
 from holdfast.agents.storage.conflicts import Sides, resolve_conflict
-from holdfast.agents.storage.record import CONVERSATION, PENDING, AgentPosition, AgentRecord, PendingChange
+from holdfast.agents.storage.record import CONVERSATION, DICTS, PENDING, AgentPosition, AgentRecord, PendingChange
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.metrics import Metrics
 from holdfast.engine import validation
@@ -135,7 +134,7 @@ class ConversationSchema:
 
 _METADATA, _FIELDS = pack_name("metadata"), pack_name("fields")
 
-_DICTS = ("configuration", "context", "tools", "workflow", "metadata")
+_DICTS = tuple(name for name in DICTS if name != "fields")
 """The dicts of an agent's data."""
 
 
@@ -330,12 +329,7 @@ class AgentPersister:
             "created": data.created,
             "status": data.status,
             "state": data.state,
-            "configuration": data.configuration,
-            "fields": fields,
-            "context": data.context,
-            "tools": data.tools,
-            "workflow": data.workflow,
-            "metadata": data.metadata,
+            **{name: fields if name == "fields" else getattr(data, name) for name in DICTS},
             "counts": {"messages": messages.length, "tokens": messages.tokens},
         }
         if data.pending is not None:

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.definition.state_machine import ANY, Machine, Transition, bind, invoke
+from holdfast.agents.runtime.autosave import TrackedAgent, suspend_autosave
 from holdfast.agents.runtime.data import Attempt, SavedState
-from holdfast.agents.runtime.dirty_tracker import TrackedAgent, suspend_autosave
 from holdfast.agents.runtime.field_schema import FieldSchema
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import STATUSES, AgentPosition, PendingChange, Status, error_text
@@ -114,7 +114,7 @@ class Lifecycle:
     def __init__(self, persister: PhasedAgent) -> None:
         self.persister = persister
         self.recoveries: list[Recovery] = []
-        """What was found half-done at starts, and how it was resolved."""
+        """The changes that were found half-done at starts, and how they were resolved."""
         self.owns_status = False
         """Whether this object set the agent's status, and not a process that is gone."""
         self.reached_steps: set[str] = set()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache, update_wrapper, wraps
+from functools import wraps
 from secrets import token_hex
 from typing import Any, ParamSpec, TypeVar
 
-from holdfast import errors
 from holdfast.agents.snapshots import container, contents, strict_json
 from holdfast.agents.snapshots.header import (
     FORMAT,
@@ -20,9 +19,18 @@ from holdfast.agents.snapshots.header import (
     SnapshotListing,
     info_of,
 )
-from holdfast.agents.snapshots.locations import SUFFIX, Location, SnapshotStorage
+from holdfast.agents.snapshots.locations import (
+    SUFFIX,
+    FileObject,
+    FileSource,
+    FileTarget,
+    Location,
+    SnapshotStorage,
+    Target,
+    locate,
+    locate_folder,
+)
 from holdfast.agents.snapshots.secret_scan import SecretScan
-from holdfast.agents.snapshots.targets import FileSource, FileTarget, Target, locate, locate_folder
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.engine import validation
@@ -30,7 +38,6 @@ from holdfast.engine.pages import Page
 from holdfast.errors import (
     HoldfastError,
     SnapshotCorruptError,
-    SnapshotError,
     SnapshotInvalidError,
     SnapshotNotFoundError,
     SnapshotTooLargeError,
@@ -43,54 +50,13 @@ LIMIT = container.LIMIT
 MAX_DESCRIPTION = 4096
 
 
-@cache
-def _snapshot_kind(kind: Any) -> type[HoldfastError]:
-    """Return the class of errors that are of a general kind, and a `SnapshotError` too."""
-    name = f"Snapshot{kind.__name__}"
-    known: type[HoldfastError] | None = getattr(errors, name, None)
-    if known is not None:
-        return known
-
-    def reduce(error: HoldfastError) -> Any:
-        """Have the error pickled as one of the general kind: its class cannot be found by its name."""
-        general = kind(error.what)
-        vars(general).update(vars(error))
-        return _to_snapshot_error, (general,)
-
-    return type(name, (SnapshotError, kind), {"__module__": __name__, "code": kind.code, "__reduce__": reduce})
-
-
-def _to_snapshot_error(error: HoldfastError) -> HoldfastError:
-    """Return an error of the storage, of a store or of the settings as a `SnapshotError` of the same kind."""
-    kind: Any = type(error)
-    new = _snapshot_kind(kind)(error.what)
-    vars(new).update(vars(error))
-    return new
-
-
-def _as_snapshot_errors(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Have an operation raise `SnapshotError`s only."""
-
-    @wraps(function)
-    async def operation(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await function(*args, **kwargs)
-        except SnapshotError:
-            raise
-        except HoldfastError as error:
-            raise _to_snapshot_error(error) from error
-
-    return operation
-
-
 def _sync(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Return the sync form, which waits in the calling thread."""
-    operation = _as_snapshot_errors(function)
 
+    @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run(operation(*args, **kwargs))
+        return run(function(*args, **kwargs))
 
-    update_wrapper(wrapper, operation)
     return wrapper
 
 
@@ -98,10 +64,10 @@ def _async(sync_form: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Return the asyncio form of a function of `_sync`."""
     operation: Callable[P, Coroutine[Any, Any, T]] = sync_form.__wrapped__  # type: ignore[attr-defined]
 
+    @wraps(operation)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         return await arun(operation(*args, **kwargs))
 
-    update_wrapper(wrapper, operation)
     wrapper.__name__ = wrapper.__qualname__ = f"a{operation.__name__}"
     return wrapper
 
@@ -164,7 +130,11 @@ async def snapshot(
         scan.check_texts(content.tree, "content")
         scan.check_texts(description, "description")
         scan.check_texts(content.name, "name")
-        tree = content.tree if content.key is None else contents.seal_tree(content.key, content.tree)
+        tree = content.tree
+        if content.key is not None:
+            from holdfast.agents.snapshots.holdfast_agents import seal_tree  # it needs the parts of a store
+
+            tree = seal_tree(content.key, tree)
         data = strict_json.write({"kind": content.kind, "content": tree}) + b"\n"
         if len(data) > limit:
             raise SnapshotTooLargeError(
@@ -287,7 +257,6 @@ async def list(  # noqa: A001 - reads as snapshots.list
     return await _list(locate_folder(folder, options), validation.require_count(limit, "limit"), cursor)
 
 
-@_as_snapshot_errors
 async def _list(storage: SnapshotStorage, limit: int, cursor: str | None) -> Page[SnapshotListing]:
     after = validation.cursor_text(cursor)
     entries = sorted(
@@ -335,7 +304,7 @@ adelete = _async(delete)
 """The asyncio form of `delete`."""
 
 
-async def _info_of(location: Location) -> SnapshotInfo:
+async def _info_of(location: Location | FileObject) -> SnapshotInfo:
     header, _ = container.read_header(await location.read(container.HEAD_BYTES), location.where)
     return info_of(header, container.size_of(header), location.where)
 
@@ -365,7 +334,7 @@ def _check_limit(limit: int) -> None:
         raise SnapshotInvalidError(f"a limit is a number of bytes, not {limit!r}")
 
 
-async def _read(location: Location, limit: int) -> tuple[SnapshotHeader, Any]:
+async def _read(location: Location | FileObject, limit: int) -> tuple[SnapshotHeader, Any]:
     """Read and check the header and the tree of a snapshot."""
     _check_limit(limit)
     data = await location.read(container.max_bytes(limit) + 1)

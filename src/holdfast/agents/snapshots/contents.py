@@ -75,9 +75,7 @@ async def dump_content(value: Any, config: Any, scan: SecretScan) -> SnapshotCon
 
         tree: dict[str, Any] = {"agent": langchain_agents.dump_agent(value, scan), "thread": None}
         if config is not None:
-            from holdfast.agents.snapshots import thread_state
-
-            tree["thread"] = await BlockingCall(lambda: thread_state.dump_thread(value, config, scan))
+            tree["thread"] = await BlockingCall(lambda: langchain_agents.dump_thread(value, config, scan))
         name = tree["agent"]["name"] or ""
         code = langchain_agents.required_code(tree["agent"])
         return SnapshotContent("agent", type(value).__name__, name, tree, *code)
@@ -104,13 +102,6 @@ async def dump_content(value: Any, config: Any, scan: SecretScan) -> SnapshotCon
     name = getattr(value, "name", None)
     label = name if isinstance(name, str) else ""
     return SnapshotContent("langchain", type(value).__name__, label, dump(value, "value", scan))
-
-
-def seal_tree(key: FileKey, tree: Any) -> dict[str, Any]:
-    """Return a tree as one that is encrypted with the key of the file."""
-    from holdfast.agents.snapshots.holdfast_agents import seal_tree
-
-    return seal_tree(key, tree)
 
 
 async def restore_content(kind: Kind, tree: Any, names: tuple[str, ...], options: RestoreOptions, where: str) -> Any:
@@ -185,7 +176,7 @@ async def _restore_holdfast_agent(tree: Any, options: RestoreOptions, where: str
 
 async def _restore_langchain_agent(tree: Any, rules: Any, options: RestoreOptions, where: str) -> Any:
     _require("langchain")
-    from holdfast.agents.snapshots import langchain_agents, thread_state
+    from holdfast.agents.snapshots import langchain_agents
 
     if type(tree) is not dict or tree.keys() != {"agent", "thread"}:
         raise SnapshotCorruptError("the content does not have the fields of its kind", where=where)
@@ -199,7 +190,7 @@ async def _restore_langchain_agent(tree: Any, rules: Any, options: RestoreOption
         if options.thread is not None:
             raise SnapshotInvalidError("the snapshot has no thread", where=where)
         return agent
-    await BlockingCall(lambda: thread_state.load_thread(tree["thread"], saver, options.thread, where))
+    await BlockingCall(lambda: langchain_agents.load_thread(tree["thread"], saver, options.thread, where))
     return agent
 
 

@@ -107,7 +107,9 @@ async def import_agent(tree: Any, line: AgentLine, where: str) -> AgentRecord:
         return await import_document(line, tree)
     except ConflictError as error:
         raise SnapshotExistsError(
-            error.what, where=line.where, hint="Restore it under another id: agent_id='…', or --id"
+            error.what,
+            where=line.where,
+            hint="Restore it under another id: agent_id='…', or --id",
         ) from error
     except TooLargeError:
         raise  # too large for this store, and not the snapshot's fault

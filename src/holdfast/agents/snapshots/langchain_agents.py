@@ -2,16 +2,18 @@
 
 The model, the system prompt and the settings are data, and written to the file. Tools, middleware and classes of
 schemas are code: the file has their names, schemas and digests, and the caller of `restore` passes them again. They are
-not compared one by one: the shape of the restored agent must equal that of the original.
+not compared one by one: the shape of the restored agent must equal that of the original. The state of a thread is its
+newest checkpoint, with its pending writes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from langchain.agents import create_agent
 from langchain.agents.structured_output import AutoStrategy
@@ -19,6 +21,7 @@ from langchain_core.messages import SystemMessage
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
 from holdfast.agents.snapshots import strict_json
@@ -302,3 +305,77 @@ def _check_shape(stored: dict[str, Any], shape: dict[str, Any], where: str) -> N
         where=where,
         hint="Give the tools, middleware and schemas that it had, or accept_changes=True to continue with these",
     )
+
+
+# Threads ------------------------------------------------------------------------------------------------------------
+
+_THREAD_FIELDS = {"thread": str, "namespace": str, "checkpoint": dict, "metadata": dict, "writes": list}
+_CHECKPOINT = {"v": int, "id": str, "ts": str, "channel_values": dict, "channel_versions": dict, "versions_seen": dict}
+
+
+def dump_thread(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan: SecretScan) -> Any:
+    """Return the thread that a config names, as a tree of JSON. Waits for the agent's checkpointer."""
+    saver = agent.checkpointer
+    if not isinstance(saver, BaseCheckpointSaver):
+        raise SnapshotInvalidError(
+            "the config names a thread, and the agent has no checkpointer",
+            hint="Leave the config out for a snapshot without a thread",
+        )
+    configurable = config.get("configurable") if isinstance(config, Mapping) else None
+    if not isinstance(configurable, Mapping) or not isinstance(configurable.get("thread_id"), str | int | UUID):
+        raise SnapshotInvalidError(
+            "the config names no thread", where="config", hint="config={'configurable': {'thread_id': '…'}}"
+        )
+    deltas = sorted(name for name, channel in agent.channels.items() if type(channel).__name__ == "DeltaChannel")
+    if deltas:
+        raise SnapshotUnsupportedError(
+            f"the channel {deltas[0]} keeps differences only, which lie in many checkpoints",
+            where=f"thread.{deltas[0]}",
+            hint="Store such threads with HoldfastSaver, and copy them with `holdfast copy`",
+        )
+    saved = saver.get_tuple(config)
+    if saved is None:
+        raise SnapshotInvalidError(
+            f"there is no such thread: {config!r}", hint="Take the snapshot after the agent has run there"
+        )
+    scan.check_names(saved.metadata, "thread.metadata")  # LangGraph stores the configuration of runs there
+    configurable = saved.config["configurable"]
+    tree = {
+        "thread": str(configurable["thread_id"]),
+        "namespace": str(configurable.get("checkpoint_ns", "")),
+        "checkpoint": dict(saved.checkpoint),
+        "metadata": dict(saved.metadata),
+        "writes": [list(write) for write in saved.pending_writes or ()],
+    }
+    found = to_tree(tree, "thread")
+    scan.check_names(found["checkpoint"]["channel_values"], "thread.checkpoint.channel_values", is_message=True)
+    scan.check_names(found["writes"], "thread.writes", is_message=True)
+    return found
+
+
+def load_thread(tree: Any, saver: BaseCheckpointSaver[Any], thread: str | None, where: str) -> None:
+    """Write a thread to a checkpointer, under its own name or another. Waits for it."""
+    state = from_tree(tree, where)
+    check_fields(state, _THREAD_FIELDS, where)
+    checkpoint = state["checkpoint"]
+    fits = all(isinstance(checkpoint.get(name), kind) for name, kind in _CHECKPOINT.items())
+    fits = fits and all(isinstance(each, str | int | float) for each in checkpoint["channel_versions"].values())
+    if not fits or not isinstance(state["metadata"].get("step"), int):
+        raise SnapshotCorruptError("the thread in the content has no checkpoint", where=where)
+    by_task: dict[str, list[tuple[str, Any]]] = {}
+    for write in state["writes"]:
+        if type(write) is not list or len(write) != 3 or not all(isinstance(name, str) for name in write[:2]):
+            raise SnapshotCorruptError("a write in the content is invalid", where=where)
+        task, channel, value = write
+        by_task.setdefault(task, []).append((channel, value))
+    name = state["thread"] if thread is None else thread
+    config: Any = {"configurable": {"thread_id": name, "checkpoint_ns": state["namespace"]}}
+    if saver.get_tuple(config) is not None:
+        raise SnapshotInvalidError(
+            f"the checkpointer has a thread {name!r} already",
+            where=where,
+            hint="Restore it under another name: thread='…'",
+        )
+    saved_config = saver.put(config, checkpoint, state["metadata"], checkpoint["channel_versions"])
+    for task, writes in by_task.items():
+        saver.put_writes(saved_config, writes, task)

@@ -1,20 +1,25 @@
-"""Locations of snapshots: an object in a storage, such as a file in a directory."""
+"""Locations of snapshots: an object in a storage, such as a file in a directory, by its path or URL; or a file
+object."""
 
 from __future__ import annotations
 
 import errno
 import functools
+import io
 import os
 import secrets
 import stat
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 from holdfast.backends.fsutil import PRIVATE, flush_folder, open_private
 from holdfast.backends.interface import BlockingCall
-from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
+from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage, RetryingStorage
+from holdfast.backends.object_store.request_sender import RequestSender
+from holdfast.backends.urls import redacted_url, split_options, url_to_path
 from holdfast.errors import (
     ConfigError,
     DeniedError,
@@ -29,6 +34,11 @@ from holdfast.errors import (
 T = TypeVar("T")
 
 SUFFIX = ".hfsnap"
+
+
+async def _blocking(function: Callable[[], T]) -> T:
+    call: BlockingCall[T] = BlockingCall(function)
+    return await call
 
 
 class SnapshotStorage(ObjectStorage):
@@ -80,37 +90,30 @@ class Location(NamedTuple):
         return SnapshotNotFoundError("there is no snapshot", where=self.where, hint=hint)
 
 
-class FileObject(SnapshotStorage):
-    """A binary file object of the caller, or bytes: one snapshot, from the current position on. A position that can be
-    set is, after a read, where it was before."""
+class FileObject:
+    """The location that is a binary file object of the caller, or bytes: one snapshot, from the current position on. A
+    position that can be set is, after a read, where it was before."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
+        name = getattr(file, "name", "")
+        self.where: str = name if isinstance(name, str) and name else "file object"
 
-    def where(self, name: str) -> str:
-        return name
+    async def read(self, most: int) -> bytes:
+        """Return the first `most` bytes, or all if there are fewer."""
+        return await _blocking(lambda: self._guarded("read", lambda: self._read(most)))
 
-    async def create(self, name: str, data: bytes) -> bool:
-        await self.put(name, data)
-        return True
+    async def write(self, data: bytes, *, overwrite: bool) -> None:  # noqa: ARG002 - nothing is there
+        """Write these bytes."""
+        await BlockingCall(lambda: self._guarded("written", lambda: self._write(data)))
 
-    async def put(self, name: str, data: bytes) -> None:
-        await BlockingCall(lambda: self._guarded(name, "written", lambda: self._write(data)))
+    async def exists(self) -> bool:
+        """Raise `SnapshotInvalidError`: only a name can be in use."""
+        raise SnapshotInvalidError("a file object has no name in a directory", where=self.where)
 
-    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
-        call: BlockingCall[bytes] = BlockingCall(
-            lambda: self._guarded(name, "read", lambda: self._read(-1 if length is None else start + length))
-        )
-        return (await call)[start:]
-
-    async def exists(self, name: str) -> bool:
-        raise _no_name_error(name)
-
-    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
-        raise _no_name_error(prefix)
-
-    async def delete(self, names: Sequence[str]) -> None:
-        raise _no_name_error(*names)
+    async def delete(self) -> None:
+        """Raise `SnapshotInvalidError`."""
+        await self.exists()
 
     def _write(self, data: bytes) -> None:
         left = memoryview(data)
@@ -124,26 +127,24 @@ class FileObject(SnapshotStorage):
         file = self._file
         position = file.tell() if hasattr(file, "seekable") and file.seekable() else None
         parts, size = [], 0
-        while size != most and (part := file.read(-1 if most < 0 else most - size)):
+        while size != most and (part := file.read(most - size)):
             parts.append(part)
             size += len(part)
         if position is not None:
             file.seek(position)
         return b"".join(parts)
 
-    def _guarded(self, name: str, operation: str, work: Callable[[], T]) -> T:
+    def _guarded(self, operation: str, work: Callable[[], T]) -> T:
         try:
             return work()
         except OSError as error:
-            raise _file_error(error, Path(name), operation) from error
+            raise _file_error(error, Path(self.where), operation) from error
         except (TypeError, ValueError, AttributeError) as error:  # of a text, or a closed file
             raise SnapshotInvalidError(
-                f"the file object cannot be {operation}: {error}", where=name, hint="Open it in binary mode: 'rb', 'wb'"
+                f"the file object cannot be {operation}: {error}",
+                where=self.where,
+                hint="Open it in binary mode: 'rb', 'wb'",
             ) from error
-
-
-def _no_name_error(*names: str) -> SnapshotInvalidError:
-    return SnapshotInvalidError("a file object has no name in a directory", where=", ".join(names))
 
 
 class PlainDirectory(SnapshotStorage):
@@ -156,23 +157,19 @@ class PlainDirectory(SnapshotStorage):
         return str(self._path / name)
 
     async def create(self, name: str, data: bytes) -> bool:
-        call: BlockingCall[bool] = BlockingCall(lambda: self._write(self._path / name, data, overwrite=False))
-        return await call
+        return await _blocking(lambda: self._write(self._path / name, data, overwrite=False))
 
     async def put(self, name: str, data: bytes) -> None:
         await BlockingCall(lambda: self._write(self._path / name, data, overwrite=True))
 
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
-        call: BlockingCall[bytes | None] = BlockingCall(lambda: self._read(self._path / name, start, length))
-        return await call
+        return await _blocking(lambda: self._read(self._path / name, start, length))
 
     async def exists(self, name: str) -> bool:
-        call: BlockingCall[bool] = BlockingCall(lambda: self._exists(self._path / name))
-        return await call
+        return await _blocking(lambda: self._exists(self._path / name))
 
     async def list_objects(self, prefix: str) -> list[ObjectInfo]:
-        call: BlockingCall[list[ObjectInfo]] = BlockingCall(lambda: self._list(self._path / prefix))
-        return await call
+        return await _blocking(lambda: self._list(self._path / prefix))
 
     async def delete(self, names: Sequence[str]) -> None:
         for path in map(self._path.joinpath, names):
@@ -282,3 +279,149 @@ def _file_error(error: OSError, path: Path, operation: str) -> HoldfastError:
     if isinstance(error, IsADirectoryError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return SnapshotInvalidError(what, where=str(path))
     return UnavailableError(what, where=str(path), hint="Check the disk, and try again", code="write-failed")
+
+
+Target: TypeAlias = "str | os.PathLike[str]"
+"""A path, or a URL: `file:///srv/agent.hfsnap`, `s3://bucket/agent.hfsnap`, `gs://…`, `az://…`."""
+
+FileTarget: TypeAlias = "Target | IO[bytes]"
+"""A path, a URL, or a binary file object to write to."""
+
+FileSource: TypeAlias = "Target | IO[bytes] | bytes | bytearray | memoryview"
+"""A path, a URL, a binary file object to read from, or the bytes of a snapshot."""
+
+_BUCKETS = ("s3", "gs", "az")
+
+
+def locate(target: FileSource, options: Mapping[str, Any], *, require_suffix: bool = False) -> Location | FileObject:
+    """Return the location that a path or URL names, or that a file object, or bytes to read, are."""
+    if isinstance(target, bytes | bytearray | memoryview) and not require_suffix:
+        target = io.BytesIO(target)
+    if not isinstance(target, str | os.PathLike) and (hasattr(target, "read") or hasattr(target, "write")):
+        split_options("file:", {}, options)  # refuses them
+        return FileObject(target)
+    text = _text(target)
+    scheme = _scheme(text) if isinstance(target, str) else ""
+    last = text.partition("?")[0] if scheme else text
+    if require_suffix and (not last.endswith(SUFFIX) or last.endswith(f"/{SUFFIX}") or last == SUFFIX):
+        raise SnapshotInvalidError(
+            f"the name of a snapshot ends in {SUFFIX}", where=redacted_url(text), hint=f"For example agent{SUFFIX}"
+        )
+    if scheme in _BUCKETS:
+        url, name = _split(text)
+        return Location(_open_bucket(url, options), name)
+    path = _path(text, scheme, options)
+    return Location(PlainDirectory(path.parent), path.name)
+
+
+def locate_folder(target: Target, options: Mapping[str, Any]) -> SnapshotStorage:
+    """Return the directory, or the prefix in a bucket, that a path or URL names."""
+    text = _text(target)
+    scheme = _scheme(text) if isinstance(target, str) else ""
+    if scheme in _BUCKETS:
+        return _open_bucket(text, options)
+    return PlainDirectory(_path(text, scheme, options))
+
+
+def _open_bucket(url: str, options: Mapping[str, Any]) -> SnapshotStorage:
+    from holdfast.backends.registry import backend_for
+
+    backend_for(url)  # its error says what to install
+    return SnapshotBucket(url, options)
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Return the URL of the prefix of an object, and the object's name there."""
+    check_url(url)
+    address, mark, query = url.partition("?")
+    folder, _, name = address.rpartition("/")
+    if not name or folder.endswith(":/"):
+        raise SnapshotInvalidError("this names no object", where=redacted_url(url), hint="s3://bucket/agent.hfsnap")
+    return f"{folder}{mark}{query}", unquote(name)
+
+
+def _text(target: object) -> str:
+    value: Any = target
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text:
+        raise SnapshotInvalidError(f"{target!r} is neither a path nor a URL", hint=f"agent{SUFFIX}, or s3://bucket/…")
+    if "\0" in text:
+        raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
+    return text
+
+
+def _scheme(text: str) -> str:
+    scheme, colon, _ = text.partition("://")
+    if text.startswith("file:"):
+        return "file"
+    if not colon or "/" in scheme:
+        return ""
+    if scheme not in _BUCKETS:
+        raise ConfigError(
+            f"snapshots cannot be stored at {scheme}://",
+            where=redacted_url(text),
+            hint="Name a file, or s3://bucket/…, gs://bucket/…, az://container/…",
+        )
+    return scheme
+
+
+def _path(text: str, scheme: str, options: Mapping[str, Any]) -> Path:
+    split_options("file:", {}, options)  # refuses them
+    if not scheme:
+        return Path(text)
+    path = url_to_path(text)
+    if path is None or "?" in text:
+        raise ConfigError(
+            "this names no file",
+            where=redacted_url(text),
+            hint=f"file:agent{SUFFIX} is a file here, file:///srv/agent{SUFFIX} one anywhere",
+        )
+    if "\0" in str(path):
+        raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
+    return path
+
+
+def check_url(url: str) -> None:
+    """Refuse the URL of a bucket with a name that others may read differently."""
+    check_name(unquote(url.partition("?")[0].partition("://")[2].rstrip("/")), redacted_url(url))
+
+
+def check_name(path: str, where: str) -> None:
+    """Refuse names that others may read differently: `..` of a gateway to files, control characters in a log."""
+    if any(part in ("", ".", "..") for part in path.split("/")) or not path.isprintable():
+        raise SnapshotInvalidError(
+            "a name in a bucket has no empty parts, no `.` or `..`, and no control characters",
+            where=where if path.isprintable() else repr(where),
+        )
+
+
+class SnapshotBucket(SnapshotStorage):
+    """A prefix in a bucket. Requests are retried until they succeed or the time is over."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        check_url(url)
+        from holdfast.backends.object_store.cloud import Bucket
+
+        bucket, where, timeout = Bucket.at(url, options)
+        self._where = where.rstrip("/")
+        self._storage = RetryingStorage(bucket)
+        self._sender = RequestSender("the service", self._where, timeout)
+
+    def where(self, name: str) -> str:
+        return f"{self._where}/{name}"
+
+    async def create(self, name: str, data: bytes) -> bool:
+        return await self._sender.send(lambda: self._storage.create(name, data))
+
+    async def put(self, name: str, data: bytes) -> None:
+        await self._sender.send(lambda: self._storage.put(name, data))
+
+    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
+        check_name(name, self.where(name))
+        return await self._sender.send(lambda: self._storage.get(name, start, length))
+
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
+        return await self._sender.send(lambda: self._storage.list_objects(prefix))
+
+    async def delete(self, names: Sequence[str]) -> None:
+        await self._sender.send(lambda: self._storage.delete(names))

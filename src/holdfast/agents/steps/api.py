@@ -35,7 +35,88 @@ StepKey = str | Callable[..., str]
 """The key of a step; for a decorator also a function that computes it from the arguments."""
 
 
-class StepsOperations:
+class OnceOperations:
+    """Runs functions once, on an agent and on its steps."""
+
+    def _durable_steps(self) -> Any:
+        """Return the steps of the agent."""
+        raise NotImplementedError
+
+    @overload
+    def once(
+        self,
+        key: StepKey,
+        function: None = None,
+        /,
+        *,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+        formerly: str | tuple[str, ...] = (),
+    ) -> Callable[[F], F]: ...
+    @overload
+    def once(
+        self,
+        key: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+        formerly: str | tuple[str, ...] = (),
+        **kwargs: Any,
+    ) -> Any: ...
+    def once(
+        self,
+        key: StepKey,
+        function: Callable[..., Any] | None = None,
+        /,
+        *args: Any,
+        retry: int | Retry = 0,
+        final: type[Exception] | tuple[type[Exception], ...] = (),
+        on_unknown: OnUnknown = "raise",
+        lease: Duration = LEASE,
+        formerly: str | tuple[str, ...] = (),
+        **kwargs: Any,
+    ) -> Any:
+        """Run a function once under a key, and return its result: `agent.once("charge-42", charge, 42)`. Once that is
+        recorded, it is returned, and the function is not run again: after a crash, by a retry, in another process.
+        Without a function, return a decorator; its key may be a function of the arguments. Under asyncio, the call is
+        awaited, and the function may be a coroutine function.
+
+        An error of the function is recorded, too, and raised again: after `retry` further attempts, or at once if it is
+        one of `final`. If the process of an attempt died, what it did is unknown: `OutcomeUnknownError`, unless
+        `on_unknown` is `"retry"`, or a function that decides. A process without a sign of life for the time of the
+        `lease` is presumed dead; another that calls the same step waits as long. The same key with other arguments is
+        a `ConflictError`, code `step-arguments`, and with another function, code `step-function`, unless it is the one
+        that was `formerly` called so. A parameter `idempotency_key` of the function gets a text that is the
+        same for all attempts.
+        """
+        steps = self._durable_steps()
+        names = (formerly,) if isinstance(formerly, str) else formerly
+        options = StepOptions(retry, final if isinstance(final, tuple) else (final,), on_unknown, lease, names)
+        if function is not None:
+            if not isinstance(key, str):
+                raise InvalidError("the key of a step is text", where=repr(key)[:80])
+            return steps._run(key, function, args, kwargs, options)
+        if args or kwargs:
+            raise InvalidError("a decorator takes options, and the arguments come with the calls", where=repr(key)[:80])
+
+        def decorate(decorated: F) -> F:
+            @wraps(decorated)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                name = key(*args, **kwargs) if callable(key) else key
+                return steps._run(name, decorated, args, kwargs, options)
+
+            return call  # type: ignore[return-value]
+
+        return decorate
+
+
+class StepsOperations(OnceOperations):
     """Operations on the durable steps of an agent. `Steps` and `AsyncSteps` have these as methods."""
 
     def __init__(self, line: StepLine, persister: AgentPersister | None = None) -> None:
@@ -147,66 +228,8 @@ class StepsOperations:
             persister.lifecycle.reached_steps.add(f"step/{call.key}")
         return await record_call("step", key, [list(args), kwargs], call.run)
 
-    @overload
-    def once(
-        self,
-        key: StepKey,
-        function: None = None,
-        /,
-        *,
-        retry: int | Retry = 0,
-        final: type[Exception] | tuple[type[Exception], ...] = (),
-        on_unknown: OnUnknown = "raise",
-        lease: Duration = LEASE,
-        formerly: str | tuple[str, ...] = (),
-    ) -> Callable[[F], F]: ...
-    @overload
-    def once(
-        self,
-        key: str,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        retry: int | Retry = 0,
-        final: type[Exception] | tuple[type[Exception], ...] = (),
-        on_unknown: OnUnknown = "raise",
-        lease: Duration = LEASE,
-        formerly: str | tuple[str, ...] = (),
-        **kwargs: Any,
-    ) -> Any: ...
-    def once(
-        self,
-        key: StepKey,
-        function: Callable[..., Any] | None = None,
-        /,
-        *args: Any,
-        retry: int | Retry = 0,
-        final: type[Exception] | tuple[type[Exception], ...] = (),
-        on_unknown: OnUnknown = "raise",
-        lease: Duration = LEASE,
-        formerly: str | tuple[str, ...] = (),
-        **kwargs: Any,
-    ) -> Any:
-        """Run a function once. See `PersistentAgent.once`."""
-        steps: Any = self  # sync or async: so is what it returns
-        names = (formerly,) if isinstance(formerly, str) else formerly
-        options = StepOptions(retry, final if isinstance(final, tuple) else (final,), on_unknown, lease, names)
-        if function is not None:
-            if not isinstance(key, str):
-                raise InvalidError("the key of a step is text", where=repr(key)[:80])
-            return steps._run(key, function, args, kwargs, options)
-        if args or kwargs:
-            raise InvalidError("a decorator takes options, and the arguments come with the calls", where=repr(key)[:80])
-
-        def decorate(decorated: F) -> F:
-            @wraps(decorated)
-            def call(*args: Any, **kwargs: Any) -> Any:
-                name = key(*args, **kwargs) if callable(key) else key
-                return steps._run(name, decorated, args, kwargs, options)
-
-            return call  # type: ignore[return-value]
-
-        return decorate
+    def _durable_steps(self) -> Any:
+        return self  # sync or async: so is what it returns
 
     @sync_and_async
     async def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[StepRecord]:

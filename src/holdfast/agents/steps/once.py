@@ -83,7 +83,7 @@ _UNNAMED = "<lambda>"
 _active: ContextVar[frozenset[tuple[Line, str]]] = ContextVar("steps that are running here", default=frozenset())
 
 OnUnknown: TypeAlias = Literal["raise", "retry"] | Callable[[StepRecord], Any]
-"""What to do about an attempt whose outcome is unknown: raise `OutcomeUnknownError`, run the step again, or ask a
+"""The policy for an attempt whose outcome is unknown: raise `OutcomeUnknownError`, run the step again, or ask a
 function, which returns the result to record, or `RETRY`, or raises an error."""
 
 

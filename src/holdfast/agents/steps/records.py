@@ -51,7 +51,7 @@ class _Retry:
 
 
 RETRY = _Retry()
-"""What a function that decides about an unknown outcome returns to have the step run again."""
+"""The result of a function that decides about an unknown outcome, to have the step run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class StepRecord:
     function: str
     """The name of the function; for people."""
     idempotency_key: str
-    """The same for all attempts, and different for all other steps."""
+    """Shared by all attempts, and different for all other steps."""
     started: datetime
     ended: datetime | None = None
     agent_version: int = 0

@@ -40,9 +40,9 @@ from holdfast.errors import ConflictError, HoldfastError, NotFoundError
 from holdfast.history.revisions import resolve
 from holdfast.hooks.feature_hooks import FeatureHooks
 from holdfast.hooks.feature_hooks import call_hooks as call_feature_hooks
-from holdfast.recording.journal import VERSION, RecordMode, TaskJournal
-from holdfast.recording.modes import digest_call, pack_recording
+from holdfast.recording.journal import VERSION, RecordMode, TaskJournal, digest_call, pack_recording
 from holdfast.security.handle import StoreHandle
+from holdfast.security.sensitive.recorded_values import redact
 from holdfast.time_parser import parse_time
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class AgentLine:
             record |= {"data": None, "calls": [digest_call(call) for call in calls], "error": ""}
         codec = self.handle.codec
         try:
-            packed = pack_recording(codec, record, _redact, self.handle.engine.protection)
+            packed = pack_recording(codec, record, redact, self.handle.engine.protection)
         except HoldfastError as raised:
             packed = codec.pack({"v": VERSION, "key": journal.key, "mode": "incomplete", "problem": raised.what})
         row = PendingWriteRow("", trigger or "action", journal.step, RECORDED, packed)
@@ -400,9 +400,3 @@ def agent_id(line: Line) -> str | None:
     if not line.name.startswith(PREFIX):
         return None
     return Scope.parse("agent:" + line.name.removeprefix(PREFIX)).parts[0].name
-
-
-def _redact(packed: bytes) -> bytes:
-    from holdfast.security.sensitive.packed_values import redact_values  # its formats take long to compile
-
-    return redact_values(packed)

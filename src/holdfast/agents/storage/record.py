@@ -22,24 +22,15 @@ CONVERSATION = "conversation"
 PENDING = "pending"
 """The channel of a change that is under way in two phases; absent otherwise."""
 
-_TYPES: Mapping[str, type] = {
-    "class": str,
-    "schema": str,
-    "created": datetime,
-    "status": str,
-    "state": str,
-    "configuration": dict,
-    "fields": dict,
-    "context": dict,
-    "tools": dict,
-    "workflow": dict,
-    "metadata": dict,
-    "counts": dict,
-}
-"""The channels that every agent has, and their types."""
-
 DICTS = ("configuration", "fields", "context", "tools", "workflow", "metadata")
 """The channels that programs and hooks change: dicts that can be merged."""
+
+_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(("class", "schema", "status", "state"), str),
+    "created": datetime,
+    **dict.fromkeys((*DICTS, "counts"), dict),
+}
+"""The channels that every agent has, and their types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,23 +140,14 @@ def build_record(
     if not all(type(each) is int and each >= 0 for each in (messages, tokens)):
         raise CorruptError("the counts of the agent are not numbers of messages and tokens", where=where)
     return AgentRecord(
-        id,
-        state["class"],
-        state["status"],
-        state["state"],
-        version,
-        state["created"],
-        updated,
-        state["schema"],
-        state["configuration"],
-        state["fields"],
-        state["context"],
-        state["tools"],
-        state["workflow"],
-        state["metadata"],
-        messages,
-        tokens,
-        None if pending is None else PendingChange.of(pending, where),
-        checkpoint,
-        notes,
+        id=id,
+        kind=state["class"],
+        version=version,
+        updated=updated,
+        messages=messages,
+        tokens=tokens,
+        pending=None if pending is None else PendingChange.of(pending, where),
+        checkpoint=checkpoint,
+        notes=notes,
+        **{name: state[name] for name in ("status", "state", "created", "schema", *DICTS)},
     )

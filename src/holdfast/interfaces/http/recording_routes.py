@@ -19,8 +19,8 @@ from holdfast.interfaces.http.routes import Limit, RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import get_log, read_parts, to_message
 from holdfast.interfaces.http.values import StateParts, long_text
-from holdfast.recording import RESULTS, decode_items, restore_error
-from holdfast.recording import Call as RecordedCall
+from holdfast.recording.journal import RESULTS, decode_items, restore_error
+from holdfast.recording.journal import Call as RecordedCall
 from holdfast.store import CheckpointStore, Page, messages, run
 
 RECORDINGS = RouteTable()

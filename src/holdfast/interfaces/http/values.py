@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
 
+from holdfast.codec.value_text import json_text, text_of
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history import parse_path, path_text
 from holdfast.interfaces.cli.json_output import plain
@@ -121,7 +121,7 @@ def _absent(path: Sequence[Any]) -> NotFoundError:
 def _page(path: tuple[Any, ...], value: Any, start: int, limit: int) -> ValuePartModel:
     tree = plain(value)
     node = describe(path, value)
-    text = _json(tree)
+    text = json_text(tree)
     if isinstance(tree, dict):
         keys: list[Any] = list(value if isinstance(value, dict) else tree)
         of = value if isinstance(value, dict) else tree
@@ -149,12 +149,12 @@ def describe(path: tuple[Any, ...], value: Any) -> ValueNodeModel:
         return _node(path, "string", name, len(tree), None, tree[:PREVIEW], complete=len(tree) <= PREVIEW)
     if isinstance(tree, dict | list):
         kind: _Kind = "object" if isinstance(tree, dict) else "array"
-        text = _json(tree if length is not None else _shortened(tree))
+        text = json_text(tree if length is not None else _shortened(tree))
         complete = len(text) <= PREVIEW and "…" not in text
         length = len(tree) if length is None else length
         return _node(path, kind, name, length, None, text[:PREVIEW], complete=complete)
     kind = "null" if tree is None else "boolean" if isinstance(tree, bool) else "number"
-    return _node(path, kind, name, None, None, _json(tree), complete=True)
+    return _node(path, kind, name, None, None, json_text(tree), complete=True)
 
 
 def _shortened(tree: Any, depth: int = 3) -> Any:
@@ -199,19 +199,19 @@ def _node(
 def preview_of(value: Any) -> str:
     """Return the start of a value, as text or as JSON."""
     tree = plain(value)
-    return (tree if isinstance(tree, str) else _json(_shortened(tree)))[:PREVIEW]
+    return text_of(tree if isinstance(tree, str) else _shortened(tree))[:PREVIEW]
 
 
 def small_json(value: Any) -> Any:
     """Return a value as plain JSON; None if it is large."""
     tree = plain(value)
-    return tree if len(_json(tree)) <= SMALL else None
+    return tree if len(json_text(tree)) <= SMALL else None
 
 
 def long_text(value: Any, limit: int) -> tuple[str, bool]:
     """Return a value as text, or as JSON on several lines, up to a number of characters, and whether that is all."""
     tree = plain(value)
-    text = tree if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, indent=2)
+    text = text_of(tree, indent=2)
     return text[:limit], len(text) <= limit
 
 
@@ -221,8 +221,4 @@ def file_of(value: Any) -> tuple[bytes, str]:
         return bytes(value), "application/octet-stream"
     if isinstance(value, str):
         return value.encode(errors="replace"), "text/plain; charset=utf-8"
-    return json.dumps(plain(value), ensure_ascii=False, indent=2).encode(), "application/json"
-
-
-def _json(tree: Any) -> str:
-    return json.dumps(tree, ensure_ascii=False)
+    return json_text(plain(value), indent=2).encode(), "application/json"

@@ -9,7 +9,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.pregel import Pregel
 
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.recording import RESULTS, VERSION, Call, decode_items
+from holdfast.recording.journal import RESULTS, VERSION, Call, decode_items
 from holdfast.store import CheckpointStore, PendingWrite, SavedCheckpoint, arun, graph_forms, split_name, thread_name
 
 NOT_RECORDED = "it was not recorded, or its recording was pruned: pass the saver's recorder as a callback"

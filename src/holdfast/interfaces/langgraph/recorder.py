@@ -1,6 +1,6 @@
 """Recording the calls of chat models and tools in a graph's nodes: a LangChain callback handler.
 
-What a task of the graph called is stored by the saver together with what the task wrote, in one row of the same batch.
+The saver stores the calls of a task of the graph together with what the task wrote, in one row of the same batch.
 It belongs to the thread: it is deleted, pruned, copied, encrypted and erased with it.
 """
 
@@ -19,7 +19,8 @@ from langchain_core.outputs import ChatGenerationChunk, GenerationChunk, LLMResu
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 from holdfast.errors import InvalidError
-from holdfast.recording import (
+from holdfast.recording.comparison import plain as to_plain
+from holdfast.recording.journal import (
     MODES,
     RESULTS,
     VERSION,
@@ -32,7 +33,6 @@ from holdfast.recording import (
     is_inside_call,
     snapshot,
 )
-from holdfast.recording import plain as to_plain
 
 _PULL = "__pregel_pull"
 _MAX_ERROR = 2000

@@ -18,7 +18,7 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
 from holdfast.interfaces.langgraph.recorder import decode_chunks
-from holdfast.recording import Call, block_if_cancelled, restore_error, wait_if_cancelled
+from holdfast.recording.journal import Call, block_if_cancelled, restore_error, wait_if_cancelled
 
 FindCall = Callable[[Any], Call]
 """Returns the recorded call that answers a run of LangChain's, given its run manager."""
@@ -83,12 +83,12 @@ def _model_methods(find: FindCall) -> dict[str, Any]:
             message = message_chunk_to_message(message)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
-    def generate(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:  # noqa: ARG001
+    def generate(*_: Any, run_manager: Any = None, **__: Any) -> ChatResult:
         call = find(run_manager)
         block_if_cancelled(call)
         return result_of(call)
 
-    async def agenerate(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:  # noqa: ARG001
+    async def agenerate(*_: Any, run_manager: Any = None, **__: Any) -> ChatResult:
         call = find(run_manager)
         await wait_if_cancelled(call)
         return result_of(call)
@@ -102,25 +102,13 @@ def _model_methods(find: FindCall) -> dict[str, Any]:
             fields = {name: value for name, value in result.__dict__.items() if name != "type"}
             yield ChatGenerationChunk(message=AIMessageChunk(**fields))
 
-    def stream(
-        self: Any,  # noqa: ARG001
-        messages: Any,  # noqa: ARG001
-        stop: Any = None,  # noqa: ARG001
-        run_manager: Any = None,
-        **kwargs: Any,  # noqa: ARG001
-    ) -> Iterator[ChatGenerationChunk]:
+    def stream(*_: Any, run_manager: Any = None, **__: Any) -> Iterator[ChatGenerationChunk]:
         call = find(run_manager)
         yield from chunks_of(call)
         block_if_cancelled(call)
         _raise_unless_closed(call)
 
-    async def astream(
-        self: Any,  # noqa: ARG001
-        messages: Any,  # noqa: ARG001
-        stop: Any = None,  # noqa: ARG001
-        run_manager: Any = None,
-        **kwargs: Any,  # noqa: ARG001
-    ) -> AsyncIterator[ChatGenerationChunk]:
+    async def astream(*_: Any, run_manager: Any = None, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
         call = find(run_manager)
         for chunk in chunks_of(call):
             yield chunk

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -16,35 +17,35 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
-from holdfast.errors import InvalidError
+from holdfast.codec.value_text import shorten
+from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.langgraph.recorded_thread import NOT_RECORDED, Attempt, RecordedCheckpoint, RecordedThread
 from holdfast.interfaces.langgraph.recorder import RunRecorder, describe_error, digest_parameters, questions_of
-from holdfast.interfaces.langgraph.replay_loop import ReplayLoop
+from holdfast.interfaces.langgraph.replay_patch import patch_classes
 from holdfast.interfaces.langgraph.saver import HoldfastSaver
-from holdfast.recording import (
+from holdfast.recording.comparison import difference
+from holdfast.recording.journal import (
     Call,
     DivergedRun,
     Divergence,
     DivergenceKind,
     EndOfRecording,
     ReplayJournal,
-    ReplayReport,
     TaskJournal,
-    current_journal,
     decode_items,
-    difference,
-    effects_of,
-    first_of,
-    place_of,
-    plain,
 )
-from holdfast.store import SavedCheckpoint, arun, graph_forms, thread_name
+from holdfast.store import SavedCheckpoint, aopen, aopen_rows, arun, graph_forms, split_name, thread_name
+from holdfast.store.replay.code_lookup import code_error, find_code
+from holdfast.store.replay.isolation import isolate, place_of
+from holdfast.store.replay.process import Host
+from holdfast.store.replay.report import ReplayReport, build_report, divergence_here
 
 _AFTER_TASKS = "~"
 """Sorts after the names of tasks: the state of a step is compared after its tasks."""
 
 _MAX_ERROR = 200
 _MORE_STEPS = 10
+_HINT = "Name it as package.module:graph"
 _OWN_METADATA = frozenset(
     {"source", "step", "parents", "run_id", "writes", "thread_id", "checkpoint_ns", "checkpoint_id"}
 )
@@ -57,10 +58,6 @@ _End: TypeAlias = Literal["stopped", "failed", "over"]
 def _step_of(key: str) -> int:
     """Return the step of the graph that a task is in; of one in a subgraph, that of the node around it."""
     return int(key.partition(":")[0])
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}…"
 
 
 _answer: ContextVar[Call | None] = ContextVar("recorded call that answers the one that is made here", default=None)
@@ -165,9 +162,7 @@ class ReplayRecorder(RunRecorder):
 
     def report_here(self, kind: DivergenceKind, what: str) -> None:
         """Report a divergence in the step that runs."""
-        journal = current_journal.get()
-        step, task = (self._step, "") if journal is None else (journal.step, journal.key)
-        self.divergences.append(Divergence(kind, what, step, task))
+        self.divergences.append(divergence_here(kind, what, self._step))
 
     def take(self, task_id: str, writes: Sequence[tuple[str, Any]]) -> None:
         """Report how a task ended otherwise than in the recording: with an error, with an interrupt, or without calls
@@ -192,13 +187,14 @@ class ReplayRecorder(RunRecorder):
         recorded, raised = self._errors.get(journal.key, ""), describe_error({ERROR: error})
         if recorded == raised:
             return
+        before, now = shorten(recorded, _MAX_ERROR), shorten(raised, _MAX_ERROR)
         if not raised:
             if self._is_at_end(journal.key) and self._count[journal.key] + 1 >= len(self.thread.attempts[journal.key]):
                 return  # the thread stopped with an error that the code does not make any more
-            what = f"the node does not raise {_short(recorded)}, as in the recording"
+            what = f"the node does not raise {before}, as in the recording"
         else:
-            what = f"the node raises {_short(raised)} at {place_of(error)}, and "
-            what += f"raised {_short(recorded)} in the recording" if recorded else "did not in the recording"
+            what = f"the node raises {now} at {place_of(error)}, and "
+            what += f"raised {before} in the recording" if recorded else "did not in the recording"
         self.divergences.append(Divergence("error", what, journal.step, journal.key))
 
     def has_further_attempt(self) -> bool:
@@ -224,24 +220,76 @@ class ReplayRecorder(RunRecorder):
         return answers if is_known else None
 
 
-def load_graph(found: Any, saver: HoldfastSaver) -> Pregel[Any, Any, Any, Any]:
-    """Return a graph that saves to a saver: of a compiled one, of a builder, or of a function that takes the saver."""
-    if isinstance(found, Pregel):
-        return found.copy(update={"checkpointer": saver})
-    if isinstance(found, StateGraph):
-        return found.compile(checkpointer=saver)
-    if callable(found):
-        built = found(saver)
-        if isinstance(built, Pregel | StateGraph):
-            return load_graph(built, saver)
+def load_graph(name: str, found: Any, saver: HoldfastSaver) -> Pregel[Any, Any, Any, Any]:
+    """Return a named graph that saves to a saver: of a compiled one, of a builder, or of a function of the saver."""
+    try:
+        built = found if isinstance(found, Pregel | StateGraph) or not callable(found) else found(saver)
+        if isinstance(built, Pregel):
+            return built.copy(update={"checkpointer": saver})
+        if isinstance(built, StateGraph):
+            return built.compile(checkpointer=saver)
+    except HoldfastError:
+        raise
+    except (Exception, DivergedRun) as error:
+        raise code_error(error, name, "graph", _HINT) from error
     raise InvalidError(
         f"a graph is replayed, not {type(found).__name__}",
         hint="Name a compiled graph, a StateGraph, or a function that takes a checkpointer and returns one",
     )
 
 
-class Replayer:
-    """Replays the runs of a recorded thread."""
+class ThreadReplayer:
+    """Replays a thread, or compares two, as the host orders."""
+
+    def __init__(self, _: Host) -> None:
+        self._runner = asyncio.Runner(loop_factory=ReplayLoop)
+
+    def replay(self, order: dict[str, Any], recording: bytes) -> dict[str, Any]:
+        """Execute an order, and return the report."""
+        return self._runner.run(self._replay(order, recording)).to_json()
+
+    async def _replay(self, order: dict[str, Any], recording: bytes) -> ReplayReport:
+        size = order.get("size", len(recording))
+        reader = HoldfastSaver(await aopen_rows(recording[:size]))
+        thread_id = order["thread"] or await _only_thread(reader)
+        if "size" in order:
+            other = HoldfastSaver(await aopen_rows(recording[size:]))
+            thread = await RecordedThread.load(reader._checkpoints, thread_id)
+            other_id = order["other"] or await _only_thread(other)
+            return await compare_threads(thread_id, thread, await RecordedThread.load(other._checkpoints, other_id))
+        scratch = HoldfastSaver(await aopen("memory://"))
+        recorders: list[ReplayRecorder] = []
+
+        def blocked(what: str) -> None:
+            if recorders:  # what a module does when it is imported is only refused
+                recorders[0].report_here("effect", f"the code {what}")
+
+        isolate(blocked)
+        name = order["graph"]
+        named = find_code(name, "graph", _HINT)  # first, so that the recording is read with its classes
+        thread = await RecordedThread.load(reader._checkpoints, thread_id, order.get("until"))
+        thread.change(order["changes"])
+        replay = ThreadReplay(thread_id, thread, scratch)
+        recorders.append(replay.recorder)
+        patch_classes(replay.recorder.find_call)
+        graph = load_graph(name, named, reader)
+        latest: Any = {"configurable": {"thread_id": thread_id}}
+        is_open = bool((await graph.aget_state(latest)).next) or thread.is_left_open(graph)
+        if order["only_open"] and not is_open:
+            return ReplayReport(thread_id, 0, 0, 0.0)
+        return await replay.run(load_graph(name, named, scratch), order["since"], is_open=is_open)
+
+
+async def _only_thread(reader: HoldfastSaver) -> str:
+    """Return the thread of a recording that has one."""
+    threads = {split_name(name)[0] for name in await arun(reader._checkpoints.threads())}
+    if len(threads) != 1:
+        raise InvalidError(f"the recording has {len(threads)} threads", hint="Name the one to replay: thread=…")
+    return threads.pop()
+
+
+class ThreadReplay:
+    """The replay of the runs of a recorded thread."""
 
     def __init__(self, thread_id: str, thread: RecordedThread, scratch: HoldfastSaver) -> None:
         self._thread_id = thread_id
@@ -251,7 +299,7 @@ class Replayer:
         scratch.recorder = self.recorder
         self._steps = 0
 
-    async def replay(
+    async def run(
         self, graph: Pregel[Any, Any, Any, Any], since: str | None = None, *, is_open: bool = False
     ) -> ReplayReport:
         """Replay all runs, or those from a checkpoint on, up to the first divergence."""
@@ -271,18 +319,15 @@ class Replayer:
                 state = await self._replay_past_effects(graph, await self._thread.load_run(part))
                 if any(each.kind != "effect" for each in recorder.divergences):
                     break
-        return ReplayReport(
+        return build_report(
             self._thread_id,
-            self._steps,
-            recorder.count_calls(),
-            time.monotonic() - start,
-            first_of(recorder.divergences),
-            len(recorder.divergences),
-            not self._thread.note,
-            self._thread.note,
-            plain(state),
-            is_open,
-            effects_of(recorder.divergences),
+            recorder.divergences,
+            steps=self._steps,
+            calls=recorder.count_calls(),
+            start=start,
+            note=self._thread.note,
+            state=state,
+            is_open=is_open,
         )
 
     async def _replay_past_effects(self, graph: Pregel[Any, Any, Any, Any], run: list[SavedCheckpoint]) -> Any:
@@ -417,7 +462,7 @@ class Replayer:
 
 async def compare_threads(thread_id: str, before: RecordedThread, after: RecordedThread) -> ReplayReport:
     """Compare two recordings: their states step by step, and the calls of their tasks."""
-    found: list[Divergence] = []
+    start, found = time.monotonic(), list[Divergence]()
     others = {_step(each): each for each in after.checkpoints}
     for each in before.checkpoints:
         other = others.pop(_step(each), None)
@@ -442,8 +487,75 @@ async def compare_threads(thread_id: str, before: RecordedThread, after: Recorde
         if (text := difference(asked, other_asked)) is not None:
             found.append(Divergence("interrupt", "the interrupts differ", step, key, len(a), text))
     note = before.note or after.note
-    return ReplayReport(thread_id, len(before.checkpoints), calls, 0.0, first_of(found), len(found), not note, note)
+    return build_report(thread_id, found, steps=len(before.checkpoints), calls=calls, start=start, note=note)
 
 
 def _step(checkpoint: SavedCheckpoint | RecordedCheckpoint) -> int:
     return int(checkpoint.metadata.get("step", 0))
+
+
+_GRACE = 0.1
+"""Seconds in which nothing happens before the clock goes on: threads may be at work."""
+
+_MAX_IDLE = 20
+"""How many such times without a timer it takes until nobody is expected to cancel."""
+
+
+class ReplayLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock skips the time that would only be waited for a cancellation."""
+
+    def __init__(self) -> None:
+        self._skipped = 0.0
+        self._idle = 0
+        self.waiting: dict[asyncio.Future[None], str] = {}
+        """The calls that wait to be cancelled."""
+        self.on_idle: Callable[[list[str]], None] = lambda _: None
+        """Called with those that nobody cancels."""
+        self.goes_on = False
+        """Whether a `SystemExit` is left to whoever awaits it, and does not end the loop: while a graph runs."""
+        super().__init__(_SkippingSelector(self))
+
+    def run_forever(self) -> None:
+        """Run until the loop is stopped."""
+        while True:
+            try:
+                return super().run_forever()
+            except SystemExit:
+                if not self.goes_on:
+                    raise
+
+    def time(self) -> float:
+        """Return the time of the loop."""
+        return super().time() + self._skipped
+
+    async def wait_for_cancellation(self, call: str) -> None:
+        """Wait until the caller is cancelled."""
+        future = self.create_future()
+        self.waiting[future] = call
+        try:
+            await future
+        finally:
+            self.waiting.pop(future, None)
+            self._idle = 0
+
+    def skip(self, seconds: float | None) -> None:
+        """Go on to the next timer, if there is one."""
+        self._idle = self._idle + 1 if seconds is None else 0
+        if seconds is not None:
+            self._skipped += seconds
+        elif self._idle == _MAX_IDLE:
+            self.on_idle(list(self.waiting.values()))
+
+
+class _SkippingSelector(selectors.DefaultSelector):
+    def __init__(self, loop: ReplayLoop) -> None:
+        super().__init__()
+        self._replay_loop = loop
+
+    def select(self, timeout: float | None = None) -> Any:
+        if not self._replay_loop.waiting or (timeout is not None and timeout <= 0):
+            return super().select(timeout)
+        found = super().select(_GRACE if timeout is None else min(timeout, _GRACE))
+        if not found:
+            self._replay_loop.skip(timeout)
+        return found

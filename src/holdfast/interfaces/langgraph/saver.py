@@ -24,16 +24,15 @@ from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPA
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from holdfast.errors import ConfigError, InvalidError, UnsupportedError
-from holdfast.interfaces.langgraph import contents, tasks
+from holdfast.interfaces.langgraph import tasks
 from holdfast.interfaces.langgraph.recorder import RunRecorder, incomplete
-from holdfast.recording import RecordMode
+from holdfast.recording.journal import RecordMode
 from holdfast.schemas import ValidationMode
 from holdfast.store import (
     CheckpointStore,
     FromParent,
     GraphSchemas,
     IdentityOperations,
-    PendingWrite,
     SavedCheckpoint,
     StoreOperations,
     arun,
@@ -61,9 +60,6 @@ def _default_metadata(step: int) -> Mapping[str, Any]:
 
 async def _next_page(pages: AsyncIterator[list[SavedCheckpoint]]) -> list[SavedCheckpoint] | None:
     return await anext(pages, None)
-
-
-_SERIALIZED = (contents.SerializedValue.__module__, contents.SerializedValue.__name__)
 
 
 class HoldfastSaver(BaseCheckpointSaver[int]):
@@ -126,19 +122,10 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         self._owned = False
         self.recorder = RunRecorder(record)
         """Records what the nodes call, if it is among the callbacks of a run: see `holdfast.recording`."""
-        self._classes: frozenset[tuple[str, ...]] | None = None
         self._strict = strict
         self._ttl = None if ttl is None else parse_duration(ttl, "time to live", positive=True)
         self._schemas = None if schema is None else GraphSchemas(schema, subgraphs or {}, validate)
-        self._checkpoints = CheckpointStore(
-            store,
-            default_metadata=_default_metadata,
-            lenient=not strict,
-            schemas=self._schemas,
-            find_task=tasks.rename_task,
-        )
-        if STRICT_MSGPACK_ENABLED:
-            self._restrict(frozenset({*SAFE_MSGPACK_TYPES, _SERIALIZED}))
+        self._restrict(frozenset(SAFE_MSGPACK_TYPES) if STRICT_MSGPACK_ENABLED else None)
 
     @classmethod
     def from_conn_string(
@@ -277,22 +264,13 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     def _tuple(self, saved: SavedCheckpoint) -> CheckpointTuple:
         thread_id, namespace = split_name(saved.thread)
-        checkpoint = graph_forms.checkpoint_of(saved)
-        values = checkpoint["channel_values"]
-        for name, value in values.items():
-            contents.refuse_serialized(value, name)
         return CheckpointTuple(
             graph_forms.config_of(thread_id, namespace, saved.id),
-            checkpoint,
+            graph_forms.checkpoint_of(saved),
             cast(CheckpointMetadata, saved.metadata),
             None if saved.parent is None else graph_forms.config_of(thread_id, namespace, saved.parent),
-            self._writes(saved.writes),
+            [tuple(write) for write in saved.writes],
         )
-
-    def _writes(self, writes: Sequence[PendingWrite]) -> builtins.list[tuple[str, str, Any]]:
-        for _, channel, value in writes:
-            contents.refuse_serialized(value, channel)
-        return [tuple(write) for write in writes]
 
     def list(
         self,
@@ -302,10 +280,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints with their states, by id, the greatest first.
+        """List checkpoints with their states, by id, the greatest first.
 
-        Those of the config's thread and namespace; of the whole thread if the config names no namespace; of all threads
-        without a config. `filter` are entries of their metadata; `before` names a checkpoint that all come before.
+        They are those of the config's thread and namespace; of the whole thread if the config names no namespace; of
+        all threads without a config. `filter` are entries of their metadata; `before` names a checkpoint that all come
+        before.
         """
         pages = run(self._pages(config, filter, before, limit))
         while (page := run(_next_page(pages))) is not None:
@@ -319,7 +298,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """The same, asynchronously."""
+        """List checkpoints as `list` does, for asyncio."""
         pages = await arun(self._pages(config, filter, before, limit))
         while (page := await arun(_next_page(pages))) is not None:
             for saved in page:
@@ -357,9 +336,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         )
         result: dict[str, DeltaChannelHistory] = {}
         for channel, history in histories.items():
-            result[channel] = {"writes": self._writes(history.writes)}
+            result[channel] = {"writes": [tuple(write) for write in history.writes]}
             if history.has_seed:
-                contents.refuse_serialized(history.seed, channel)
                 result[channel]["seed"] = history.seed
         return result
 
@@ -422,17 +400,17 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         clone._restrict(self._classes | {tuple(each[:2]) for each in extra_allowlist})
         return clone
 
-    def _restrict(self, classes: frozenset[tuple[str, ...]]) -> None:
-        """Revive objects of no other classes."""
+    def _restrict(self, classes: frozenset[tuple[str, ...]] | None) -> None:
+        """Revive objects of these classes only; None for all that the codec revives."""
 
         def may_revive(ref: str) -> bool:
             module, _, qualname = ref.partition(":")
-            return (module, qualname.rpartition(".")[2]) in classes
+            return classes is None or (module, qualname.rpartition(".")[2]) in classes
 
         self._classes = classes
         self._checkpoints = CheckpointStore(
             self.store,
-            may_revive=may_revive,
+            may_revive=None if classes is None else may_revive,
             default_metadata=_default_metadata,
             lenient=not self._strict,
             schemas=self._schemas,

@@ -204,7 +204,6 @@ DECLARATIONS: dict[str, Declaration] = {
         excluded={
             "prune_steps": f"{_OWN}retention is the host's.",
             "attach": f"{_OWN}it takes an object.",
-            "save": "`save` of the agent itself.",
         },
         omitted={"restore": "kind"},
     ),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -28,33 +27,25 @@ class Replay:
 
     def run(self, source: Any, graph: Any, **options: Any) -> ReplayReport:
         """Replay a thread. See `holdfast.replay.run`."""
-        from holdfast import replay
-
-        with _without_traceback():
-            return replay.run(self._source(source), self._find_code(graph), **options)
+        found: ReplayReport = _call("run", self._source(source), self._find_code(graph), **options)
+        return found
 
     def run_agent(self, store: Any, agent: Any, kind: Any, **options: Any) -> ReplayReport:
         """Replay the transitions of an agent. See `holdfast.replay.run_agent`."""
-        from holdfast import replay
-
-        with _without_traceback():
-            return replay.run_agent(_require_store(store), agent, self._find_code(kind), **options)
+        found: ReplayReport = _call("run_agent", _require_store(store), agent, self._find_code(kind), **options)
+        return found
 
     def run_hooks(self, store: Any, register: Any, **options: Any) -> HookReplay:
         """Replay calls of hooks. See `holdfast.replay.run_hooks`."""
-        from holdfast import replay
-
         if options.get("limit", 0) > _MAX_CALLS:
             raise TooLargeError(f"a script replays at most {_MAX_CALLS} calls at a time", hint="Select them by since")
-        with _without_traceback():
-            return replay.run_hooks(_require_store(store), self._find_code(register), **options)
+        found: HookReplay = _call("run_hooks", _require_store(store), self._find_code(register), **options)
+        return found
 
     def compare(self, a: Any, b: Any, **options: Any) -> ReplayReport:
         """Compare two recordings. See `holdfast.replay.compare`."""
-        from holdfast import replay
-
-        with _without_traceback():
-            return replay.compare(self._source(a), self._source(b), **options)
+        found: ReplayReport = _call("compare", self._source(a), self._source(b), **options)
+        return found
 
     def _find_code(self, name: Any) -> str:
         return str(_find(self._code, name, "code", "code"))
@@ -66,11 +57,13 @@ class Replay:
         return _require_store(source)
 
 
-@contextmanager
-def _without_traceback() -> Iterator[None]:
-    """Keep what the process of a replay wrote when it failed from the script: it shows the host's code."""
+def _call(name: str, *args: Any, **options: Any) -> Any:
+    """Call a function of `holdfast.replay`. The script does not see what the process of a failed replay wrote: it shows
+    the host's code."""
+    from holdfast import replay
+
     try:
-        yield
+        return getattr(replay, name)(*args, **options)
     except UnavailableError as error:
         if error.code != "replay-stopped":
             raise

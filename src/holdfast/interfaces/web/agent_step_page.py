@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.agents import Signal, StepRecord, Timer
+from holdfast.codec.value_text import json_text
 from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.formatting import clock
 from holdfast.interfaces.http import models
@@ -123,7 +124,7 @@ def _plan_resolution(id: str, step: StepRecord, form: ActionForm) -> ActionPlan:
     body: dict[str, Any] = {"how": how}
     if how == "result":
         body["result"] = require(plan, lambda: _parse_json(typed))
-        given = f"result={body['result']!r}", f"--result {shell_text(_json(body['result']))}"
+        given = f"result={body['result']!r}", f"--result {shell_text(json_text(body['result']))}"
         effect = "The step is done, with this result. Whoever calls it gets the result, and the function is not run."
     elif how == "error":
         body["error"] = require(plan, lambda: _require_text(typed))
@@ -198,7 +199,7 @@ def _plan_signal(id: str, form: ActionForm) -> ActionPlan:
     if not name:
         return plan
     value = require(plan, lambda: _parse_json(typed)) if typed else None
-    python, cli = (f", {value!r}", f" {shell_text(_json(value))}") if typed else ("", "")
+    python, cli = (f", {value!r}", f" {shell_text(json_text(value))}") if typed else ("", "")
     if signal_id:
         python, cli = f"{python}, id={python_text(signal_id)}", f"{cli} --id {shell_text(signal_id)}"
         plan = plan._replace(
@@ -250,7 +251,3 @@ def _parse_json(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         raise InvalidError('the value is not JSON: a text needs quotes, as in "rest"') from None
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from holdfast import MISSING
+from holdfast.codec.value_text import json_text
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.history import Change, parse_path, path_text
 from holdfast.interfaces.http import models
@@ -50,7 +51,7 @@ def plan_edit(target: ActionTarget, form: ActionForm) -> ActionPlan:
         else:
             changes[row.path] = change.new
     word = branch or "NAME"
-    sets = "".join(f" --set {shell_text(f'{path}={_json(value)}')}" for path, value in changes.items())
+    sets = "".join(f" --set {shell_text(f'{path}={json_text(value)}')}" for path, value in changes.items())
     removes = "".join(f" --remove {shell_text(path)}" for path in remove)
     arguments = f", changes={changes!r}" if changes else ""
     arguments += f", remove={remove!r}" if remove else ""
@@ -78,7 +79,7 @@ def _current_json(target: ActionTarget, path: str) -> str:
         part = get_value(target.call, target.name, target.at.id, path=path)
     except HoldfastError:
         return ""
-    return "" if part.value is None and part.node.kind != "null" else _json(part.value, indent=2)
+    return "" if part.value is None and part.node.kind != "null" else json_text(part.value, indent=2)
 
 
 def _edited(target: ActionTarget, row: EditRow) -> Change | None:
@@ -102,7 +103,7 @@ def _edited(target: ActionTarget, row: EditRow) -> Change | None:
             if inside is not MISSING and not isinstance(inside, dict):
                 raise InvalidError(f"{path_text(path[:end])} is no object, and has no keys to set")
         return Change("add", path, path, new=new)
-    return None if _json(old) == _json(new) else Change("change", path, path, old=old, new=new)
+    return None if json_text(old) == json_text(new) else Change("change", path, path, old=old, new=new)
 
 
 def _value_at(target: ActionTarget, path: str) -> Any:
@@ -118,7 +119,3 @@ def _value_at(target: ActionTarget, path: str) -> Any:
 
 def _edit_diff(changes: list[models.ChangeModel]) -> models.DiffModel:
     return models.DiffModel(old=None, new=None, summary=[], changes=changes, total=len(changes))
-
-
-def _json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)

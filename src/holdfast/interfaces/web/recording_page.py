@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from holdfast.codec.value_text import json_text
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem
@@ -84,7 +85,7 @@ def _plan(given: Mapping[str, str], calls: Mapping[str, models.RecordedCallModel
     if found is None or plan.value:
         return plan
     recorded = found.result if found.answer is None else found.answer.text
-    return plan._replace(value=json.dumps(recorded, ensure_ascii=False, indent=2))
+    return plan._replace(value=json_text(recorded, indent=2))
 
 
 def _commands(name: str, plan: ReplayPlan, until: str, graph: str) -> tuple[str, str]:
@@ -101,7 +102,7 @@ def _commands(name: str, plan: ReplayPlan, until: str, graph: str) -> tuple[str,
         except ValueError:
             value = plan.value
         python.append(f"changes={{{python_text(plan.change)}: {value!r}}}")
-        cli += ["--change", shell_text(f"{plan.change}={json.dumps(value, ensure_ascii=False)}")]
+        cli += ["--change", shell_text(f"{plan.change}={json_text(value)}")]
     check = "" if plan.change else ".check()"
     return f"from holdfast import replay\nreplay.run(store, {', '.join(python)}){check}", " ".join(cli)
 

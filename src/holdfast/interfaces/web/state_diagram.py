@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.agents import Machine, TransitionCounts, TransitionKey
+from holdfast.codec.value_text import shorten
 
 _CHARACTER = 7
 _HEIGHT = 40
@@ -70,7 +71,7 @@ def draw_machine(counts: TransitionCounts, current: str = "", machine: Machine |
         path, x, y, turns_back = _arrow(boxes[source], boxes[target], below)
         below += 14 + 14 * len(labels) if turns_back else 0
         title = f"{source} → {target}: {', '.join(labels)}"
-        arrows.append(TransitionArrow(path, x, y, [_cut(each) for each in labels], failed, title))
+        arrows.append(TransitionArrow(path, x, y, [shorten(each, _LONGEST) for each in labels], failed, title))
     width = max((box.x + box.width for box in boxes.values()), default=0) + _MARGIN
     top = min((arrow.y - 14 * len(arrow.labels) for arrow in arrows), default=0)
     height = max(lowest, below if below > lowest + 28 else lowest) + _MARGIN
@@ -109,7 +110,7 @@ def _place(columns: Sequence[Sequence[str]], counts: TransitionCounts, current: 
     x = _MARGIN
     most = max((len(column) for column in columns), default=1)
     for column in columns:
-        width = max(72, max(_CHARACTER * len(_cut(name)) for name in column) + 32)
+        width = max(72, max(_CHARACTER * len(shorten(name, _LONGEST)) for name in column) + 32)
         top = _MARGIN + 24 + (most - len(column)) * _ROW // 2
         for row, name in enumerate(column):
             boxes[name] = StateBox(
@@ -145,7 +146,3 @@ def _label(trigger: str, successes: int, failures: int) -> str:
     times = [f"{successes}×"] if successes else []
     times += [f"{failures} failed"] if failures else []
     return f"{trigger} {', '.join(times)}" if times else trigger
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

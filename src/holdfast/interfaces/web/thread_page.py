@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from holdfast.codec.value_text import json_text
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import models
@@ -304,7 +304,7 @@ def _tab_values(
         diff = _diff(call, name, at, a)
         return {"diff": None if diff is None else redaction.apply(diff), "against": a}
     if tab == "metadata":
-        return {"metadata": json.dumps(plain(dict(checkpoint.metadata)), ensure_ascii=False, indent=2)}
+        return {"metadata": json_text(plain(dict(checkpoint.metadata)), indent=2)}
     return {}
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.codec.envelope import DAMAGED
+from holdfast.codec.value_text import shorten
 from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN
@@ -152,8 +153,7 @@ class ContentReader:
     def _content(
         self, fields: EventFields, summary: str, detail: Mapping[str, Any], texts: Sequence[str]
     ) -> TimelineContent:
-        short = summary if len(summary) <= _MAX_SUMMARY else f"{summary[: _MAX_SUMMARY - 1]}…"
-        return TimelineContent(fields.event(short, detail), EventSubject(fields, texts))
+        return TimelineContent(fields.event(shorten(summary, _MAX_SUMMARY), detail), EventSubject(fields, texts))
 
 
 def _is_change(row: TimedRow) -> bool:

@@ -57,7 +57,7 @@ class TimelineEvent(NamedTuple):
     number: int
     """Its number among the events of the step, from 0 on."""
     summary: str
-    """What it changed, in short: `messages +2 · human: Hello`; or what went wrong."""
+    """The change in short, `messages +2 · human: Hello`; or what went wrong."""
     detail: Mapping[str, Any]
     trace_id: str = ""
     """The id of the OpenTelemetry trace that it happened in, and of the span; empty if there was none."""

@@ -21,7 +21,7 @@ _NAMES = ("kind", "action", "scope", "key", "actor", "outcome", "correlation", "
 def to_otlp(events: Iterable[TimelineEvent]) -> dict[str, Any]:
     """Return events as a request to export spans, which a collector takes as JSON.
 
-    Those that happened in a span are children of it. Others of one correlation are a trace, and are children of their
+    Events that happened in a span are children of it. Others of one correlation are a trace, and are children of their
     causes, or are linked to them if these are in another trace. Ids are derived from those of the events: to export
     them twice makes no other spans.
     """

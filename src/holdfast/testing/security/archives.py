@@ -17,8 +17,7 @@ from holdfast.agents import PersistentAgent
 from holdfast.store.opener import open as open_store
 from holdfast.store.store import Store
 from holdfast.testing.security.names import HOSTILE_KEYS
-from holdfast.testing.security.outcomes import is_refused
-from holdfast.testing.security.payloads import Canary, constructor_payload, hostile_bodies, pickle_payload
+from holdfast.testing.security.payloads import Canary, constructor_payload, hostile_bodies, is_refused, pickle_payload
 
 _SELECTED = 5
 """Of alterations whose check takes long, one in so many is tried."""

@@ -6,6 +6,7 @@ Each would create the directory of a `Canary`. They are data: nothing here runs 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from msgspec.msgpack import Ext, encode
 
 from holdfast.codec import OpaqueValue
 from holdfast.codec.tags import Tag
+from holdfast.errors import HoldfastError
 
 _CALLABLES = ("os:mkdir", "os:makedirs", "pathlib:Path.mkdir", "builtins:eval", "builtins:exec", "subprocess:Popen")
 
@@ -112,3 +114,14 @@ def hostile_bodies(canary: Canary) -> dict[str, bytes]:
         "a map without an end": b"\xdf\xff\xff\xff\xff",
         "an array without an end": b"\xdd\xff\xff\xff\xff",
     }
+
+
+def is_refused(use: Callable[[], Any], what: str) -> bool:
+    """Return whether a call raises an error of Holdfast. `AssertionError` for any other error."""
+    try:
+        use()
+    except HoldfastError:
+        return True
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__} instead of an error of Holdfast, {what}: {error}") from error
+    return False

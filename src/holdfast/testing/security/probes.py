@@ -58,22 +58,31 @@ def _all(items: Any) -> Any:
     return gathered()
 
 
-def _within(act: Any, use: Callable[[Any], Any]) -> Any:
-    """Do something in a transaction, with the victim's state."""
-    if isinstance(act, IdentityView):
-        with act.transaction() as together:
-            return use(together.state(**VICTIM))
+def _inside(is_sync: bool, block: Any, use: Callable[[Any], Any]) -> Any:
+    """Use what a block gives, in `with` or in `async with`."""
+    if is_sync:
+        with block as entered:
+            return use(entered)
 
-    async def entered() -> Any:
-        async with act.transaction() as together:
-            value = use(together.state(**VICTIM))
+    async def following() -> Any:
+        async with block as entered:
+            value = use(entered)
             return await value if isinstance(value, Awaitable) else value
 
-    return entered()
+    return following()
+
+
+def _is_sync(act: Any) -> bool:
+    return isinstance(act, IdentityView)
+
+
+def _within(act: Any, use: Callable[[Any], Any]) -> Any:
+    """Do something in a transaction, with the victim's state."""
+    return _inside(_is_sync(act), act.transaction(), lambda together: use(together.state(**VICTIM)))
 
 
 def _transacted(act: Any) -> Any:
-    if isinstance(act, IdentityView):
+    if _is_sync(act):
         return act.transact(lambda together: together.state(**VICTIM)[KEY])
 
     async def read(together: Any) -> Any:
@@ -112,32 +121,16 @@ def _session(world: World, act: Any) -> Any:
 
 
 def _using(act: Any) -> Any:
-    if isinstance(act, IdentityView):
-        with act.artifacts.using("blob"):
-            return None
-
-    async def entered() -> None:
-        async with act.artifacts.using("blob"):
-            return
-
-    return entered()
+    return _inside(_is_sync(act), act.artifacts.using("blob"), lambda _: None)
 
 
 def _ended(world: World, act: Any) -> Any:
-    if isinstance(act, IdentityView):
-        with _session(world, act) as session:
-            return session.touch()
-
-    async def entered() -> Any:
-        async with _session(world, act) as session:
-            return await session.touch()
-
-    return entered()
+    return _inside(_is_sync(act), _session(world, act), lambda session: session.touch())
 
 
 def spy(act: Any) -> Any:
     """An agent that nobody has yet."""
-    return Spy() if isinstance(act, IdentityView) else AsyncSpy()
+    return Spy() if _is_sync(act) else AsyncSpy()
 
 
 def _agent(act: Any, status: str = "created") -> Any:
@@ -148,7 +141,7 @@ def _agent(act: Any, status: str = "created") -> Any:
 
 
 def _stored(act: Any) -> Any:
-    """The same, which takes the victim's messages for its own."""
+    """An agent of one's own that takes the victim's messages for its own."""
     agent = _agent(act)
     agent.persister.point = act._handle.engine.lines.cached_tip(agent.persister.line.line).point
     agent.persister.data.conversation.reset(1, 1, agent.persister.read_messages)
@@ -160,17 +153,8 @@ def _kept(act: Any) -> Any:
 
 
 def _within_agent(agent: Any) -> Any:
-    if isinstance(agent, Spy):
-        with agent.change_block():
-            agent.secret = "taken"
-        return agent.save()
-
-    async def entered() -> Any:
-        async with agent.change_block():
-            agent.secret = "taken"
-        return await agent.save()
-
-    return entered()
+    block = _inside(isinstance(agent, Spy), agent.change_block(), lambda _: setattr(agent, "secret", "taken"))
+    return _then(block, lambda _: agent.save())
 
 
 @persistent(name="holdfast.testing: plain spy")
@@ -440,7 +424,6 @@ PROBES: dict[str, dict[str, Probe]] = {
         "resolve": lambda _, act: act.agents.resolve("victim", "back"),
         "restore": lambda _, act: act.agents.restore("victim"),
         "rollback": lambda _, act: act.agents.rollback("victim", 1),
-        "save": lambda _, act: act.agents.save(_agent(act)),
         "save_state": lambda _, act: act.agents.save_state("victim", state="taken"),
         "signal": lambda _, act: act.agents.signal("victim", "approved"),
         "steps": lambda _, act: act.agents.steps("victim").list(),
@@ -484,12 +467,12 @@ QUIET: dict[str, dict[str, Probe]] = {
         "granted": lambda _, act: act.granted(dead=True),
         "threads": lambda _, act: act.threads(),
         "changes": lambda _, act: act.changes(),
-        "search": lambda _, act: list(act.search("launch")) if isinstance(act, IdentityView) else None,
-        "timeline": lambda _, act: list(act.timeline.query("launch")) if isinstance(act, IdentityView) else None,
+        "search": lambda _, act: list(act.search("launch")) if _is_sync(act) else None,
+        "timeline": lambda _, act: list(act.timeline.query("launch")) if _is_sync(act) else None,
     },
     "timeline": {
-        "query": lambda _, act: list(act.timeline.query()) if isinstance(act, IdentityView) else None,
-        "effects": lambda world, act: _effects(world, act) if isinstance(act, IdentityView) else None,
+        "query": lambda _, act: list(act.timeline.query()) if _is_sync(act) else None,
+        "effects": lambda world, act: _effects(world, act) if _is_sync(act) else None,
     },
     "sessions": {"list": lambda _, act: act.sessions.list(user="victim")},
     "artifacts": {

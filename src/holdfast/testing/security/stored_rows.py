@@ -17,8 +17,7 @@ from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.engine import Engine
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
-from holdfast.testing.security.outcomes import is_refused
-from holdfast.testing.security.payloads import Canary, forged_values, hostile_bodies, hostile_values
+from holdfast.testing.security.payloads import Canary, forged_values, hostile_bodies, hostile_values, is_refused
 
 TABLES = (STEPS, NODES, WRITES, OBJECTS, REFS, LINES, EVENTS, LINKS)
 

@@ -38,7 +38,7 @@ class SecuritySuite:
 
     @pytest.fixture
     def canary(self, tmp_path: Path) -> Canary:
-        """What the payloads would create."""
+        """The directory that the payloads would create."""
         return Canary(tmp_path)
 
     def test_hostile_keys(self, store: Store) -> None:

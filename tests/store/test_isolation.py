@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.recording import escapes
+from tests.store import escapes
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no Unix sockets")
 
@@ -34,7 +34,7 @@ def attempt(folder: Path, port: int, *options: str) -> dict[str, tuple[str, str]
     for name in ("removed", "renamed", "unlinked"):
         (folder / name).write_text("x", encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.recording.escapes", folder, str(port), *options],
+        [sys.executable, "-m", "tests.store.escapes", folder, str(port), *options],
         capture_output=True,
         env={name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},
         text=True,

@@ -6,12 +6,12 @@ from typing import Any
 
 from holdfast._lazy import import_declared
 from holdfast.errors import ConfigError
-from holdfast.recording.isolation import place_of
 from holdfast.recording.journal import DivergedRun
+from holdfast.store.replay.isolation import place_of
 
 
 def find_code(name: str, what: str, hint: str) -> Any:
-    """Return what the caller named as `module:name`, or a module. `ConfigError` if it cannot be imported."""
+    """Return the object that the caller named as `module:name`, or a module. `ConfigError` if it cannot be imported."""
     module, _, path = name.partition(":")
     try:
         found: Any = import_declared(module)

@@ -1,6 +1,8 @@
-"""The process of a replay: how the host starts and asks it, and how it answers.
+"""The process of a replay, and the protocol between it and its host.
 
-It gets the recording on its standard input, and no credentials. Messages go both ways: a header in JSON, and data.
+It gets the recording on its standard input, and no credentials. Messages go both ways: a header in JSON, and data. The
+host sends orders. The process answers each with what its replayer found, with `error`, or first with `needs`, which
+names data that the host sends it.
 """
 
 from __future__ import annotations
@@ -13,24 +15,28 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, Self
+from typing import Any, BinaryIO, Self
 
 from holdfast.byte_reader import ByteReader
-from holdfast.errors import HoldfastError, InvalidError, UnavailableError
-from holdfast.recording.confinement import confine
+from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, HoldfastError, InvalidError, UnavailableError
 
 _PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "SYSTEMROOT")
 """The environment of the process; nothing else of the host's is passed on."""
 
+TIMEOUT = 600.0
+"""Seconds that a process may take, unless the caller says otherwise."""
+
+_WORKER = "holdfast.store.replay.worker"
 _MAX_ERROR = 4000
 _MAX_MESSAGE = 4 << 30
 
 
 class ReplayProcess:
-    """Runs a module of this package in a process of its own, from `with` to the end of the block."""
+    """Replays what is recorded of a subject ("threads", "agents", "hooks") in a process of its own, from `with` to the
+    end of the block."""
 
-    def __init__(self, module: str, *, env: Mapping[str, str] | None = None, timeout: float = 600.0) -> None:
-        self._module = module
+    def __init__(self, subject: str, env: Mapping[str, str] | None = None, timeout: float = TIMEOUT) -> None:
+        self._subject = subject
         self._timeout = timeout
         further = dict(env or {})
         if any(name.startswith("HOLDFAST_") for name in further):
@@ -43,14 +49,9 @@ class ReplayProcess:
         self._is_late = False
         self._errors = b""
 
-    def run(self, order: Mapping[str, Any], recording: bytes) -> dict[str, Any]:
-        """Start it, ask it once, and end it. Returns the answer."""
-        with self:
-            return self.ask(order, recording)
-
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(  # noqa: S603 - a module of this package
-            [sys.executable, "-P", "-m", self._module],
+            [sys.executable, "-P", "-m", _WORKER, self._subject],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -68,8 +69,21 @@ class ReplayProcess:
         self._process.kill()
         self._end()
 
-    def ask(self, order: Mapping[str, Any], data: bytes = b"") -> dict[str, Any]:
-        """Send an order, and return its answer. `UnavailableError` if it gave none."""
+    def ask(
+        self, order: Mapping[str, Any], data: bytes, provide: Callable[[str], bytes] | None = None
+    ) -> dict[str, Any]:
+        """Send an order, and return its answer, or raise its error. `provide` returns further data that the process
+        asks for meanwhile. `UnavailableError` if the process ended without an answer."""
+        answer = self._exchange(order, data)
+        while provide is not None and "needs" in answer:
+            answer = self._exchange({}, provide(answer["needs"]))
+        if "error" not in answer:
+            return answer
+        error = answer["error"]
+        kind = ERRORS_BY_CODE.get(error["code"]) or FINER_CODES.get(error["code"], HoldfastError)
+        raise kind(error["what"], where=error["where"], hint=error["hint"], code=error["code"])
+
+    def _exchange(self, order: Mapping[str, Any], data: bytes) -> dict[str, Any]:
         process, answer = self._process, None
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - for the type checker
         with suppress(BrokenPipeError):
@@ -161,16 +175,3 @@ class Host:
             self.send({"needs": what})
             found = self.receive()
         return b"" if found is None else found[1]
-
-
-def serve(execute: Callable[[Host, dict[str, Any], bytes], dict[str, Any]]) -> NoReturn:
-    """Execute what the host orders, until it ends; in the process of a replay."""
-    host = Host()
-    confine()
-    while (message := host.receive()) is not None:
-        try:
-            found = execute(host, *message)
-        except HoldfastError as error:
-            found = {"error": {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}}
-        host.send(found)
-    os._exit(0)  # without waiting for threads of the code

@@ -15,20 +15,18 @@ from holdfast.backends.runtime.drivers import run as drive
 from holdfast.engine.checked_rows import clear_refused
 from holdfast.engine.namespaces import CONTENT_KINDS, split_name
 from holdfast.engine.row_format import Line
-from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.maintenance.erasure.store_copy import copy_lines
-from holdfast.recording import ReplayProcess, ReplayReport
+from holdfast.maintenance.jobs.types import JobResult, JobType, known_only
 from holdfast.security.audit.thread_audit import record as record_action
 from holdfast.store.opener import open as open_store
+from holdfast.store.replay.process import TIMEOUT, ReplayProcess
+from holdfast.store.replay.report import ReplayReport
 from holdfast.store.store import Store
 from holdfast.store.store_rows import pack_rows
 
-_GRAPHS = "holdfast.interfaces.langgraph.replay_worker"
-"""Replays threads of graphs. It is named here, and runs in another process."""
-
-_AGENTS = "holdfast.store.agent_worker"
-
-TIMEOUT = 600.0
+_LISTED = 5
+"""The number of threads that the summary of a job lists."""
 
 
 def record(store: Store, thread: str, file: str | os.PathLike[str]) -> int:
@@ -92,7 +90,7 @@ def ask_for_graph(
 ) -> ReplayReport:
     """Have another process replay a recording with a graph."""
     whole: dict[str, Any] = {"thread": None, "since": None, "changes": {}, "only_open": False}
-    return ReplayReport.of_json(_ask({**whole, **(order or {}), "graph": graph}, recording, env, timeout))
+    return _ask("threads", {**whole, **(order or {}), "graph": graph}, recording, env, timeout)
 
 
 def run_agent(
@@ -103,7 +101,7 @@ def run_agent(
     line = AgentLine(require_owner(store)._handle, agent)
     drive(line.require_step())
     recording = copy_lines_of(store, [line.line])
-    return ReplayReport.of_json(_ask({"agent": agent, "kind": kind}, recording, env, timeout, _AGENTS))
+    return _ask("agents", {"agent": agent, "kind": kind}, recording, env, timeout)
 
 
 def run_open(
@@ -121,37 +119,23 @@ def run_open(
     require_owner(store)
     if graph is None and agent is None:
         raise InvalidError("threads or agents are replayed", hint="Name their code: graph=…, or agent=…")
-    if graph is not None:
-        yield from _run_open_threads(store, graph, prefix, env, timeout)
-    if agent is not None:
-        yield from _run_open_agents(store, agent, prefix, env, timeout)
-
-
-def _run_open_threads(
-    store: Store, graph: str, prefix: str, env: Mapping[str, str] | None, timeout: float
-) -> Iterator[ReplayReport]:
-    for info in store.threads(prefix=prefix).all():
+    for info in store.threads(prefix=prefix).all() if graph is not None else ():
         if split_name(info.thread)[1]:
             continue  # a subgraph's, which is replayed with its thread
-        found = run(store, graph, thread=info.name, env=env, timeout=timeout, only_open=True)
+        found = run(store, str(graph), thread=info.name, env=env, timeout=timeout, only_open=True)
         if found.is_open:
             yield found
-
-
-def _run_open_agents(
-    store: Store, kind: str, prefix: str, env: Mapping[str, str] | None, timeout: float
-) -> Iterator[ReplayReport]:
+    if agent is None:
+        return
     others: set[str] = set()
-    with ReplayProcess(_AGENTS, env=env, timeout=timeout) as process:
-        for info in store.agents.list(prefix=prefix).all():
-            if info.kind in others:
+    with ReplayProcess("agents", env, timeout) as process:
+        for each in store.agents.list(prefix=prefix).all():
+            if each.kind in others:
                 continue
-            order = {"agent": info.id, "kind": kind, "only_open": True}
-            answer = process.ask(order, copy_lines_of(store, [AgentLine(store._handle, info.id).line]))
-            if "error" in answer:
-                raise restored_error(answer["error"])
+            order = {"agent": each.id, "kind": agent, "only_open": True}
+            answer = process.ask(order, copy_lines_of(store, [AgentLine(store._handle, each.id).line]))
             if answer.get("skipped") == "other":
-                others.add(info.kind)
+                others.add(each.kind)
             elif "skipped" not in answer:
                 yield ReplayReport.of_json(answer)
 
@@ -167,20 +151,14 @@ def compare(
     first = _copy_of(a, thread or "") if isinstance(a, Store) else _read(a)
     second = _copy_of(b, other or thread or "") if isinstance(b, Store) else _read(b)
     order = {"thread": thread, "other": other or thread, "size": len(first)}
-    return ReplayReport.of_json(_ask(order, first + second, None, TIMEOUT))
+    return _ask("threads", order, first + second, None, TIMEOUT)
 
 
 def _ask(
-    order: Mapping[str, Any],
-    recording: bytes,
-    env: Mapping[str, str] | None,
-    timeout: float,
-    worker: str = _GRAPHS,
-) -> dict[str, Any]:
-    answer = ReplayProcess(worker, env=env, timeout=timeout).run(order, recording)
-    if "error" in answer:
-        raise restored_error(answer["error"])
-    return answer
+    subject: str, order: Mapping[str, Any], recording: bytes, env: Mapping[str, str] | None, timeout: float
+) -> ReplayReport:
+    with ReplayProcess(subject, env, timeout) as process:
+        return ReplayReport.of_json(process.ask(order, recording))
 
 
 def _copy_of(store: Store, thread: str) -> bytes:
@@ -242,7 +220,31 @@ def _read(file: str | os.PathLike[str]) -> bytes:
         return pack_rows(scratch)
 
 
-def restored_error(found: Mapping[str, str]) -> HoldfastError:
-    """Return an error of the process."""
-    kind = ERRORS_BY_CODE.get(found["code"]) or FINER_CODES.get(found["code"], HoldfastError)
-    return kind(found["what"], where=found["where"], hint=found["hint"], code=found["code"])
+def replay_job(graph: str) -> JobType:
+    """Return a type of jobs that replays recorded threads with a graph, named as `module:name`:
+    `JobTypes.add(replay_job("app.agent:graph"))`, or `holdfast jobs work --graph app.agent:graph`. Whoever runs the
+    jobs names the code: who may store a job may not choose code."""
+
+    def check(settings: Mapping[str, Any]) -> None:
+        known_only(settings, thread=str, prefix=str)
+        if len(settings) > 1:
+            raise InvalidError("a job replays one thread, or those that are not finished", hint="Give thread or prefix")
+
+    def work(job: Any) -> JobResult:
+        thread = job.settings.get("thread")
+        found = [run(job.store, graph, thread=thread)] if thread else run_open(job.store, graph, **job.settings)
+        count, differing = 0, list[str]()
+        for report in found:
+            count += 1
+            differing += [] if report.matches else [report.thread]
+            job.progress(count, None, report.thread)
+        summary = f"{count} threads replayed, {len(differing)} differ"
+        if differing:
+            summary += f": {', '.join(differing[:_LISTED])}"
+        return JobResult(summary, not differing)
+
+    settings = {
+        "thread": "the name of a thread, if not all that are not finished",
+        "prefix": "only threads whose names start with it",
+    }
+    return JobType("replay", "replay recorded threads, and compare them with the recording", work, check, settings)

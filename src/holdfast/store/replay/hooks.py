@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -16,20 +17,19 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, DeniedError, InvalidError, UnsupportedError
 from holdfast.hooks import HookExecution
 from holdfast.maintenance.jobs.types import JobResult, JobType, known_only
-from holdfast.recording import ReplayProcess
 from holdfast.security.audit.thread_audit import record as record_action
-from holdfast.store.replays import copy_lines_of, require_owner, restored_error
+from holdfast.store.replay.process import TIMEOUT, ReplayProcess
+from holdfast.store.replay.threads import copy_lines_of, require_owner
 from holdfast.store.store import Store
 from holdfast.time_parser import Time
 
-_HOOKS = "holdfast.store.hook_worker"
 _BATCH = 1000
 """How many calls one process replays."""
 
 _CHANGEABLE = ("key", "value", "old", "actor", "metadata")
 
 Changes: TypeAlias = Mapping[str, Any] | Callable[[HookExecution], Mapping[str, Any] | None]
-"""Values that a call is replayed with in place of recorded ones: for all calls, or for each."""
+"""Fields of calls that are replaced in a replay: for all calls, or for each."""
 
 _NOT_REPLAYED = ("late", "skipped")
 """Nobody knows how a late call ended, and a skipped one was not made."""
@@ -48,7 +48,7 @@ class ReplayedCall:
     seconds: float
     diff: str = ""
     effect: str = ""
-    """An effect that the code was stopped from having: using the network, writing a file, starting a process."""
+    """An effect that the code was stopped from: using the network, writing a file, starting a process."""
 
     @property
     def matches(self) -> bool:
@@ -71,11 +71,7 @@ class HookReplay:
     @property
     def summary(self) -> str:
         """Return a line for people."""
-        before, now = (
-            (sum(each) for each in zip(*((c.recorded_seconds, c.seconds) for c in self.calls), strict=True))
-            if self.calls
-            else (0.0, 0.0)
-        )
+        before, now = sum(call.recorded_seconds for call in self.calls), sum(call.seconds for call in self.calls)
         skipped = f", {self.skipped} not recorded in full" if self.skipped else ""
         return f"{len(self.calls)} calls, {len(self.differing)} differ{skipped}; {before:.3f} s then, {now:.3f} s now"
 
@@ -107,7 +103,7 @@ def run_hooks(
     changes: Changes | None = None,
     stop: Callable[[ReplayedCall], bool] | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float = 600.0,
+    timeout: float = TIMEOUT,
 ) -> HookReplay:
     """Replay recorded calls of hooks, the oldest first, with the hooks that a function of today's code registers.
 
@@ -141,14 +137,12 @@ def run_hooks(
     replayed: list[ReplayedCall] = []
     if not exact:
         return HookReplay((), 0)
-    with ReplayProcess(_HOOKS, env=env, timeout=timeout) as process:
-        for batch in _batches(exact, 1 if stop is not None else _BATCH):
+    with ReplayProcess("hooks", env, timeout) as process:
+        size = 1 if stop is not None else _BATCH
+        for start in range(0, len(exact), size):
             order = {"register": register, "tenant": store.tenant}
-            answer = process.ask(order, Codec().pack([_describe(each, value, changes) for each in batch]))
-            while "needs" in answer:  # a hook reads the state of a scope
-                answer = process.ask({}, _copy_scope(store, answer["needs"]))
-            if "error" in answer:
-                raise restored_error(answer["error"])
+            described = Codec().pack([_describe(each, value, changes) for each in exact[start : start + size]])
+            answer = process.ask(order, described, partial(_copy_scope, store))  # if a hook reads the state of a scope
             replayed += [ReplayedCall(**each) for each in answer["calls"]]
             if stop is not None and stop(replayed[-1]):
                 break
@@ -161,11 +155,6 @@ def _copy_scope(store: Store, scope: str) -> bytes:
     if drive(store._handle.engine.lines.load_tip(line)) is None:
         return b""
     return copy_lines_of(store, [line])
-
-
-def _batches(calls: list[HookExecution], size: int) -> Iterator[list[HookExecution]]:
-    for start in range(0, len(calls), size):
-        yield calls[start : start + size]
 
 
 def _describe(execution: HookExecution, value: Any, changes: Changes | None) -> dict[str, Any]:

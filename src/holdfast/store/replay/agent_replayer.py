@@ -1,8 +1,9 @@
-"""The process of a replay of an agent: takes its recorded transitions again, on a fork of the agent in memory."""
+"""Replays of agents: takes their recorded transitions again, each on a fork of the agent in memory."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from typing import Any
 
@@ -13,32 +14,22 @@ from holdfast.backends.runtime.drivers import AsyncApi, arun
 from holdfast.backends.runtime.drivers import run as drive
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.maintenance.erasure.store_copy import copy_lines
-from holdfast.recording import (
-    VERSION,
-    Call,
-    DivergedRun,
-    Divergence,
-    ReplayJournal,
-    ReplayReport,
-    current_journal,
-    difference,
-    effects_of,
-    find_code,
-    first_of,
-    isolate,
-    plain,
-    serve,
-)
+from holdfast.recording.comparison import difference
+from holdfast.recording.journal import VERSION, Call, DivergedRun, Divergence, ReplayJournal, current_journal
 from holdfast.store.opener import aopen as aopen_store
 from holdfast.store.opener import open as open_store
-from holdfast.store.store import Store, StoreOperations
+from holdfast.store.replay.code_lookup import find_code
+from holdfast.store.replay.isolation import isolate
+from holdfast.store.replay.process import Host
+from holdfast.store.replay.report import build_report, divergence_here
+from holdfast.store.store import AsyncStore, Store
 from holdfast.store.store_rows import open_rows
 
 
 class AgentReplayer:
     """Takes the recorded transitions of agents again."""
 
-    def __init__(self) -> None:
+    def __init__(self, _: Host) -> None:
         self._found: list[Divergence] = []
         self._is_isolated = False
 
@@ -53,7 +44,7 @@ class AgentReplayer:
             self._found.clear()
             if not self._is_isolated:
                 self._is_isolated = True
-                isolate(self._report_effect)
+                isolate(lambda what: self._found.append(divergence_here("effect", f"the code {what}")))
             kinds = _import(order["kind"])
             latest = recorded.agents.load(id)
             if order.get("only_open") and latest.kind not in kinds:
@@ -76,32 +67,16 @@ class AgentReplayer:
                 steps, calls = steps + 1, calls + len(journal.recorded) - len(journal.left)
                 if any(each.kind != "effect" for each in self._found):
                     break
-            found = self._found
-            return ReplayReport(
-                id,
-                steps,
-                calls,
-                time.monotonic() - start,
-                first_of(found),
-                len(found),
-                not note,
-                note,
-                plain(state),
-                is_open,
-                effects_of(found),
+            return build_report(
+                id, self._found, steps=steps, calls=calls, start=start, note=note, state=state, is_open=is_open
             ).to_json()
-
-    def _report_effect(self, what: str) -> None:
-        journal = current_journal.get()
-        step, key = (0, "") if journal is None else (journal.step, journal.key)
-        self._found.append(Divergence("effect", f"the code {what}", step, key))
 
     def _replay_action(self, recorded: Store, line: AgentLine, action: dict[str, Any], journal: ReplayJournal) -> Any:
         """Take a recorded transition again, and compare the agent with the recorded one. Returns its state."""
         version, key, known = action["version"], action["key"], len(self._found)
         before, is_async = current_journal.set(journal), _is_async(recorded.agents.load(line.id).kind)
         try:
-            error, record = asyncio.run(_atake(recorded, line, action)) if is_async else _take(recorded, line, action)
+            error, record = (asyncio.run if is_async else drive)(_take(recorded, line, action, is_async))
         except DivergedRun:
             return None
         finally:
@@ -118,36 +93,32 @@ class AgentReplayer:
         return state
 
 
-def _take(recorded: Store, line: AgentLine, action: dict[str, Any]) -> tuple[str, AgentRecord]:
+async def _take(recorded: Store, line: AgentLine, action: dict[str, Any], is_async: bool) -> tuple[str, AgentRecord]:
     """Take a transition, from the version that it began with, on a fork. Returns its error and the agent's record."""
-    with open_store("memory://", tenant=recorded.tenant) as fork:
-        drive(_copy(recorded, fork, line))
-        fork.agents.rollback(line.id, action["version"] - 1)
-        agent = fork.agents.restore(line.id, record=False)
+    fork: Store | AsyncStore = (
+        await aopen_store("memory://", tenant=recorded.tenant)
+        if is_async
+        else open_store("memory://", tenant=recorded.tenant)
+    )
+    try:
+        copy = copy_lines(recorded._handle.engine, fork._handle.engine, {}, recorded.tenant, None, [line.line])
+        await (arun(copy) if is_async else copy)
+        await _settle(fork.agents.rollback(line.id, action["version"] - 1))
+        agent = await _settle(fork.agents.restore(line.id, record=False))
         error = ""
         try:
-            agent.transition(action["trigger"], action["data"])
+            await _settle(agent.transition(action["trigger"], action["data"]))
         except Exception as raised:  # noqa: BLE001 - it may be the recorded one
             error = error_text(raised)
-        return error, fork.agents.load(line.id)
+        record: AgentRecord = await _settle(fork.agents.load(line.id))
+        return error, record
+    finally:
+        await _settle(fork.close())
 
 
-async def _atake(recorded: Store, line: AgentLine, action: dict[str, Any]) -> tuple[str, AgentRecord]:
-    async with aopen_store("memory://", tenant=recorded.tenant) as fork:
-        await arun(_copy(recorded, fork, line))
-        await fork.agents.rollback(line.id, action["version"] - 1)
-        agent: Any = await fork.agents.restore(line.id, record=False)
-        error = ""
-        try:
-            await agent.transition(action["trigger"], action["data"])
-        except Exception as raised:  # noqa: BLE001 - it may be the recorded one
-            error = error_text(raised)
-        return error, await fork.agents.load(line.id)
-
-
-async def _copy(recorded: Store, fork: StoreOperations, line: AgentLine) -> None:
-    engine = recorded._handle.engine
-    await copy_lines(engine, fork._handle.engine, {}, recorded.tenant, None, [line.line])
+async def _settle(found: Any) -> Any:
+    """Return what a call of a store or an agent returned, for asyncio or not."""
+    return await found if inspect.isawaitable(found) else found
 
 
 def _is_async(kind: str) -> bool:
@@ -178,13 +149,3 @@ def _import(name: str) -> set[str]:
         return {registry.of(found).name} if ":" in name else set(registry)
     except HoldfastError as error:
         raise ConfigError(f"the agent cannot be imported: {error}", where=name[:200], hint=hint) from error
-
-
-def main() -> None:
-    """Replay what the host sends."""
-    replayer = AgentReplayer()
-    serve(lambda _, order, recording: replayer.replay(order, recording))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The process of a replay of hooks: registers the application's hooks on a fork of the state, and calls them again."""
+"""Replays of hooks: registers the application's hooks on a fork of the state, and calls them again."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from holdfast.errors import NotFoundError, VetoError
 from holdfast.hooks.context import HookContext, HookedChange, ReplaceValue
 from holdfast.hooks.hook import hook_context
 from holdfast.hooks.registry import HookRegistry
-from holdfast.recording import DivergedRun, Host, difference, find_code, isolate, serve
+from holdfast.recording.comparison import difference
+from holdfast.recording.journal import DivergedRun
 from holdfast.state import State
 from holdfast.store.opener import open as open_store
+from holdfast.store.replay.code_lookup import find_code
+from holdfast.store.replay.isolation import isolate
+from holdfast.store.replay.process import Host
 from holdfast.store.store import Store
 from holdfast.store.store_rows import add_rows
 
@@ -141,14 +145,17 @@ class ForkedStore:
 class HookReplayer:
     """Calls hooks again, on a fork."""
 
-    def __init__(self, host: Host, tenant: str) -> None:
-        self._fork = ForkedStore(open_store("memory://", tenant=tenant), host)
+    _fork: ForkedStore
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
         self._functions: Mapping[str, Any] | None = None
         self._effects: list[str] = []
 
     def replay(self, order: dict[str, Any], data: bytes) -> dict[str, Any]:
         """Replay calls as ordered, and return how each ended."""
         if self._functions is None:
+            self._fork = ForkedStore(open_store("memory://", tenant=order["tenant"]), self._host)
             isolate(self._effects.append)
             find_code(order["register"], "hooks", "Name a function: package.module:register")(self._fork)
             registry = HookRegistry.of(self._fork._fork._handle.engine)
@@ -227,19 +234,3 @@ def _outcome(call: dict[str, Any], value: Any, error: BaseException | None) -> t
         if difference(call.get("value"), result) is not None:
             return "changed", {"result": result}
     return "ok", {}
-
-
-def main() -> None:
-    """Replay what the host sends."""
-    replayers: list[HookReplayer] = []
-
-    def execute(host: Host, order: dict[str, Any], data: bytes) -> dict[str, Any]:
-        if not replayers:
-            replayers.append(HookReplayer(host, order["tenant"]))
-        return replayers[0].replay(order, data)
-
-    serve(execute)
-
-
-if __name__ == "__main__":
-    main()

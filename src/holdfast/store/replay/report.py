@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import ConflictError, UnsupportedError
-from holdfast.recording.journal import Divergence
+from holdfast.recording.comparison import plain
+from holdfast.recording.journal import Divergence, DivergenceKind, current_journal
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What became of a replay: how many steps and calls were repeated, and where it first differs from the recording.
+    """The result of a replay: how many steps and calls were repeated, and where it first differs from the recording.
 
     `complete` is False if the recording cannot be replayed exactly, and `note` says why. `state` is that at the
     end, as JSON has it.
@@ -72,13 +74,37 @@ class ReplayReport:
         return cls(**fields, divergence=None if first is None else Divergence(**first))
 
 
-def effects_of(divergences: Sequence[Divergence]) -> tuple[str, ...]:
-    """Return the effects among divergences, as text, in their order in the run; those of a task that was tried again
-    once."""
-    found = sorted((each for each in divergences if each.kind == "effect"), key=lambda each: each.position)
-    return tuple(dict.fromkeys(map(str, found)))
+def build_report(
+    thread: str,
+    found: Sequence[Divergence],
+    *,
+    steps: int,
+    calls: int,
+    start: float,
+    note: str,
+    state: Any = None,
+    is_open: bool = False,
+) -> ReplayReport:
+    """Build the report of a run that began at `start`, with the divergences in the order in which they were found.
+
+    The first is that of the least position in the run. An effect of a task that was tried again is listed once."""
+    by_position = sorted(found, key=lambda each: each.position)
+    return ReplayReport(
+        thread,
+        steps,
+        calls,
+        time.monotonic() - start,
+        by_position[0] if found else None,
+        len(found),
+        not note,
+        note,
+        plain(state),
+        is_open,
+        tuple(dict.fromkeys(str(each) for each in by_position if each.kind == "effect")),
+    )
 
 
-def first_of(divergences: Sequence[Divergence]) -> Divergence | None:
-    """Return the first divergence by its position in the run, not by when it was found."""
-    return min(divergences, key=lambda each: each.position, default=None)
+def divergence_here(kind: DivergenceKind, what: str, step: int = 0) -> Divergence:
+    """Return a divergence of the task that runs here; if there is none, of a step."""
+    journal = current_journal.get()
+    return Divergence(kind, what, step) if journal is None else Divergence(kind, what, journal.step, journal.key)

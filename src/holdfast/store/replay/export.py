@@ -17,12 +17,13 @@ from holdfast.codec import default_codec
 from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.namespaces import CONTENT_KINDS, split_name, thread_name
 from holdfast.errors import ConflictError
-from holdfast.recording import ReplayReport
 from holdfast.security.sensitive.detector import Detector, parse_formats
 from holdfast.security.sensitive.packed_values import replace_texts, texts_of
 from holdfast.store.checkpoint_store import CheckpointStore
 from holdfast.store.opener import open as open_store
-from holdfast.store.replays import TIMEOUT, ask_for_graph, copied, lines_to_export
+from holdfast.store.replay.process import TIMEOUT
+from holdfast.store.replay.report import ReplayReport
+from holdfast.store.replay.threads import ask_for_graph, copied, lines_to_export
 from holdfast.store.saved_checkpoint import SavedCheckpoint
 from holdfast.store.store import Store
 from holdfast.store.store_rows import pack_rows
@@ -54,10 +55,10 @@ def export(
 ) -> tuple[Path, Path]:
     """Write a recorded thread and the pytest file that replays it to a folder. Returns both paths.
 
-    What looks like a credential or personal data is replaced by `[redacted:…]`, equal texts by equal ones. Personal
-    data that only the code of the graph contains, such as an address in a prompt, stays. The recording is replayed once
-    with the `graph`, named as `module:name`: `ConflictError`, and nothing is written, if it is not as recorded. A test
-    file that is there already is kept, and the recording replaced.
+    Texts that look like credentials or personal data are replaced by `[redacted:…]`, equal texts by equal ones.
+    Personal data that only the code of the graph contains, such as an address in a prompt, stays. The recording is
+    replayed once with the `graph`, named as `module:name`: `ConflictError`, and nothing is written, if it is not as
+    recorded. A test file that is there already is kept, and the recording replaced.
     """
     lines = lines_to_export(store, thread)
     data, redactor = io.BytesIO(), _Redactor()

@@ -21,8 +21,8 @@ from typing import Any
 import apsw
 
 import holdfast
-from holdfast.recording import DivergedRun, isolate
-from holdfast.recording.confinement import confine
+from holdfast.recording.journal import DivergedRun
+from holdfast.store.replay.isolation import confine, isolate
 
 is_run = __name__ == "__main__"
 folder, port = (Path(sys.argv[1]), int(sys.argv[2])) if is_run else (Path(), 0)

@@ -2,13 +2,17 @@
 store.
 
 It is meant to stop and report what a run does beside its models and tools, not to hold code that attacks Python: what
-is replayed is the application's own code. What native libraries do is not reported: `confinement` has the system refuse
-it.
+is replayed is the application's own code. Native libraries (clients of databases, gRPC, event loops in C) raise no
+audit event: the system refuses their effects, and nothing reports them. On Linux, Landlock refuses that files are
+created, written or removed, programs started, and TCP connections made. On other systems, and with older kernels, only
+files cannot grow.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import struct
 import sys
 import threading
 import traceback
@@ -78,6 +82,21 @@ _STORES = frozenset({"holdfast.open"})
 _WATCHED = frozenset({"open"}) | _NETWORK | _PROCESSES | _FILES | _STORES
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION_FLAG = 1
+_PATH_RULE = 1
+_SET_NO_NEW_PRIVILEGES = 38
+_O_PATH = getattr(os, "O_PATH", 0)
+
+_EXECUTE, _WRITE, _REFER, _TRUNCATE = 1 << 0, 1 << 1, 1 << 13, 1 << 14
+_REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
+_CONNECT_TCP = 1 << 1
+_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
+"""Of processes outside."""
+
+_ALLOWED = ("/dev/null", "/dev/full", "/dev/zero")
+"""The files that may be written."""
+
 
 def isolate(report: Callable[[str], None]) -> None:
     """Block sockets, writes, processes and stores from now on, in this process, for good. `report` is told what was
@@ -135,7 +154,7 @@ def _short(value: Any) -> str:
     return ascii(value)[:120]
 
 
-_LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}", str(Path(__file__).parents[1]))
+_LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}", str(Path(__file__).parents[2]))
 
 
 def _caller() -> str:
@@ -156,3 +175,54 @@ def _own_place(frames: Sequence[traceback.FrameSummary]) -> str:
     own = [each for each in frames if not any(part in each.filename for part in _LIBRARIES)]
     frame = (own or frames)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+
+
+def confine() -> None:
+    """Have the system refuse writes, connections and programs from now on, in this thread and those that it starts."""
+    _forbid_growth()
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # an older kernel, or one without it
+            _restrict()
+
+
+def _forbid_growth() -> None:
+    try:
+        import resource
+        import signal
+    except ImportError:
+        return
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def _restrict() -> None:
+    system = ctypes.CDLL(None, use_errno=True)
+
+    def call(*args: object) -> int:
+        found = int(system.syscall(*args))
+        if found < 0:
+            raise OSError(ctypes.get_errno(), "Landlock refused")
+        return found
+
+    version = call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
+    files = _EXECUTE | _WRITE | _REMOVE_AND_MAKE
+    files |= (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
+    fields = [files]
+    if version >= 4:
+        fields.append(_CONNECT_TCP)
+    if version >= 6:
+        fields.append(_ABSTRACT_SOCKETS_AND_SIGNALS)
+    described = struct.pack(f"={len(fields)}Q", *fields)
+    rules = call(_CREATE_RULESET, described, ctypes.c_size_t(len(described)), ctypes.c_uint32(0))
+    try:
+        for path in filter(os.path.exists, _ALLOWED):
+            file = os.open(path, _O_PATH | os.O_CLOEXEC)
+            try:
+                rule = struct.pack("=Qi", files & (_WRITE | _TRUNCATE), file)
+                call(_ADD_RULE, rules, ctypes.c_int(_PATH_RULE), rule, ctypes.c_uint32(0))
+            finally:
+                os.close(file)
+        if system.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) == 0:
+            call(_RESTRICT_SELF, rules, ctypes.c_uint32(0))
+    finally:
+        os.close(rules)
