@@ -128,7 +128,7 @@ class BackupOperations(Generic[Opened]):
                     entry.tenant,
                     line_kind(entry.name),
                     short_name(entry.name),
-                    sum(tip.seq + 1 for tip in entry.tips),
+                    entry.steps,
                     sum(chunk.bodies.size for chunk in entry.chunks),
                 )
                 for entry in await self._entries(repository, found)
@@ -150,7 +150,7 @@ class BackupOperations(Generic[Opened]):
                 if first == second or not line.name:
                     continue
                 change = "added" if first is None else "removed" if second is None else "changed"
-                counts = [0 if each is None else sum(tip.seq + 1 for tip in each.tips) for each in (first, second)]
+                counts = [0 if each is None else each.steps for each in (first, second)]
                 changes.append(
                     BackupChange(change, line.tenant, line_kind(line.name), short_name(line.name), counts[0], counts[1])
                 )
@@ -240,23 +240,15 @@ class BackupOperations(Generic[Opened]):
         `dry_run` nothing changes, and the report says what would.
         """
         from holdfast.maintenance.backup import restore_report
-        from holdfast.maintenance.backup.restorer import Restorer
+        from holdfast.maintenance.backup.restorer import Restorer, RestoreRequest
 
         names, of_kinds = select_lines(threads, kinds, ALL_KINDS)
         as_thread = None if as_thread is None else line_name(as_thread)
         async with self._open() as repository:
             selection = restore_report.Selection(self._tenant(tenants), frozenset(of_kinds), names)
             point = await self._recovery_point(repository, backup, store, selection, skip_damaged)
-            restorer = Restorer(self._handle.engine, repository, point, progress)
-            report = await restorer.restore(
-                selection,
-                at=at,
-                as_thread=as_thread,
-                in_place=in_place,
-                dry_run=dry_run,
-                skip_damaged=skip_damaged,
-                exact=exact,
-            )
+            request = RestoreRequest(selection, at, as_thread, in_place, dry_run, skip_damaged, exact)
+            report = await Restorer(self._handle.engine, repository, point, request, progress).restore()
             if in_place and not dry_run:
                 await self._record(repository, "restore-in-place", {"backup": report.backup})
             return report

@@ -111,6 +111,11 @@ class LineEntry(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fro
         """The name of the line in the repository, which is another one where names are hidden."""
         return self.line
 
+    @property
+    def steps(self) -> int:
+        """The number of steps, also of those that were pruned."""
+        return sum(tip.seq + 1 for tip in self.tips)
+
     def with_name(self, name: str) -> LineEntry:
         """Return the line under its name, given that this one is hidden."""
         return NamedEntry(**{**msgspec.structs.asdict(self), "name": name}, stored_name=self.name)

@@ -71,6 +71,10 @@ class RecoveryPoint(NamedTuple):
             repository, self.name, self.entries, like, self.cuts if cuts is None else cuts, self.keys
         )
 
+    def is_erased(self, entry: LineEntry) -> bool:
+        """Return whether a line cannot be read any more because its key was destroyed."""
+        return self.keys is not None and self.keys.is_erased(entry)
+
     def only(self, entries: Sequence[LineEntry]) -> RecoveryPoint:
         """Return some of the lines."""
         return self._replace(entries=entries)

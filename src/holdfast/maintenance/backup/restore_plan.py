@@ -38,6 +38,8 @@ class RestorePlan:
         self.reverts: dict[Line, AppendRequest] = {}
         self.conflicts: set[Line] = set()
         """The threads of which the store has another history, and which are to be restored beside it."""
+        self.besides: Mapping[Line, Line] = {}
+        """The lines of these under their other names."""
 
     def lines(self, action: RestoreAction) -> list[Line]:
         """Return the lines with which something is done."""
@@ -130,7 +132,7 @@ class RestorePlan:
 
     # Reports ------------------------------------------------------------------------------------------------------
 
-    async def describe(self, line: Line, *, steps: int | None, as_name: str, compare: bool) -> RestoredLine:
+    async def describe(self, line: Line, *, steps: int | None, compare: bool) -> RestoredLine:
         """Return the entry of a line in the report; with the difference of the states, if it is to be compared."""
         action = self.actions[line]
         if action == "create" and steps is not None:
@@ -140,6 +142,7 @@ class RestorePlan:
         added = len(theirs.keys() - own.keys()) if action in ("create", "extend") else 0
         if action == "beside":
             newer, added = len(own), len(theirs)
+        as_name = short_name(self.besides[line].name) if line in self.besides else ""
         found = describe(line, action, len(theirs), newer)._replace(added=added, as_name=as_name)
         if compare and action in ("switch", "revert", "extend", "beside"):
             found = found._replace(changes=await self._differences(line))
