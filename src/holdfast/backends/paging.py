@@ -60,14 +60,20 @@ class RowReader(Protocol):
 
 
 async def scan_rows(
-    backend: RowReader, space: Table, prefix: Key, *, bodies: bool = True, by: str = ""
+    backend: RowReader,
+    space: Table,
+    prefix: Key,
+    start: Key = (),
+    stop: Key = (),
+    *,
+    bodies: bool = True,
+    by: str = "",
 ) -> AsyncIterator[Row]:
-    """Yield the rows under a prefix, read in pages."""
+    """Yield the rows under a prefix, from one key to another, read in pages."""
     order = _KeyOrder(space, len(prefix), by)
     page = _FIRST_PAGE if bodies else _PAGE
-    start: Key = ()
     while True:
-        (found,) = await backend.read([Scan(space, prefix, start=start, limit=page, by=by, bodies=bodies)])
+        (found,) = await backend.read([Scan(space, prefix, start, stop, limit=page, by=by, bodies=bodies)])
         for row in found:
             yield row
         if len(found) < page or not order.kinds:

@@ -17,10 +17,8 @@ from typing import NamedTuple
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
     BRANCHES,
-    EVENTS,
     FOLDS,
     LINES,
-    LINKS,
     NODES,
     OBJECTS,
     READABLE,
@@ -31,6 +29,7 @@ from holdfast.backends.tables import (
     Key,
     Table,
 )
+from holdfast.engine.copy.line_stream import LINE_TABLES
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease
@@ -58,7 +57,7 @@ from holdfast.time_parser import Duration, parse_nanoseconds
 SEEN = "orphan"
 """The kind of the ref that records rows without a thread, and when they were first seen."""
 
-_LINE_TABLES = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, WORDS, EVENTS, LINKS, *READABLE)
+_LINE_TABLES = (*LINE_TABLES, WORDS, *READABLE)
 """The tables with rows of a thread, besides its own row. Quarantined rows are evidence, and stay."""
 
 NO_THREAD, OLD_FORM, NO_STEP, UNUSED = "no thread", "old form", "no checkpoint", "unused value"

@@ -10,19 +10,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.backends.interface import BlockingCall, Delete, Get
-from holdfast.backends.paging import scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import LINES, TABLES
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import StoreCopier
+from holdfast.engine.copy.line_stream import stream_line
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.json_diff import tree_of
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.step_info import StepInfo as StepHead
 from holdfast.engine.types import Checkpoint, Progress
 from holdfast.maintenance.archive.format import (
-    EXPORTED,
     PURPOSE,
     VERSION,
     ArchiveFile,
@@ -103,10 +102,9 @@ async def _write(scratch: Engine, line: Line, archive: ArchiveWriter) -> int:
     backend, count = scratch.context.backend, 0
     ((found,),) = await backend.read([Get(LINES, [tuple(line)])])
     await archive.write(thread_record(found))
-    for table in EXPORTED:
-        async for row in scan_rows(backend, table, tuple(line)):
-            await archive.write(row_record(table, row))
-            count += 1
+    async for table, row in stream_line(backend, line):
+        await archive.write(row_record(table, row))
+        count += 1
     await archive.write(ThreadEnd(count))
     return count
 

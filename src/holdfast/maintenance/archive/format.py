@@ -23,20 +23,8 @@ import msgspec
 
 from holdfast.backends.fsutil import flush_folder, open_private
 from holdfast.backends.interface import BlockingCall, Row
-from holdfast.backends.tables import (
-    BRANCHES,
-    EVENTS,
-    FOLDS,
-    LINES,
-    LINKS,
-    NODES,
-    OBJECTS,
-    REFS,
-    STEPS,
-    WRITES,
-    Scalar,
-    Table,
-)
+from holdfast.backends.tables import LINES, Scalar, Table
+from holdfast.engine.copy.line_stream import LINE_TABLES
 from holdfast.engine.model.line_salt import SALT_SIZE
 from holdfast.engine.row_format import Line, info_of, info_row
 from holdfast.errors import ConfigError, CorruptError, InvalidError, NotFoundError, UnsupportedError
@@ -48,9 +36,6 @@ if TYPE_CHECKING:  # it needs an extra
 VERSION = 1
 PURPOSE = "export"
 """What the keys of files are for."""
-
-EXPORTED = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, EVENTS, LINKS)
-"""The tables whose rows are in the file. The row of the line itself is in the line of type `thread`."""
 
 ArchiveFile: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 """The path of a file, or a file that is open in binary mode."""
@@ -65,7 +50,7 @@ _UNREADABLE = (OSError, EOFError, zlib.error)
 _TOO_LARGE = 1 << 63
 """A number from here on fits into no column of a store."""
 
-_TABLES = {table.name: table for table in EXPORTED}
+_TABLES = {table.name: table for table in LINE_TABLES}
 
 
 class ArchiveLine(msgspec.Struct, tag_field="type", forbid_unknown_fields=True):

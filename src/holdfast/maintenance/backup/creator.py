@@ -13,6 +13,7 @@ from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import Key, Scalar
 from holdfast.codec.envelope import unpack_body
+from holdfast.engine.copy.line_stream import RemovedKey
 from holdfast.engine.engine import Engine
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.row_format import Line
@@ -24,7 +25,6 @@ from holdfast.maintenance.backup.capture import (
     Moment,
     MomentFinder,
     Outline,
-    RemovedKey,
 )
 from holdfast.maintenance.backup.format import (
     DAMAGE,
@@ -415,7 +415,7 @@ class BackupCreator:
 
         async for table, found in self._reader.rows(line, outline, before, known):
             if isinstance(found, RemovedKey):
-                builder.remove(table.name, found.key)
+                builder.remove(table.name, found.key[2:])
             else:
                 await builder.add(table.name, found.key[2:], found.columns, found.body)
         await builder.flush()

@@ -9,6 +9,7 @@ from holdfast.backends.interface import Get, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine.append import AppendRequest
+from holdfast.engine.copy.line_stream import every_line
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.scopes import Scope
@@ -162,13 +163,11 @@ class RestorePlan:
         if selection.names is not None:
             return []
         known = {entry.line for entry in point.entries if entry.columns} | point.damaged.keys() | self.actions.keys()
-        prefix = () if selection.tenant is None else (selection.tenant,)
-        found = []
-        async for row in scan_rows(self._engine.context.backend, LINES, prefix, bodies=False):
-            line = Line(*map(str, row.key))
-            if line not in known and line_kind(line.name) in CONTENT_KINDS and selection.includes_line(line):
-                found.append(describe(line, "kept", newer=(await self._engine.lines.summary(line)).steps))
-        return found
+        return [
+            describe(line, "kept", newer=(await self._engine.lines.summary(line)).steps)
+            for line in await every_line(self._engine.context.backend, selection.tenant)
+            if line not in known and line_kind(line.name) in CONTENT_KINDS and selection.includes_line(line)
+        ]
 
 
 async def _latest(engine: Engine, line: Line) -> tuple[ComparedPoint, PackedMap]:

@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.backends.interface import Get
-from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES
 from holdfast.engine import trace_context
 from holdfast.engine.copy.between_stores import CopyRules, StoreCopier, copy_to_url
 from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
+from holdfast.engine.copy.line_stream import every_line
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.namespaces import AUDIT
@@ -140,5 +140,4 @@ class _CopiedErasures:
     async def _tenants(self) -> list[str]:
         if self._tenant is not None:
             return [self._tenant]
-        found = scan_rows(self._source.context.backend, LINES, (), bodies=False)
-        return sorted({str(row.key[0]) async for row in found})
+        return sorted({line.tenant for line in await every_line(self._source.context.backend, None)})

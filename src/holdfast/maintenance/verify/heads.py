@@ -28,6 +28,7 @@ from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, 
 from holdfast.codec.envelope import Sealer
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
+from holdfast.engine.line_head import end_query
 from holdfast.engine.lines import LABEL, TAG
 from holdfast.engine.namespaces import ALL_KINDS, LineKind, is_thread, lines_of_kinds
 from holdfast.engine.optimistic import Attempts
@@ -208,7 +209,7 @@ async def _outline(backend: Backend, line: Line) -> _Outline:
         again, *heads = await backend.read(
             [
                 Get(LINES, [tuple(line)]),
-                *(Scan(STEPS, (*line, number), reverse=True, limit=1, bodies=False) for number in numbers),
+                *(end_query(line, number) for number in numbers),
             ]
         )
         if again == lines:
