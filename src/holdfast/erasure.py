@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.maintenance import ErasureReport, SubjectExportReport
-from holdfast.security import Certificate
+from holdfast.maintenance import Certificate, ErasureReport, SubjectExportReport
 from holdfast.store import AsyncErasure, Erasure
 
 __all__ = ["AsyncErasure", "Certificate", "Erasure", "ErasureReport", "SubjectExportReport"]

@@ -50,8 +50,8 @@ from holdfast.maintenance.archive.format import (
     line_row,
     row_of,
 )
-from holdfast.maintenance.erasure.ledger_copy import add_digests, takes_ledger
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
+from holdfast.maintenance.erasure.store_copy import add_digests, takes_ledger
 from holdfast.maintenance.line_documents import Document, find_documents
 from holdfast.schemas.external_states import ExternalStates
 from holdfast.schemas.graph_checkpoint import is_internal

@@ -48,7 +48,6 @@ from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundE
 from holdfast.history import branches
 from holdfast.history.revisions import resolve
 from holdfast.maintenance.backup.cut import at_step, whole
-from holdfast.maintenance.backup.erased_data import read_ledgers, remove_erased, says_whose
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.reader import BackupBackend
 from holdfast.maintenance.backup.recovery_point import RecoveryPoint
@@ -56,7 +55,7 @@ from holdfast.maintenance.backup.repository import Repository
 from holdfast.maintenance.backup.restore_plan import RestorePlan
 from holdfast.maintenance.backup.restore_report import RestoreAction, RestoredLine, RestoreReport, Selection, describe
 from holdfast.maintenance.backup.store_record import last_backups, pick_chain
-from holdfast.maintenance.erasure.reapply import apply_ledger
+from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledgers, remove_erased, says_whose
 from holdfast.maintenance.progress import report_each
 from holdfast.security.audit.removals import ARRIVED, arrival_of, plain_records
 from holdfast.security.audit.thread_audit import record_request
@@ -316,7 +315,7 @@ class Restorer:
 
     async def _open_source(self, entries: Sequence[LineEntry]) -> Engine:
         """Return an engine on lines of the backup, as they were at a revision, and on what says whose they are."""
-        more = [each for each in self._point.entries if says_whose(each) and not self._point.is_erased(each)]
+        more = [each for each in self._point.entries if says_whose(each.name) and not self._point.is_erased(each)]
         point = self._point.only(list({entry.line: entry for entry in (*more, *entries)}.values()))
         source, at = await point.engine(self._repository, self._engine), self._request.at
         if at is None:

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from holdfast.engine.engine import Engine
-from holdfast.maintenance.backup.erased_data import read_ledgers, remove_erased
 from holdfast.maintenance.backup.keyring import backup_keys
 from holdfast.maintenance.backup.reader import backup_engine, named_entries
 from holdfast.maintenance.backup.recovery_point import point_of_backup
 from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
 from holdfast.maintenance.backup.store_record import pick_chain
+from holdfast.maintenance.erasure.reapply import read_ledgers, remove_erased
 from holdfast.security.audit.erasure_ledger import LINE as ERASURES
 from holdfast.security.encryption.provider import KeyProvider
 

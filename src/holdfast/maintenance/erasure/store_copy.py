@@ -6,11 +6,12 @@ new store, or an earlier copy. A store of its own does not take over what anothe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
-from holdfast.backends.interface import Get
+from holdfast.backends.interface import Get, Row
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES
 from holdfast.engine import trace_context
 from holdfast.engine.copy.between_stores import CopyRules, StoreCopier, copy_to_url
@@ -20,8 +21,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import Line, info_of
-from holdfast.errors import DeniedError
-from holdfast.maintenance.erasure.ledger_copy import add_digests, lines_of, salt_of, takes_ledger
+from holdfast.errors import ConflictError, DeniedError
 from holdfast.maintenance.erasure.reapply import apply_ledger, finder_of, read_ledger
 from holdfast.schemas.registry_copy import copy_registries
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
@@ -63,6 +63,52 @@ async def record_copy(engine: Engine, tenant: str, lines: Sequence[Line] | None,
         place = [Line(tenant, AUDIT)] if lines is None else lines
         with suppress(DeniedError):  # the store is open for reading only: it records nothing
             await record(engine, place, "copy", {"to": to})
+
+
+# The ledger ---------------------------------------------------------------------------------------------------------
+
+
+async def takes_ledger(source: Engine, target: Engine, tenant: str) -> bool:
+    """Return whether the target gets the ledger of the source: it has nothing of the tenant, or is an earlier copy."""
+    existing = {str(row.key[1]): info_of(row).salt async for row in lines_of(target, tenant)}
+    for name in (LEDGER, AUDIT):
+        if name in existing:
+            return await _is_earlier(source, target, Line(tenant, name))
+    for name, salt in existing.items():
+        if await salt_of(source, Line(tenant, name)) != salt:
+            return False
+    return True
+
+
+async def _is_earlier(source: Engine, target: Engine, line: Line) -> bool:
+    """Return whether a line of the target is that of the source, or an earlier copy."""
+    try:
+        await StoreCopier(source, target).check_history(line)
+    except ConflictError:
+        return False
+    return True
+
+
+async def add_digests(source: Engine, target: Engine, tenant: str, lines: Collection[Line] | None = None) -> None:
+    """Tell the target which rows of events have lost their content, in some lines or in all, so that its audit still
+    verifies."""
+    digests = (await ErasureLedger(source, tenant).replaced_digests()).items()
+    new = [(name, id, each) for (name, id), each in digests if lines is None or Line(tenant, name) in lines]
+    await ErasureLedger(Engine(target.context), tenant).add_digests(new)
+
+
+def lines_of(engine: Engine, tenant: str) -> AsyncIterator[Row]:
+    """Return the rows of the lines of a tenant."""
+    return scan_rows(engine.context.backend, LINES, (tenant,))
+
+
+async def salt_of(engine: Engine, line: Line) -> bytes | None:
+    """Return the salt of a line, which its copies have too; None if there is no such line."""
+    (found,) = await engine.context.backend.read([Get(LINES, [tuple(line)])])
+    return info_of(found[0]).salt if found else None
+
+
+# A copy -------------------------------------------------------------------------------------------------------------
 
 
 class _CopiedErasures:

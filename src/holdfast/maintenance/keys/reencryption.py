@@ -22,12 +22,12 @@ from holdfast.engine.row_format import Line
 from holdfast.engine.sealed_rows import UNSEALED
 from holdfast.engine.subject_names import MIXED, subject_of_line, subjects_of_step
 from holdfast.engine.types import Progress
+from holdfast.maintenance.erasure.subjects import read_subjects
 from holdfast.maintenance.keys.rotation import encrypted_rows
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.encryption.hidden_names import SUBJECT_LINE
 from holdfast.security.encryption.key_rows import ACTIVE, DATA, RETIRED, SUBJECT, KeyRow
 from holdfast.security.encryption.store_keys import StoreKeys
-from holdfast.security.erasure.subjects import read_subjects
 
 _BATCH_ROWS, _BATCH_BYTES = 100, 1 << 20
 

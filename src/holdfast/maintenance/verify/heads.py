@@ -22,6 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
@@ -114,17 +116,7 @@ class StoreHeads:
             raise CorruptError(
                 "the file of heads is not what was written", where=str(path), hint="Use another copy of it"
             )
-        threads: dict[str, Any] = found["threads"]
-        heads = {
-            name: ThreadHead(
-                **{
-                    **each,
-                    "branches": tuple(BranchHead(**branch) for branch in each["branches"]),
-                    "refs": tuple(each.get("refs", ())),
-                }
-            )
-            for name, each in threads.items()
-        }
+        heads = msgspec.convert(found["threads"], dict[str, ThreadHead])
         return cls(found["tenant"], found["store"], found["time"], heads, sealer)
 
     def audited(self) -> dict[str, tuple[int, str]]:
