@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from holdfast.maintenance.backup.restore_report import RestoreReport as RestoreReport
     from holdfast.maintenance.doctor.result import CheckLevel as CheckLevel
     from holdfast.maintenance.doctor.result import CheckResult as CheckResult
-    from holdfast.maintenance.erasure.certificate import Certificate as Certificate
     from holdfast.maintenance.erasure.eraser import ErasureReport as ErasureReport
     from holdfast.maintenance.erasure.redaction import RedactionReport as RedactionReport
     from holdfast.maintenance.explain.explanations import Explanation as Explanation
@@ -82,7 +81,6 @@ _MODULES = {
     "holdfast.maintenance.backup.repository_repairer": ("BackupRepairReport", "LostData"),
     "holdfast.maintenance.backup.restore_report": ("CoveredSpan", "RestoreAction", "RestoredLine", "RestoreReport"),
     "holdfast.maintenance.doctor.result": ("CheckLevel", "CheckResult"),
-    "holdfast.maintenance.erasure.certificate": ("Certificate",),
     "holdfast.maintenance.erasure.eraser": ("ErasureReport",),
     "holdfast.maintenance.erasure.redaction": ("RedactionReport",),
     "holdfast.maintenance.archive.subject_export": ("SubjectExportReport",),

@@ -10,14 +10,8 @@ from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.jobs import Job, JobRun
-from holdfast.maintenance import (
-    BackupRepairReport,
-    Certificate,
-    DrillReport,
-    ErasureReport,
-    KeyInfo,
-    RepositoryReport,
-)
+from holdfast.maintenance import BackupRepairReport, DrillReport, ErasureReport, KeyInfo, RepositoryReport
+from holdfast.maintenance.erasure.certificate import Certificate
 from holdfast.store import BackupInfo, Backups, Store
 
 ADMIN = RouteTable()
