@@ -215,6 +215,7 @@ ROOTS = {
     "_named_tuple",
     "agents",
     "codec",
+    "erasure",
     "errors",
     "history",
     "hooks",
