@@ -52,6 +52,7 @@ from holdfast.engine.row_format import (
 )
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, DeniedError
+from holdfast.maintenance.progress import report_each
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 SEEN = "orphan"
@@ -114,14 +115,11 @@ class _Sweep:
     async def run(self, progress: Progress | None) -> OrphanReport:
         strays = await self._strays()
         lines = await self._engine.lines.names(self._tenant)
-        total = len(lines) + len(strays)
-        for done, line in enumerate([*lines, *strays], 1):
+        for line in report_each([*lines, *strays], progress, lambda each: each.name):
             try:
                 await self._check(line, is_stray=line in strays)
             except (ConflictError, CorruptError) as error:
                 self._report.problems[line.name] = str(error)
-            if progress is not None:
-                progress(done, total, line.name)
         if self._report.rows and not self._dry_run:
             await self._backend.tidy()
         return self._report

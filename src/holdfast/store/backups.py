@@ -83,7 +83,7 @@ class BackupOperations(Generic[Opened]):
         that this store remembers is not there any more, it raises `CorruptError`, unless with `accept_loss`.
         """
         from holdfast.maintenance.backup.creator import BackupCreator
-        from holdfast.maintenance.backup.reasons import seal_reason
+        from holdfast.maintenance.backup.records import seal_reason
 
         check_name(reason, "reason")
         async with self._open(create=True) as repository:
@@ -289,7 +289,7 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance import retention
         from holdfast.maintenance.backup.holds import holds_of_store
         from holdfast.maintenance.backup.pruner import RepositoryPruner, check_policy, record_prune
-        from holdfast.maintenance.backup.reasons import open_reason
+        from holdfast.maintenance.backup.records import open_reason
         from holdfast.maintenance.backup.store_record import record_size
 
         chosen = check_policy(retention.policy_of(policy, rules))
@@ -333,7 +333,7 @@ class BackupOperations(Generic[Opened]):
     async def pin(self, backup: str | datetime, *, store: str | None = None, reason: str = "") -> None:
         """Protect a backup from pruning."""
         from holdfast.maintenance.backup import records
-        from holdfast.maintenance.backup.reasons import seal_reason
+        from holdfast.maintenance.backup.records import seal_reason
 
         check_name(reason, "reason")
         async with self._open() as repository:
@@ -448,7 +448,7 @@ class BackupOperations(Generic[Opened]):
             return bool(names)
 
     async def _info(self, backup: Backup) -> BackupInfo:
-        from holdfast.maintenance.backup.reasons import open_reason
+        from holdfast.maintenance.backup.records import open_reason
 
         manifest = backup.manifest
         return BackupInfo(

@@ -32,6 +32,7 @@ from holdfast.maintenance.archive.format import (
     thread_record,
 )
 from holdfast.maintenance.archive.scratch_folder import ScratchFolder
+from holdfast.maintenance.progress import report_each
 from holdfast.security.encryption.file_key import new_file_key
 
 _CACHE_BYTES = 8 << 20
@@ -82,15 +83,13 @@ async def export_threads(
         sealed = None if key is None else dict(key.wrapped)
         await archive.write(ArchiveHeader(VERSION, datetime.now(UTC).isoformat(timespec="seconds"), sealed))
         async with scratch_store(engine) as scratch:
-            for number, line in enumerate(lines, 1):
+            for line in report_each(lines, progress, lambda each: each.name):
                 report = await StoreCopier(engine, scratch).copy(line.tenant, [line])
                 if report.threads:  # it still exists
                     threads, changing = threads + 1, [*changing, *report.changing]
                     records += await _write(scratch, line, archive)
                     await scratch.context.backend.apply([Delete(table, tuple(line)) for table in TABLES])
                     scratch.context.cache.drop_all(line)
-                if progress is not None:
-                    progress(number, len(lines), line.name)
         await archive.seal(threads, records)
         await archive.finish()
     finally:
@@ -119,13 +118,11 @@ async def export_states(
     threads = records = 0
     archive = ArchiveWriter(file)
     try:
-        for number, line in enumerate(lines, 1):
+        for line in report_each(lines, progress, lambda each: each.name):
             threads += 1
             async for document in _states(engine, line, to_checkpoint):
                 await archive.write_line(msgspec.json.encode(document))
                 records += 1
-            if progress is not None:
-                progress(number, len(lines), line.name)
         await archive.finish()
     finally:
         archive.close()

@@ -24,7 +24,6 @@ from holdfast.backends.tables import (
     OBJECTS,
     REFS,
     STEPS,
-    TABLES,
     WRITES,
     Key,
     Scalar,
@@ -37,7 +36,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import ERASE, Branch, Line, LineInfo, StepRef, info_of, info_row, is_about_step
-from holdfast.maintenance.backup.line_rows import LineRow, LineRows
+from holdfast.maintenance.backup.line_rows import TABLES_BY_NAME, LineRow, LineRows
 from holdfast.security.audit.removals import RECORDED_KINDS, ArrivalRecord, RemovalRecord
 from holdfast.security.audit.retain import REMOVE
 from holdfast.security.audit.thread_audit import REPLACING
@@ -54,8 +53,6 @@ CHANGES: Mapping[str, Change] = {
 ACTIONS = frozenset((*CHANGES, *REPLACING, "unpin", "release", "set-owner", "hold", "import", "restore"))
 """The actions in the audit whose records say what a line had before."""
 Place: TypeAlias = tuple[int, int]
-
-_TABLES = {table.name: table for table in TABLES}
 
 
 class HistoryEvent(NamedTuple):
@@ -459,7 +456,7 @@ async def _rewrite(line: Line, rows: LineRows, dropped: frozenset[Place], codec:
     stored = scratch.context.stored
     await stored.apply([Put(LINES, rows.row)])
     for name, found in rows.tables.items():
-        await stored.apply([Put(_TABLES[name], row.stored(name, (*line, *key))) for key, row in found.items()])
+        await stored.apply([Put(TABLES_BY_NAME[name], row.stored(name, (*line, *key))) for key, row in found.items()])
 
     async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:  # noqa: ARG001
         return RewritePlan(dropped)

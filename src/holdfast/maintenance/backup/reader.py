@@ -23,16 +23,14 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, DeniedError, HoldfastError
-from holdfast.maintenance.backup.cut import Cut
 from holdfast.maintenance.backup.format import Chunk, ChunkIndex, LineEntry, Slice, decode_value, starts_with
-from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, LineRow, LineRows
+from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, TABLES_BY_NAME, Cut, LineRow, LineRows
 from holdfast.maintenance.backup.repository import Backup, Repository
 
 if TYPE_CHECKING:
     from holdfast.maintenance.backup.keyring import BackupKeys
     from holdfast.security.encryption.encrypted_rows import EncryptedRows
 
-_TABLES = {table.name: table for table in TABLES}
 _LINES = 64
 _BYTES = 64 << 20
 """How many lines are in memory, and about how many bytes of them, unless one has more."""
@@ -191,7 +189,7 @@ class BackupBackend(Backend):
                 parts[LINES.name] = SortedRows(LINES)
                 parts[LINES.name].add(found.row)
             for name, rows in found.tables.items():
-                part = parts[name] = SortedRows(_TABLES[name])
+                part = parts[name] = SortedRows(TABLES_BY_NAME[name])
                 part.add_many([row.stored(name, (*line, *key)) for key, row in rows.items()])
             self._lines[line] = parts, found.size
             self._size += found.size
@@ -221,7 +219,7 @@ class BackupBackend(Backend):
     async def _open_line(self, line: Line, found: LineRows) -> None:
         for name, rows in found.tables.items():
             sealed = [row.stored(name, (*line, *key)) for key, row in rows.items()]
-            opened = await self._open_rows(_TABLES[name], sealed)
+            opened = await self._open_rows(TABLES_BY_NAME[name], sealed)
             found.tables[name] = {row.key[2:]: LineRow(row.columns, row.body) for row in opened}
 
     async def _open_rows(self, table: Table, rows: Sequence[Row]) -> Sequence[Row]:

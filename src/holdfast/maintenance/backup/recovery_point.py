@@ -23,11 +23,10 @@ from holdfast.engine.namespaces import ACCESS, AUDIT, line_kind
 from holdfast.engine.row_format import Line, info_of
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, NotFoundError
-from holdfast.maintenance.backup.cut import Cut
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.line_history import ACTIONS, CHANGES, HistoryEvent, LineHistory, existed
-from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, LineRows
+from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, Cut, LineRows
 from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of, loader_of, named_entries
 from holdfast.maintenance.backup.repository import Backup, Repository
 from holdfast.maintenance.backup.restore_report import CoveredSpan

@@ -18,21 +18,25 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.agents.steps.timers import line_of_timer
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.tables import JOBS, LINES, MAX_NAME, REFS, Table
+from holdfast.backends.paging import scan_rows
+from holdfast.backends.tables import JOBS, LINES, MAX_NAME, REFS, STEPS, Table
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.append_batch import ChangeRefused
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.copy.copy_report import CopyProgress
+from holdfast.engine.copy.line_stream import every_line
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.lost_rows import mark_key
-from holdfast.engine.model.scopes import MARK
+from holdfast.engine.model.packed_state import PackedMap
+from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.namespaces import (
     AUDIT,
     BACKUPS_PLACE,
+    CONTENT_KINDS,
     agent_of,
     is_thread,
     line_kind,
@@ -41,26 +45,191 @@ from holdfast.engine.namespaces import (
     short_name,
 )
 from holdfast.engine.quotas import quota_key
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.engine.types import Progress, Revision, to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.history import branches
+from holdfast.history.branches import SWITCH
+from holdfast.history.comparison import ComparedPoint, compare_packed
 from holdfast.history.revisions import resolve
-from holdfast.maintenance.backup.cut import at_step, whole
 from holdfast.maintenance.backup.format import LineEntry
+from holdfast.maintenance.backup.line_rows import at_step, whole
 from holdfast.maintenance.backup.reader import BackupBackend
 from holdfast.maintenance.backup.recovery_point import RecoveryPoint
 from holdfast.maintenance.backup.repository import Repository
-from holdfast.maintenance.backup.restore_plan import RestorePlan
 from holdfast.maintenance.backup.restore_report import RestoreAction, RestoredLine, RestoreReport, Selection, describe
 from holdfast.maintenance.backup.store_record import last_backups, pick_chain
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledgers, remove_erased, says_whose
 from holdfast.maintenance.progress import report_each
 from holdfast.security.audit.removals import ARRIVED, arrival_of, plain_records
 from holdfast.security.audit.thread_audit import record_request
+from holdfast.security.handle import StoreHandle
 from holdfast.state.sessions.records import LINE as SESSIONS
 from holdfast.state.sessions.records import SessionRecord
+
+_DIFF_LINES = 20
+"""How many lines of a difference are shown."""
+
+
+class RestorePlan:
+    """Says what a restore does with lines, and builds the steps that set agents and scopes back."""
+
+    def __init__(self, engine: Engine, source: Engine, *, in_place: bool) -> None:
+        self._engine = engine
+        self._source = source
+        self._in_place = in_place
+        self.actions: dict[Line, RestoreAction] = {}
+        self.reverts: dict[Line, AppendRequest] = {}
+        self.conflicts: set[Line] = set()
+        """The threads of which the store has another history, and which are to be restored beside it."""
+        self.besides: Mapping[Line, Line] = {}
+        """The lines of these under their other names."""
+
+    def lines(self, action: RestoreAction) -> list[Line]:
+        """Return the lines with which something is done."""
+        return [line for line, what in self.actions.items() if what == action]
+
+    async def add(self, lines: Sequence[Line]) -> None:
+        """Decide on some lines."""
+        for line in lines:
+            self.actions[line] = await self._action(line)
+        for line in lines:
+            if root_of(line) in self.conflicts:
+                self.actions[line] = "beside"
+
+    async def _action(self, line: Line) -> RestoreAction:
+        backend = self._engine.context.backend
+        (existing,) = await backend.read([Get(LINES, [tuple(line)])])
+        if not existing:
+            return "create"
+        kind = line_kind(line.name)
+        if kind not in CONTENT_KINDS:
+            return "left out"
+        theirs, own = await steps_of(self._source, line), await steps_of(self._engine, line)
+        (wanted,) = await self._source.context.backend.read([Get(LINES, [tuple(line)])])
+        shared = theirs.items() & own.items()
+        if existing[0].body != wanted[0].body or (len(shared) < len(theirs) and len(shared) < len(own)):
+            return await self._conflict(line)
+        if len(shared) == len(theirs) == len(own):
+            return "same"
+        if len(shared) == len(own):
+            return "extend"
+        if not self._in_place:
+            newer = len(own) - len(shared)
+            raise ConflictError(
+                f"the store has {newer} checkpoint{'s' if newer > 1 else ''} of this thread that the backup lacks",
+                where=f"thread {line} in {backend.url}",
+                hint="Restore in place, which keeps them on their branch; under another name; or into another store",
+                code="restore-conflict",
+            )
+        if kind == "session":
+            return "newer"
+        return await (self._switch(line) if kind == "thread" else self._revert(line))
+
+    async def _conflict(self, line: Line) -> RestoreAction:
+        """Decide on a line of which the store has another history: it was deleted, and created again."""
+        if not self._in_place:
+            raise ConflictError(
+                "the store has another history of this thread",
+                where=f"thread {line} in {self._engine.context.backend.url}",
+                hint="Restore it in place, under another name, or into another store",
+                code="restore-conflict",
+            )
+        match line_kind(line.name):
+            case "thread":
+                self.conflicts.add(root_of(line))
+                return "beside"
+            case "session":
+                return "newer"
+        return await self._revert(line)
+
+    async def _switch(self, line: Line) -> RestoreAction:
+        """Decide on a thread that has gone on: HEAD may be at the right step already."""
+        wanted = await resolve(self._source, line, "HEAD")
+        try:
+            await resolve(self._engine, line, wanted.id)
+        except NotFoundError:  # it was pruned here
+            return await self._conflict(line)
+        for each in await branches.describe(self._engine, line):
+            if each.is_current and each.head is not None:
+                is_back = each.ahead == 1 and each.head.kind == SWITCH and each.base is not None
+                if each.head.id == wanted.id or (is_back and each.base is not None and each.base.id == wanted.id):
+                    return "same"
+        return "switch"
+
+    async def _revert(self, line: Line) -> RestoreAction:
+        from holdfast.agents.recovery import rollback  # slow to import
+        from holdfast.agents.storage.agent_line import AgentLine
+        from holdfast.state import history
+
+        point = await resolve(self._source, line, "HEAD")
+        handle, scope = StoreHandle(self._engine, line.tenant), Scope.of_line(line.name)
+        if scope is not None:
+            request = await history.restore_request(handle, scope, self._source, point)
+        else:
+            agent = AgentLine(handle, short_name(line.name))
+            request = await rollback.restore_request(agent, self._source, point)
+        if request is None:
+            return "same"
+        self.reverts[line] = request
+        return "revert"
+
+    # Reports ------------------------------------------------------------------------------------------------------
+
+    async def describe(self, line: Line, *, steps: int | None, compare: bool) -> RestoredLine:
+        """Return the entry of a line in the report; with the difference of the states, if it is to be compared."""
+        action = self.actions[line]
+        if action == "create" and steps is not None:
+            return describe(line, action, steps)._replace(added=steps)
+        theirs, own = await steps_of(self._source, line), await steps_of(self._engine, line)
+        newer = len(own.keys() - theirs.keys()) if action in ("switch", "revert", "newer", "left out", "beside") else 0
+        added = len(theirs.keys() - own.keys()) if action in ("create", "extend") else 0
+        if action == "beside":
+            newer, added = len(own), len(theirs)
+        as_name = short_name(self.besides[line].name) if line in self.besides else ""
+        found = describe(line, action, len(theirs), newer)._replace(added=added, as_name=as_name)
+        if compare and action in ("switch", "revert", "extend", "beside"):
+            found = found._replace(changes=await self._differences(line))
+        return found
+
+    async def _differences(self, line: Line) -> tuple[str, ...]:
+        """Return the difference between the state that the store has of a line and that of the backup."""
+        old, old_state = await _latest(self._engine, line)
+        new, new_state = await _latest(self._source, line)
+        diff = await compare_packed(self._engine, old, old_state, new, new_state)
+        lines = ["".join(text for _, text in each) for each in diff.without_internal().lines()]
+        more = len(lines) - _DIFF_LINES
+        return (*lines[:_DIFF_LINES], f"… {more} more lines") if more > 0 else tuple(lines)
+
+    async def kept(self, selection: Selection, point: RecoveryPoint) -> list[RestoredLine]:
+        """Return the lines of the store that are selected, and were created after the backup: they stay."""
+        if selection.names is not None:
+            return []
+        known = {entry.line for entry in point.entries if entry.columns} | point.damaged.keys() | self.actions.keys()
+        return [
+            describe(line, "kept", newer=(await self._engine.lines.summary(line)).steps)
+            for line in await every_line(self._engine.context.backend, selection.tenant)
+            if line not in known and line_kind(line.name) in CONTENT_KINDS and selection.includes_line(line)
+        ]
+
+
+async def _latest(engine: Engine, line: Line) -> tuple[ComparedPoint, PackedMap]:
+    (rows,) = await engine.context.backend.read([Scan(STEPS, tuple(line), limit=1, bodies=False)])
+    if not rows:
+        return ComparedPoint(line, None), {}
+    point = await resolve(engine, line, "HEAD")
+    return ComparedPoint(line, point), await engine.lines.read_step(line, point, partial(engine.states.packed, line))
+
+
+async def steps_of(engine: Engine, line: Line) -> Mapping[tuple[int, int], bytes]:
+    """Return the hashes of the steps of a line by position."""
+    found: dict[tuple[int, int], bytes] = {}
+    async for row in scan_rows(engine.context.stored, STEPS, tuple(line), bodies=False):
+        step = StepRef.of(row)
+        found[step.branch, step.seq] = step.hash
+    return found
+
 
 _Records: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 

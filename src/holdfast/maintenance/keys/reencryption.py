@@ -24,6 +24,7 @@ from holdfast.engine.subject_names import MIXED, subject_of_line, subjects_of_st
 from holdfast.engine.types import Progress
 from holdfast.maintenance.erasure.subjects import read_subjects
 from holdfast.maintenance.keys.rotation import encrypted_rows
+from holdfast.maintenance.progress import report_each
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.encryption.hidden_names import SUBJECT_LINE
 from holdfast.security.encryption.key_rows import ACTIVE, DATA, RETIRED, SUBJECT, KeyRow
@@ -61,10 +62,8 @@ class Reencryption:
         await record(self._engine, [Line(self._tenant, KEYS_PLACE)], "reencrypt", {"mode": self._rows.mode})
         await self._keys.load_tenant(self._tenant)
         names = [name async for name in self._names() if name > after or not after]
-        for number, name in enumerate(names, 1):
+        for name in report_each(names, self._progress, str):
             await self._do_line(name)
-            if self._progress is not None:
-                self._progress(number, len(names), name)
         if self._rows.mode != "on":
             await self._finish_change()
         else:
