@@ -30,7 +30,7 @@ def test_many_backups_cost_what_changed(count: int, tmp_path: Path, monkeypatch:
 
         monkeypatch.setattr(RepositoryStorage, method, call)
 
-    for method in ("get", "list_objects", "list_after", "create"):
+    for method in ("get", "list_objects", "list_page", "create"):
         counted(method)
     with holdfast.open("memory://") as store:
         for number in range(30):

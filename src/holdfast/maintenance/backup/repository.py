@@ -237,7 +237,7 @@ class Repository:
         folder, low, last, step = f"{BACKUPS}/{store}", 0, 0, PAGE
         high: int | None = None  # there is none after it
         while high is None or last < high:
-            listed = await self.storage.list_after(folder, manifest_name(store, low))
+            listed = await self.storage.list_page(folder, manifest_name(store, low))
             if listed:
                 last = _number_of(listed[-1].name)
                 if len(listed) < PAGE:
@@ -331,7 +331,7 @@ class Repository:
         may have been removed since."""
         store, number = manifest.store, manifest.number
         name, removed = manifest_name(store, number), removed_name(store, number)
-        if await self.storage.exists(removed) or await self.storage.list_after(f"{BACKUPS}/{store}", name):
+        if await self.storage.exists(removed) or await self.storage.list_page(f"{BACKUPS}/{store}", name):
             return None
         data = self.encode_object(_MANIFEST, name, manifest)
         if not await self.storage.create(name, data) and await self.storage.get(name) != data:
