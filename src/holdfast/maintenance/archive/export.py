@@ -18,6 +18,7 @@ from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.copy.line_stream import stream_line
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.json_diff import tree_of
+from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.step_info import StepInfo as StepHead
 from holdfast.engine.types import Checkpoint, Progress
@@ -130,26 +131,32 @@ async def export_states(
 
 
 async def _states(engine: Engine, line: Line, to_checkpoint: ToCheckpoint) -> AsyncIterator[dict[str, Any]]:
+    async for head, packed in stream_states(engine, line):
+        checkpoint = to_checkpoint(line, head)
+        yield {
+            "thread": checkpoint.thread,
+            "checkpoint": checkpoint.id,
+            "parent": checkpoint.parent,
+            "merged": checkpoint.merged,
+            "branch": checkpoint.branch,
+            "step": checkpoint.step,
+            "time": checkpoint.time.isoformat(),
+            "kind": checkpoint.kind,
+            "hash": checkpoint.hash,
+            "metadata": engine.context.codec.to_json(dict(checkpoint.metadata)),
+            "state": tree_of(packed, {}),
+        }
+
+
+async def stream_states(engine: Engine, line: Line) -> AsyncIterator[tuple[StepHead, PackedMap]]:
+    """Yield every state of a line, the latest first."""
     before = ""
     while True:
         found = await engine.lines.history(line, before=before, limit=_STATES)
         points = [StepRef.of(row) for row in found]
         states = await engine.states.series(line, points)
-        for head, packed in zip(await engine.step_info.describe(line, points, found), states, strict=True):
-            checkpoint = to_checkpoint(line, head)
-            yield {
-                "thread": checkpoint.thread,
-                "checkpoint": checkpoint.id,
-                "parent": checkpoint.parent,
-                "merged": checkpoint.merged,
-                "branch": checkpoint.branch,
-                "step": checkpoint.step,
-                "time": checkpoint.time.isoformat(),
-                "kind": checkpoint.kind,
-                "hash": checkpoint.hash,
-                "metadata": engine.context.codec.to_json(dict(checkpoint.metadata)),
-                "state": tree_of(packed, {}),
-            }
+        for each in zip(await engine.step_info.describe(line, points, found), states, strict=True):
+            yield each
         if len(found) < _STATES:
             return
         before = points[-1].id

@@ -20,6 +20,7 @@ from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.cache import MemoryCache
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
+from holdfast.engine.copy.line_stream import stream_line
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, DeniedError, HoldfastError
@@ -130,12 +131,9 @@ class BackupBackend(Backend):
 
     async def take(self, line: Line, other: Backend) -> None:
         """Have a line with the rows that another store has, which is not encrypted."""
-        found = await other.read([Scan(table, tuple(line)) for table in TABLES])
-        parts: dict[str, SortedRows] = {}
-        for table, rows in zip(TABLES, found, strict=True):
-            parts[table.name] = SortedRows(table)
-            parts[table.name].add_many(rows)
-        self._replaced[line] = parts
+        parts = self._replaced[line] = {table.name: SortedRows(table) for table in TABLES}
+        async for table, row in stream_line(other, line, TABLES):
+            parts[table.name].add(row)
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         return [await self._answer(query) for query in queries]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.backends.interface import Change, Delete, Scan
+from holdfast.backends.interface import Change, Delete, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import QUARANTINE, REFS, STEPS, WRITES
 from holdfast.engine.append import AppendRequest, OnConflict
@@ -153,7 +153,7 @@ class LineEraser:
                     found.pruned += 1
                     continue
                 step = open_step(self._line, row, engine.context.max_bytes)
-                mark = await self._after(step, point, mark, before, at, by_id)
+                mark = await self._after(step, point, row, mark, before, at, by_id)
                 if point[:2] in self._mine or is_marked(mark):
                     found.dropped.add(point[:2])
                     found.since = min(point.time, found.since or point.time)
@@ -161,16 +161,21 @@ class LineEraser:
                     found.dropped.add(point[:2])
                 at[point[:2]] = found.ends[branch.branch] = (point, mark)
                 by_id[point.id] = mark
-                if point[:2] in self._mine and before is not None:
+                if before is not None and self._answers(point, row):
                     answered[before[:2]] = before.id
                 before = point
         found.answered = {id for position, id in answered.items() if position not in found.dropped}
         return found
 
+    def _answers(self, point: StepRef, row: Row) -> bool:  # noqa: ARG002
+        """Return whether pending writes before a step are to be dropped with it."""
+        return point[:2] in self._mine
+
     async def _after(
         self,
         step: Step,
         point: StepRef,
+        row: Row,  # noqa: ARG002 - for those who look for something else
         mark: Mark,
         before: StepRef | None,
         at: dict[Position, tuple[StepRef, Mark]],
