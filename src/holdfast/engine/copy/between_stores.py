@@ -8,8 +8,8 @@ was killed resumes with what is missing when it is started again.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -475,35 +475,24 @@ class StoreCopier:
         return False
 
 
-async def copy_to_url(
-    source: Engine,
-    url: str,
-    options: Mapping[str, Any],
-    tenant: str | None,
-    progress: OnCopyProgress | None,
-    only: Sequence[Line] | None = None,
-    copy_registries: CopyRegistries | None = None,
-    prepare: Prepare | None = None,
-    finish: Callable[[Engine, Set[Line]], Awaitable[None]] | None = None,
-) -> CopyReport:
-    """Copy lines to a store, which is opened for it. `prepare` is called with it before; and `finish` at the end, also
-    if the copy failed, with the lines that were copied."""
-    kind = backend_for(url)
+@asynccontextmanager
+async def open_target(
+    source: Engine, target: Engine | str, options: Mapping[str, Any], tenant: str | None
+) -> AsyncIterator[Engine]:
+    """Open the store that a URL names, to be copied to; one that is open is left open."""
+    if not isinstance(target, str):
+        yield target
+        return
+    kind = backend_for(target)
     if kind.takes_tenant and tenant is not None:
         options = {"tenant": tenant, **options}
-    backend = await kind.open(url, **options)
+    backend = await kind.open(target, **options)
     try:
         context = EngineContext(
             backend, codec=source.context.codec, project=backend.capabilities.projected, rows=source.context.rows
         )
         await context.rows.check_store(context.stored, tenant)
-        target = Engine(context)
-        copier = StoreCopier(source, target, progress, None, copy_registries, prepare)
-        try:
-            return await copier.copy(tenant, only)
-        finally:
-            if finish is not None:
-                await finish(target, copier.written)
+        yield Engine(context)
     finally:
         await backend.close()
 

@@ -14,7 +14,7 @@ from holdfast.backends.interface import Get, Row
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES
 from holdfast.engine import trace_context
-from holdfast.engine.copy.between_stores import CopyRules, StoreCopier, copy_to_url
+from holdfast.engine.copy.between_stores import CopyRules, StoreCopier, open_target
 from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
 from holdfast.engine.copy.line_stream import every_line
 from holdfast.engine.engine import Engine
@@ -45,15 +45,12 @@ async def copy_lines(
 ) -> CopyReport:
     """Copy the lines of a tenant, or of all, or only some, to another store: an open one, or by its URL."""
     erasures = _CopiedErasures(source, tenant, only)
-    if isinstance(target, str):
-        return await copy_to_url(
-            source, target, options, tenant, progress, only, copy_registries, erasures.prepare, erasures.finish
-        )
-    copier = StoreCopier(source, target, progress, None, copy_registries, erasures.prepare)
-    try:
-        return await copier.copy(tenant, only)
-    finally:
-        await erasures.finish(target, copier.written)
+    async with open_target(source, target, options, tenant) as opened:
+        copier = StoreCopier(source, opened, progress, None, copy_registries, erasures.prepare)
+        try:
+            return await copier.copy(tenant, only)
+        finally:
+            await erasures.finish(opened, copier.written)
 
 
 async def record_copy(engine: Engine, tenant: str, lines: Sequence[Line] | None, to: str) -> None:
