@@ -79,8 +79,7 @@ async def export_threads(
     threads = records = 0
     changing: list[str] = []
     key = await new_file_key(engine, PURPOSE)
-    archive = ArchiveWriter(file, key)
-    try:
+    async with ArchiveWriter(file, key) as archive:
         sealed = None if key is None else dict(key.wrapped)
         await archive.write(ArchiveHeader(VERSION, datetime.now(UTC).isoformat(timespec="seconds"), sealed))
         async with scratch_store(engine) as scratch:
@@ -92,9 +91,6 @@ async def export_threads(
                     await scratch.context.backend.apply([Delete(table, tuple(line)) for table in TABLES])
                     scratch.context.cache.drop_all(line)
         await archive.seal(threads, records)
-        await archive.finish()
-    finally:
-        archive.close()
     return ExportReport(threads, records, archive.bytes, tuple(changing))
 
 
@@ -116,18 +112,13 @@ async def export_states(
     engine: Engine, lines: Sequence[Line], file: ArchiveFile, to_checkpoint: ToCheckpoint, progress: Progress | None
 ) -> ExportReport:
     """Write the state of every checkpoint to a file, one line of JSON each, the latest of a thread first."""
-    threads = records = 0
-    archive = ArchiveWriter(file)
-    try:
+    records = 0
+    async with ArchiveWriter(file) as archive:
         for line in report_each(lines, progress, lambda each: each.name):
-            threads += 1
             async for document in _states(engine, line, to_checkpoint):
                 await archive.write_line(msgspec.json.encode(document))
                 records += 1
-        await archive.finish()
-    finally:
-        archive.close()
-    return ExportReport(threads, records, archive.bytes)
+    return ExportReport(len(lines), records, archive.bytes)
 
 
 async def _states(engine: Engine, line: Line, to_checkpoint: ToCheckpoint) -> AsyncIterator[dict[str, Any]]:

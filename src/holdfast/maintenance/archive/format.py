@@ -17,7 +17,7 @@ import secrets
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 import msgspec
 
@@ -216,11 +216,6 @@ class ArchiveWriter:
         """Add the checksum."""
         await self.write(Checksum(self._digest.hexdigest(), threads, rows))
 
-    async def finish(self) -> None:
-        """Make the file durable under its name."""
-        await self._flush()
-        await BlockingCall(self._finish)
-
     async def _flush(self) -> None:
         chunk = bytes(self._buffer)
         self._buffer.clear()
@@ -257,11 +252,19 @@ class ArchiveWriter:
             hint="Check the disk, and export again. The previous file is untouched",
         ) from error
 
-    def close(self) -> None:
-        """Close the file. It is removed if it was not finished."""
-        self._stack.close()
-        if self._temporary is not None:
-            self._temporary.unlink(missing_ok=True)
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Make the file durable under its name. It is removed instead if there was an error."""
+        try:
+            if kind is None:
+                await self._flush()
+                await BlockingCall(self._finish)
+        finally:
+            self._stack.close()
+            if self._temporary is not None:
+                self._temporary.unlink(missing_ok=True)
 
 
 # Reading ------------------------------------------------------------------------------------------------------------

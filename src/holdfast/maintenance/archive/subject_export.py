@@ -68,16 +68,12 @@ class SubjectExporter:
     async def export(self, found: SubjectData, file: ArchiveFile) -> SubjectExportReport:
         """Write what was found to a file."""
         counts: dict[str, int] = {}
-        archive = ArchiveWriter(file)
-        try:
+        async with ArchiveWriter(file) as archive:
             async for kind, document in self._documents(found):
                 await archive.write_line(msgspec.json.encode({"type": kind, **document}))
                 counts[kind] = counts.get(kind, 0) + 1
                 if self._progress is not None:
                     self._progress(sum(counts.values()), None, kind)
-            await archive.finish()
-        finally:
-            archive.close()
         return SubjectExportReport(self._subject, counts, archive.bytes)
 
     async def _documents(self, found: SubjectData) -> AsyncIterator[tuple[str, dict[str, Any]]]:

@@ -408,9 +408,9 @@ class Restorer:
     async def _without_erased(self, lines: Sequence[Line]) -> Sequence[Line]:
         """Remove what was erased since from the lines of the backup. Returns those of which something is left."""
         self._ledgers = await read_ledgers({line.tenant for line in lines}, self._source, self._engine)
-        erased = [
-            line for tenant, each in self._ledgers.items() for line in await remove_erased(self._source, tenant, each)
-        ]
+        erased = set[Line]()
+        for tenant, ledger in self._ledgers.items():
+            erased.update(await remove_erased(self._source, tenant, ledger))
         self._note("erased", [line for line in lines if line in erased])
         return [line for line in lines if line not in erased]
 
@@ -431,9 +431,8 @@ class Restorer:
         await plan.add(lines)
         await self._set_beside(plan)
         copied = () if self._request.dry_run else ("create", "beside")
-        for line in report_each(
-            [each for each in lines if plan.actions[each] not in copied], self._progress, _verified
-        ):
+        compared = [line for line in lines if plan.actions[line] not in copied]
+        for line in report_each(compared, self._progress, _verified):
             await _check(self._source, line)
         return plan
 
