@@ -216,6 +216,7 @@ ROOTS = {
     "agents",
     "codec",
     "codec.value_text",
+    "erasure",
     "errors",
     "history",
     "hooks",

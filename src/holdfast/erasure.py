@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.maintenance import ErasureReport, SubjectExportReport
-from holdfast.security import Certificate
+from holdfast.maintenance.erasure.certificate import Certificate
 from holdfast.store import AsyncErasure, Erasure
 
 __all__ = ["AsyncErasure", "Certificate", "Erasure", "ErasureReport", "SubjectExportReport"]

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import holdfast
-from holdfast.maintenance.backup.layers import first_to_merge
+from holdfast.maintenance.backup.creator import first_to_merge
 from holdfast.maintenance.backup.storage import RepositoryStorage
 from tests.maintenance.test_backup import contents, files
 from tests.support.nightly import mostly_nightly
@@ -30,7 +30,7 @@ def test_many_backups_cost_what_changed(count: int, tmp_path: Path, monkeypatch:
 
         monkeypatch.setattr(RepositoryStorage, method, call)
 
-    for method in ("get", "list_objects", "list_after", "create"):
+    for method in ("get", "list_objects", "list_page", "create"):
         counted(method)
     with holdfast.open("memory://") as store:
         for number in range(30):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from random import Random
 
 import pytest
@@ -13,7 +12,7 @@ from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, 
 from holdfast.engine.integrity.findings import FindingCode, Severity, VerifyLevel
 from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError, UnavailableError
-from holdfast.maintenance.repair.quarantine import quarantined
+from holdfast.maintenance.repair.quarantine import QuarantinedRow, quarantined
 from holdfast.maintenance.repair.repairer import repair, repair_line
 from holdfast.maintenance.repair.sources import RepairSource
 from holdfast.maintenance.verify.heads import export_heads
@@ -347,10 +346,10 @@ def test_what_is_in_quarantine_can_be_shown() -> None:
     engine = loaded(broken(small(pruned=False)))
     run(repair(engine, ""))
 
-    async def kept() -> list[dict[str, object]]:
-        return [each.plain() async for each in quarantined(engine, "", ["t"])]
+    async def kept() -> list[QuarantinedRow]:
+        return [each async for each in quarantined(engine, "", ["t"])]
 
-    told = run(kept())
-    assert {each["space"] for each in told} >= {"steps"}
-    assert json.loads(json.dumps(told))[0]["thread"] == "t"
-    assert all(isinstance(each["body"], str) for each in told)
+    rows = run(kept())
+    assert {each.space for each in rows} >= {"steps"}
+    assert {each.thread for each in rows} == {"t"}
+    assert all(each.body and each.reason for each in rows)

@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from holdfast.maintenance.pins import PinInfo as PinInfo
     from holdfast.maintenance.pruner import PruneReport as PruneReport
     from holdfast.maintenance.pruner import ThreadPruneReport as ThreadPruneReport
+    from holdfast.maintenance.repair.attempt import LostCheckpoint as LostCheckpoint
+    from holdfast.maintenance.repair.attempt import ThreadRepairReport as ThreadRepairReport
     from holdfast.maintenance.repair.quarantine import QuarantinedRow as QuarantinedRow
     from holdfast.maintenance.repair.repairer import RepairReport as RepairReport
-    from holdfast.maintenance.repair.report import LostCheckpoint as LostCheckpoint
-    from holdfast.maintenance.repair.report import ThreadRepairReport as ThreadRepairReport
     from holdfast.maintenance.repair.store_files import FileRepairReport as FileRepairReport
     from holdfast.maintenance.repair.store_files import salvage_file as salvage_file
     from holdfast.maintenance.retention import Retention as Retention
@@ -95,7 +95,7 @@ _MODULES = {
     "holdfast.maintenance.pruner": ("PruneReport", "ThreadPruneReport"),
     "holdfast.maintenance.repair.quarantine": ("QuarantinedRow",),
     "holdfast.maintenance.repair.repairer": ("RepairReport",),
-    "holdfast.maintenance.repair.report": ("LostCheckpoint", "ThreadRepairReport"),
+    "holdfast.maintenance.repair.attempt": ("LostCheckpoint", "ThreadRepairReport"),
     "holdfast.maintenance.repair.store_files": ("FileRepairReport", "salvage_file"),
     "holdfast.maintenance.retention": ("Retention", "RetentionRules"),
     "holdfast.maintenance.stale_lines": ("StaleLine", "StaleReport"),

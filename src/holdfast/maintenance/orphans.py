@@ -18,10 +18,8 @@ from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, S
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import (
     BRANCHES,
-    EVENTS,
     FOLDS,
     LINES,
-    LINKS,
     NODES,
     OBJECTS,
     READABLE,
@@ -32,6 +30,7 @@ from holdfast.backends.tables import (
     Key,
     Table,
 )
+from holdfast.engine.copy.line_stream import LINE_TABLES
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease
@@ -54,12 +53,13 @@ from holdfast.engine.row_format import (
 )
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, DeniedError
+from holdfast.maintenance.progress import report_each
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 SEEN = "orphan"
 """The kind of the ref that records rows without a thread, and when they were first seen."""
 
-_LINE_TABLES = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, WORDS, EVENTS, LINKS, *READABLE)
+_LINE_TABLES = (*LINE_TABLES, WORDS, *READABLE)
 """The tables with rows of a thread, besides its own row. Quarantined rows are evidence, and stay."""
 
 NO_THREAD, OLD_FORM, NO_STEP, UNUSED = "no thread", "old form", "no checkpoint", "unused value"
@@ -116,14 +116,11 @@ class _Sweep:
     async def run(self, progress: Progress | None) -> OrphanReport:
         strays = await self._strays()
         lines = await self._engine.lines.names(self._tenant)
-        total = len(lines) + len(strays)
-        for done, line in enumerate([*lines, *strays], 1):
+        for line in report_each([*lines, *strays], progress, lambda each: each.name):
             try:
                 await self._check(line, is_stray=line in strays)
             except (ConflictError, CorruptError) as error:
                 self._report.problems[line.name] = str(error)
-            if progress is not None:
-                progress(done, total, line.name)
         if self._report.rows and not self._dry_run:
             await self._backend.tidy()
         return self._report

@@ -19,6 +19,7 @@ from holdfast.agents.storage.agent_line import AgentLine, agent_id
 from holdfast.backends.interface import Batch, Change, Expect, Get, Scan
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS
 from holdfast.engine.hold_check import require_no_hold
+from holdfast.engine.line_head import end_query
 from holdfast.engine.line_ttl import read_ttls
 from holdfast.engine.namespaces import LineKind, LineKinds, parse_kinds, root_of, steps_of
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
@@ -271,9 +272,7 @@ class _StaleLines:
             for line, branches in zip(lines, found[::2], strict=True)
             for number in (0, *(Branch.of(row).branch for row in branches))
         ]
-        ends = await self._backend.read(
-            [Scan(STEPS, (*line, number), reverse=True, limit=1, bodies=False) for line, number in places]
-        )
+        ends = await self._backend.read([end_query(line, number) for line, number in places])
         points = [StepRef.of(end[0]) if end else None for end in ends]
         for (line, number), point in zip(places, points, strict=True):
             unchanged.append(Expect(STEPS, (*line, number, 0 if point is None else point.seq + 1), None))

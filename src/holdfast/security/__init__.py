@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from holdfast.security.encryption.settings import Clear as Clear
     from holdfast.security.encryption.settings import Encryption as Encryption
     from holdfast.security.encryption.settings import Mode as Mode
-    from holdfast.security.erasure.certificate import Certificate as Certificate
     from holdfast.security.sensitive.credential_check import CredentialReport as CredentialReport
     from holdfast.security.sensitive.detector import PresidioRecognizer as PresidioRecognizer
     from holdfast.security.sensitive.detector import Recognizer as Recognizer
@@ -58,7 +57,6 @@ _MODULES = {
         "LocalKeys",
         "PassphraseKeys",
     ),
-    "holdfast.security.erasure.certificate": ("Certificate",),
     "holdfast.security.encryption.settings": ("Clear", "Encryption", "Mode"),
 }
 

@@ -58,6 +58,8 @@ class BackupOperations(Generic[Opened]):
         """`open_store` returns the store on an engine, for a tenant. `keys` is where the key of the repository is, and
         `host` the store that has the jobs."""
         self._handle = owner_handle(handle)
+        self._engine = self._handle.engine
+        self._home = self._handle.tenant
         self._host = host
         self._keys = keys
         self._open_store = open_store
@@ -83,20 +85,13 @@ class BackupOperations(Generic[Opened]):
         that this store remembers is not there any more, it raises `CorruptError`, unless with `accept_loss`.
         """
         from holdfast.maintenance.backup.creator import BackupCreator
-        from holdfast.maintenance.backup.reasons import seal_reason
+        from holdfast.maintenance.backup.records import seal_reason
 
         check_name(reason, "reason")
         async with self._open(create=True) as repository:
-            creator = BackupCreator(
-                self._handle.engine,
-                repository,
-                self._tenant(tenants),
-                progress,
-                self._handle.tenant,
-                accept_loss=accept_loss,
-            )
-            engine, tenant = self._handle.engine, self._handle.tenant
-            return await self._info(await creator.create(await seal_reason(engine, tenant, reason)))
+            tenant = self._tenant(tenants)
+            creator = BackupCreator(self._engine, repository, tenant, progress, self._home, accept_loss=accept_loss)
+            return await self._info(await creator.create(await seal_reason(self._engine, self._home, reason)))
 
     @sync_and_async
     async def list(self, *, store: str | None = None) -> Sequence[BackupInfo]:
@@ -128,7 +123,7 @@ class BackupOperations(Generic[Opened]):
                     entry.tenant,
                     line_kind(entry.name),
                     short_name(entry.name),
-                    sum(tip.seq + 1 for tip in entry.tips),
+                    entry.steps,
                     sum(chunk.bodies.size for chunk in entry.chunks),
                 )
                 for entry in await self._entries(repository, found)
@@ -150,7 +145,7 @@ class BackupOperations(Generic[Opened]):
                 if first == second or not line.name:
                     continue
                 change = "added" if first is None else "removed" if second is None else "changed"
-                counts = [0 if each is None else sum(tip.seq + 1 for tip in each.tips) for each in (first, second)]
+                counts = [0 if each is None else each.steps for each in (first, second)]
                 changes.append(
                     BackupChange(change, line.tenant, line_kind(line.name), short_name(line.name), counts[0], counts[1])
                 )
@@ -175,9 +170,9 @@ class BackupOperations(Generic[Opened]):
 
         async with self._open() as repository:
             only = None if backup is None else await self._find(repository, backup, store)
-            checker = RepositoryChecker(repository, self._handle.engine, progress)
+            checker = RepositoryChecker(repository, self._engine, progress)
             chosen = None if store is None else await repository.pick_store(store)
-            report = await checker.check(chosen, only, None if level is None else level_of(level), self._handle.tenant)
+            report = await checker.check(chosen, only, None if level is None else level_of(level), self._home)
             if not report.ok:
                 await record_damage(repository, report.findings[0].what, self._handle.now())
             return report
@@ -193,8 +188,8 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance.backup.repository_repairer import RepositoryRepairer
 
         async with self._open() as repository:
-            repairer = RepositoryRepairer(repository, self._handle.engine, self._handle.now(), dry_run=dry_run)
-            report = await repairer.repair_and_back_up(self._tenant(None), self._handle.tenant)
+            repairer = RepositoryRepairer(repository, self._engine, self._handle.now(), dry_run=dry_run)
+            report = await repairer.repair_and_back_up(self._tenant(None), self._home)
             if report.is_changed and not dry_run:
                 await self._record(repository, "repair-backups", {"lost": len(report.lost), "backup": report.backup})
             return report
@@ -240,23 +235,15 @@ class BackupOperations(Generic[Opened]):
         `dry_run` nothing changes, and the report says what would.
         """
         from holdfast.maintenance.backup import restore_report
-        from holdfast.maintenance.backup.restorer import Restorer
+        from holdfast.maintenance.backup.restorer import Restorer, RestoreRequest
 
         names, of_kinds = select_lines(threads, kinds, ALL_KINDS)
         as_thread = None if as_thread is None else line_name(as_thread)
         async with self._open() as repository:
             selection = restore_report.Selection(self._tenant(tenants), frozenset(of_kinds), names)
             point = await self._recovery_point(repository, backup, store, selection, skip_damaged)
-            restorer = Restorer(self._handle.engine, repository, point, progress)
-            report = await restorer.restore(
-                selection,
-                at=at,
-                as_thread=as_thread,
-                in_place=in_place,
-                dry_run=dry_run,
-                skip_damaged=skip_damaged,
-                exact=exact,
-            )
+            request = RestoreRequest(selection, at, as_thread, in_place, dry_run, skip_damaged, exact)
+            report = await Restorer(self._engine, repository, point, request, progress).restore()
             if in_place and not dry_run:
                 await self._record(repository, "restore-in-place", {"backup": report.backup})
             return report
@@ -271,7 +258,7 @@ class BackupOperations(Generic[Opened]):
 
         async with self._open() as repository:
             found = await self._find(repository, backup, store)
-            return await run_drill(self._handle.engine, repository, found, self._handle.tenant, progress)
+            return await run_drill(self._engine, repository, found, self._home, progress)
 
     @sync_and_async
     async def prune(
@@ -297,7 +284,7 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance import retention
         from holdfast.maintenance.backup.holds import holds_of_store
         from holdfast.maintenance.backup.pruner import RepositoryPruner, check_policy, record_prune
-        from holdfast.maintenance.backup.reasons import open_reason
+        from holdfast.maintenance.backup.records import open_reason
         from holdfast.maintenance.backup.store_record import record_size
 
         chosen = check_policy(retention.policy_of(policy, rules))
@@ -307,14 +294,14 @@ class BackupOperations(Generic[Opened]):
                 repository,
                 grace=parse_nanoseconds(grace, "grace"),
                 now=self._handle.now(),
-                holds=await holds_of_store(self._handle.engine, self._handle.tenant),
+                holds=await holds_of_store(self._engine, self._home),
                 max_unused=max_unused,
-                open_reason=partial(open_reason, self._handle.engine, self._handle.tenant),
+                open_reason=partial(open_reason, self._engine, self._home),
             )
             report = await pruner.prune(chosen, picked, break_locks=break_locks, dry_run=dry_run)
-            await record_prune(self._handle.engine, self._handle.tenant, repository, report)
+            await record_prune(self._engine, self._home, repository, report)
             if not dry_run:
-                await record_size(self._handle.engine, self._handle.tenant, repository, chosen.max_bytes)
+                await record_size(self._engine, self._home, repository, chosen.max_bytes)
             return report
 
     @sync_and_async
@@ -341,12 +328,12 @@ class BackupOperations(Generic[Opened]):
     async def pin(self, backup: str | datetime, *, store: str | None = None, reason: str = "") -> None:
         """Protect a backup from pruning."""
         from holdfast.maintenance.backup import records
-        from holdfast.maintenance.backup.reasons import seal_reason
+        from holdfast.maintenance.backup.records import seal_reason
 
         check_name(reason, "reason")
         async with self._open() as repository:
             found = await self._find(repository, backup, store)
-            sealed = await seal_reason(self._handle.engine, self._handle.tenant, reason)
+            sealed = await seal_reason(self._engine, self._home, reason)
             await records.pin(repository, found, sealed, self._handle.now())
             await self._record(repository, "pin-backup", {"backup": found.id, "reason": reason})
 
@@ -375,8 +362,7 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance.jobs.job import job_settings
 
         async with self._open(create=True) as repository:
-            engine, home = self._handle.engine, self._handle.tenant
-            follower = Follower(engine, repository, self._tenant(tenants), home, job_settings)
+            follower = Follower(self._engine, repository, self._tenant(tenants), self._home, job_settings)
             return await follower.run(parse_seconds(interval, "interval", positive=True), stop, report)
 
     @sync_and_async
@@ -456,7 +442,7 @@ class BackupOperations(Generic[Opened]):
             return bool(names)
 
     async def _info(self, backup: Backup) -> BackupInfo:
-        from holdfast.maintenance.backup.reasons import open_reason
+        from holdfast.maintenance.backup.records import open_reason
 
         manifest = backup.manifest
         return BackupInfo(
@@ -468,7 +454,7 @@ class BackupOperations(Generic[Opened]):
             manifest.added + backup.size,
             manifest.needed + backup.size,
             manifest.seconds,
-            await open_reason(self._handle.engine, self._handle.tenant, manifest.reason),
+            await open_reason(self._engine, self._home, manifest.reason),
             manifest.url,
             tuple(short_name(each.name) for each in manifest.damaged),
         )
@@ -482,7 +468,7 @@ class BackupOperations(Generic[Opened]):
         repository = await connect_repository(self._target, self._options, keys=self._keys)
         try:
             found = await self._find(repository, backup, store)
-            engine = await open_backup(repository, found, self._handle.engine, self._handle.tenant)
+            engine = await open_backup(repository, found, self._engine, self._home)
             backend = engine.context.stored
             assert isinstance(backend, BackupBackend)  # noqa: S101 - see above
         except BaseException:
@@ -511,26 +497,25 @@ class BackupOperations(Generic[Opened]):
         from holdfast.maintenance.backup.keyring import backup_keys
         from holdfast.maintenance.backup.reader import named_entries
 
-        engine, tenant = self._handle.engine, self._handle.tenant or None
-        keys = await backup_keys(repository, [backup.manifest], engine)
+        keys = await backup_keys(repository, [backup.manifest], self._engine)
         try:
-            return await named_entries(repository, backup, keys, engine, tenant)
+            return await named_entries(repository, backup, keys, self._engine, self._home or None)
         except DeniedError:
-            return await named_entries(repository, backup, None, engine, tenant)
+            return await named_entries(repository, backup, None, self._engine, self._home or None)
 
     async def _own_store(self, repository: Repository, store: str | None) -> str | None:
         """Return the store that a caller means: without a name it is this one, if there are several."""
         if store is None and len(await repository.stores()) > 1:
             from holdfast.maintenance.backup.store_record import pick_chain
 
-            return await pick_chain(self._handle.engine, self._handle.tenant, repository)
+            return await pick_chain(self._engine, self._home, repository)
         return store
 
     async def _record(self, repository: Repository, action: str, detail: Mapping[str, Any]) -> None:
         """Record in the audit of the store what was done to its repository."""
         from holdfast.maintenance.backup.records import record_action
 
-        await record_action(self._handle.engine, self._handle.tenant, repository, action, detail)
+        await record_action(self._engine, self._home, repository, action, detail)
 
     async def _recovery_point(
         self,
@@ -543,20 +528,20 @@ class BackupOperations(Generic[Opened]):
         """Return a backup, or the store at a time, to restore."""
         from holdfast.maintenance.backup.recovery_point import point_at_time, point_of_backup
 
-        engine = self._handle.engine
         if isinstance(backup, str) and _ID.fullmatch(backup):
-            return await point_of_backup(repository, await self._find(repository, backup, store), engine)
+            return await point_of_backup(repository, await self._find(repository, backup, store), self._engine)
         time = to_time(parse_time(backup, to_datetime(self._handle.now())))
         chosen = await repository.pick_store(await self._own_store(repository, store))
-        return await point_at_time(repository, chosen, time, engine, selection.includes, skip_damaged=skip_damaged)
+        return await point_at_time(
+            repository, chosen, time, self._engine, selection.includes, skip_damaged=skip_damaged
+        )
 
     def _tenant(self, tenants: str | None) -> str | None:
         if tenants not in (None, "own", "all"):
             raise InvalidError(f"tenants is 'own' or 'all', not {tenants!r}")
-        own = self._handle.tenant
-        if tenants == "all" and own:
+        if tenants == "all" and self._home:
             raise InvalidError("the store was opened for one tenant", hint="Open it without a tenant")
-        return own if tenants == "own" or own else None
+        return self._home if tenants == "own" or self._home else None
 
 
 class Backups(SyncApi, BackupOperations[Opened]):
@@ -564,7 +549,7 @@ class Backups(SyncApi, BackupOperations[Opened]):
 
     def open(self, backup: str | datetime = "latest", *, store: str | None = None) -> Opened:
         """Open a backup as a store that can only be read: to look at it, and as a source of `maintenance.repair`."""
-        return self._open_store(run(self._open_backup(backup, store)), self._handle.tenant)
+        return self._open_store(run(self._open_backup(backup, store)), self._home)
 
 
 class AsyncBackups(AsyncApi, BackupOperations[Opened]):
@@ -572,4 +557,4 @@ class AsyncBackups(AsyncApi, BackupOperations[Opened]):
 
     async def open(self, backup: str | datetime = "latest", *, store: str | None = None) -> Opened:
         """Open a backup as a store that can only be read: to look at it, and as a source of `maintenance.repair`."""
-        return self._open_store(await arun(self._open_backup(backup, store)), self._handle.tenant)
+        return self._open_store(await arun(self._open_backup(backup, store)), self._home)

@@ -10,6 +10,7 @@ from holdfast.backends.config import resolve
 from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
+from holdfast.engine.engine import Engine
 from holdfast.errors import InvalidError
 from holdfast.maintenance.erasure.store_copy import copy_lines, record_copy
 from holdfast.security.handle import StoreHandle
@@ -33,16 +34,15 @@ async def copy_store(
         only = await handle.engine.lines.of_threads(handle.tenant, names)
     if only is not None and tenant is None:
         raise InvalidError("threads are named where those of one tenant are copied, not of all")
-    if isinstance(other, str | os.PathLike):
-        url = resolve(other)
-        await record_copy(handle.engine, handle.tenant, only, redacted_url(url))
-        return await copy_lines(handle.engine, url, options, tenant, progress, only)
-    if options:
-        raise InvalidError(f"the other store is open already, and takes no option {min(options)!r}")
-    if other.tenant != handle.tenant and tenant is not None:
-        raise InvalidError(
-            f"the other store was opened for tenant {other.tenant!r}, and would not see what is copied",
-            hint=f"Open it with tenant={handle.tenant!r}, or give its URL",
-        )
-    await record_copy(handle.engine, handle.tenant, only, redacted_url(other.engine.context.backend.url))
-    return await copy_lines(handle.engine, other.engine, {}, tenant, progress, only)
+    target: Engine | str = resolve(other) if isinstance(other, str | os.PathLike) else other.engine
+    if not isinstance(other, str | os.PathLike):
+        if options:
+            raise InvalidError(f"the other store is open already, and takes no option {min(options)!r}")
+        if other.tenant != handle.tenant and tenant is not None:
+            raise InvalidError(
+                f"the other store was opened for tenant {other.tenant!r}, and would not see what is copied",
+                hint=f"Open it with tenant={handle.tenant!r}, or give its URL",
+            )
+    url = target if isinstance(target, str) else target.context.backend.url
+    await record_copy(handle.engine, handle.tenant, only, redacted_url(url))
+    return await copy_lines(handle.engine, target, options, tenant, progress, only)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from holdfast.engine.types import Progress
     from holdfast.maintenance.archive.format import ArchiveFile
     from holdfast.maintenance.archive.subject_export import SubjectExportReport
+    from holdfast.maintenance.erasure.certificate import Certificate
     from holdfast.maintenance.erasure.eraser import ErasureReport
     from holdfast.maintenance.erasure.finder import SubjectData
     from holdfast.maintenance.jobs.job import Job
     from holdfast.maintenance.jobs.jobs import JobTable
-    from holdfast.security.erasure.certificate import Certificate
 
 _METADATA_KEYS = ("subject",)
 
@@ -59,7 +59,7 @@ class ErasureOperations:
         Threads whose checkpoints name one person in their metadata (`metadata={"subject": "u-1842"}`), and scopes in
         which the person is the user (`state(user="u-1842")`), need not be assigned.
         """
-        from holdfast.security.erasure.subjects import assign
+        from holdfast.maintenance.erasure.subjects import assign
 
         await assign(self._handle.engine, self._line(name, kind), check_subject(subject))
 
@@ -68,14 +68,14 @@ class ErasureOperations:
         """Say that a thread, or a line of another kind, contains the data of several persons, such as a group chat: an
         erasure then removes the steps of one of them, and not the whole."""
         from holdfast.engine.subject_names import MIXED
-        from holdfast.security.erasure.subjects import assign
+        from holdfast.maintenance.erasure.subjects import assign
 
         await assign(self._handle.engine, self._line(name, kind), MIXED)
 
     @sync_and_async
     async def unassign(self, name: str | None = None, *, kind: LineKind = "thread") -> None:
         """Remove what `assign` or `mark_mixed` said."""
-        from holdfast.security.erasure.subjects import assign
+        from holdfast.maintenance.erasure.subjects import assign
 
         await assign(self._handle.engine, self._line(name, kind), None)
 
@@ -83,7 +83,7 @@ class ErasureOperations:
     async def subject(self, name: str | None = None, *, kind: LineKind = "thread") -> str | None:
         """Return the person that a thread, or a line of another kind, or the tenant is assigned to; None for nobody."""
         from holdfast.engine.subject_names import MIXED
-        from holdfast.security.erasure.subjects import read_subjects
+        from holdfast.maintenance.erasure.subjects import read_subjects
 
         line = self._line(name, kind)
         found = (await read_subjects(self._handle.engine, [line])).get(line)
@@ -193,8 +193,8 @@ class ErasureOperations:
     @sync_and_async
     async def certificates(self) -> Sequence[Certificate]:
         """List the certificates of all erasures, the oldest first."""
+        from holdfast.maintenance.erasure.certificate import Certificate
         from holdfast.security.audit.erasure_ledger import ErasureLedger
-        from holdfast.security.erasure.certificate import Certificate
 
         entries = await ErasureLedger(self._handle.engine, self._handle.tenant).entries()
         return [Certificate.from_json(entry.certificate) for entry in entries]

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 
 from holdfast.backends.fsutil import PRIVATE, flush_folder, open_private
 from holdfast.backends.interface import BlockingCall
-from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage, RetryingStorage
-from holdfast.backends.object_store.request_sender import RequestSender
+from holdfast.backends.object_store.object_storage import ObjectInfo, ObjectStorage
+from holdfast.backends.object_store.request_storage import RequestStorage
 from holdfast.backends.urls import redacted_url, split_options, url_to_path
 from holdfast.errors import (
     ConfigError,
@@ -395,8 +395,8 @@ def check_name(path: str, where: str) -> None:
         )
 
 
-class SnapshotBucket(SnapshotStorage):
-    """A prefix in a bucket. Requests are retried until they succeed or the time is over."""
+class SnapshotBucket(RequestStorage, SnapshotStorage):
+    """A prefix in a bucket."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         check_url(url)
@@ -404,24 +404,11 @@ class SnapshotBucket(SnapshotStorage):
 
         bucket, where, timeout = Bucket.at(url, options)
         self._where = where.rstrip("/")
-        self._storage = RetryingStorage(bucket)
-        self._sender = RequestSender("the service", self._where, timeout)
+        super().__init__(bucket, "the service", self._where, timeout)
 
     def where(self, name: str) -> str:
         return f"{self._where}/{name}"
 
-    async def create(self, name: str, data: bytes) -> bool:
-        return await self._sender.send(lambda: self._storage.create(name, data))
-
-    async def put(self, name: str, data: bytes) -> None:
-        await self._sender.send(lambda: self._storage.put(name, data))
-
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
         check_name(name, self.where(name))
-        return await self._sender.send(lambda: self._storage.get(name, start, length))
-
-    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
-        return await self._sender.send(lambda: self._storage.list_objects(prefix))
-
-    async def delete(self, names: Sequence[str]) -> None:
-        await self._sender.send(lambda: self._storage.delete(names))
+        return await super().get(name, start, length)

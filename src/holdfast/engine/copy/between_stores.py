@@ -8,13 +8,13 @@ was killed resumes with what is missing when it is started again.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from holdfast.backends.interface import Batch, Change, Create, Delete, Get, Put, Row
-from holdfast.backends.paging import next_page, scan_rows
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import (
     BRANCHES,
@@ -29,25 +29,26 @@ from holdfast.backends.tables import (
     TRANSITIONS,
     WRITES,
     Key,
-    Scalar,
     Table,
 )
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.copy.copy_report import CopyProgress, CopyRegistries, CopyReport, OnCopyProgress
-from holdfast.engine.copy.line_rows import (
-    COPIED,
+from holdfast.engine.copy.line_stream import (
+    LINE_TABLES,
     Listing,
+    RemovedKey,
     branch_heads,
     digest,
+    every_line,
     is_mark,
     listing,
     listings,
     of_steps,
     outline,
     protects,
+    stream_changes,
 )
-from holdfast.engine.copy.line_writer import LineWriter
-from holdfast.engine.copy.row_writer import JointBatch
+from holdfast.engine.copy.row_writer import JointBatch, LineWriter
 from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.verify import raise_problems, verify
@@ -67,9 +68,6 @@ from holdfast.errors import (
 
 _EXCLUSIVE = (STEPS, FOLDS, BRANCHES, REFS)
 """Tables where another writer may create the same key during the copy, which is not overwritten."""
-
-_FIRST_PAGE = 8
-"""How many rows are read at first: then more of small ones, and fewer of large ones."""
 
 _PASSES = 10
 """How often to check for changes that were made during the copy."""
@@ -264,10 +262,7 @@ class StoreCopier:
     async def _lines(self, tenant: str | None) -> list[Line]:
         if self._only is not None:
             return [line for line in self._only if line not in self._rules.left_out and await self._exists(line)]
-        prefix: Key = () if tenant is None else (tenant,)
-        found = scan_rows(self._source, LINES, prefix, bodies=False)
-        lines = [Line(str(row.key[0]), str(row.key[1])) async for row in found]
-        return [line for line in lines if line not in self._rules.left_out]
+        return [line for line in await every_line(self._source, tenant) if line not in self._rules.left_out]
 
     async def _exists(self, line: Line) -> bool:
         try:
@@ -300,27 +295,31 @@ class StoreCopier:
 
     async def lacks(self, line: Line) -> bool:
         """Return whether the target lacks a step of a line. `ConflictError` if it does, and has another history."""
-        (found,) = await self._source.read([Get(LINES, [tuple(line)])])
-        (existing,) = await self._target.read([Get(LINES, [tuple(line)])])
-        if not existing:
+        if not (both := await self._read_both(line)):
             return True
-        steps, target_steps = [await listing(store, STEPS, line) for store in (self._source, self._target)]
-        if found[0].columns[0] == existing[0].columns[0] and all(
-            key in target_steps and _is_copy_of(StepRef.of(Row(key, target_steps[key])), StepRef.of(Row(key, columns)))
+        found, existing, steps, copied = both
+        if found.columns[0] == existing.columns[0] and all(
+            key in copied and _is_copy_of(StepRef.of(Row(key, copied[key])), StepRef.of(Row(key, columns)))
             for key, columns in steps.items()
         ):
             return False
-        _check_history(line, found[0], existing[0], steps, target_steps, self._target.url)
+        _check_history(line, *both, self._target.url)
         return True
 
     async def check_history(self, line: Line) -> None:
         """Check that the line in the target is that of the source, or an earlier copy. `ConflictError` if it is not."""
-        (found,) = await self._source.read([Get(LINES, [tuple(line)])])
-        (existing,) = await self._target.read([Get(LINES, [tuple(line)])])
-        if not found or not existing:
+        if not (both := await self._read_both(line)):
             raise ConflictError("only one of the stores has it", where=f"thread {line}")
-        steps, target_steps = [await listing(store, STEPS, line) for store in (self._source, self._target)]
-        _check_history(line, found[0], existing[0], steps, target_steps, self._target.url)
+        _check_history(line, *both, self._target.url)
+
+    async def _read_both(self, line: Line) -> tuple[Row, Row, Listing, Listing] | None:
+        """Return the rows of a line in both stores, and its steps; None if one of them does not have it."""
+        stores, query = (self._source, self._target), [Get(LINES, [tuple(line)])]
+        rows = [row for store in stores for found in await store.read(query) for row in found]
+        if len(rows) < 2:
+            return None
+        steps, copied = [await listing(store, STEPS, line) for store in stores]
+        return rows[0], rows[1], steps, copied
 
     # One line -------------------------------------------------------------------------------------------------
 
@@ -347,7 +346,7 @@ class StoreCopier:
             return False
         # The target is listed first: whatever another copy adds to it afterwards is in the source. Then the steps: what
         # they need exists when they do, and later ones are left for the next pass.
-        target = await listings(self._target, COPIED, line)
+        target = await listings(self._target, LINE_TABLES, line)
         steps = await listing(self._source, STEPS, line)
         if existing:
             (now,) = await self._source.read([Get(LINES, [tuple(line)])])
@@ -358,17 +357,13 @@ class StoreCopier:
         try:
             if existing and (existing != found or steps != target[STEPS]):
                 await writer.write(_hide_stale(line, steps, target[STEPS]))
-            others = await listings(self._source, [table for table in COPIED if table is not STEPS], line)
-            for table in COPIED:
-                source = steps if table is STEPS else of_steps(table, others[table], steps)
-                missing = source
+            others = await listings(self._source, LINE_TABLES[:-1], line)
+            for table in LINE_TABLES:
+                source, known = steps if table is STEPS else of_steps(table, others[table], steps), target[table]
                 if table is WRITES:
-                    missing, source = await self._copy_last_writes(source, steps, target[table], writer)
-                await self._copy_table(table, missing, target[table], writer)
-                # Rows of a failed copy, or that the line no longer has.
-                writer.deletions += (
-                    Delete(table, key) for key in target[table] if key not in source and not protects(table, key)
-                )
+                    source, copied = await self._copy_last_writes(source, steps, known, writer)
+                    known = {key: columns for key, columns in known.items() if key not in copied}
+                await self._copy_table(table, source, known, writer)
             await writer.flush()
             (now,) = await self._source.read([Get(LINES, [tuple(line)])])
             if now != found:
@@ -402,15 +397,15 @@ class StoreCopier:
 
     async def _copy_last_writes(
         self, source: Listing, steps: Listing, target: Listing, writer: LineWriter
-    ) -> tuple[Listing, Listing]:
+    ) -> tuple[Listing, Set[Key]]:
         """Copy the pending writes after the last step of each branch, as of one moment: a newer step, which is left for
-        the next pass, may take them over meanwhile. Returns the writes that are left to copy, and all of the copy."""
+        the next pass, may take them over meanwhile. Returns the writes that are left to copy, and which were copied."""
         line = writer.line
         last = {key[2]: StepRef.of(Row(key, columns)) for key, columns in sorted(steps.items())}
         tips = [tip for tip in last.values() if not tip.pruned]
         *pages, following = await self._source.read(self._source_writes.queries(line, tips))
         taking = {row.key[2]: row for row in following}
-        copied: dict[Key, tuple[Scalar, ...]] = {}
+        copied = set[Key]()
         for tip, rows in zip(tips, pages, strict=True):
             next_step = taking.get(tip.branch)
             taken = [] if next_step is None else open_writes(next_step, self._engine.context.max_bytes)
@@ -419,32 +414,23 @@ class StoreCopier:
                 if is_mark(WRITES, row.key) or target.get(row.key) != row.columns:
                     self._check_size(line, WRITES, row)
                     await writer.put(Put(WRITES, row))
-            copied.update((row.key, row.columns) for row in found.values())
+            copied.update(found)
         ids = {tip.id for tip in tips}
-        rest = {key: columns for key, columns in source.items() if key[2] not in ids}
-        return rest, {**rest, **copied}
+        return {key: columns for key, columns in source.items() if key[2] not in ids}, copied
 
     async def _copy_table(self, table: Table, source: Listing, target: Listing, writer: LineWriter) -> None:
-        replaced = self._rules.replaced_events if table is EVENTS else frozenset()
-        missing = [
-            key
-            for key, columns in source.items()
-            if is_mark(table, key) or target.get(key) != columns or (writer.line, str(key[2])) in replaced
-        ]
-        start, page = 0, _FIRST_PAGE
-        while start < len(missing):
-            keys = missing[start : start + page]
-            start += len(keys)
-            (found,) = await self._source.read([Get(table, keys)])
-            if len(found) < len(keys):
-                raise ConcurrentChange
-            for row in found:
-                if row.columns != source[row.key]:
-                    raise ConcurrentChange
-                self._check_size(writer.line, table, row)
-                overwrite = row.key in target or table not in _EXCLUSIVE
-                await writer.put(Put(table, row) if overwrite else Create(table, row))
-            page = next_page(page, found)
+        def replaced(key: Key) -> bool:
+            if table is EVENTS:
+                return (writer.line, str(key[2])) in self._rules.replaced_events
+            return is_mark(table, key)
+
+        async for each in stream_changes(self._source, table, source, target, replaced):
+            if not isinstance(each, RemovedKey):
+                self._check_size(writer.line, table, each)
+                overwrite = each.key in target or table not in _EXCLUSIVE
+                await writer.put(Put(table, each) if overwrite else Create(table, each))
+            elif not protects(table, each.key):  # a row of a failed copy, or that the line no longer has
+                writer.deletions.append(Delete(table, each.key))
 
     # Verifying ------------------------------------------------------------------------------------------------
 
@@ -489,35 +475,24 @@ class StoreCopier:
         return False
 
 
-async def copy_to_url(
-    source: Engine,
-    url: str,
-    options: Mapping[str, Any],
-    tenant: str | None,
-    progress: OnCopyProgress | None,
-    only: Sequence[Line] | None = None,
-    copy_registries: CopyRegistries | None = None,
-    prepare: Prepare | None = None,
-    finish: Callable[[Engine, Set[Line]], Awaitable[None]] | None = None,
-) -> CopyReport:
-    """Copy lines to a store, which is opened for it. `prepare` is called with it before; and `finish` at the end, also
-    if the copy failed, with the lines that were copied."""
-    kind = backend_for(url)
+@asynccontextmanager
+async def open_target(
+    source: Engine, target: Engine | str, options: Mapping[str, Any], tenant: str | None
+) -> AsyncIterator[Engine]:
+    """Open the store that a URL names, to be copied to; one that is open is left open."""
+    if not isinstance(target, str):
+        yield target
+        return
+    kind = backend_for(target)
     if kind.takes_tenant and tenant is not None:
         options = {"tenant": tenant, **options}
-    backend = await kind.open(url, **options)
+    backend = await kind.open(target, **options)
     try:
         context = EngineContext(
             backend, codec=source.context.codec, project=backend.capabilities.projected, rows=source.context.rows
         )
         await context.rows.check_store(context.stored, tenant)
-        target = Engine(context)
-        copier = StoreCopier(source, target, progress, None, copy_registries, prepare)
-        try:
-            return await copier.copy(tenant, only)
-        finally:
-            if finish is not None:
-                await finish(target, copier.written)
+        yield Engine(context)
     finally:
         await backend.close()
 

@@ -13,6 +13,7 @@ from holdfast.backends.interface import Change, Create, Expect, Get, Put
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Key
 from holdfast.engine.context import Apply
+from holdfast.engine.copy.line_stream import stream_line
 from holdfast.engine.copy.row_writer import RowWriter, rename_row
 from holdfast.engine.copy_mark import COPY, remove_remains
 from holdfast.engine.engine import Engine
@@ -83,8 +84,8 @@ class LineCopier:
         writer = RowWriter(self._engine.context, lambda: _conditions(new, lease))
         await writer.write(await remove_remains(self._engine.context, new))  # left by a copy that failed
         # Pending writes before the steps, which may take them over meanwhile; and after them, those that others stored.
-        async for row in scan_rows(self._backend, WRITES, old):
-            await writer.put(Put(WRITES, rename_row(row, new)))
+        async for table, row in stream_line(self._backend, old, (WRITES,)):
+            await writer.put(Put(table, rename_row(row, new)))
             await lease.renew_if_due()
         last: list[Change] = []
         positions: set[Key] = set()
@@ -104,11 +105,10 @@ class LineCopier:
         ]
         (marks,) = await self._backend.read([Get(LINKS, [origin_mark(old)])])
         last += [Put(LINKS, rename_row(row, new)) for row in marks]
-        for table in _DEPENDENT:
-            async for row in scan_rows(self._backend, table, old):
-                if table is not FOLDS or row.key[2:] in positions:
-                    await writer.put(Put(table, rename_row(row, new)))
-                    await lease.renew_if_due()
+        async for table, row in stream_line(self._backend, old, _DEPENDENT):
+            if table is not FOLDS or row.key[2:] in positions:
+                await writer.put(Put(table, rename_row(row, new)))
+                await lease.renew_if_due()
         await writer.flush()
         return last
 

@@ -13,8 +13,8 @@ from holdfast.interfaces.cli.base import CliContext, command, group
 from holdfast.interfaces.cli.formatting import safe
 
 if TYPE_CHECKING:
+    from holdfast.erasure import Certificate
     from holdfast.maintenance import ErasureReport
-    from holdfast.security import Certificate
 
 _HEADS = ("FINISHED", "ID", "ERASED", "REWRITTEN", "UNREACHABLE")
 
@@ -175,7 +175,7 @@ def verify(session: CliContext, file: str, public_key: str | None, subject: str 
     \b
     holdfast erase verify certificate.json --public-key 5f2a… --subject u-1842
     """
-    from holdfast.security import Certificate
+    from holdfast.erasure import Certificate
 
     try:
         text = Path(file).read_text(encoding="utf-8")

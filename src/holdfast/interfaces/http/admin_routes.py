@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.erasure import Certificate
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.jobs import Job, JobRun
 from holdfast.maintenance import BackupRepairReport, DrillReport, ErasureReport, KeyInfo, RepositoryReport
-from holdfast.security import Certificate
 from holdfast.store import BackupInfo, Backups, Store
 
 ADMIN = RouteTable()

@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.backends.interface import BlockingCall, Delete, Get
-from holdfast.backends.paging import scan_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import LINES, TABLES
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import StoreCopier
+from holdfast.engine.copy.line_stream import stream_line
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.json_diff import tree_of
+from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.step_info import StepInfo as StepHead
 from holdfast.engine.types import Checkpoint, Progress
 from holdfast.maintenance.archive.format import (
-    EXPORTED,
     PURPOSE,
     VERSION,
     ArchiveFile,
@@ -33,6 +33,7 @@ from holdfast.maintenance.archive.format import (
     thread_record,
 )
 from holdfast.maintenance.archive.scratch_folder import ScratchFolder
+from holdfast.maintenance.progress import report_each
 from holdfast.security.encryption.file_key import new_file_key
 
 _CACHE_BYTES = 8 << 20
@@ -78,24 +79,18 @@ async def export_threads(
     threads = records = 0
     changing: list[str] = []
     key = await new_file_key(engine, PURPOSE)
-    archive = ArchiveWriter(file, key)
-    try:
+    async with ArchiveWriter(file, key) as archive:
         sealed = None if key is None else dict(key.wrapped)
         await archive.write(ArchiveHeader(VERSION, datetime.now(UTC).isoformat(timespec="seconds"), sealed))
         async with scratch_store(engine) as scratch:
-            for number, line in enumerate(lines, 1):
+            for line in report_each(lines, progress, lambda each: each.name):
                 report = await StoreCopier(engine, scratch).copy(line.tenant, [line])
                 if report.threads:  # it still exists
                     threads, changing = threads + 1, [*changing, *report.changing]
                     records += await _write(scratch, line, archive)
                     await scratch.context.backend.apply([Delete(table, tuple(line)) for table in TABLES])
                     scratch.context.cache.drop_all(line)
-                if progress is not None:
-                    progress(number, len(lines), line.name)
         await archive.seal(threads, records)
-        await archive.finish()
-    finally:
-        archive.close()
     return ExportReport(threads, records, archive.bytes, tuple(changing))
 
 
@@ -103,10 +98,9 @@ async def _write(scratch: Engine, line: Line, archive: ArchiveWriter) -> int:
     backend, count = scratch.context.backend, 0
     ((found,),) = await backend.read([Get(LINES, [tuple(line)])])
     await archive.write(thread_record(found))
-    for table in EXPORTED:
-        async for row in scan_rows(backend, table, tuple(line)):
-            await archive.write(row_record(table, row))
-            count += 1
+    async for table, row in stream_line(backend, line):
+        await archive.write(row_record(table, row))
+        count += 1
     await archive.write(ThreadEnd(count))
     return count
 
@@ -118,43 +112,42 @@ async def export_states(
     engine: Engine, lines: Sequence[Line], file: ArchiveFile, to_checkpoint: ToCheckpoint, progress: Progress | None
 ) -> ExportReport:
     """Write the state of every checkpoint to a file, one line of JSON each, the latest of a thread first."""
-    threads = records = 0
-    archive = ArchiveWriter(file)
-    try:
-        for number, line in enumerate(lines, 1):
-            threads += 1
+    records = 0
+    async with ArchiveWriter(file) as archive:
+        for line in report_each(lines, progress, lambda each: each.name):
             async for document in _states(engine, line, to_checkpoint):
                 await archive.write_line(msgspec.json.encode(document))
                 records += 1
-            if progress is not None:
-                progress(number, len(lines), line.name)
-        await archive.finish()
-    finally:
-        archive.close()
-    return ExportReport(threads, records, archive.bytes)
+    return ExportReport(len(lines), records, archive.bytes)
 
 
 async def _states(engine: Engine, line: Line, to_checkpoint: ToCheckpoint) -> AsyncIterator[dict[str, Any]]:
+    async for head, packed in stream_states(engine, line):
+        checkpoint = to_checkpoint(line, head)
+        yield {
+            "thread": checkpoint.thread,
+            "checkpoint": checkpoint.id,
+            "parent": checkpoint.parent,
+            "merged": checkpoint.merged,
+            "branch": checkpoint.branch,
+            "step": checkpoint.step,
+            "time": checkpoint.time.isoformat(),
+            "kind": checkpoint.kind,
+            "hash": checkpoint.hash,
+            "metadata": engine.context.codec.to_json(dict(checkpoint.metadata)),
+            "state": tree_of(packed, {}),
+        }
+
+
+async def stream_states(engine: Engine, line: Line) -> AsyncIterator[tuple[StepHead, PackedMap]]:
+    """Yield every state of a line, the latest first."""
     before = ""
     while True:
         found = await engine.lines.history(line, before=before, limit=_STATES)
         points = [StepRef.of(row) for row in found]
         states = await engine.states.series(line, points)
-        for head, packed in zip(await engine.step_info.describe(line, points, found), states, strict=True):
-            checkpoint = to_checkpoint(line, head)
-            yield {
-                "thread": checkpoint.thread,
-                "checkpoint": checkpoint.id,
-                "parent": checkpoint.parent,
-                "merged": checkpoint.merged,
-                "branch": checkpoint.branch,
-                "step": checkpoint.step,
-                "time": checkpoint.time.isoformat(),
-                "kind": checkpoint.kind,
-                "hash": checkpoint.hash,
-                "metadata": engine.context.codec.to_json(dict(checkpoint.metadata)),
-                "state": tree_of(packed, {}),
-            }
+        for each in zip(await engine.step_info.describe(line, points, found), states, strict=True):
+            yield each
         if len(found) < _STATES:
             return
         before = points[-1].id

@@ -17,26 +17,14 @@ import secrets
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 import msgspec
 
 from holdfast.backends.fsutil import flush_folder, open_private
 from holdfast.backends.interface import BlockingCall, Row
-from holdfast.backends.tables import (
-    BRANCHES,
-    EVENTS,
-    FOLDS,
-    LINES,
-    LINKS,
-    NODES,
-    OBJECTS,
-    REFS,
-    STEPS,
-    WRITES,
-    Scalar,
-    Table,
-)
+from holdfast.backends.tables import LINES, Scalar, Table
+from holdfast.engine.copy.line_stream import LINE_TABLES
 from holdfast.engine.model.line_salt import SALT_SIZE
 from holdfast.engine.row_format import Line, info_of, info_row
 from holdfast.errors import ConfigError, CorruptError, InvalidError, NotFoundError, UnsupportedError
@@ -48,9 +36,6 @@ if TYPE_CHECKING:  # it needs an extra
 VERSION = 1
 PURPOSE = "export"
 """What the keys of files are for."""
-
-EXPORTED = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, EVENTS, LINKS)
-"""The tables whose rows are in the file. The row of the line itself is in the line of type `thread`."""
 
 ArchiveFile: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 """The path of a file, or a file that is open in binary mode."""
@@ -65,7 +50,7 @@ _UNREADABLE = (OSError, EOFError, zlib.error)
 _TOO_LARGE = 1 << 63
 """A number from here on fits into no column of a store."""
 
-_TABLES = {table.name: table for table in EXPORTED}
+_TABLES = {table.name: table for table in LINE_TABLES}
 
 
 class ArchiveLine(msgspec.Struct, tag_field="type", forbid_unknown_fields=True):
@@ -231,11 +216,6 @@ class ArchiveWriter:
         """Add the checksum."""
         await self.write(Checksum(self._digest.hexdigest(), threads, rows))
 
-    async def finish(self) -> None:
-        """Make the file durable under its name."""
-        await self._flush()
-        await BlockingCall(self._finish)
-
     async def _flush(self) -> None:
         chunk = bytes(self._buffer)
         self._buffer.clear()
@@ -272,11 +252,19 @@ class ArchiveWriter:
             hint="Check the disk, and export again. The previous file is untouched",
         ) from error
 
-    def close(self) -> None:
-        """Close the file. It is removed if it was not finished."""
-        self._stack.close()
-        if self._temporary is not None:
-            self._temporary.unlink(missing_ok=True)
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Make the file durable under its name. It is removed instead if there was an error."""
+        try:
+            if kind is None:
+                await self._flush()
+                await BlockingCall(self._finish)
+        finally:
+            self._stack.close()
+            if self._temporary is not None:
+                self._temporary.unlink(missing_ok=True)
 
 
 # Reading ------------------------------------------------------------------------------------------------------------

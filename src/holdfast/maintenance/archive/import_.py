@@ -51,10 +51,11 @@ from holdfast.maintenance.archive.format import (
     line_row,
     row_of,
 )
-from holdfast.maintenance.erasure.ledger_copy import add_digests, takes_ledger
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
+from holdfast.maintenance.erasure.store_copy import add_digests, takes_ledger
 from holdfast.maintenance.line_documents import Document, find_documents
 from holdfast.schemas.attached_version import ExternalStates
+from holdfast.maintenance.progress import report_each
 from holdfast.schemas.graph_checkpoint import is_internal
 from holdfast.schemas.registry import LINE
 from holdfast.security.audit import thread_audit
@@ -190,11 +191,9 @@ async def import_threads(
         async with scratch_store(engine) as scratch:
             reader = _Reader(scratch, archive, selection, progress)
             lines = await reader.read()
-            for number, line in enumerate(lines, 1):
+            for line in report_each(lines, progress, lambda each: f"verified {each.name}"):
                 raise_problems(line, await verify(scratch.context, line), archive.name)
                 await _check_main(scratch, engine, line, archive)
-                if progress is not None:
-                    progress(number, len(lines), f"verified {line.name}")
             lines = await _without_erased(scratch, engine, selection.tenant, lines)
             on_copy = None if progress is None else _copy_progress(progress)
             copier = StoreCopier(scratch, engine, on_copy)

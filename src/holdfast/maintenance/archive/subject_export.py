@@ -24,6 +24,7 @@ from holdfast.engine.namespaces import line_kind, short_name
 from holdfast.engine.row_format import Line, StepRef, open_body, open_step
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.types import Progress, to_datetime
+from holdfast.maintenance.archive.export import stream_states
 from holdfast.maintenance.archive.format import ArchiveFile, ArchiveWriter
 from holdfast.maintenance.erasure.audit_rows import SubjectRows, places_of, read_detail, record_place
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
@@ -33,8 +34,6 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.records import ArtifactRecords
 from holdfast.state.sessions.records import LINE as SESSIONS
 from holdfast.state.sessions.records import SessionRecords
-
-_STATES = 32
 
 
 @dataclass(frozen=True)
@@ -69,16 +68,12 @@ class SubjectExporter:
     async def export(self, found: SubjectData, file: ArchiveFile) -> SubjectExportReport:
         """Write what was found to a file."""
         counts: dict[str, int] = {}
-        archive = ArchiveWriter(file)
-        try:
+        async with ArchiveWriter(file) as archive:
             async for kind, document in self._documents(found):
                 await archive.write_line(msgspec.json.encode({"type": kind, **document}))
                 counts[kind] = counts.get(kind, 0) + 1
                 if self._progress is not None:
                     self._progress(sum(counts.values()), None, kind)
-            await archive.finish()
-        finally:
-            archive.close()
         return SubjectExportReport(self._subject, counts, archive.bytes)
 
     async def _documents(self, found: SubjectData) -> AsyncIterator[tuple[str, dict[str, Any]]]:
@@ -100,21 +95,12 @@ class SubjectExporter:
 
     async def _states(self, line: Line) -> AsyncIterator[dict[str, Any]]:
         """Yield every state of a line, the latest first, and what is pending after it."""
-        before = ""
-        while True:
-            rows = await self._engine.lines.history(line, before=before, limit=_STATES)
-            points = [StepRef.of(row) for row in rows]
-            states = await self._engine.states.series(line, points)
-            writes = await self._engine.writes.of_many(line, points)
-            heads = await self._engine.step_info.describe(line, points, rows)
-            for head, state, pending in zip(heads, states, writes, strict=True):
-                document = self._describe(line, head) | {"state": self._plain_state(state)}
-                if pending:
-                    document["pending"] = [[each.channel, plain_json.to_plain(each.packed)] for each in pending]
-                yield document
-            if len(rows) < _STATES:
-                return
-            before = points[-1].id
+        async for head, state in stream_states(self._engine, line):
+            document = self._describe(line, head) | {"state": self._plain_state(state)}
+            (pending,) = await self._engine.writes.of_many(line, [head.point])
+            if pending:
+                document["pending"] = [[each.channel, plain_json.to_plain(each.packed)] for each in pending]
+            yield document
 
     async def _written(self, line: Line, steps: set[tuple[int, int]]) -> AsyncIterator[dict[str, Any]]:
         """Yield what the steps of a person wrote."""

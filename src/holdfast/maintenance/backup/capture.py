@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import NamedTuple
 
 from holdfast.backends.interface import Changes, Get, Query, Row, Scan
-from holdfast.backends.paging import next_page, scan_rows
+from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import (
     BRANCHES,
     EVENTS,
@@ -33,8 +33,10 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.codec.envelope import sealed_key_id
+from holdfast.engine.copy.line_stream import RemovedKey, every_line, stream_changes
 from holdfast.engine.engine import Engine
 from holdfast.engine.generations import GENERATION
+from holdfast.engine.line_head import end_query
 from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.row_format import LEASE, Line, StepRef
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
@@ -57,8 +59,6 @@ _LOCAL = frozenset((LEASE, "ledger", "orphan", "credentials"))
 AT_ONCE = 200
 """How many lines are read at once while it does not matter."""
 
-_FIRST_PAGE = 8
-
 _PATIENCE = 3
 """After how many attempts to find a moment the names of all lines are read, too."""
 
@@ -67,12 +67,6 @@ _ATTEMPTS = 6
 
 Known = Callable[[], Awaitable[dict[str, dict[Key, tuple[Scalar, ...]]]]]
 """Returns the keys, without tenant and line, and columns of the rows that the last backup has of a line, by table."""
-
-
-class RemovedKey(NamedTuple):
-    """The key, without tenant and line, of a row that is not there any more."""
-
-    key: Key
 
 
 class Outline(NamedTuple):
@@ -141,9 +135,7 @@ class LineReader:
 
     async def lines(self, tenant: str | None) -> list[Line]:
         """List the lines of a tenant or of all, and for each tenant the empty name, which has its settings."""
-        prefix: Key = () if tenant is None else (tenant,)
-        found = scan_rows(self._stored, LINES, prefix, bodies=False)
-        lines = [Line(str(row.key[0]), str(row.key[1])) async for row in found]
+        lines = await every_line(self._stored, tenant)
         tenants = {"" if tenant is None else tenant, *(line.tenant for line in lines)}
         return sorted({*lines, *(Line(each, "") for each in tenants)})
 
@@ -259,7 +251,7 @@ class LineReader:
             for table, rows in outline.large:
                 existing = (await known()).get(table.name, {})
                 for key in existing.keys() - {row.key[2:] for row in rows}:
-                    yield table, RemovedKey(key)
+                    yield table, RemovedKey((*line, *key))
                 for row in rows:
                     if existing.get(row.key[2:]) != row.columns:
                         yield table, row
@@ -298,7 +290,7 @@ class LineReader:
         if table is EVENTS:
             if outline.last_event > before[1]:
                 stop = (outline.last_event + "\0",)
-                async for row in self._scan(Scan(table, tuple(line), (before[1],), stop)):
+                async for row in scan_rows(self._stored, table, tuple(line), (before[1],), stop):
                     if row.key[2] != before[1]:
                         yield row
             return
@@ -306,20 +298,8 @@ class LineReader:
         for tip in outline.tips:
             start = starts.get(tip.branch, 0)
             if start <= tip.seq:
-                async for row in self._scan(Scan(table, (*line, tip.branch), (start,), (tip.seq + 1,))):
+                async for row in scan_rows(self._stored, table, (*line, tip.branch), (start,), (tip.seq + 1,)):
                     yield row
-
-    async def _scan(self, scan: Scan) -> AsyncIterator[Row]:
-        page, start = _FIRST_PAGE, scan.start
-        while True:
-            (found,) = await self._stored.read([scan._replace(start=start, limit=page)])
-            for row in found:
-                yield row
-            if len(found) < page:
-                return
-            last = found[-1].key[len(scan.prefix) :]
-            start = (*last[:-1], int(last[-1]) + 1)  # keys of these tables end in a number
-            page = next_page(page, found)
 
     async def _missing(
         self, table: Table, line: Line, outline: Outline, known: Known, *, appended: bool
@@ -334,21 +314,11 @@ class LineReader:
                 if includes(row.key):
                     yield row
             return
-        listed = {row.key: row.columns async for row in scan_rows(self._stored, table, tuple(line), bodies=False)}
-        wanted = [key for key, columns in listed.items() if includes(key) and existing.get(key[2:]) != columns]
-        for key in existing:
-            if (*line, *key) not in listed:
-                yield RemovedKey(key)
-        start, page = 0, _FIRST_PAGE
-        while start < len(wanted):
-            keys = wanted[start : start + page]
-            start += len(keys)
-            (found,) = await self._stored.read([Get(table, keys)])
-            if len(found) < len(keys):
-                raise ConcurrentChange
-            for row in found:
-                yield row
-            page = next_page(page, found)
+        listed = scan_rows(self._stored, table, tuple(line), bodies=False)
+        wanted = {row.key: row.columns async for row in listed if includes(row.key)}
+        stored = {(*line, *key): columns for key, columns in existing.items()}
+        async for changed in stream_changes(self._stored, table, wanted, stored):
+            yield changed
 
     async def _check(self, table: Table, rows: Sequence[Row]) -> None:
         for row in rows:
@@ -447,7 +417,7 @@ def _outline_queries(line: Line, branches: Sequence[int] | None, *, keys: bool, 
         return [*queries, Scan(STEPS, key, bodies=False)]
     return [
         *queries,
-        *(Scan(STEPS, (*key, number), reverse=True, limit=1, bodies=False) for number in (0, *branches)),
+        *(end_query(line, number) for number in (0, *branches)),
     ]
 
 

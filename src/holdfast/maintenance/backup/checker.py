@@ -36,6 +36,7 @@ from holdfast.maintenance.backup.records import list_records, noticed_names
 from holdfast.maintenance.backup.repacker import PackMap, pack_map
 from holdfast.maintenance.backup.repository import Backup, OpenLock, Repository
 from holdfast.maintenance.backup.store_record import find_loss, own_chains
+from holdfast.maintenance.progress import report_each
 
 _NO_BACKUP = "no-backup"
 
@@ -144,10 +145,8 @@ class RepositoryChecker:
         if store is None and only is None:
             packs.update(info.name for info in await self._repository.storage.list_objects(PACKS))
         await self._packs(sorted(packs))
-        for number, backup in enumerate(backups, 1):
+        for backup in report_each(backups, self._progress, lambda each: each.id):
             await self._backup(backup, level)
-            if self._progress is not None:
-                self._progress(number, len(backups), backup.id)
         if not backups and not self._found:
             self._add(_NO_BACKUP, "there is no backup that could be restored", self._repository.where)
         if store is None and only is None:
@@ -254,15 +253,13 @@ class RepositoryChecker:
 
     async def _packs(self, names: Sequence[str]) -> None:
         """Read packs, and compare each with its name."""
-        for number, name in enumerate(names, 1):
+        for name in report_each(names, self._progress, str):
             data = await self._repository.storage.get(name)
             try:
                 self._bytes += len(data or b"")
                 check_pack(name, data)
             except _DAMAGE as error:
                 self._add("damaged-pack", error.what, f"{self._repository.where}/{name}")
-            if self._progress is not None:
-                self._progress(number, len(names), name)
 
     async def _backup(self, backup: Backup, level: VerifyLevel | None) -> None:
         lines: dict[Line, LineEntry] = {}
@@ -290,8 +287,7 @@ class RepositoryChecker:
                 what = "the key of the thread is not in the repository, and was not destroyed"
                 self._add("missing-key", what, self._repository.where, backup.id, short_name(entry.name))
                 continue
-            parts = [part for chunk in entry.chunks for part in chunk[:2]]
-            if not self._lost_slices.isdisjoint((part.pack, part.offset, part.start) for part in parts):
+            if not self._lost_slices.isdisjoint((part.pack, part.offset, part.start) for part in entry.parts):
                 self._lost.add(short_name(entry.name))
                 continue
             try:

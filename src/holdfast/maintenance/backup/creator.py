@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import msgspec
@@ -13,6 +13,7 @@ from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import Key, Scalar
 from holdfast.codec.envelope import unpack_body
+from holdfast.engine.copy.line_stream import RemovedKey
 from holdfast.engine.engine import Engine
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.row_format import Line
@@ -24,21 +25,20 @@ from holdfast.maintenance.backup.capture import (
     Moment,
     MomentFinder,
     Outline,
-    RemovedKey,
 )
 from holdfast.maintenance.backup.format import (
     DAMAGE,
     Chunk,
     ChunkIndex,
     DamagedLine,
+    Layer,
     LineEntry,
     Manifest,
     Slice,
     manifest_name,
 )
-from holdfast.maintenance.backup.layers import needed_bytes, write_layers
 from holdfast.maintenance.backup.line_rows import LineRow
-from holdfast.maintenance.backup.packs import PackWriter, PendingSlice
+from holdfast.maintenance.backup.packs import PAGES, PackWriter, PendingSlice
 from holdfast.maintenance.backup.reader import ChunkLoader
 from holdfast.maintenance.backup.records import list_records
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Chain, Repository
@@ -52,6 +52,67 @@ from holdfast.maintenance.backup.store_record import (
     replace_store_id,
     store_id,
 )
+
+_SIMILAR = 4
+"""How many layers of similar size are merged into one."""
+_PAGE_LINES = 2048
+_SMALL_LAYER = 256
+"""The lines of a layer that is stored in the same pack as the chunks of its lines."""
+
+
+async def write_layers(
+    repository: Repository,
+    writer: PackWriter,
+    layers: Sequence[Layer],
+    before: Mapping[Line, LineEntry],
+    entries: Mapping[Line, _PendingEntry],
+) -> tuple[tuple[Layer, ...], list[LineEntry]]:
+    """Write the lines of a backup, and all that was added to the writer, given the layers and lines of the last one.
+    Returns the layers and all lines."""
+    changed = [line for line, entry in entries.items() if not entry.is_stored or entry.resolve() != before.get(line)]
+    removed = before.keys() - entries.keys()
+    start = first_to_merge([*(layer.lines for layer in layers), len(changed) + len(removed)])
+    known = [page for layer in layers[start:] for page in layer.pages]
+    count = len(changed) + len(removed) + sum(layer.lines for layer in layers[start:])
+    if count <= _SMALL_LAYER:
+        await writer.close()
+    else:
+        await writer.flush()
+    found = {line: entry.resolve() for line, entry in entries.items()}
+    ordered = [found[line] for line in sorted(found)]
+    if changed or removed:
+        lines = {entry.line: entry for page in known for entry in await repository.page(page)}
+        lines |= {line: found[line] for line in changed} | {line: LineEntry.of_removed(line) for line in removed}
+        kept = [lines[line] for line in sorted(lines) if start or not lines[line].is_removed]
+        layers = [*layers[:start], Layer(len(kept), await _write_pages(writer, kept))]
+    return tuple(layer for layer in layers if layer.pages), ordered
+
+
+def first_to_merge(sizes: Sequence[int]) -> int:
+    """Return the first of some layers, with these numbers of lines, that is merged with all after it: the first of all,
+    if the others have as many lines as it; else the first of some of similar size."""
+    if sum(sizes[1:]) >= sizes[0]:
+        return 0
+    start, lines = len(sizes) - 1, sizes[-1]
+    while start >= _SIMILAR - 1 and sizes[start - _SIMILAR + 1] <= 2 * lines:
+        lines += sum(sizes[start - _SIMILAR + 1 : start])
+        start -= _SIMILAR - 1
+    return start
+
+
+async def _write_pages(writer: PackWriter, entries: Sequence[LineEntry]) -> tuple[Slice, ...]:
+    pages = [entries[start : start + _PAGE_LINES] for start in range(0, len(entries), _PAGE_LINES)]
+    pending = [await writer.add(PAGES, msgspec.msgpack.encode(page)) for page in pages]
+    await writer.flush()
+    return tuple(each.resolve() for each in pending)
+
+
+def needed_bytes(entries: Collection[LineEntry], layers: Sequence[Layer]) -> int:
+    """Return the bytes of all blocks that a backup needs."""
+    blocks = {(part.pack, part.offset): part.length for layer in layers for part in layer.pages}
+    blocks |= {(part.pack, part.offset): part.length for entry in entries for part in entry.parts}
+    return sum(blocks.values())
+
 
 _log = logging.getLogger("holdfast.backups")
 
@@ -415,7 +476,7 @@ class BackupCreator:
 
         async for table, found in self._reader.rows(line, outline, before, known):
             if isinstance(found, RemovedKey):
-                builder.remove(table.name, found.key)
+                builder.remove(table.name, found.key[2:])
             else:
                 await builder.add(table.name, found.key[2:], found.columns, found.body)
         await builder.flush()

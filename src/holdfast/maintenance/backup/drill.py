@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.backends.interface import Get, Put, Query, Row, Scan
+from holdfast.backends.interface import Get, Query, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES, REFS, STEPS, Key
 from holdfast.engine.copy.between_stores import StoreCopier
@@ -29,7 +29,8 @@ from holdfast.maintenance.backup.keyring import backup_keys
 from holdfast.maintenance.backup.reader import backup_engine, named_entries
 from holdfast.maintenance.backup.recovery_point import NEVER_SET_BACK, point_at_time
 from holdfast.maintenance.backup.repository import Backup, Repository
-from holdfast.maintenance.backup.status import DRILL, SETTING
+from holdfast.maintenance.backup.status import DRILL, put_setting, read_settings
+from holdfast.maintenance.progress import report_each
 
 _SAMPLE = 50
 """How many lines are compared with the live store."""
@@ -86,15 +87,13 @@ async def run_drill(
         async with scratch_store(engine) as scratch:
             await StoreCopier(source, scratch).copy_together([entry.line for entry in entries])
             restored = time.monotonic()
-            for number, entry in enumerate(entries, 1):
+            for entry in report_each(entries, progress, lambda each: each.name):
                 report = await verify(scratch.context, entry.line, VerifyLevel.DECODE)
                 findings += (f"{short_name(entry.name)}: {each}" for each in report.findings)
                 tips = await _tips(scratch, entry)
                 steps += sum(tip.seq + 1 for tip in tips)
                 if sorted(tips) != sorted(entry.tips):
                     findings.append(f"{short_name(entry.name)}: it ends elsewhere than when the backup was made")
-                if progress is not None:
-                    progress(number, len(entries), entry.name)
         compared = await _compare(engine, entries, findings)
         moment = await _prove_moment(engine, repository, backup, findings)
         verified = time.monotonic()
@@ -150,9 +149,7 @@ async def _prove_moment(engine: Engine, repository: Repository, backup: Backup, 
     entries = [
         entry
         for entry in point.entries
-        if entry.columns
-        and entry.name not in NEVER_SET_BACK
-        and not (point.keys is not None and point.keys.is_erased(entry))
+        if entry.columns and entry.name not in NEVER_SET_BACK and not point.is_erased(entry)
     ]
     source = await point.engine(repository, engine)
     async with scratch_store(engine) as scratch:
@@ -193,12 +190,9 @@ async def _remember(engine: Engine, repository: Repository, home: str, report: D
     seconds = report.restore_seconds + report.verify_seconds
     summary = report.findings[0][:200] if report.findings else f"{report.lines} lines, {report.steps} steps"
     record = DrillRecord(report.backup, engine.context.clock(), report.ok, seconds, summary)
-    row = Row((home, "", SETTING, f"{DRILL} {repository.id}", ""), (msgspec.json.encode(record).decode(), record.time))
-    await engine.context.backend.apply([Put(REFS, row)])
+    await put_setting(engine, home, f"{DRILL} {repository.id}", record, record.time)
 
 
 async def last_drills(engine: Engine, home: str) -> list[DrillRecord]:
     """Return the results of the last drills that a store remembers, one for each repository."""
-    (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
-    texts = [str(row.columns[0]) for row in found if str(row.key[3]).startswith(f"{DRILL} ")]
-    return [msgspec.json.decode(text, type=DrillRecord) for text in texts]
+    return [drill for drill, _ in await read_settings(engine, home, f"{DRILL} ", DrillRecord)]

@@ -10,14 +10,18 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.backends.tables import Key, Scalar
 from holdfast.byte_reader import ByteReader, packed_form
+from holdfast.codec.compression import Compression, compress
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, UnsupportedError
+
+if TYPE_CHECKING:
+    from holdfast.security.encryption.cipher import Cipher
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -110,6 +114,16 @@ class LineEntry(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fro
     def stored_line(self) -> Line:
         """The name of the line in the repository, which is another one where names are hidden."""
         return self.line
+
+    @property
+    def parts(self) -> list[Slice]:
+        """The parts of blocks that make its rows."""
+        return [part for chunk in self.chunks for part in chunk[:2]]
+
+    @property
+    def steps(self) -> int:
+        """The number of steps, also of those that were pruned."""
+        return sum(tip.seq + 1 for tip in self.tips)
 
     def with_name(self, name: str) -> LineEntry:
         """Return the line under its name, given that this one is hidden."""
@@ -451,3 +465,64 @@ def removed_name(store: str, number: int) -> str:
 def starts_with(key: Key, prefix: Sequence[Scalar]) -> bool:
     """Return whether a key has this beginning."""
     return key[: len(prefix)] == tuple(prefix)
+
+
+_BLOCK = b"block"
+_OPEN = {kind.mark for kind in KINDS.values() if not kind.is_sealed}
+
+
+class ObjectCodec:
+    """Encodes and decodes the objects of one repository, which are encrypted where it has a key.
+
+    A seal covers the id of the repository and the kind and name of the object: nobody can put one in the place of
+    another. Blocks of packs are found by digests, which are in objects that are sealed.
+    """
+
+    def __init__(self, repository: str, cipher: Cipher | None = None) -> None:
+        self._repository = repository
+        self._cipher = cipher
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether objects are encrypted."""
+        return self._cipher is not None
+
+    def encode(self, kind: bytes, name: str, value: Any) -> bytes:
+        """Return an object with a packed value."""
+        content = compress(msgspec.msgpack.encode(value), Compression.ZSTD)[1]
+        return seal_object(kind, self._seal(content, kind, name), name)
+
+    def decode(self, kind: bytes, name: str, data: bytes, type: type[T], where: str) -> T:
+        """Return the value in an object. `CorruptError` if it is not what was written; with the code `tampered` if
+        somebody changed it who does not have the key."""
+        content = self._unseal(open_object(kind, data, where, name), kind, name, where)
+        return decode_value(decompress_block(content, where), type, where)
+
+    def encode_block(self, data: bytes, level: int) -> bytes:
+        """Return a block as it is stored."""
+        return self._seal(compress_block(data, level), _BLOCK, "")
+
+    def decode_block(self, data: bytes, where: str) -> bytes:
+        """Return the unpacked bytes of a block."""
+        return decompress_block(self._unseal(data, _BLOCK, "", where), where)
+
+    def _seal(self, content: bytes, kind: bytes, name: str) -> bytes:
+        if self._cipher is None or kind in _OPEN:
+            return content
+        return self._cipher.seal(content, self._associated(kind, name))
+
+    def _unseal(self, content: bytes, kind: bytes, name: str, where: str) -> bytes:
+        if self._cipher is None or kind in _OPEN:
+            return content
+        try:
+            return self._cipher.unseal(content, self._associated(kind, name))
+        except CorruptError:
+            raise CorruptError(
+                "an object of the repository was changed by somebody who does not have its key",
+                where=where,
+                hint="This is no accident. Run `holdfast backup freeze`, then `holdfast backup verify`",
+                code="tampered",
+            ) from None
+
+    def _associated(self, kind: bytes, name: str) -> bytes:
+        return msgspec.msgpack.encode(("holdfast backup 2", self._repository, kind, name))

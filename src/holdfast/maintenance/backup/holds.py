@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from holdfast.backends.interface import Scan
-from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import LINES, REFS, STEPS
+from holdfast.backends.tables import REFS, STEPS
+from holdfast.engine.copy.line_stream import every_line
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import root_of, short_name
 from holdfast.engine.row_format import HOLD, Line
@@ -36,10 +36,9 @@ async def holds_of_store(engine: Engine, home: str) -> dict[str, Holds]:
     if not own:
         return {}
     backend, held = engine.context.backend, dict[Line, str]()
-    listed = scan_rows(backend, LINES, (home,) if home else (), bodies=False)
-    lines = [row.key async for row in listed]
+    lines = await every_line(backend, home or None)
     for start in range(0, len(lines), _AT_ONCE):
-        for rows in await backend.read([Scan(REFS, (*key, HOLD)) for key in lines[start : start + _AT_ONCE]]):
+        for rows in await backend.read([Scan(REFS, (*line, HOLD)) for line in lines[start : start + _AT_ONCE]]):
             held.update((Line(str(row.key[0]), str(row.key[1])), str(row.key[3])) for row in rows)
     return dict.fromkeys(own, held)
 

@@ -7,6 +7,7 @@ elsewhere. Pruned steps return if a backup has them. Where a line had a step tha
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Literal, NamedTuple, TypeAlias
@@ -23,7 +24,6 @@ from holdfast.backends.tables import (
     OBJECTS,
     REFS,
     STEPS,
-    TABLES,
     WRITES,
     Key,
     Scalar,
@@ -36,7 +36,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import ERASE, Branch, Line, LineInfo, StepRef, info_of, info_row, is_about_step
-from holdfast.maintenance.backup.line_rows import LineRow, LineRows
+from holdfast.maintenance.backup.line_rows import TABLES_BY_NAME, LineRow, LineRows
 from holdfast.security.audit.removals import RECORDED_KINDS, ArrivalRecord, RemovalRecord
 from holdfast.security.audit.retain import REMOVE
 from holdfast.security.audit.thread_audit import REPLACING
@@ -53,8 +53,6 @@ CHANGES: Mapping[str, Change] = {
 ACTIONS = frozenset((*CHANGES, *REPLACING, "unpin", "release", "set-owner", "hold", "import", "restore"))
 """The actions in the audit whose records say what a line had before."""
 Place: TypeAlias = tuple[int, int]
-
-_TABLES = {table.name: table for table in TABLES}
 
 
 class HistoryEvent(NamedTuple):
@@ -110,6 +108,14 @@ class LineHistory:
         created = _info(sources[0].row).created
         known = list(events)
         self._events = sorted((each for each in known if each.record.created == created), key=lambda each: each.time)
+        self._known_effects: dict[tuple[Place, int], Sequence[tuple[int, Change]]] = {}
+        self._recorded_ends = dict.fromkeys(
+            ((end.branch, seq), since)
+            for event in self._events
+            for end in (event.record.ends if isinstance(event.record, RemovalRecord) else ())
+            for seq, since in enumerate(end.times, end.length - len(end.times))
+        )
+        """The last steps of branches when something was removed, by place and time: many records name the same."""
         self._created = created
         others = {each.record.created for each in known if each.record.created != created}
         self._others = [time for each in others for time in _appearances(known, each)]
@@ -141,7 +147,17 @@ class LineHistory:
     def _status(self, step: StepRef, time: int) -> str:
         """Return whether the store had a step at a time: it is `there`, `pruned`, `deleted`, or `later`."""
         is_first = self._in_first.get(step[:2]) == step.hash
-        return _is_there(_effects(self._events, step[:2], step.time), time, is_first, step.time)
+        return _is_there(self._effects(step[:2], step.time), time, is_first, step.time)
+
+    def _effects(self, place: Place, since: int) -> Sequence[tuple[int, Change]]:
+        """Return what happened to a step that was saved at a time, in order."""
+        known = self._known_effects.get((place, since))
+        if known is None:
+            later = self._events[bisect_left(self._events, since, key=lambda each: each.time) :]
+            found = ((each.time, each.effect(place, since)) for each in later)
+            known = _settle((when, effect) for when, effect in found if effect is not None)
+            self._known_effects[place, since] = known
+        return known
 
     def _went_with_line(self, step: StepRef, time: int) -> bool:
         """Return whether the last event about a step up to a time took all of the line."""
@@ -157,15 +173,11 @@ class LineHistory:
                 times[place] = each.step.time
                 if each.step.pruned and place not in self._in_first:
                     lost.add(place)
-        for event in self._events:
-            for end in event.record.ends if isinstance(event.record, RemovalRecord) else ():
-                for seq, since in enumerate(end.times, end.length - len(end.times)):
-                    place = (end.branch, seq)
-                    is_known = place in chosen and chosen[place].step.time == since
-                    effects = _effects(self._events, place, since)
-                    if not is_known and _is_there(effects, time, False, since) == "there":
-                        times[place] = since
-                        lost.add(place)
+        for place, since in self._recorded_ends:
+            is_known = place in chosen and chosen[place].step.time == since
+            if not is_known and _is_there(self._effects(place, since), time, False, since) == "there":
+                times[place] = since
+                lost.add(place)
         ends = dict(sorted(times))
         found = [times[place] for place in ends.items() if place in lost]
         found += (
@@ -391,12 +403,7 @@ class LineHistory:
 def existed(events: Iterable[HistoryEvent], created: int, time: int, *, is_first: bool = False) -> bool:
     """Return whether a line that was created at a time existed at another."""
     own = sorted((each.time, each.change) for each in events if each.is_whole and each.record.created == created)
-    return _is_there(own, time, is_first, created) == "there"
-
-
-def _effects(events: Iterable[HistoryEvent], place: Place, time: int) -> list[tuple[int, Change]]:
-    effects = ((each.time, each.effect(place, time)) for each in events)
-    return [(when, effect) for when, effect in effects if effect is not None]
+    return _is_there(_settle(own), time, is_first, created) == "there"
 
 
 def _appearances(events: Iterable[HistoryEvent], created: int) -> list[int]:
@@ -408,13 +415,17 @@ def _appearances(events: Iterable[HistoryEvent], created: int) -> list[int]:
     return arrived if own and own[0].change == "arrive" else [created, *arrived]
 
 
+def _settle(effects: Iterable[tuple[int, Change]]) -> Sequence[tuple[int, Change]]:
+    """Return what happened to something; what was erased has never been there."""
+    found = list(effects)
+    return [(0, "delete")] if any(change == "erase" for _, change in found) else found
+
+
 def _is_there(effects: Sequence[tuple[int, Change]], time: int, is_first: bool, since: int) -> str:
     """Return whether something is `there` at a time, `pruned`, `deleted` or only `later`, given what happened to it in
     order, whether the backup before the time has it, and since when it is."""
-    if any(change == "erase" for _, change in effects):
-        return "deleted"
-    if before := [change for when, change in effects if when <= time]:
-        return {"arrive": "there", "prune": "pruned", "delete": "deleted"}[before[-1]]
+    if before := bisect_right(effects, time, key=lambda each: each[0]):
+        return {"arrive": "there", "prune": "pruned", "delete": "deleted"}[effects[before - 1][1]]
     if is_first:
         return "there"
     came_later = bool(effects) and effects[0][1] == "arrive"
@@ -445,7 +456,7 @@ async def _rewrite(line: Line, rows: LineRows, dropped: frozenset[Place], codec:
     stored = scratch.context.stored
     await stored.apply([Put(LINES, rows.row)])
     for name, found in rows.tables.items():
-        await stored.apply([Put(_TABLES[name], row.stored(name, (*line, *key))) for key, row in found.items()])
+        await stored.apply([Put(TABLES_BY_NAME[name], row.stored(name, (*line, *key))) for key, row in found.items()])
 
     async def choose(points: Sequence[StepRef], branches: Sequence[Branch]) -> RewritePlan:  # noqa: ARG001
         return RewritePlan(dropped)

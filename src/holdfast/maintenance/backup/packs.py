@@ -15,6 +15,7 @@ from holdfast.maintenance.backup.format import (
     KINDS,
     NONCE,
     PACKS,
+    ObjectCodec,
     PackInfo,
     PageBlocks,
     Slice,
@@ -24,7 +25,6 @@ from holdfast.maintenance.backup.format import (
     pack_name,
     seal_object,
 )
-from holdfast.maintenance.backup.object_codec import ObjectCodec
 from holdfast.maintenance.backup.storage import RepositoryStorage
 
 PACK = b"P"

@@ -23,8 +23,7 @@ from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.backup.format import KINDS, SWEEPS, Repack, Sweep, pack_name
 from holdfast.maintenance.backup.holds import HeldData, Holds, holds_of_backup
 from holdfast.maintenance.backup.keyring import shred_keys, sweep_rings
-from holdfast.maintenance.backup.reasons import UNKNOWN
-from holdfast.maintenance.backup.records import check_frozen, pins_of, record_action
+from holdfast.maintenance.backup.records import UNKNOWN, check_frozen, pins_of, record_action
 from holdfast.maintenance.backup.repacker import Repacker, pack_map
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, OpenLock, Repository, UnreadableBackup
 from holdfast.maintenance.retention import Retention, RetentionCandidate

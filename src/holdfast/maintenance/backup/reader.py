@@ -20,19 +20,18 @@ from holdfast.backends.tables import (
 from holdfast.codec.envelope import sealed_key_id
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
+from holdfast.engine.copy.line_stream import stream_line
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.errors import CorruptError, DeniedError, HoldfastError
-from holdfast.maintenance.backup.cut import Cut
 from holdfast.maintenance.backup.format import Chunk, ChunkIndex, LineEntry, Slice, decode_value, starts_with
-from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, LineRow, LineRows
+from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, TABLES_BY_NAME, Cut, LineRow, LineRows
 from holdfast.maintenance.backup.repository import Backup, Repository
 
 if TYPE_CHECKING:
     from holdfast.maintenance.backup.keyring import BackupKeys
     from holdfast.security.encryption.encrypted_rows import EncryptedRows
 
-_TABLES = {table.name: table for table in TABLES}
 _LINES = 64
 _BYTES = 64 << 20
 """How many lines are in memory, and about how many bytes of them, unless one has more."""
@@ -132,12 +131,9 @@ class BackupBackend(Backend):
 
     async def take(self, line: Line, other: Backend) -> None:
         """Have a line with the rows that another store has, which is not encrypted."""
-        found = await other.read([Scan(table, tuple(line)) for table in TABLES])
-        parts: dict[str, SortedRows] = {}
-        for table, rows in zip(TABLES, found, strict=True):
-            parts[table.name] = SortedRows(table)
-            parts[table.name].add_many(rows)
-        self._replaced[line] = parts
+        parts = self._replaced[line] = {table.name: SortedRows(table) for table in TABLES}
+        async for table, row in stream_line(other, line, TABLES):
+            parts[table.name].add(row)
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         return [await self._answer(query) for query in queries]
@@ -191,7 +187,7 @@ class BackupBackend(Backend):
                 parts[LINES.name] = SortedRows(LINES)
                 parts[LINES.name].add(found.row)
             for name, rows in found.tables.items():
-                part = parts[name] = SortedRows(_TABLES[name])
+                part = parts[name] = SortedRows(TABLES_BY_NAME[name])
                 part.add_many([row.stored(name, (*line, *key)) for key, row in rows.items()])
             self._lines[line] = parts, found.size
             self._size += found.size
@@ -221,7 +217,7 @@ class BackupBackend(Backend):
     async def _open_line(self, line: Line, found: LineRows) -> None:
         for name, rows in found.tables.items():
             sealed = [row.stored(name, (*line, *key)) for key, row in rows.items()]
-            opened = await self._open_rows(_TABLES[name], sealed)
+            opened = await self._open_rows(TABLES_BY_NAME[name], sealed)
             found.tables[name] = {row.key[2:]: LineRow(row.columns, row.body) for row in opened}
 
     async def _open_rows(self, table: Table, rows: Sequence[Row]) -> Sequence[Row]:

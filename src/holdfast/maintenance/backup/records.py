@@ -2,13 +2,15 @@
 
 Each has a name of its own. A notice says that it was created, manifests list the records that there were, and one that
 is removed leaves a notice of that. So `verify` finds it if one is missing: somebody may have wanted to delete what it
-protects.
+protects. Reasons, also those of backups, are sealed if they are of an encrypted store: a repository need not be
+encrypted, and a reason may say what is in the store.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import BACKUPS_PLACE
 from holdfast.engine.row_format import Line
-from holdfast.errors import DeniedError, NotFoundError
+from holdfast.errors import DeniedError, HoldfastError, NotFoundError
 from holdfast.maintenance.backup.format import (
     DAMAGE,
     FREEZES,
@@ -161,3 +163,27 @@ def _pins(store: str) -> str:
 
 def _number_of(name: str) -> int:
     return int(name.rpartition("/")[2].partition("-")[0])
+
+
+_SEALED = "sealed:"
+_PURPOSE = b"reason of a backup"
+
+UNKNOWN = "(sealed)"
+"""Stands for a reason that cannot be opened: it is that of another store, or the key is missing."""
+
+
+async def seal_reason(engine: Engine, tenant: str, reason: str) -> str:
+    """Return a reason as it is stored in a repository."""
+    sealer = await engine.context.rows.file_sealer(tenant) if reason else None
+    return reason if sealer is None else _SEALED + b64encode(sealer.seal(reason.encode(), _PURPOSE)).decode()
+
+
+async def open_reason(engine: Engine, tenant: str, reason: str) -> str:
+    """Return a reason that is stored in a repository; `UNKNOWN` if this store does not have the key."""
+    if not reason.startswith(_SEALED):
+        return reason
+    try:
+        sealer = await engine.context.rows.file_sealer(tenant)
+        return UNKNOWN if sealer is None else sealer.unseal(b64decode(reason[len(_SEALED) :]), _PURPOSE).decode()
+    except (HoldfastError, ValueError):
+        return UNKNOWN

@@ -23,11 +23,10 @@ from holdfast.engine.namespaces import ACCESS, AUDIT, line_kind
 from holdfast.engine.row_format import Line, info_of
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, NotFoundError
-from holdfast.maintenance.backup.cut import Cut
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
 from holdfast.maintenance.backup.line_history import ACTIONS, CHANGES, HistoryEvent, LineHistory, existed
-from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, LineRows
+from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, Cut, LineRows
 from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of, loader_of, named_entries
 from holdfast.maintenance.backup.repository import Backup, Repository
 from holdfast.maintenance.backup.restore_report import CoveredSpan
@@ -70,6 +69,10 @@ class RecoveryPoint(NamedTuple):
         return await backup_engine(
             repository, self.name, self.entries, like, self.cuts if cuts is None else cuts, self.keys
         )
+
+    def is_erased(self, entry: LineEntry) -> bool:
+        """Return whether a line cannot be read any more because its key was destroyed."""
+        return self.keys is not None and self.keys.is_erased(entry)
 
     def only(self, entries: Sequence[LineEntry]) -> RecoveryPoint:
         """Return some of the lines."""

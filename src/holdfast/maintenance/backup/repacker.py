@@ -17,10 +17,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from holdfast.errors import CorruptError
-from holdfast.maintenance.backup.format import HEADER, NONCE, REPACK_LEVEL, Repack, Slice, pack_name
+from holdfast.maintenance.backup.format import CREATE_LEVEL, HEADER, NONCE, REPACK_LEVEL, Repack, Slice, pack_name
 from holdfast.maintenance.backup.packs import PACK_BYTES, PAGES, PendingSlice
 from holdfast.maintenance.backup.repository import Backup, Repository
-from holdfast.maintenance.backup.storage import RepositoryStorage
 
 _Moves: TypeAlias = dict[tuple[int, int, int], Slice]
 """Where the slices of a pack are now, by offset, start and size."""
@@ -112,21 +111,36 @@ async def pack_map(repository: Repository) -> PackMap:
     return PackMap(repacks.values(), await repository.pack_sizes())
 
 
-class PackBuffer:
-    """Collects packs that are to be stored later."""
+class SliceMover:
+    """Writes slices of packs into new packs, and the record of it before them."""
 
-    def __init__(self, where: str) -> None:
-        self.where = where
-        self.packs: list[tuple[str, bytes]] = []
+    def __init__(self, repository: Repository, now: int, level: int = CREATE_LEVEL) -> None:
+        self.where = repository.where
+        self._repository = repository
+        self._now = now
+        self._packs: list[tuple[str, bytes]] = []
+        self._writer = repository.pack_writer(self, level)
+        self.moved: list[tuple[Slice, PendingSlice]] = []
 
     async def create(self, name: str, data: bytes) -> bool:
-        self.packs.append((name, data))
+        """Take a pack, to be stored later."""
+        self._packs.append((name, data))
         return True
 
-    async def store(self, storage: RepositoryStorage) -> None:
-        """Store the packs: first the copies, since a record of repacking counts as soon as all packs exist."""
-        for name, data in sorted(self.packs):
-            await storage.create(name, data)
+    async def add(self, part: Slice, stream: str, data: bytes) -> None:
+        """Move a slice, given its content."""
+        self.moved.append((part, await self._writer.add(stream, data)))
+
+    async def finish(self) -> set[bytes]:
+        """Store the record, and then the packs, first the copies: a record counts as soon as all packs exist. Returns
+        their ids."""
+        await self._writer.flush()
+        if self.moved:
+            slices = [(part.pack, part.offset, part.start, new.resolve()) for part, new in self.moved]
+            await self._repository.add_repack(Repack(self._now, slices))
+        for name, data in sorted(self._packs):
+            await self._repository.storage.create(name, data)
+        return {info.id for info in self._writer.packs}
 
 
 class _PackUse:
@@ -177,20 +191,18 @@ class Repacker:
         seen: set[Slice] = set()
 
         def use(part: Slice, stream: str) -> None:
-            place = places.locate(part)
-            used.setdefault(place.pack, _PackUse()).slices[place] = stream
+            if part not in seen:  # backups share most of theirs
+                seen.add(part)
+                place = places.locate(part)
+                used.setdefault(place.pack, _PackUse()).slices[place] = stream
 
         for backup in backups:
             for part in backup.manifest.pages:
-                if part not in seen:
-                    seen.add(part)
-                    use(part, PAGES)
+                use(part, PAGES)
             for entry in await self._repository.entries(backup.manifest):
                 for chunk in entry.chunks:
-                    if chunk.keys not in seen:
-                        seen.add(chunk.keys)
-                        use(chunk.keys, "index")
-                        use(chunk.bodies, "bodies")
+                    use(chunk.keys, "index")
+                    use(chunk.bodies, "bodies")
         sizes = {pack: places.sizes.get(pack_name(pack), 0) - HEADER - NONCE for pack in used}
         return [
             use
@@ -200,22 +212,16 @@ class Repacker:
 
     async def _move(self, packs: Sequence[_PackUse]) -> int:
         """Write the slices of some packs into new ones. A pack with damage stays as it is."""
-        buffer = PackBuffer(self._repository.where)
-        writer = self._repository.pack_writer(buffer, REPACK_LEVEL)
-        moved: list[tuple[Slice, PendingSlice]] = []
-        count = 0
+        mover, count = SliceMover(self._repository, self._now, REPACK_LEVEL), 0
         for pack in packs:
             try:
                 pieces = [(part, await self._repository.blocks.read(part)) for part in sorted(pack.slices)]
             except CorruptError:
                 continue
-            moved += [(part, await writer.add(pack.slices[part], data)) for part, data in pieces]
+            for part, data in pieces:
+                await mover.add(part, pack.slices[part], data)
             count += 1
-        await writer.flush()
-        if moved:
-            slices = [(part.pack, part.offset, part.start, new.resolve()) for part, new in moved]
-            await self._repository.add_repack(Repack(self._now, slices))
-        await buffer.store(self._repository.storage)
+        await mover.finish()
         return count
 
 

@@ -16,7 +16,7 @@ import secrets
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -39,6 +39,7 @@ from holdfast.maintenance.backup.format import (
     LockInfo,
     Loss,
     Manifest,
+    ObjectCodec,
     RemovedBackup,
     Repack,
     RepositoryInfo,
@@ -49,7 +50,6 @@ from holdfast.maintenance.backup.format import (
     own_tenant_id,
     removed_name,
 )
-from holdfast.maintenance.backup.object_codec import ObjectCodec
 from holdfast.maintenance.backup.packs import BlockReader, PackStorage, PackWriter
 from holdfast.maintenance.backup.storage import RepositoryStorage, foreign_place, open_storage
 
@@ -237,7 +237,7 @@ class Repository:
         folder, low, last, step = f"{BACKUPS}/{store}", 0, 0, PAGE
         high: int | None = None  # there is none after it
         while high is None or last < high:
-            listed = await self.storage.list_after(folder, manifest_name(store, low))
+            listed = await self.storage.list_page(folder, manifest_name(store, low))
             if listed:
                 last = _number_of(listed[-1].name)
                 if len(listed) < PAGE:
@@ -251,6 +251,12 @@ class Repository:
     async def newest_first(self, store: str) -> AsyncIterator[Backup]:
         """Yield the backups of a store that can be read, the newest first."""
         async for number in self._downwards(store):
+            async for found in self._usable(store, [number]):
+                yield found
+
+    async def _usable(self, store: str, numbers: Iterable[int]) -> AsyncIterator[Backup]:
+        """Yield those of some backups that can be read."""
+        for number in numbers:
             found = await self._try_load(store, number)
             if isinstance(found, Backup) and not found.manifest.abandoned:
                 yield found
@@ -280,20 +286,14 @@ class Repository:
     async def find_last(self, store: str, is_before: Callable[[Manifest], bool]) -> Backup | None:
         """Return the last backup of a store for which a condition holds that holds for all before it."""
         numbers = await self.numbers(store)
-        for at in range(await self._bisect(store, numbers, is_before) - 1, -1, -1):
-            found = await self._try_load(store, numbers[at])
-            if isinstance(found, Backup) and not found.manifest.abandoned:
-                return found
-        return None
+        before = numbers[: await self._bisect(store, numbers, is_before)]
+        return await anext(self._usable(store, reversed(before)), None)
 
     async def find_first(self, store: str, is_after: Callable[[Manifest], bool]) -> Backup | None:
         """Return the first backup of a store for which a condition holds that holds for all after it."""
         numbers = await self.numbers(store)
-        for at in range(await self._bisect(store, numbers, lambda each: not is_after(each)), len(numbers)):
-            found = await self._try_load(store, numbers[at])
-            if isinstance(found, Backup) and not found.manifest.abandoned:
-                return found
-        return None
+        after = numbers[await self._bisect(store, numbers, lambda each: not is_after(each)) :]
+        return await anext(self._usable(store, after), None)
 
     async def _bisect(self, store: str, numbers: Sequence[int], is_before: Callable[[Manifest], bool]) -> int:
         """Return how many of some manifests come before a place, reading few of them. Times never decrease."""
@@ -311,11 +311,6 @@ class Repository:
     async def removed_numbers(self, store: str) -> set[int]:
         """Return the numbers of removed backups of a store. The manifest of one may still be there, for a moment."""
         return {*map(_number_of, await self._names(f"{REMOVED}/{store}"))}
-
-    async def removed(self, store: str) -> dict[int, RemovedBackup]:
-        """Return what is left of removed backups of a store, by number."""
-        names = await self._names(f"{REMOVED}/{store}")
-        return {_number_of(name): await self.read_object(_REMOVED, name, RemovedBackup) for name in names}
 
     async def find_removed(self, store: str, number: int) -> RemovedBackup | None:
         """Return what is left of a removed backup."""
@@ -336,7 +331,7 @@ class Repository:
         may have been removed since."""
         store, number = manifest.store, manifest.number
         name, removed = manifest_name(store, number), removed_name(store, number)
-        if await self.storage.exists(removed) or await self.storage.list_after(f"{BACKUPS}/{store}", name):
+        if await self.storage.exists(removed) or await self.storage.list_page(f"{BACKUPS}/{store}", name):
             return None
         data = self.encode_object(_MANIFEST, name, manifest)
         if not await self.storage.create(name, data) and await self.storage.get(name) != data:
@@ -422,11 +417,8 @@ class Repository:
 
     async def packs_of(self, manifest: Manifest) -> set[bytes]:
         """Return the ids of the packs that a backup needs, as they were when it was made."""
-        found = {part.pack for part in manifest.pages}
-        for entry in await self.entries(manifest):
-            for chunk in entry.chunks:
-                found.update((chunk.keys.pack, chunk.bodies.pack))
-        return found
+        parts = [part for entry in await self.entries(manifest) for part in entry.parts]
+        return {part.pack for part in (*manifest.pages, *parts)}
 
     # Locks ----------------------------------------------------------------------------------------------------
 

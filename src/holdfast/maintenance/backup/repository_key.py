@@ -12,8 +12,7 @@ from typing import NamedTuple
 from holdfast.backends.interface import BlockingCall
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConfigError, CorruptError, DeniedError, UnsupportedError
-from holdfast.maintenance.backup.format import KEYS, KINDS, REPOSITORY, RepositoryInfo, WrappedKey
-from holdfast.maintenance.backup.object_codec import ObjectCodec
+from holdfast.maintenance.backup.format import KEYS, KINDS, REPOSITORY, ObjectCodec, RepositoryInfo, WrappedKey
 from holdfast.maintenance.backup.storage import RepositoryStorage
 from holdfast.security.encryption.cipher import Cipher, derive, new_key
 from holdfast.security.encryption.provider import KeyProvider, LocalKeys

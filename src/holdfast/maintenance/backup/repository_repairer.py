@@ -17,7 +17,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from holdfast.backends.interface import Get
-from holdfast.backends.tables import TABLES
 from holdfast.codec.envelope import sealed_key_id, unpack_body
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import short_name
@@ -49,16 +48,16 @@ from holdfast.maintenance.backup.format import (
     pack_name,
     removed_name,
 )
-from holdfast.maintenance.backup.packs import PAGES, PendingSlice, pack_id
+from holdfast.maintenance.backup.line_rows import TABLES_BY_NAME
+from holdfast.maintenance.backup.packs import PAGES, pack_id
 from holdfast.maintenance.backup.reader import loader_of
 from holdfast.maintenance.backup.records import check_frozen, damage_records, notice, withdraw
-from holdfast.maintenance.backup.repacker import PackBuffer, PackMap, pack_map
+from holdfast.maintenance.backup.repacker import PackMap, SliceMover, pack_map
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
 from holdfast.maintenance.backup.store_record import pick_chain
 
 _EXCHANGED = 16
 """How many packs that are under wrong names are in memory at once."""
-_TABLES = {table.name: table for table in TABLES}
 
 
 class LostData(NamedTuple):
@@ -302,30 +301,23 @@ class RepositoryRepairer:
         self, pack: bytes, pages: Iterable[Slice], chunks: dict[Slice, list[_User]], known: set[tuple[bytes, int, int]]
     ) -> list[tuple[bytes, int, int]]:
         """Move what can be had of a damaged pack to a new one, and delete it. Returns the slices that are lost."""
-        buffer = PackBuffer(self._repository.where)
-        writer = self._repository.pack_writer(buffer)
-        moved: list[tuple[Slice, PendingSlice]] = []
+        mover = SliceMover(self._repository, self._now)
         lost: dict[tuple[bytes, int, int], None] = {}
         for part in (*pages, *chunks):
             is_page = part not in chunks
             data = await self._content(part, () if is_page else chunks[part])
             if data is not None:
-                moved.append((part, await writer.add(PAGES if is_page else "rescued", data)))
+                await mover.add(part, PAGES if is_page else "rescued", data)
             for user in chunks.get(part, ()) if data is None else ():
                 if user.slice not in known:
                     lost[user.slice] = None
                     loss = LostData("", user.backup.id, user.entry.tenant, short_name(user.entry.name))
                     self._lost += [] if loss in self._lost else [loss]
-        if moved or lost:
+        if mover.moved or lost:
             self._rebuilt.append(pack_name(pack))
-        if self._dry_run or not (moved or lost):
+        if self._dry_run or not (mover.moved or lost):
             return []
-        await writer.flush()
-        if moved:
-            slices = [(part.pack, part.offset, part.start, new.resolve()) for part, new in moved]
-            await self._repository.add_repack(Repack(self._now, slices))
-        await buffer.store(self._storage)
-        self._intact.update(info.id for info in writer.packs)
+        self._intact |= await mover.finish()
         await self._storage.delete([pack_name(pack)])
         return [*lost]
 
@@ -348,7 +340,7 @@ class RepositoryRepairer:
         bodies: list[bytes] = []
         for name, listed in index.rows:
             keys = [(*entry.stored_line, *key) for key, _, _ in listed]
-            (found,) = await self._engine.context.stored.read([Get(_TABLES[name], keys)])
+            (found,) = await self._engine.context.stored.read([Get(TABLES_BY_NAME[name], keys)])
             rows = {row.key: row for row in found}
             for key, (_, columns, length) in zip(keys, listed, strict=True):
                 row = rows.get(key)

@@ -11,28 +11,32 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.agents.steps.timers import line_of_timer
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.tables import JOBS, LINES, MAX_NAME, REFS, Table
+from holdfast.backends.paging import scan_rows
+from holdfast.backends.tables import JOBS, LINES, MAX_NAME, REFS, STEPS, Table
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.append_batch import ChangeRefused
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.copy.copy_report import CopyProgress
+from holdfast.engine.copy.line_stream import every_line
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.lost_rows import mark_key
-from holdfast.engine.model.scopes import MARK
+from holdfast.engine.model.packed_state import PackedMap
+from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.namespaces import (
     AUDIT,
     BACKUPS_PLACE,
+    CONTENT_KINDS,
     agent_of,
     is_thread,
     line_kind,
@@ -41,26 +45,191 @@ from holdfast.engine.namespaces import (
     short_name,
 )
 from holdfast.engine.quotas import quota_key
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.system_line import LineChange, SystemLine, SystemLineEntries
 from holdfast.engine.types import Progress, Revision, to_datetime
 from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.history import branches
+from holdfast.history.branches import SWITCH
+from holdfast.history.comparison import ComparedPoint, compare_packed
 from holdfast.history.revisions import resolve
-from holdfast.maintenance.backup.cut import at_step, whole
-from holdfast.maintenance.backup.erased_data import read_ledgers, remove_erased, says_whose
 from holdfast.maintenance.backup.format import LineEntry
+from holdfast.maintenance.backup.line_rows import at_step, whole
 from holdfast.maintenance.backup.reader import BackupBackend
 from holdfast.maintenance.backup.recovery_point import RecoveryPoint
 from holdfast.maintenance.backup.repository import Repository
-from holdfast.maintenance.backup.restore_plan import RestorePlan
-from holdfast.maintenance.backup.restore_report import RestoredLine, RestoreReport, Selection, describe
+from holdfast.maintenance.backup.restore_report import RestoreAction, RestoredLine, RestoreReport, Selection, describe
 from holdfast.maintenance.backup.store_record import last_backups, pick_chain
-from holdfast.maintenance.erasure.reapply import apply_ledger
+from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledgers, remove_erased, says_whose
+from holdfast.maintenance.progress import report_each
 from holdfast.security.audit.removals import ARRIVED, arrival_of, plain_records
 from holdfast.security.audit.thread_audit import record_request
+from holdfast.security.handle import StoreHandle
 from holdfast.state.sessions.records import LINE as SESSIONS
 from holdfast.state.sessions.records import SessionRecord
+
+_DIFF_LINES = 20
+"""How many lines of a difference are shown."""
+
+
+class RestorePlan:
+    """Says what a restore does with lines, and builds the steps that set agents and scopes back."""
+
+    def __init__(self, engine: Engine, source: Engine, *, in_place: bool) -> None:
+        self._engine = engine
+        self._source = source
+        self._in_place = in_place
+        self.actions: dict[Line, RestoreAction] = {}
+        self.reverts: dict[Line, AppendRequest] = {}
+        self.conflicts: set[Line] = set()
+        """The threads of which the store has another history, and which are to be restored beside it."""
+        self.besides: Mapping[Line, Line] = {}
+        """The lines of these under their other names."""
+
+    def lines(self, action: RestoreAction) -> list[Line]:
+        """Return the lines with which something is done."""
+        return [line for line, what in self.actions.items() if what == action]
+
+    async def add(self, lines: Sequence[Line]) -> None:
+        """Decide on some lines."""
+        for line in lines:
+            self.actions[line] = await self._action(line)
+        for line in lines:
+            if root_of(line) in self.conflicts:
+                self.actions[line] = "beside"
+
+    async def _action(self, line: Line) -> RestoreAction:
+        backend = self._engine.context.backend
+        (existing,) = await backend.read([Get(LINES, [tuple(line)])])
+        if not existing:
+            return "create"
+        kind = line_kind(line.name)
+        if kind not in CONTENT_KINDS:
+            return "left out"
+        theirs, own = await steps_of(self._source, line), await steps_of(self._engine, line)
+        (wanted,) = await self._source.context.backend.read([Get(LINES, [tuple(line)])])
+        shared = theirs.items() & own.items()
+        if existing[0].body != wanted[0].body or (len(shared) < len(theirs) and len(shared) < len(own)):
+            return await self._conflict(line)
+        if len(shared) == len(theirs) == len(own):
+            return "same"
+        if len(shared) == len(own):
+            return "extend"
+        if not self._in_place:
+            newer = len(own) - len(shared)
+            raise ConflictError(
+                f"the store has {newer} checkpoint{'s' if newer > 1 else ''} of this thread that the backup lacks",
+                where=f"thread {line} in {backend.url}",
+                hint="Restore in place, which keeps them on their branch; under another name; or into another store",
+                code="restore-conflict",
+            )
+        if kind == "session":
+            return "newer"
+        return await (self._switch(line) if kind == "thread" else self._revert(line))
+
+    async def _conflict(self, line: Line) -> RestoreAction:
+        """Decide on a line of which the store has another history: it was deleted, and created again."""
+        if not self._in_place:
+            raise ConflictError(
+                "the store has another history of this thread",
+                where=f"thread {line} in {self._engine.context.backend.url}",
+                hint="Restore it in place, under another name, or into another store",
+                code="restore-conflict",
+            )
+        match line_kind(line.name):
+            case "thread":
+                self.conflicts.add(root_of(line))
+                return "beside"
+            case "session":
+                return "newer"
+        return await self._revert(line)
+
+    async def _switch(self, line: Line) -> RestoreAction:
+        """Decide on a thread that has gone on: HEAD may be at the right step already."""
+        wanted = await resolve(self._source, line, "HEAD")
+        try:
+            await resolve(self._engine, line, wanted.id)
+        except NotFoundError:  # it was pruned here
+            return await self._conflict(line)
+        for each in await branches.describe(self._engine, line):
+            if each.is_current and each.head is not None:
+                is_back = each.ahead == 1 and each.head.kind == SWITCH and each.base is not None
+                if each.head.id == wanted.id or (is_back and each.base is not None and each.base.id == wanted.id):
+                    return "same"
+        return "switch"
+
+    async def _revert(self, line: Line) -> RestoreAction:
+        from holdfast.agents.recovery import rollback  # slow to import
+        from holdfast.agents.storage.agent_line import AgentLine
+        from holdfast.state import history
+
+        point = await resolve(self._source, line, "HEAD")
+        handle, scope = StoreHandle(self._engine, line.tenant), Scope.of_line(line.name)
+        if scope is not None:
+            request = await history.restore_request(handle, scope, self._source, point)
+        else:
+            agent = AgentLine(handle, short_name(line.name))
+            request = await rollback.restore_request(agent, self._source, point)
+        if request is None:
+            return "same"
+        self.reverts[line] = request
+        return "revert"
+
+    # Reports ------------------------------------------------------------------------------------------------------
+
+    async def describe(self, line: Line, *, steps: int | None, compare: bool) -> RestoredLine:
+        """Return the entry of a line in the report; with the difference of the states, if it is to be compared."""
+        action = self.actions[line]
+        if action == "create" and steps is not None:
+            return describe(line, action, steps)._replace(added=steps)
+        theirs, own = await steps_of(self._source, line), await steps_of(self._engine, line)
+        newer = len(own.keys() - theirs.keys()) if action in ("switch", "revert", "newer", "left out", "beside") else 0
+        added = len(theirs.keys() - own.keys()) if action in ("create", "extend") else 0
+        if action == "beside":
+            newer, added = len(own), len(theirs)
+        as_name = short_name(self.besides[line].name) if line in self.besides else ""
+        found = describe(line, action, len(theirs), newer)._replace(added=added, as_name=as_name)
+        if compare and action in ("switch", "revert", "extend", "beside"):
+            found = found._replace(changes=await self._differences(line))
+        return found
+
+    async def _differences(self, line: Line) -> tuple[str, ...]:
+        """Return the difference between the state that the store has of a line and that of the backup."""
+        old, old_state = await _latest(self._engine, line)
+        new, new_state = await _latest(self._source, line)
+        diff = await compare_packed(self._engine, old, old_state, new, new_state)
+        lines = ["".join(text for _, text in each) for each in diff.without_internal().lines()]
+        more = len(lines) - _DIFF_LINES
+        return (*lines[:_DIFF_LINES], f"… {more} more lines") if more > 0 else tuple(lines)
+
+    async def kept(self, selection: Selection, point: RecoveryPoint) -> list[RestoredLine]:
+        """Return the lines of the store that are selected, and were created after the backup: they stay."""
+        if selection.names is not None:
+            return []
+        known = {entry.line for entry in point.entries if entry.columns} | point.damaged.keys() | self.actions.keys()
+        return [
+            describe(line, "kept", newer=(await self._engine.lines.summary(line)).steps)
+            for line in await every_line(self._engine.context.backend, selection.tenant)
+            if line not in known and line_kind(line.name) in CONTENT_KINDS and selection.includes_line(line)
+        ]
+
+
+async def _latest(engine: Engine, line: Line) -> tuple[ComparedPoint, PackedMap]:
+    (rows,) = await engine.context.backend.read([Scan(STEPS, tuple(line), limit=1, bodies=False)])
+    if not rows:
+        return ComparedPoint(line, None), {}
+    point = await resolve(engine, line, "HEAD")
+    return ComparedPoint(line, point), await engine.lines.read_step(line, point, partial(engine.states.packed, line))
+
+
+async def steps_of(engine: Engine, line: Line) -> Mapping[tuple[int, int], bytes]:
+    """Return the hashes of the steps of a line by position."""
+    found: dict[tuple[int, int], bytes] = {}
+    async for row in scan_rows(engine.context.stored, STEPS, tuple(line), bodies=False):
+        step = StepRef.of(row)
+        found[step.branch, step.seq] = step.hash
+    return found
+
 
 _Records: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 
@@ -131,27 +300,41 @@ _PAUSED = "paused"
 """The state of a job that is not run."""
 
 
+class RestoreRequest(NamedTuple):
+    """The lines to restore; one thread `at` a revision of it, or under another name; whether threads that have gone on
+    are set back `in_place`; and what to do with lines that are damaged, or that the backups do not know exactly."""
+
+    selection: Selection
+    at: Revision | None = None
+    as_thread: str | None = None
+    in_place: bool = False
+    dry_run: bool = False
+    skip_damaged: bool = False
+    exact: bool = False
+
+
 class Restorer:
     """Restores lines into one store, as they were at one point."""
 
-    def __init__(self, engine: Engine, repository: Repository, point: RecoveryPoint, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        repository: Repository,
+        point: RecoveryPoint,
+        request: RestoreRequest,
+        progress: Progress | None,
+    ) -> None:
         self._engine = engine
         self._repository = repository
         self._point = point
+        self._request = request
+        self._selection = request.selection
         self._progress = progress
+        self._report: list[RestoredLine] = []
         self._rows = self._bytes = 0
+        self._inexact = {line: at for line, at in point.inexact.items() if self._selection.includes_line(line)}
 
-    async def restore(
-        self,
-        selection: Selection,
-        *,
-        at: Revision | None = None,
-        as_thread: str | None = None,
-        in_place: bool = False,
-        dry_run: bool = False,
-        skip_damaged: bool = False,
-        exact: bool = False,
-    ) -> RestoreReport:
+    async def restore(self) -> RestoreReport:
         """Restore the selected lines. What is needed of the backup is verified first.
 
         `ConflictError` if the store has another history of one of them, or a newer one and it is not `in_place`.
@@ -159,79 +342,109 @@ class Restorer:
         and the backups do not know all that one of them had.
         """
         start = time.monotonic()
-        keys = self._point.keys
+        home = self._selection.tenant or ""
+        self._is_own = await pick_chain(self._engine, home, self._repository) == self._point.store
         self._require_encryption()
-        selected = [entry for entry in self._point.entries if selection.includes(entry)]
-        report = [
-            describe(line, "damaged")._replace(changes=(what,))
-            for line, what in self._point.damaged.items()
-            if selection.includes_line(line)
-        ]
-        inexact = {line: time for line, time in self._point.inexact.items() if selection.includes_line(line)}
-        if exact and inexact:
-            raise self._not_exact(inexact)
-        report += (describe(line, "unknown") for line in inexact.keys() - {entry.line for entry in selected})
-        self._check_names(selection, [entry.line for entry in selected])
-        entries = [entry for entry in selected if keys is None or not keys.is_erased(entry)]
-        report += (describe(each.line, "erased") for each in selected if keys is not None and keys.is_erased(each))
-        source = await self._source(entries, at)
-        lines = [entry.line for entry in entries]
-        if skip_damaged:
-            damaged = await self._find_damaged(source, lines)
-            report += (describe(line, "damaged")._replace(changes=(what,)) for line, what in damaged.items())
-            lines = [line for line in lines if line not in damaged]
-        erased = await self._remove_erased(source, lines)
-        report += (describe(line, "erased") for line in lines if line in erased)
-        lines = [line for line in lines if line not in erased]
-        is_own = await pick_chain(self._engine, selection.tenant or "", self._repository) == self._point.store
-        records = self._engine if is_own else source  # what this store does not have any more was deleted
-        sessions = await plan_sessions(self._engine, records, await self._records_then(), lines)
-        report += (describe(line, "left out") for line in lines if line in sessions.over)
-        lines = [line for line in lines if line not in sessions.over]
-        if as_thread is not None:
-            lines = await self._rename_one(source, lines, selection, as_thread)
-        plan = RestorePlan(self._engine, source, in_place=in_place)
-        await plan.add(lines)
-        besides = await self._set_beside(source, plan)
-        # What is created is verified line by line before it is copied, and visible when all of it is.
-        await self._verify(
-            source, [line for line in lines if dry_run or plan.actions[line] not in ("create", "beside")]
-        )
-        jobs, settings = (
-            ([], [])
-            if as_thread is not None
-            else await self._tenant_rows(selection, lines, report if skip_damaged else None)
-        )
-        settings = [] if is_own else settings  # what is not set there was not lost
-        steps = {} if at is not None or as_thread is not None else _steps_of(entries, self._point.cuts)
-        for line in lines:
-            name = short_name(besides[line].name) if line in besides else ""
-            report.append(await plan.describe(line, steps=steps.get(line), as_name=name, compare=dry_run))
-        if as_thread is None:
-            report += await plan.kept(selection, self._point)
-        if not dry_run:
-            others = [*_create(JOBS, jobs), *_create(REFS, settings)]
-            is_backed_up = bool(await last_backups(self._engine, selection.tenant or ""))
-            await self._apply(source, plan, besides, sessions.requests, others, is_backed_up=is_backed_up)
-            for row in settings:
-                if row.key == quota_key(tenant := str(row.key[0])):
-                    self._engine.context.quotas.note(tenant, row)
+        entries = self._select()
+        self._source = await self._open_source(entries)
+        lines = await self._without_damaged([entry.line for entry in entries])
+        lines = await self._without_erased(lines)
+        lines, records = await self._without_ended(lines)
+        if self._request.as_thread is not None:
+            lines = await self._rename_one(lines, self._request.as_thread)
+        plan = await self._plan(lines)
+        jobs, settings = await self._tenant_rows(lines)
+        await self._describe(plan, entries)
+        if not self._request.dry_run:
+            await self._apply(plan, records, jobs, settings)
             await self._apply_erasures({line.tenant for line in lines})
-        moments = {describe(line, "same")[:3]: time for line, time in inexact.items()}
-        known = [moments.get((each.tenant, each.kind, each.name)) for each in report]
+        moments = {describe(line, "same")[:3]: to_datetime(max(at, 0)) for line, at in self._inexact.items()}
         return RestoreReport(
             self._point.name,
             to_datetime(self._point.time),
-            tuple(
-                each if time is None else each._replace(known_at=to_datetime(max(time, 0)))
-                for each, time in zip(report, known, strict=True)
-            ),
+            tuple(each._replace(known_at=moments.get(each[:3])) for each in self._report),
             len(jobs),
             self._rows,
             self._bytes,
             time.monotonic() - start,
-            dry_run,
+            self._request.dry_run,
         )
+
+    # Which lines --------------------------------------------------------------------------------------------------
+
+    def _select(self) -> list[LineEntry]:
+        """Return the entries of the selected lines, without those that are known to be damaged or erased."""
+        selected = [entry for entry in self._point.entries if self._selection.includes(entry)]
+        if self._request.exact and self._inexact:
+            raise self._not_exact()
+        known = {entry.line for entry in selected}
+        self._check_names({line.name for line in (*known, *self._point.damaged, *self._point.inexact)})
+        self._note_damaged({k: what for k, what in self._point.damaged.items() if self._selection.includes_line(k)})
+        self._note("unknown", self._inexact.keys() - known)
+        self._note("erased", [entry.line for entry in selected if self._point.is_erased(entry)])
+        return [entry for entry in selected if not self._point.is_erased(entry)]
+
+    def _note(self, action: RestoreAction, lines: Iterable[Line]) -> None:
+        """Report lines that are not restored."""
+        self._report += (describe(line, action) for line in lines)
+
+    def _note_damaged(self, damaged: Mapping[Line, str]) -> None:
+        self._report += (describe(line, "damaged")._replace(changes=(what,)) for line, what in damaged.items())
+
+    async def _without_damaged(self, lines: Sequence[Line]) -> Sequence[Line]:
+        """Return the threads that can be restored: with a damaged line, all of its thread is skipped, if that is
+        wanted."""
+        if not self._request.skip_damaged:
+            return lines
+        damaged: dict[Line, str] = {}
+        for line in report_each(lines, self._progress, _verified):
+            try:
+                await _check(self._source, line)
+            except CorruptError as error:
+                damaged[root_of(line)] = str(error)
+        self._note_damaged({line: damaged[root_of(line)] for line in lines if root_of(line) in damaged})
+        return [line for line in lines if root_of(line) not in damaged]
+
+    async def _without_erased(self, lines: Sequence[Line]) -> Sequence[Line]:
+        """Remove what was erased since from the lines of the backup. Returns those of which something is left."""
+        self._ledgers = await read_ledgers({line.tenant for line in lines}, self._source, self._engine)
+        erased = set[Line]()
+        for tenant, ledger in self._ledgers.items():
+            erased.update(await remove_erased(self._source, tenant, ledger))
+        self._note("erased", [line for line in lines if line in erased])
+        return [line for line in lines if line not in erased]
+
+    async def _without_ended(self, lines: Sequence[Line]) -> tuple[Sequence[Line], Sequence[AppendRequest]]:
+        """Leave out sessions that were deleted since. Returns the others, and the steps that add their records."""
+        records = self._engine if self._is_own else self._source  # what this store does not have any more was deleted
+        then = self._point.only(list(self._point.then.values()))
+        sessions = await plan_sessions(
+            self._engine, records, await then.engine(self._repository, self._engine, {}), lines
+        )
+        self._note("left out", [line for line in lines if line in sessions.over])
+        return [line for line in lines if line not in sessions.over], sessions.requests
+
+    async def _plan(self, lines: Sequence[Line]) -> RestorePlan:
+        """Decide what to do with each line, and verify those that are compared with what the store has. What is created
+        is verified line by line before it is copied, and visible when all of it is."""
+        plan = RestorePlan(self._engine, self._source, in_place=self._request.in_place)
+        await plan.add(lines)
+        await self._set_beside(plan)
+        copied = () if self._request.dry_run else ("create", "beside")
+        compared = [line for line in lines if plan.actions[line] not in copied]
+        for line in report_each(compared, self._progress, _verified):
+            await _check(self._source, line)
+        return plan
+
+    async def _describe(self, plan: RestorePlan, entries: Sequence[LineEntry]) -> None:
+        """Report what is done with each line, and which others stay."""
+        request, steps = self._request, dict[Line, int]()
+        if request.at is None and request.as_thread is None:
+            steps = {each.line: each.steps for each in entries if each.line not in self._point.cuts}
+        for line in plan.actions:
+            self._report.append(await plan.describe(line, steps=steps.get(line), compare=request.dry_run))
+        if request.as_thread is None:
+            self._report += await plan.kept(self._selection, self._point)
 
     def _require_encryption(self) -> None:
         if self._point.keys is not None and not self._engine.context.rows.hides_columns:
@@ -249,9 +462,9 @@ class Restorer:
                 code="clear-refused",
             )
 
-    def _not_exact(self, inexact: Mapping[Line, int]) -> NotFoundError:
-        line, time = min(inexact.items(), key=lambda each: each[1])
-        others = f", and {len(inexact) - 1} more" if len(inexact) > 1 else ""
+    def _not_exact(self) -> NotFoundError:
+        line, time = min(self._inexact.items(), key=lambda each: each[1])
+        others = f", and {len(self._inexact) - 1} more" if len(self._inexact) > 1 else ""
         return NotFoundError(
             f"the backups do not know all that {short_name(line.name)!r} had at that moment{others}",
             where=f"backup {self._point.name}",
@@ -259,22 +472,20 @@ class Restorer:
             code="not-exact",
         )
 
-    def _check_names(self, selection: Selection, lines: Sequence[Line]) -> None:
-        found = {line.name for line in (*lines, *self._point.damaged, *self._point.inexact)}
-        for name in selection.names or ():
-            if name not in found:
+    def _check_names(self, known: Set[str]) -> None:
+        for name in self._selection.names or ():
+            if name not in known:
                 hint = "`holdfast backup show` lists what a backup has"
                 where = f"backup {self._point.name}"
                 raise NotFoundError(f"the backup does not have {short_name(name)!r}", where=where, hint=hint)
 
     # What is read from the backup ---------------------------------------------------------------------------------
 
-    async def _source(self, entries: Sequence[LineEntry], at: Revision | None) -> Engine:
+    async def _open_source(self, entries: Sequence[LineEntry]) -> Engine:
         """Return an engine on lines of the backup, as they were at a revision, and on what says whose they are."""
-        keys = self._point.keys
-        more = [each for each in self._point.entries if says_whose(each) and (keys is None or not keys.is_erased(each))]
+        more = [each for each in self._point.entries if says_whose(each.name) and not self._point.is_erased(each)]
         point = self._point.only(list({entry.line: entry for entry in (*more, *entries)}.values()))
-        source = await point.engine(self._repository, self._engine)
+        source, at = await point.engine(self._repository, self._engine), self._request.at
         if at is None:
             return source
         roots = [entry.line for entry in entries if root_of(entry.line) == entry.line]
@@ -285,57 +496,29 @@ class Restorer:
         cuts = {entry.line: at_step(id, point.cuts.get(entry.line, whole(entry))) for entry in entries}
         return await point.engine(self._repository, self._engine, cuts)
 
-    async def _records_then(self) -> Engine:
-        """Return an engine on the records that are never set back, as they were."""
-        return await self._point.only(list(self._point.then.values())).engine(self._repository, self._engine, {})
-
-    async def _find_damaged(self, source: Engine, lines: Sequence[Line]) -> dict[Line, str]:
-        """Return the threads that cannot be restored, with their namespaces, and what is damaged."""
-        damaged: dict[Line, str] = {}
-        for number, line in enumerate(lines, 1):
-            try:
-                await _check(source, line)
-            except CorruptError as error:
-                damaged[root_of(line)] = str(error)
-            if self._progress is not None:
-                self._progress(number, len(lines), f"verified {line.name}")
-        return {line: damaged[root_of(line)] for line in lines if root_of(line) in damaged}
-
-    async def _remove_erased(self, source: Engine, lines: Sequence[Line]) -> set[Line]:
-        """Remove what was erased since from the lines of the backup. Returns those of which nothing is left."""
-        self._ledgers = await read_ledgers({line.tenant for line in lines}, source, self._engine)
-        return {line for tenant, each in self._ledgers.items() for line in await remove_erased(source, tenant, each)}
-
     async def _apply_erasures(self, tenants: set[str]) -> None:
         """Let the store know of the erasures that the backups know of; and remove what was erased meanwhile."""
         for tenant in sorted(tenants):
             if known := self._ledgers.get(tenant, []):
                 await apply_ledger(self._engine, tenant, known)
 
-    async def _verify(self, source: Engine, lines: Sequence[Line]) -> None:
-        for number, line in enumerate(lines, 1):
-            await _check(source, line)
-            if self._progress is not None:
-                self._progress(number, len(lines), f"verified {line.name}")
-
-    async def _rename_one(
-        self, source: Engine, lines: Sequence[Line], selection: Selection, as_thread: str
-    ) -> list[Line]:
+    async def _rename_one(self, lines: Sequence[Line], as_thread: str) -> list[Line]:
         """Return the lines of one thread under another name."""
-        if selection.names is None or len(selection.names) != 1 or not is_thread(selection.names[0]):
+        names = self._selection.names
+        if names is None or len(names) != 1 or not is_thread(names[0]):
             raise InvalidError("another name is given where one thread is restored", hint="Name the thread")
         if not lines:
             return []
         (root,) = {root_of(line) for line in lines}
-        return list((await _rename(source, lines, {root: Line(root.tenant, as_thread)})).values())
+        return list((await _rename(self._source, lines, {root: Line(root.tenant, as_thread)})).values())
 
-    async def _set_beside(self, source: Engine, plan: RestorePlan) -> dict[Line, Line]:
-        """Give other names to threads that are restored beside those that the store has. Returns these by line."""
+    async def _set_beside(self, plan: RestorePlan) -> None:
+        """Give other names to threads that are restored beside those that the store has."""
         names = {root: Line(root.tenant, self._name_beside(root.name)) for root in plan.conflicts}
-        renamed = await _rename(source, plan.lines("beside"), names)
-        beside = RestorePlan(self._engine, source, in_place=True)
-        await beside.add(list(renamed.values()))
-        for old, new in renamed.items():
+        plan.besides = await _rename(self._source, plan.lines("beside"), names)
+        beside = RestorePlan(self._engine, self._source, in_place=True)
+        await beside.add(list(plan.besides.values()))
+        for old, new in plan.besides.items():
             if beside.actions[new] == "same":
                 plan.actions[old] = "same"
             elif beside.actions[new] != "create":
@@ -345,7 +528,6 @@ class Restorer:
                     hint="Restore it under another name",
                     code="restore-conflict",
                 )
-        return renamed
 
     def _name_beside(self, name: str) -> str:
         suffix = f" {self._branch}"
@@ -354,39 +536,37 @@ class Restorer:
     # Changing the store -------------------------------------------------------------------------------------------
 
     async def _apply(
-        self,
-        source: Engine,
-        plan: RestorePlan,
-        besides: Mapping[Line, Line],
-        records: Sequence[AppendRequest],
-        others: Sequence[Change],
-        *,
-        is_backed_up: bool,
+        self, plan: RestorePlan, records: Sequence[AppendRequest], jobs: Sequence[Row], settings: Sequence[Row]
     ) -> None:
+        """Make all changes of the store."""
         switched = plan.lines("switch")
         generations = await self._new_generations([*switched, *plan.reverts])
-        requests = [await self._switch_request(source, line, generations[line.tenant]) for line in switched]
+        requests = [await self._switch_request(line, generations[line.tenant]) for line in switched]
         for line, request in plan.reverts.items():
             self._mark(request, generations[line.tenant])
-        created = [*plan.lines("create"), *(besides[line] for line in plan.lines("beside"))]
-        arrivals = await self._arrivals(source, [*created, *plan.lines("extend")]) if is_backed_up else []
+        created = [*plan.lines("create"), *(plan.besides[line] for line in plan.lines("beside"))]
+        arrivals = await self._arrivals([*created, *plan.lines("extend")])
         every = [*requests, *plan.reverts.values(), *records, *arrivals]
-        commit = partial(self._commit, every, generations, others)
-        copier = StoreCopier(source, self._engine, self._report_copy)
-        self._rows, self._bytes = await copier.copy_together(
-            created, commit, partial(_check, source), plan.lines("extend")
-        )
+        commit = partial(self._commit, every, generations, [*_create(JOBS, jobs), *_create(REFS, settings)])
+        copier = StoreCopier(self._source, self._engine, self._report_copy)
+        check = partial(_check, self._source)
+        self._rows, self._bytes = await copier.copy_together(created, commit, check, plan.lines("extend"))
         for request in requests:
             # Somebody may have saved a step with a greater id just before, and nobody can any more.
             await branches.switch(self._engine, request.line, request.new_branch)
+        for row in settings:
+            if row.key == quota_key(tenant := str(row.key[0])):
+                self._engine.context.quotas.note(tenant, row)
 
-    async def _arrivals(self, source: Engine, lines: Sequence[Line]) -> list[AppendRequest]:
-        """Return the records of what is added to the store, since earlier backups of it do not have that; of tenants
-        whose audit is not restored with it."""
+    async def _arrivals(self, lines: Sequence[Line]) -> list[AppendRequest]:
+        """Return the records of what is added to the store, since earlier backups of it, if there are any, do not have
+        that; of tenants whose audit is not restored with it."""
+        if not await last_backups(self._engine, self._selection.tenant or ""):
+            return []
         requests = []
         for tenant in sorted({line.tenant for line in lines} - {line.tenant for line in lines if line.name == AUDIT}):
             own = [line for line in lines if line.tenant == tenant]
-            arrived = {line.name: await arrival_of(source, self._engine, line) for line in own}
+            arrived = {line.name: await arrival_of(self._source, self._engine, line) for line in own}
             detail = {"backup": self._point.name, ARRIVED: plain_records(arrived)}
             requests.append(record_request(self._engine, [Line(tenant, BACKUPS_PLACE)], "restore", detail))
         return requests
@@ -429,9 +609,9 @@ class Restorer:
             changes += await self._engine.lines.generations.start(tenant, number)
         return changes
 
-    async def _switch_request(self, source: Engine, line: Line, generation: int) -> AppendRequest:
+    async def _switch_request(self, line: Line, generation: int) -> AppendRequest:
         """Return the step that starts a branch where the backup ended, and makes it the current one."""
-        head = await resolve(source, line, "HEAD")
+        head = await resolve(self._source, line, "HEAD")
         point = await resolve(self._engine, line, head.id)
         taken = {each.branch.name for each in await branches.describe(self._engine, line)}
         names = itertools.chain((self._branch,), (f"{self._branch}-{number}" for number in itertools.count(2)))
@@ -452,23 +632,21 @@ class Restorer:
         if self._progress is not None:
             self._progress(progress.done, progress.total, f"{progress.phase} {progress.thread}")
 
-    async def _tenant_rows(
-        self, selection: Selection, lines: Sequence[Line], damaged: list[RestoredLine] | None
-    ) -> tuple[list[Row], list[Row]]:
+    async def _tenant_rows(self, lines: Sequence[Line]) -> tuple[list[Row], list[Row]]:
         """Return the jobs that the store does not have, paused, and the settings that it does not have, where all lines
-        are restored; and the rows of timers of agents that are. Damaged ones are left out and added to a list, if it is
-        given."""
+        are restored; and the rows of timers of agents that are. What is not set in the store that the backup is of was
+        not lost."""
+        selection = self._selection
         restores_all = selection.names is None and "audit" in selection.kinds
-        if not restores_all and not any(map(agent_of, lines)):
+        if self._request.as_thread is not None or not (restores_all or any(map(agent_of, lines))):
             return [], []
-        keys = self._point.keys
         entries = [
             entry
             for entry in self._point.entries
             if not entry.name
             and selection.tenant in (None, entry.tenant)
             and not entry.columns
-            and not (keys is not None and keys.is_erased(entry))
+            and not self._point.is_erased(entry)
         ]
         source = await self._point.only(entries).engine(self._repository, self._engine)
         jobs, settings, restored = list[Row](), list[Row](), frozenset(lines)
@@ -478,9 +656,9 @@ class Restorer:
             try:
                 found, found_settings = await source.context.backend.read(queries)
             except CorruptError as error:
-                if damaged is None:
+                if not self._request.skip_damaged:
                     raise
-                damaged.append(
+                self._report.append(
                     describe(entry.line, "damaged")._replace(name="settings and jobs", changes=(str(error),))
                 )
                 continue
@@ -495,7 +673,8 @@ class Restorer:
                 elif agent is None and restores_all:
                     kind, schedule, _, due, version = row.columns
                     jobs.append(Row(row.key, (kind, schedule, _PAUSED, due, version), row.body))
-            settings += (row for row in found_settings if row.key not in existing and restores_all)
+            if restores_all and not self._is_own:
+                settings += (row for row in found_settings if row.key not in existing)
         return jobs, settings
 
 
@@ -524,9 +703,8 @@ async def _check(source: Engine, line: Line) -> None:
     raise_problems(line, await verify(source.context, line), source.context.backend.url)
 
 
-def _steps_of(entries: Sequence[LineEntry], cuts: Mapping[Line, object]) -> dict[Line, int]:
-    """Return the numbers of steps of lines that are not cut off."""
-    return {entry.line: sum(tip.seq + 1 for tip in entry.tips) for entry in entries if entry.line not in cuts}
+def _verified(line: Line) -> str:
+    return f"verified {line.name}"
 
 
 def _restored_meanwhile(engine: Engine) -> ConflictError:

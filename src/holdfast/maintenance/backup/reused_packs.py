@@ -32,7 +32,7 @@ class ReusedPacks:
         """Check what the last backup refers to, and read some of it, or all. Returns the times of the last checks of
         all groups; 0 for those without packs."""
         places = await pack_map(self._repository)
-        parts = [*base.pages, *(part for entry in entries for chunk in entry.chunks for part in chunk[:2])]
+        parts = [*base.pages, *(part for entry in entries for part in entry.parts)]
         blocks: dict[bytes, dict[Slice, list[Slice]]] = {}
         for part in parts:
             place = places.locate(part)._replace(start=0, size=0)
@@ -75,4 +75,4 @@ class ReusedPacks:
 
     def is_damaged(self, entry: LineEntry) -> bool:
         """Return whether a part of a line cannot be read."""
-        return any(self.is_lost(chunk[:2]) for chunk in entry.chunks)
+        return self.is_lost(entry.parts)

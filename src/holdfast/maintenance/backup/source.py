@@ -6,27 +6,24 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from holdfast.engine.engine import Engine
-from holdfast.maintenance.backup.erased_data import read_ledgers, remove_erased
 from holdfast.maintenance.backup.keyring import backup_keys
 from holdfast.maintenance.backup.reader import backup_engine, named_entries
 from holdfast.maintenance.backup.recovery_point import point_of_backup
 from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
 from holdfast.maintenance.backup.store_record import pick_chain
+from holdfast.maintenance.erasure.reapply import read_ledgers, remove_erased
 from holdfast.security.audit.erasure_ledger import LINE as ERASURES
-from holdfast.security.encryption.provider import KeyProvider
 
 PREFIX = "backup:"
 """The start of the name of a backup as a source."""
 
 
 @asynccontextmanager
-async def open_source(
-    engine: Engine, name: str, tenant: str, keys: KeyProvider | str | None = None
-) -> AsyncIterator[Engine]:
+async def open_source(engine: Engine, name: str, tenant: str) -> AsyncIterator[Engine]:
     """Open the backup that a name means: of this store, if there are several, and the latest, if it has no number. A
-    key that the repository needs is that of the environment, unless it is given."""
+    key that the repository needs is that of the environment."""
     target, _, number = name.removeprefix(PREFIX).partition("#")
-    async with open_repository(target, {}, keys=keys) as repository:
+    async with open_repository(target, {}) as repository:
         backup = await repository.find(number or "latest", await pick_chain(engine, tenant, repository))
         yield await open_backup(repository, backup, engine, tenant)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import msgspec
 
-from holdfast.backends.interface import Scan
+from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.tables import REFS
 from holdfast.engine.engine import Engine
 from holdfast.engine.types import to_datetime
+
+T = TypeVar("T")
 
 SETTING = "setting"
 
@@ -32,24 +36,35 @@ class RepositorySize(msgspec.Struct):
         return 0 < self.limit < self.bytes
 
 
+async def put_setting(engine: Engine, home: str, name: str, value: msgspec.Struct, time: int) -> None:
+    """Remember something about the store of a tenant, as of a time."""
+    row = Row((home, "", SETTING, name, ""), (msgspec.json.encode(value).decode(), time))
+    await engine.context.backend.apply([Put(REFS, row)])
+
+
+async def read_settings(engine: Engine, home: str, start: str, type: type[T]) -> list[tuple[T, int]]:
+    """Return what is remembered about the store of a tenant under names that start so, each with its time."""
+    (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
+    rows = [row for row in found if str(row.key[3]).startswith(start)]
+    return [(msgspec.json.decode(str(row.columns[0]), type=type), int(row.columns[1])) for row in rows]
+
+
 async def backup_status(engine: Engine, home: str) -> dict[str, int | float | str]:
     """Return when the last backup was made; when what it reuses was last read, that of all of it which was not for the
     longest time; and when the last drill was, and whether that proved a backup. Nothing, if never."""
-    (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
     status: dict[str, int | float | str] = {}
-    backups = [int(row.columns[1]) for row in found if str(row.key[3]).startswith(RECORD)]
-    checks = [
-        time
-        for row in found
-        if str(row.key[3]).startswith(RECORD) and (time := msgspec.json.decode(str(row.columns[0])).get("checked"))
-    ]
-    drills = [(int(row.columns[1]), str(row.columns[0])) for row in found if str(row.key[3]).startswith(f"{DRILL} ")]
+    backups = await read_settings(engine, home, RECORD, dict[str, Any])
+    checks = [time for record, _ in backups if (time := record.get("checked"))]
+    drills = await read_settings(engine, home, f"{DRILL} ", dict[str, Any])
     if backups:
-        status["last_backup"] = to_datetime(max(backups)).isoformat(timespec="seconds")
+        status["last_backup"] = _describe(max(time for _, time in backups))
     if checks:
-        status["oldest_backup_check"] = to_datetime(min(checks)).isoformat(timespec="seconds")
+        status["oldest_backup_check"] = _describe(min(checks))
     if drills:
-        time, text = max(drills)
-        result = "OK" if msgspec.json.decode(text)["ok"] else "failed"
-        status["last_drill"] = f"{to_datetime(time).isoformat(timespec='seconds')}, {result}"
+        record, time = max(drills, key=lambda each: each[1])
+        status["last_drill"] = f"{_describe(time)}, {'OK' if record['ok'] else 'failed'}"
     return status
+
+
+def _describe(time: int) -> str:
+    return to_datetime(time).isoformat(timespec="seconds")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.backends.object_store.object_storage import PAGE, ObjectInfo, ObjectStorage, RetryingStorage
-from holdfast.backends.object_store.request_sender import RequestSender
+from holdfast.backends.object_store.object_storage import PAGE, ObjectInfo, ObjectStorage
+from holdfast.backends.object_store.request_storage import RequestStorage
 from holdfast.backends.runtime.loop_thread import LoopThread
 from holdfast.backends.urls import redacted_url, split_options, url_to_path
 from holdfast.errors import ConfigError, CorruptError, InvalidError, UnsupportedError
@@ -23,28 +22,21 @@ _TIMEOUT = 60.0
 _KEY = re.compile(f"({COPIES}/)?{KEYS}/[0-9a-f]{{16}}")
 
 
-class RepositoryStorage:
-    """Creates, reads, lists and deletes objects, for sync callers and asyncio. Only what is damaged is
-    ever overwritten. An object
-    that is stored twice exists as long as one of the two does."""
+class RepositoryStorage(RequestStorage):
+    """The objects of a repository. Only what is damaged is ever overwritten. One that is stored twice exists as long as
+    one of the two does."""
 
-    def __init__(self, open_storage: Callable[[], ObjectStorage], where: str, timeout: float) -> None:
+    def __init__(self, storage: ObjectStorage, where: str, timeout: float) -> None:
+        super().__init__(storage, "the repository", where, timeout, LoopThread("holdfast-backup"))
         self.where = where
-        self._thread = LoopThread("holdfast-backup")
-        self._sender = RequestSender("the repository", where, timeout, self._thread)
-        try:
-            self._storage = RetryingStorage(open_storage())
-        except BaseException:
-            self._thread.stop()
-            raise
 
     async def create(self, name: str, data: bytes) -> bool:
         """Store an object durably, twice if its kind is; False if the name is in use."""
         if is_copied(name) and await self.get(copy_name(name)) not in (None, data):
             return False
-        created = await self._sender.send(lambda: self._storage.create(name, data))
+        created = await super().create(name, data)
         if created and is_copied(name):
-            await self._sender.send(lambda: self._storage.create(copy_name(name), data))
+            await super().create(copy_name(name), data)
         return created
 
     async def read(self, name: str, decode: Callable[[bytes], T]) -> T | None:
@@ -62,64 +54,46 @@ class RepositoryStorage:
             raise problem
         return None
 
-    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Read an object, or a range of it; None if it does not exist."""
-        return await self._sender.send(lambda: self._storage.get(name, start, length))
-
     async def complete(self, name: str) -> None:
         """Store an object twice of which there is only one: whoever stored it was interrupted."""
         for place, other in ((copy_name(name), name), (name, copy_name(name))):
             if await self.get(place, 0, 1) is None:
                 data = await self.get(other)
                 if data is not None:
-                    await self._sender.send(partial(self._storage.create, place, data))
+                    await super().create(place, data)
 
     async def replace(self, name: str, data: bytes) -> None:
         """Replace an object that is damaged, or create it. Only repairs do that."""
-        await self._sender.send(lambda: self._storage.put(name, data))  # which creates no folder
-        await self._sender.send(lambda: self._storage.create(name, data))
+        await self.put(name, data)  # which creates no folder
+        await super().create(name, data)
 
-    async def list_objects(self, folder: str) -> list[ObjectInfo]:
+    async def list_objects(self, prefix: str) -> list[ObjectInfo]:
         """List all objects in a folder and its subfolders, by name."""
-        found = await self._sender.send(lambda: self._storage.list_objects(folder))
-        if is_copied(folder):
-            found += _originals(await self._sender.send(lambda: self._storage.list_objects(copy_name(folder))))
+        found = await super().list_objects(prefix)
+        if is_copied(prefix):
+            found += _originals(await super().list_objects(copy_name(prefix)))
         return _by_name(found)
 
-    async def list_after(self, folder: str, name: str) -> list[ObjectInfo]:
+    async def list_page(self, prefix: str, after: str = "") -> list[ObjectInfo]:
         """List the first objects in a folder, by name, that follow a name: up to `PAGE` of them."""
-        found = await self._sender.send(lambda: self._storage.list_page(folder, name))
-        if is_copied(folder):
-            copies = await self._sender.send(lambda: self._storage.list_page(copy_name(folder), copy_name(name)))
+        found = await super().list_page(prefix, after)
+        if is_copied(prefix):
+            copies = await super().list_page(copy_name(prefix), copy_name(after))
             found = _by_name([*found, *_originals(copies)])[:PAGE]
         return found
 
     async def exists(self, name: str) -> bool:
         """Return whether there is an object of this name."""
-        if await self._sender.send(lambda: self._storage.exists(name)):
-            return True
-        return is_copied(name) and await self._sender.send(lambda: self._storage.exists(copy_name(name)))
+        return await super().exists(name) or (is_copied(name) and await super().exists(copy_name(name)))
 
     async def is_empty(self) -> bool:
         """Return whether there is no object at all, except keys of a repository that somebody began to create."""
-        found = await self._sender.send(lambda: self._storage.list_page(""))
-        return all(_KEY.fullmatch(info.name) for info in found)
+        return all(_KEY.fullmatch(info.name) for info in await self.list_page(""))
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete objects, and their copies. Missing ones are no error."""
-        names = [*names, *(copy_name(name) for name in names if is_copied(name) or name.startswith(f"{PACKS}/"))]
-        await self._sender.send(lambda: self._storage.delete(names))
-
-    async def delete_temporary(self, before: float) -> None:
-        """Delete temporary files that are older than this, left by processes that died."""
-        await self._sender.send(lambda: self._storage.delete_temporary(before))
-
-    async def close(self) -> None:
-        """Release everything."""
-        try:
-            await self._sender.send(self._storage.close)
-        finally:
-            self._thread.stop()
+        copied = [copy_name(name) for name in names if is_copied(name) or name.startswith(f"{PACKS}/")]
+        await super().delete([*names, *copied])
 
 
 def _originals(copies: Sequence[ObjectInfo]) -> list[ObjectInfo]:
@@ -159,7 +133,7 @@ def open_storage(
         from holdfast.backends.object_store.cloud import Bucket
 
         bucket, where, timeout = Bucket.at(text, options)
-        return RepositoryStorage(lambda: bucket, where.rstrip("/"), max(timeout, _TIMEOUT))
+        return RepositoryStorage(bucket, where.rstrip("/"), max(timeout, _TIMEOUT))
     return _open_directory(text, options, create=create)
 
 
@@ -190,4 +164,4 @@ def _open_directory(text: str, options: Mapping[str, Any], *, create: bool) -> R
     # A copy of a repository may lack the directory of new files, which is empty.
     is_complete = (folder / "new").is_dir() or (has_mark and os.access(folder, os.W_OK))
     read_only = not create and not is_complete
-    return RepositoryStorage(lambda: DirectoryStorage(folder, read_only), str(folder), _TIMEOUT)
+    return RepositoryStorage(DirectoryStorage(folder, read_only), str(folder), _TIMEOUT)

@@ -11,13 +11,13 @@ from contextlib import suppress
 
 import msgspec
 
-from holdfast.backends.interface import Ensure, Get, Put, Row, Scan
-from holdfast.backends.tables import REFS, Key
+from holdfast.backends.interface import Ensure, Get, Put, Row
+from holdfast.backends.tables import REFS
 from holdfast.engine.engine import Engine
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, NotFoundError
 from holdfast.maintenance.backup.format import REPOSITORY, manifest_name, own_tenant_id, removed_name
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
-from holdfast.maintenance.backup.status import RECORD, SETTING, SIZE, RepositorySize
+from holdfast.maintenance.backup.status import RECORD, SETTING, SIZE, RepositorySize, put_setting, read_settings
 from holdfast.maintenance.backup.storage import open_storage
 
 _STORE_ID = "store id"
@@ -44,37 +44,29 @@ async def record_backup(engine: Engine, home: str, repository: Repository, made:
     record = BackupRecord(
         manifest.store, manifest.number, made.digest.hex(), repository.id, repository.where, manifest.oldest_check
     )
-    name = f"{RECORD}{repository.id}" + ("" if home or made.manifest.tenant is None else OWN_TENANT)
-    key: Key = (home, "", SETTING, name, "")
-    row = Row(key, (msgspec.json.encode(record).decode(), made.manifest.time))
-    await engine.context.backend.apply([Put(REFS, row)])
+    name = f"{RECORD}{repository.id}" + ("" if home or manifest.tenant is None else OWN_TENANT)
+    await put_setting(engine, home, name, record, manifest.time)
 
 
 async def last_backups(engine: Engine, home: str) -> list[tuple[BackupRecord, int]]:
     """Return the last backups that a store remembers, one for each repository, with their times."""
-    (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
-    rows = [row for row in found if str(row.key[3]).startswith(RECORD)]
-    return [(msgspec.json.decode(str(row.columns[0]), type=BackupRecord), int(row.columns[1])) for row in rows]
+    return await read_settings(engine, home, RECORD, BackupRecord)
 
 
 async def record_size(engine: Engine, home: str, repository: Repository, limit: int | None) -> RepositorySize:
     """Remember the size of a repository, and its limit: without one, that of before."""
-    key: Key = (home, "", SETTING, f"{SIZE}{repository.id}", "")
     known = [each.limit for each in await repository_sizes(engine, home) if each.where == repository.where]
     size = sum((await repository.pack_sizes()).values())
     limit = limit if limit is not None else next(iter(known), 0)
     record = RepositorySize(repository.where, size, limit, engine.context.clock())
-    row = Row(key, (msgspec.json.encode(record).decode(), record.time))
     with suppress(DeniedError):  # the store is open to be read only
-        await engine.context.backend.apply([Put(REFS, row)])
+        await put_setting(engine, home, f"{SIZE}{repository.id}", record, record.time)
     return record
 
 
 async def repository_sizes(engine: Engine, home: str) -> list[RepositorySize]:
     """Return the sizes of repositories that a store remembers."""
-    (found,) = await engine.context.backend.read([Scan(REFS, (home, "", SETTING))])
-    texts = [str(row.columns[0]) for row in found if str(row.key[3]).startswith(SIZE)]
-    return [msgspec.json.decode(text, type=RepositorySize) for text in texts]
+    return [size for size, _ in await read_settings(engine, home, SIZE, RepositorySize)]
 
 
 async def find_loss(engine: Engine, home: str, repository: Repository, store: str) -> CorruptError | None:

@@ -18,35 +18,31 @@ from holdfast.backends.tables import REFS
 from holdfast.backends.urls import redacted_url
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
-from holdfast.engine.namespaces import AUDIT, COUNTS, is_thread, line_kind, root_of, short_name
+from holdfast.engine.namespaces import AUDIT, COUNTS, is_thread, line_kind, short_name
 from holdfast.engine.row_format import ERASE, Line
 from holdfast.engine.subject_names import METADATA_KEY, subject_of_name
 from holdfast.engine.types import Progress, to_datetime
 from holdfast.errors import ConfigError, ConflictError, DeniedError
 from holdfast.hooks.outbox import delete_calls
 from holdfast.maintenance.erasure.audit_rows import AuditRewriter, SubjectRows, changed_places, rewrite_about
+from holdfast.maintenance.erasure.certificate import Certificate, new_salt
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
-from holdfast.maintenance.erasure.mixed_lines import LineEraser
-from holdfast.maintenance.erasure.record_lines import erase_records
+from holdfast.maintenance.erasure.mixed_lines import erase_records
 from holdfast.maintenance.erasure.removal import (
     ERASURE,
     HISTORIES,
     KEYS,
     count_steps,
-    delete_artifact,
-    delete_lines,
-    delete_session,
+    delete_found,
     erase_quarantine,
     forget_reasons,
-    rewriting_detail,
     sum_parts,
 )
 from holdfast.security.access.registry import ASSIGNED, MEMBER, AccessRegistry
+from holdfast.maintenance.erasure.subjects import tenant_key
 from holdfast.security.audit.archive_records import archived_segments
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.audit.thread_audit import record
-from holdfast.security.erasure.certificate import Certificate, new_salt
-from holdfast.security.erasure.subjects import tenant_key
 from holdfast.security.handle import StoreHandle
 
 if TYPE_CHECKING:
@@ -176,13 +172,13 @@ class Eraser:
                 break
             if not number:
                 await self._require_no_hold(found)
-            await self._delete(found, erasure, await ledger.key())
+            await delete_found(self._handle, found, erasure, await ledger.key(), self._progress)
         else:
             raise ConflictError(
                 "others keep storing data of the subject", where=self._engine.context.backend.url, hint="Try again"
             )
         await erase_quarantine(self._engine, self._tenant, self._is_subject, self._keys)
-        self._report(0, 0, "histories of records")
+        self._report("histories of records")
         finder = self._finder()
         await finder.read_tenant()
         await erase_records(self._engine, self._tenant, finder.is_record, {ERASURE: erasure, "kind": HISTORIES})
@@ -206,24 +202,6 @@ class Eraser:
                 raise DeniedError(
                     f"nothing was erased: {error.what}", where=error.where, hint=error.hint, code="erase-held"
                 ) from None
-
-    async def _delete(self, found: SubjectData, erasure: str, key: bytes) -> None:
-        families: dict[Line, list[Line]] = {}
-        for line in found.lines:
-            families.setdefault(root_of(line), []).append(line)
-        total, done = len(families) + len(found.artifacts) + len(found.sessions) + len(found.steps), 0
-        for family in families.values():
-            await delete_lines(self._engine, family, erasure, key)
-            done = self._report(done, total, short_name(family[0].name))
-        for id in found.artifacts:
-            await delete_artifact(self._handle, id, erasure, key)
-            done = self._report(done, total, f"artifact {id}")
-        for id in found.sessions:
-            await delete_session(self._handle, id, erasure)
-            done = self._report(done, total, f"session {id}")
-        for line, steps in found.steps.items():
-            await LineEraser(self._engine, line, rewriting_detail(line, erasure), steps).erase()
-            done = self._report(done, total, short_name(line.name))
 
     async def _destroy_key(self, erasure: str) -> set[str]:
         """Destroy the person's key, if the store is encrypted. Returns the ids of the keys."""
@@ -253,10 +231,9 @@ class Eraser:
         count = sum(self._is_subject(subject_of_name(name)) for name in names)
         return [f"rights that name the person: {count} grants, groups, roles and freezes"] if count else []
 
-    def _report(self, done: int, total: int, what: str) -> int:
+    def _report(self, what: str) -> None:
         if self._progress is not None:
-            self._progress(done + bool(total), total or None, what)
-        return done + 1
+            self._progress(0, None, what)
 
     async def _certify(
         self, ledger: ErasureLedger, erasure: str, started: int, signer: Ed25519PrivateKey, *, owns_tenant: bool
@@ -268,12 +245,12 @@ class Eraser:
         subject = digest_subject(key, self._subject)
         entry = LedgerEntry(0, key, subject, frozenset(parts.lines), "", metadata_keys=tuple(self._keys))
         entry = entry.with_places(parts.places)
-        self._report(0, 0, "audit records")
+        self._report("audit records")
         rows = SubjectRows(entry, owns_tenant=owns_tenant)
         name = f"{started:020}-{erasure}"
         await AuditRewriter(engine, ledger, rewrite_about(engine, [rows])).run(tenant, name)
         await delete_calls(engine, tenant, rows.is_about)
-        self._report(0, 0, "keys")
+        self._report("keys")
         keys = len(parts.keys | await self._destroy_key(erasure))
         erased = Counter({_COUNTED[kind]: count for kind, count in parts.erased.items()})
         erased["details of audit records"] = await ledger.count_replaced(name)
@@ -281,9 +258,9 @@ class Eraser:
         from holdfast.security.sensitive.credential_check import forget_erased  # slow to import
 
         await forget_erased(engine, tenant)
-        self._report(0, 0, "purge")
+        self._report("purge")
         remains = [*await engine.context.backend.purge(), *await archived_segments(engine, tenant)]
-        self._report(0, 0, "certificate")
+        self._report("certificate")
         now, salt = engine.context.clock(), new_salt()
         certificate = Certificate(
             erasure,

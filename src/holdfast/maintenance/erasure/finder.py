@@ -25,10 +25,10 @@ from holdfast.engine.subject_names import (
 )
 from holdfast.engine.system_line import SystemLine, read_latest
 from holdfast.engine.types import Progress
+from holdfast.maintenance.erasure.subjects import read_subjects, tenant_key
 from holdfast.schemas.registry import LINE as SCHEMAS
 from holdfast.security.access.identity_guard import read_owners
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
-from holdfast.security.erasure.subjects import read_subjects, tenant_key
 from holdfast.state.artifacts.content import CONTENT_PREFIX
 from holdfast.state.sessions.records import LINE as SESSIONS
 

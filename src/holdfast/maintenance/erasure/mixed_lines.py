@@ -9,14 +9,15 @@ person was not part of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.backends.interface import Change, Delete, Scan
+from holdfast.backends.interface import Change, Delete, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import QUARANTINE, REFS, STEPS, WRITES
 from holdfast.engine.append import AppendRequest, OnConflict
+from holdfast.engine.artifact_links import LINE as ARTIFACTS
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.lines import At, OnBranch
@@ -32,16 +33,19 @@ from holdfast.engine.model.attribution import (
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.operations import Set as SetValue
-from holdfast.engine.model.packed_state import Packed, PackedMap, flatten, unpack_name
+from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, flatten, unpack, unpack_name
 from holdfast.engine.model.steps import Step
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import ERASE, PIN, Branch, Line, StepRef, open_step
 from holdfast.engine.state_loader import LoadedState
-from holdfast.engine.system_line import LineChange, audited_request
+from holdfast.engine.system_line import LineChange, SystemLine, audited_request
 from holdfast.errors import ConflictError
+from holdfast.maintenance.erasure.audit_rows import record_place
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.state.sharing.topic import PUBLISH
+from holdfast.state.artifacts.content import content_name
+from holdfast.state.sessions.records import LINE as SESSIONS
 
 _ATTEMPTS = 20
 
@@ -149,7 +153,7 @@ class LineEraser:
                     found.pruned += 1
                     continue
                 step = open_step(self._line, row, engine.context.max_bytes)
-                mark = await self._after(step, point, mark, before, at, by_id)
+                mark = await self._after(step, point, row, mark, before, at, by_id)
                 if point[:2] in self._mine or is_marked(mark):
                     found.dropped.add(point[:2])
                     found.since = min(point.time, found.since or point.time)
@@ -157,16 +161,21 @@ class LineEraser:
                     found.dropped.add(point[:2])
                 at[point[:2]] = found.ends[branch.branch] = (point, mark)
                 by_id[point.id] = mark
-                if point[:2] in self._mine and before is not None:
+                if before is not None and self._answers(point, row):
                     answered[before[:2]] = before.id
                 before = point
         found.answered = {id for position, id in answered.items() if position not in found.dropped}
         return found
 
+    def _answers(self, point: StepRef, row: Row) -> bool:  # noqa: ARG002
+        """Return whether pending writes before a step are to be dropped with it."""
+        return point[:2] in self._mine
+
     async def _after(
         self,
         step: Step,
         point: StepRef,
+        row: Row,  # noqa: ARG002 - for those who look for something else
         mark: Mark,
         before: StepRef | None,
         at: dict[Position, tuple[StepRef, Mark]],
@@ -270,3 +279,50 @@ def is_message(line: Line, step: Step) -> bool:
 def _mark_of(mark: Mark, key: bytes) -> Mark:
     """Return the mark of a channel."""
     return mark.keys.get(key, mark.rest) if isinstance(mark, MapMark) else mark
+
+
+# Lines of records ---------------------------------------------------------------------------------------------------
+
+IsRecord = Callable[[Mapping[str, Any]], bool]
+"""Returns whether a record is the person's."""
+
+
+async def erase_records(
+    engine: Engine,
+    tenant: str,
+    is_record: IsRecord,
+    detail: Mapping[str, Any],
+    lines: Collection[Line] | None = None,
+) -> int:
+    """Prune the steps of both lines that contain records of a person; of one of them, if only that is among `lines`.
+    Returns their number.
+
+    The records are deleted before; but the steps of these lines still contain them, also those that were deleted long
+    ago."""
+    count = 0
+    for name in (ARTIFACTS, SESSIONS):
+        line = Line(tenant, name)
+        if (lines is None or line in lines) and await engine.lines.load_tip(line) is not None:
+            count += await _erase_line(engine, line, is_record, detail)
+    return count
+
+
+async def _erase_line(engine: Engine, line: Line, is_record: IsRecord, detail: Mapping[str, Any]) -> int:
+    codec, names, places = engine.context.codec, set[str](), list[str]()
+    current = await SystemLine(engine, line).read(lambda entries: entries.with_prefix(""))
+
+    def is_mine(name: str, packed: bytes) -> bool:
+        if name in current:
+            return False  # it is still there: whoever it belongs to, or content that another artifact has too
+        if name.startswith("\0"):
+            return name in names
+        fields = as_map(packed)
+        record = None if fields is None else unpack(codec, fields)
+        if not isinstance(record, Mapping) or not is_record(record):
+            return False
+        names.add(content_name(str(record.get("sha256", ""))))
+        found = (record_place(line.name, name), *([str(record["scope"])] if line.name == SESSIONS else []))
+        places.extend(each for each in found if each not in places)
+        return True
+
+    return await LineEraser(engine, line, {**detail, "places": places}, is_mine=is_mine).erase()

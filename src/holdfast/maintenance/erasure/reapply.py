@@ -6,48 +6,34 @@ removed again. What the person has stored since is theirs to keep.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol, runtime_checkable
 
+from holdfast.backends.interface import Backend, Delete, Get, Put, Row, Scan
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.tables import LINES, REFS
+from holdfast.engine.artifact_links import LINE as ARTIFACTS
+from holdfast.engine.context import EngineContext
+from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import ACCESS, HOOKS, root_of
-from holdfast.engine.row_format import Line
+from holdfast.engine.row_format import HOLD, Line
 from holdfast.hooks.outbox import delete_calls
 from holdfast.maintenance.erasure.audit_rows import AuditRewriter, SubjectRows, rewrite_about
 from holdfast.maintenance.erasure.finder import SubjectData, SubjectFinder
-from holdfast.maintenance.erasure.mixed_lines import LineEraser
-from holdfast.maintenance.erasure.record_lines import erase_records
+from holdfast.maintenance.erasure.mixed_lines import erase_records
 from holdfast.maintenance.erasure.removal import (
     ERASURE,
     HISTORIES,
-    delete_artifact,
-    delete_lines,
-    delete_session,
+    delete_found,
     forget_reasons,
-    rewriting_detail,
     sum_parts,
 )
+from holdfast.maintenance.erasure.subjects import tenant_key
+from holdfast.security.audit.erasure_ledger import LINE as ERASURES
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
 from holdfast.security.handle import StoreHandle
-
-
-@dataclass(frozen=True)
-class ReapplyReport:
-    """How much was removed again: lines as a whole, steps of others' lines, artifacts and sessions."""
-
-    lines: int = 0
-    rewritten: int = 0
-    records: int = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing had come back."""
-        return not (self.lines or self.rewritten or self.records)
-
-    def plus(self, found: SubjectData) -> ReapplyReport:
-        """Return the report with more that was removed."""
-        records = len(found.artifacts) + len(found.sessions)
-        return ReapplyReport(self.lines + len(found.lines), self.rewritten + len(found.steps), self.records + records)
+from holdfast.state.sessions.records import LINE as SESSIONS
 
 
 async def read_ledger(engine: Engine, tenant: str) -> list[LedgerEntry]:
@@ -61,7 +47,7 @@ async def apply_ledger(
     entries: Sequence[LedgerEntry] | None = None,
     *,
     lines: Collection[Line] | None = None,
-) -> ReapplyReport:
+) -> None:
     """Remove from a store what was erased: by its own ledger, or by entries of another.
 
     Call it after data was restored, imported, copied or repaired, and before anybody uses it. `lines` are those that
@@ -70,22 +56,22 @@ async def apply_ledger(
     """
     own = Engine(engine.context)  # without hooks and policies
     ledger = ErasureLedger(own, tenant)
-    report, subjects = ReapplyReport(), list[SubjectRows]()
+    has_changed, subjects = False, list[SubjectRows]()
     for entry in await ledger.entries() if entries is None else entries:
         found, places = await _apply(own, tenant, entry, lines)
-        report = report.plus(found)
+        has_changed |= not found.is_empty
         subjects.append(SubjectRows(entry.with_places(places), entry.time))
     rewriter = AuditRewriter(own, ledger, rewrite_about(own, subjects), lines)
-    has_rows = bool(subjects) and await rewriter.run(tenant, f"{own.context.clock():020}-again") > 0
+    if subjects and await rewriter.run(tenant, f"{own.context.clock():020}-again"):
+        has_changed = True
     if lines is None or Line(tenant, HOOKS) in lines:
         for each in subjects:
-            has_rows |= await delete_calls(own, tenant, each.is_about) > 0
-    if has_rows or not report.is_empty:
+            has_changed |= await delete_calls(own, tenant, each.is_about) > 0
+    if has_changed:
         from holdfast.security.sensitive.credential_check import forget_erased  # slow to import
 
         await forget_erased(own, tenant)
         await own.context.backend.purge()
-    return report
 
 
 def finder_of(engine: Engine, tenant: str, entry: LedgerEntry, lines: Collection[Line] | None = None) -> SubjectFinder:
@@ -105,24 +91,80 @@ async def _apply(
     engine: Engine, tenant: str, entry: LedgerEntry, lines: Collection[Line] | None
 ) -> tuple[SubjectData, dict[str, int]]:
     """Remove what one erasure erased. Returns it, and the places where it was."""
-    finder, handle = finder_of(engine, tenant, entry, lines), StoreHandle(engine, tenant)
+    finder = finder_of(engine, tenant, entry, lines)
     if lines is None or Line(tenant, ACCESS) in lines:
         await forget_reasons(engine, tenant, entry.is_of)
     found = await finder.find()
     if found.is_empty:
         return found, {}
     started = engine.context.clock()
-    families: dict[Line, list[Line]] = {}
-    for line in found.lines:
-        families.setdefault(root_of(line), []).append(line)
-    for family in families.values():
-        await delete_lines(engine, family, entry.name, entry.key)
-    for id in found.artifacts:
-        await delete_artifact(handle, id, entry.name, entry.key)
-    for id in found.sessions:
-        await delete_session(handle, id, entry.name)
-    for line, steps in found.steps.items():
-        await LineEraser(engine, line, rewriting_detail(line, entry.name), steps).erase()
+    await delete_found(StoreHandle(engine, tenant), found, entry.name, entry.key)
     await erase_records(engine, tenant, finder.is_record, {ERASURE: entry.name, "kind": HISTORIES}, lines)
     # As they are called here: a copy may have other names than what was erased.
     return found, (await sum_parts(engine, tenant, entry.name, started)).places
+
+
+# Backups ------------------------------------------------------------------------------------------------------------
+
+_RECORDS = (SESSIONS, ARTIFACTS)
+
+
+@runtime_checkable
+class OpenedBackup(Protocol):
+    """A backup that is opened as a store, of which lines can be left out or shown otherwise."""
+
+    def remove(self, line: Line) -> None:
+        """Leave out a line."""
+
+    async def take(self, line: Line, other: Backend) -> None:
+        """Have a line with the rows that another store has."""
+
+
+def says_whose(line: str) -> bool:
+    """Return whether a line says whose other lines are: records of sessions and artifacts, and settings."""
+    return not line or line in (*_RECORDS, ERASURES)
+
+
+async def read_ledgers(tenants: Iterable[str], *engines: Engine) -> dict[str, list[LedgerEntry]]:
+    """Return the erasures that stores and backups know of, by tenant."""
+    found: dict[str, list[LedgerEntry]] = {}
+    for tenant in sorted(set(tenants)):
+        entries = {each.name: each for engine in engines for each in await read_ledger(engine, tenant)}
+        if entries:
+            found[tenant] = [entries[name] for name in sorted(entries)]
+    return found
+
+
+async def remove_erased(source: Engine, tenant: str, ledger: Sequence[LedgerEntry]) -> list[Line]:
+    """Remove what was erased from a backup that is opened: whole lines, which are returned, and what others share."""
+    backend = source.context.stored
+    assert isinstance(backend, OpenedBackup)  # noqa: S101 - it is a backup
+    found = [await finder_of(source, tenant, entry).find() for entry in ledger]
+    roots = {root_of(line) for each in found for line in each.every_line}
+    if all(each.is_empty for each in found):
+        return []
+    # Each erasure is applied to what may be affected, in memory.
+    (rows,) = await source.context.backend.read([Get(REFS, [tenant_key(tenant)])])
+    lines = [each for each in await source.lines.names(tenant) if root_of(each) in roots or each.name in _RECORDS]
+    scratch = Engine(EngineContext(MemoryBackend(), codec=source.context.codec))
+    await scratch.context.backend.apply([Put(REFS, row) for row in rows])
+    await StoreCopier(source, scratch).copy_together(lines)
+    holds = [row for line in lines for row in await _holds(scratch, line)]
+    await scratch.context.backend.apply([Delete(REFS, row.key) for row in holds])  # what was held then was erased since
+    await apply_ledger(scratch, tenant, ledger)
+    (left,) = await scratch.context.backend.read([Get(LINES, [tuple(line) for line in lines])])
+    remaining, erased = {Line(*map(str, row.key)) for row in left}, list[Line]()
+    await scratch.context.backend.apply([Put(REFS, row) for row in holds if Line(*map(str, row.key[:2])) in remaining])
+    for line in lines:
+        if line in remaining:
+            await backend.take(line, scratch.context.stored)
+        else:
+            backend.remove(line)
+            erased.append(line)
+    source.context.cache.drop_all(*lines)
+    return erased
+
+
+async def _holds(engine: Engine, line: Line) -> list[Row]:
+    (rows,) = await engine.context.backend.read([Scan(REFS, (*line, HOLD))])
+    return rows

@@ -8,8 +8,7 @@ from functools import lru_cache
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Delete, Expect, Put, Row
-from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import REFS, STEPS
+from holdfast.backends.tables import REFS
 from holdfast.engine.artifact_links import LINE as ARTIFACTS
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.attribution import Mark
@@ -17,8 +16,9 @@ from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.operations import Set as SetValue
 from holdfast.engine.model.packed_state import Packed, PackedMap, flatten, pack_name, unpack, unpack_name
 from holdfast.engine.model.scopes import place_of_line
+from holdfast.engine.model.steps import Step
 from holdfast.engine.namespaces import ACCESS, LineKind, lines_of_kinds
-from holdfast.engine.row_format import Branch, Line, StepRef, open_step
+from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.system_line import SystemLine
 from holdfast.engine.types import Progress
 from holdfast.errors import NotFoundError
@@ -83,29 +83,16 @@ class LineRedactor(LineEraser):
         self._known: dict[tuple[bytes, bytes], bytes] = {}
 
     async def _read(self) -> LineMarks:
-        engine, found = self._engine, LineMarks()
-        at: dict[tuple[int, int], tuple[StepRef, Mark]] = {}
-        pending = {each.checkpoint async for each in self._scan.pending(self._line)}
-        for branch in (Branch(0, 0, 0, 0, ""), *await engine.lines.branches(self._line)):
-            base = at.get((branch.base_branch, branch.base_length - 1)) if branch.base_length else None
-            if base is not None:
-                found.ends[branch.branch] = base
-            async for row in scan_rows(engine.context.backend, STEPS, (*self._line, branch.branch)):
-                point = StepRef.of(row)
-                if point.pruned:
-                    found.pruned += 1
-                    continue
-                state = await engine.states.values(self._line, point)
-                has_some = point.id in pending or bool(self._redacted(state))
-                mark: Mark = has_some or bool(await self._scan.step(self._line, row))
-                if self._scan.writes(self._line, row):
-                    parents = open_step(self._line, row, engine.context.max_bytes).header.parents
-                    found.answered |= {at[parent[:2]][0].id for parent in parents[:1] if parent[:2] in at}
-                if mark:
-                    found.dropped.add(point[:2])
-                    found.since = min(point.time, found.since or point.time)
-                at[point[:2]] = found.ends[branch.branch] = (point, mark)
-        return found
+        self._pending = {each.checkpoint async for each in self._scan.pending(self._line)}
+        return await super()._read()
+
+    def _answers(self, point: StepRef, row: Row) -> bool:  # noqa: ARG002
+        return bool(self._scan.writes(self._line, row))
+
+    async def _after(self, step: Step, point: StepRef, row: Row, *_: object) -> Mark:  # noqa: ARG002
+        if point.id in self._pending or self._redacted(await self._engine.states.values(self._line, point)):
+            return True
+        return bool(await self._scan.step(self._line, row))
 
     async def _edit(self, point: StepRef, mark: Mark) -> EditMap:  # noqa: ARG002
         redacted = self._redacted(await self._engine.states.values(self._line, point))

@@ -7,9 +7,10 @@ erasure that was killed can tell, when it is resumed, what was deleted before.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.agents.steps.timers import row_removals
@@ -22,11 +23,15 @@ from holdfast.engine.events import BETWEEN
 from holdfast.engine.guard import current_authority
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.scopes import MARK, parse_place
-from holdfast.engine.namespaces import AUDIT, is_thread, line_kind
+from holdfast.engine.namespaces import AUDIT, is_thread, line_kind, root_of, short_name
 from holdfast.engine.row_format import ERASE, Line, StepRef, open_body, open_quarantined
 from holdfast.engine.subject_names import subject_of_name, subjects_of_step
+from holdfast.engine.types import Progress
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.erasure.audit_rows import places_of
+from holdfast.maintenance.erasure.finder import SubjectData
+from holdfast.maintenance.erasure.mixed_lines import LineEraser
+from holdfast.maintenance.progress import report_each
 from holdfast.security.access.registry import AccessRegistry
 from holdfast.security.audit.erasure_ledger import digest_line
 from holdfast.security.audit.retain import removal_request
@@ -123,9 +128,24 @@ async def delete_session(handle: StoreHandle, id: str, erasure: str) -> None:
     await SessionLifecycle(SessionRecords(handle)).delete(id)
 
 
-def rewriting_detail(line: Line, erasure: str) -> dict[str, Any]:
-    """Return the details of the record of a line that others share."""
-    return {ERASURE: erasure, "kind": f"{REWRITTEN}{line_kind(line.name)}"}
+async def delete_found(
+    handle: StoreHandle, found: SubjectData, erasure: str, key: bytes, progress: Progress | None = None
+) -> None:
+    """Delete what was found of a person, and their steps from lines that others share. `key` is that of the ledger."""
+    engine = handle.engine
+    families: dict[Line, list[Line]] = {}
+    for line in found.lines:
+        families.setdefault(root_of(line), []).append(line)
+    parts: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+        *((short_name(each[0].name), partial(delete_lines, engine, each, erasure, key)) for each in families.values()),
+        *((f"artifact {id}", partial(delete_artifact, handle, id, erasure, key)) for id in found.artifacts),
+        *((f"session {id}", partial(delete_session, handle, id, erasure)) for id in found.sessions),
+    ]
+    for line, steps in found.steps.items():
+        detail = {ERASURE: erasure, "kind": f"{REWRITTEN}{line_kind(line.name)}"}
+        parts.append((short_name(line.name), LineEraser(engine, line, detail, steps).erase))
+    for _, delete in report_each(parts, progress, lambda each: each[0]):
+        await delete()
 
 
 async def erase_quarantine(

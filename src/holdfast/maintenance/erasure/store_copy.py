@@ -6,22 +6,22 @@ new store, or an earlier copy. A store of its own does not take over what anothe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
-from holdfast.backends.interface import Get
+from holdfast.backends.interface import Get, Row
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES
 from holdfast.engine import trace_context
-from holdfast.engine.copy.between_stores import CopyRules, StoreCopier, copy_to_url
+from holdfast.engine.copy.between_stores import CopyRules, StoreCopier, open_target
 from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
+from holdfast.engine.copy.line_stream import every_line
 from holdfast.engine.engine import Engine
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import Line, info_of
-from holdfast.errors import DeniedError
-from holdfast.maintenance.erasure.ledger_copy import add_digests, lines_of, salt_of, takes_ledger
+from holdfast.errors import ConflictError, DeniedError
 from holdfast.maintenance.erasure.reapply import apply_ledger, finder_of, read_ledger
 from holdfast.schemas.registry import copy_registries
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
@@ -45,15 +45,12 @@ async def copy_lines(
 ) -> CopyReport:
     """Copy the lines of a tenant, or of all, or only some, to another store: an open one, or by its URL."""
     erasures = _CopiedErasures(source, tenant, only)
-    if isinstance(target, str):
-        return await copy_to_url(
-            source, target, options, tenant, progress, only, copy_registries, erasures.prepare, erasures.finish
-        )
-    copier = StoreCopier(source, target, progress, None, copy_registries, erasures.prepare)
-    try:
-        return await copier.copy(tenant, only)
-    finally:
-        await erasures.finish(target, copier.written)
+    async with open_target(source, target, options, tenant) as opened:
+        copier = StoreCopier(source, opened, progress, None, copy_registries, erasures.prepare)
+        try:
+            return await copier.copy(tenant, only)
+        finally:
+            await erasures.finish(opened, copier.written)
 
 
 async def record_copy(engine: Engine, tenant: str, lines: Sequence[Line] | None, to: str) -> None:
@@ -63,6 +60,52 @@ async def record_copy(engine: Engine, tenant: str, lines: Sequence[Line] | None,
         place = [Line(tenant, AUDIT)] if lines is None else lines
         with suppress(DeniedError):  # the store is open for reading only: it records nothing
             await record(engine, place, "copy", {"to": to})
+
+
+# The ledger ---------------------------------------------------------------------------------------------------------
+
+
+async def takes_ledger(source: Engine, target: Engine, tenant: str) -> bool:
+    """Return whether the target gets the ledger of the source: it has nothing of the tenant, or is an earlier copy."""
+    existing = {str(row.key[1]): info_of(row).salt async for row in lines_of(target, tenant)}
+    for name in (LEDGER, AUDIT):
+        if name in existing:
+            return await _is_earlier(source, target, Line(tenant, name))
+    for name, salt in existing.items():
+        if await salt_of(source, Line(tenant, name)) != salt:
+            return False
+    return True
+
+
+async def _is_earlier(source: Engine, target: Engine, line: Line) -> bool:
+    """Return whether a line of the target is that of the source, or an earlier copy."""
+    try:
+        await StoreCopier(source, target).check_history(line)
+    except ConflictError:
+        return False
+    return True
+
+
+async def add_digests(source: Engine, target: Engine, tenant: str, lines: Collection[Line] | None = None) -> None:
+    """Tell the target which rows of events have lost their content, in some lines or in all, so that its audit still
+    verifies."""
+    digests = (await ErasureLedger(source, tenant).replaced_digests()).items()
+    new = [(name, id, each) for (name, id), each in digests if lines is None or Line(tenant, name) in lines]
+    await ErasureLedger(Engine(target.context), tenant).add_digests(new)
+
+
+def lines_of(engine: Engine, tenant: str) -> AsyncIterator[Row]:
+    """Return the rows of the lines of a tenant."""
+    return scan_rows(engine.context.backend, LINES, (tenant,))
+
+
+async def salt_of(engine: Engine, line: Line) -> bytes | None:
+    """Return the salt of a line, which its copies have too; None if there is no such line."""
+    (found,) = await engine.context.backend.read([Get(LINES, [tuple(line)])])
+    return info_of(found[0]).salt if found else None
+
+
+# A copy -------------------------------------------------------------------------------------------------------------
 
 
 class _CopiedErasures:
@@ -140,5 +183,4 @@ class _CopiedErasures:
     async def _tenants(self) -> list[str]:
         if self._tenant is not None:
             return [self._tenant]
-        found = scan_rows(self._source.context.backend, LINES, (), bodies=False)
-        return sorted({str(row.key[0]) async for row in found})
+        return sorted({line.tenant for line in await every_line(self._source.context.backend, None)})

@@ -22,12 +22,13 @@ from holdfast.engine.row_format import Line
 from holdfast.engine.sealed_rows import UNSEALED
 from holdfast.engine.subject_names import MIXED, subject_of_line, subjects_of_step
 from holdfast.engine.types import Progress
+from holdfast.maintenance.erasure.subjects import read_subjects
 from holdfast.maintenance.keys.rotation import encrypted_rows
+from holdfast.maintenance.progress import report_each
 from holdfast.security.audit.thread_audit import record
 from holdfast.security.encryption.hidden_names import SUBJECT_LINE
 from holdfast.security.encryption.key_rows import ACTIVE, DATA, RETIRED, SUBJECT, KeyRow
 from holdfast.security.encryption.store_keys import StoreKeys
-from holdfast.security.erasure.subjects import read_subjects
 
 _BATCH_ROWS, _BATCH_BYTES = 100, 1 << 20
 
@@ -61,10 +62,8 @@ class Reencryption:
         await record(self._engine, [Line(self._tenant, KEYS_PLACE)], "reencrypt", {"mode": self._rows.mode})
         await self._keys.load_tenant(self._tenant)
         names = [name async for name in self._names() if name > after or not after]
-        for number, name in enumerate(names, 1):
+        for name in report_each(names, self._progress, str):
             await self._do_line(name)
-            if self._progress is not None:
-                self._progress(number, len(names), name)
         if self._rows.mode != "on":
             await self._finish_change()
         else:

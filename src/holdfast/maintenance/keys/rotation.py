@@ -24,6 +24,7 @@ from holdfast.errors import (
     NotFoundError,
     TransientError,
 )
+from holdfast.maintenance.erasure.certificate import Certificate
 from holdfast.maintenance.keys.records import KeyCheck, KeyInfo
 from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.signature import public_key_of
@@ -45,7 +46,6 @@ from holdfast.security.encryption.key_rows import (
     destroyed_changes,
 )
 from holdfast.security.encryption.store_keys import StoreKeys
-from holdfast.security.erasure.certificate import Certificate
 from holdfast.time_parser import Duration, parse_nanoseconds
 
 _OF_LINES = (DATA, SUBJECT)

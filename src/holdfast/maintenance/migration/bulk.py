@@ -37,7 +37,6 @@ from holdfast.maintenance.migration.documents import (
     read_documents,
     read_line,
 )
-from holdfast.maintenance.migration.former import KIND, former_documents, former_state, short_former
 from holdfast.maintenance.migration.heads import (
     BranchPolicy,
     Head,
@@ -51,7 +50,14 @@ from holdfast.maintenance.migration.heads import (
 )
 from holdfast.maintenance.migration.plan import MAX_UNFIT, PAGE, MigrationTarget, has_states
 from holdfast.maintenance.migration.shared_run import LIFE, PAUSE_SECONDS, LeaseLost, RunEnded, SharedRun
-from holdfast.maintenance.migration.undo import thread_request, undo_step
+from holdfast.maintenance.migration.undo import (
+    KIND,
+    former_documents,
+    former_state,
+    short_former,
+    thread_request,
+    undo_step,
+)
 from holdfast.schemas.registry import LINE, SchemaRecord, SchemaRegistry
 from holdfast.schemas.version import Version
 

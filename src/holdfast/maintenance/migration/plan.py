@@ -14,7 +14,6 @@ from holdfast.engine.types import Progress
 from holdfast.engine.validation import require_count
 from holdfast.errors import ConflictError, HoldfastError
 from holdfast.maintenance.migration.documents import migrate_documents, read_documents, unpack_document
-from holdfast.maintenance.migration.former import former_documents, former_state, short_former
 from holdfast.maintenance.migration.heads import (
     BranchPolicy,
     Head,
@@ -25,6 +24,7 @@ from holdfast.maintenance.migration.heads import (
     read_groups,
     state_of,
 )
+from holdfast.maintenance.migration.undo import former_documents, former_state, short_former
 from holdfast.schemas.attachment import migrate_state
 from holdfast.schemas.graph_checkpoint import is_internal
 from holdfast.schemas.migration import Migration

@@ -9,6 +9,7 @@ is as it was, and repairing it again finishes.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -63,8 +64,46 @@ from holdfast.engine.state_loader import LoadedState, StateLoader, pointers_in
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, NotFoundError
 from holdfast.maintenance.repair.chains import BranchChain, ChainFinder, Where, open_row
 from holdfast.maintenance.repair.quarantine import QuarantineWriter
-from holdfast.maintenance.repair.report import LostCheckpoint, ThreadRepairReport
 from holdfast.maintenance.repair.sources import RepairSource, first_of, new_info
+
+
+class LostCheckpoint(NamedTuple):
+    """A checkpoint that is lost. Its id is empty if it is unknown, and its step -1 if even that is."""
+
+    thread: str
+    checkpoint: str
+    branch: int
+    step: int
+    reason: str
+
+
+@dataclass
+class ThreadRepairReport:
+    """The repair of a thread: the number of rows that were restored from sources, rebuilt from others, and quarantined;
+    the checkpoints that are lost; and the findings that are left."""
+
+    thread: str
+    restored: int = 0
+    rebuilt: int = 0
+    quarantined: int = 0
+    lost: list[LostCheckpoint] = field(default_factory=list)
+    lost_hold: bool = False
+    """Whether a damaged row that may have been a hold was removed."""
+    sources: list[str] = field(default_factory=list)
+    found: list[Finding] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+
+    def add(self, other: ThreadRepairReport) -> None:
+        """Add the result of another pass."""
+        self.restored += other.restored
+        self.rebuilt += other.rebuilt
+        self.quarantined += other.quarantined
+        self.lost += other.lost
+        self.lost_hold = self.lost_hold or other.lost_hold
+        self.sources += [url for url in other.sources if url not in self.sources]
+        self.found = self.found or other.found
+        self.left = other.left
+
 
 _CACHE_BYTES = 16 << 20
 _BATCH = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.msgpack import encode
 
@@ -32,13 +32,6 @@ class QuarantinedRow(NamedTuple):
     key: Key
     columns: tuple[Scalar, ...]
     body: bytes
-
-    def plain(self) -> dict[str, Any]:
-        """For JSON: bytes in hexadecimal."""
-        told = {**self._asdict(), "time": self.time.isoformat(), "body": self.body.hex()}
-        for name in ("key", "columns"):
-            told[name] = [part.hex() if isinstance(part, bytes) else part for part in told[name]]
-        return told
 
 
 class QuarantineWriter:

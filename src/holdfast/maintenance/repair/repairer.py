@@ -35,8 +35,7 @@ from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
-from holdfast.maintenance.repair.attempt import RepairAttempt
-from holdfast.maintenance.repair.report import LostCheckpoint, ThreadRepairReport
+from holdfast.maintenance.repair.attempt import LostCheckpoint, RepairAttempt, ThreadRepairReport
 from holdfast.maintenance.repair.sources import RepairSource
 from holdfast.maintenance.repair.store_files import (
     FileRepairReport,

@@ -22,12 +22,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
 from holdfast.codec.envelope import Sealer
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Finding, FindingCode
+from holdfast.engine.line_head import end_query
 from holdfast.engine.lines import LABEL, TAG
 from holdfast.engine.namespaces import ALL_KINDS, LineKind, is_thread, lines_of_kinds
 from holdfast.engine.optimistic import Attempts
@@ -113,17 +116,7 @@ class StoreHeads:
             raise CorruptError(
                 "the file of heads is not what was written", where=str(path), hint="Use another copy of it"
             )
-        threads: dict[str, Any] = found["threads"]
-        heads = {
-            name: ThreadHead(
-                **{
-                    **each,
-                    "branches": tuple(BranchHead(**branch) for branch in each["branches"]),
-                    "refs": tuple(each.get("refs", ())),
-                }
-            )
-            for name, each in threads.items()
-        }
+        heads = msgspec.convert(found["threads"], dict[str, ThreadHead])
         return cls(found["tenant"], found["store"], found["time"], heads, sealer)
 
     def audited(self) -> dict[str, tuple[int, str]]:
@@ -208,7 +201,7 @@ async def _outline(backend: Backend, line: Line) -> _Outline:
         again, *heads = await backend.read(
             [
                 Get(LINES, [tuple(line)]),
-                *(Scan(STEPS, (*line, number), reverse=True, limit=1, bodies=False) for number in numbers),
+                *(end_query(line, number) for number in numbers),
             ]
         )
         if again == lines:

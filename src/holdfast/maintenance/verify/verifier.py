@@ -11,7 +11,8 @@ from typing import Any
 
 from holdfast.backends.interface import Backend, Get, Scan
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
-from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES
+from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS
+from holdfast.engine.copy.line_stream import LINE_TABLES
 from holdfast.engine.copy_mark import copy_key
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.check import LineCheck
@@ -27,9 +28,6 @@ from holdfast.maintenance.verify.heads import StoreHeads, compare_head
 
 MAX_FINDINGS = 10_000
 """The number of findings that a report lists; further ones are only counted."""
-
-_LINE_TABLES = (STEPS, BRANCHES, FOLDS, NODES, OBJECTS, WRITES, REFS, EVENTS, LINKS)
-"""Tables whose rows all belong to lines."""
 
 
 @dataclass
@@ -292,7 +290,7 @@ class _Verification:
         while name is None or start < name:
             stop = () if name is None else (name,)
             strays = await self._first_names(
-                [Scan(table, (self._tenant,), (start,), stop, limit=1, bodies=False) for table in _LINE_TABLES]
+                [Scan(table, (self._tenant,), (start,), stop, limit=1, bodies=False) for table in LINE_TABLES]
             )
             at = bisect_left(self._expected, start)
             strays += (each for each in self._expected[at : at + 1] if name is None or each < name)
@@ -319,7 +317,7 @@ class _Verification:
                 [
                     Scan(LINES, tuple(line), bodies=False),
                     Get(REFS, [copy_key(line)]),
-                    *(Scan(table, tuple(line), limit=2, bodies=False) for table in _LINE_TABLES),
+                    *(Scan(table, tuple(line), limit=2, bodies=False) for table in LINE_TABLES),
                 ]
             )
         except UNREADABLE:
@@ -334,7 +332,7 @@ class _Verification:
             return
         tables = [
             table.name
-            for table, rows in zip(_LINE_TABLES, found[2:], strict=True)
+            for table, rows in zip(LINE_TABLES, found[2:], strict=True)
             if any(table is not REFS or row.key[2] not in (LEASE, OWNER) for row in rows)
         ]
         if STEPS.name in tables or BRANCHES.name in tables:

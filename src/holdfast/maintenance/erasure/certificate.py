@@ -11,9 +11,11 @@ import hmac
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Final
 from unicodedata import normalize
+
+import msgspec
 
 from holdfast.errors import CorruptError
 from holdfast.security.audit.erasure_ledger import digest_subject
@@ -62,34 +64,24 @@ class Certificate:
 
     def to_json(self) -> str:
         """Return the certificate as a JSON document."""
-        return json.dumps({"format": FORMAT, **_plain(self)}, indent=2, ensure_ascii=False)
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Certificate:
         """Read a certificate. `CorruptError` if it is none. It is not checked: `check` does that."""
         try:
-            if len(text) > _MAX_TEXT:
+            found = json.loads(text) if len(text) <= _MAX_TEXT else None
+            if not isinstance(found, dict) or found.pop("format", None) != FORMAT or found.keys() != _FIELDS:
                 raise ValueError
-            found = json.loads(text)
-            if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
-                raise ValueError
-            for name in ("retained", "unreachable"):
-                found[name] = tuple(map(_text, found[name]))
-            for name in ("erased", "rewritten"):
-                found[name] = {_text(key): _number(value) for key, value in found[name].items()}
-            _number(found["keys_destroyed"])
-            _number(found["steps_removed"])
-            for name in _TEXTS:
-                _text(found[name])
             bytes.fromhex(found["subject_salt"])
-            return cls(**found)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return msgspec.convert(found, cls)
+        except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
             raise CorruptError("this is no certificate of erasure", hint=_HINT, code=_CODE) from None
 
     def sign(self, key: Ed25519PrivateKey) -> Certificate:
         """Return the certificate, signed."""
-        unsigned = _with(self, public_key=public_key_of(key), signature="")
-        return _with(unsigned, signature=sign(_signed_bytes(unsigned), key))
+        unsigned = replace(self, public_key=public_key_of(key), signature="")
+        return replace(unsigned, signature=sign(_signed_bytes(unsigned), key))
 
     def check(self, public_key: str | None = None) -> None:
         """Check the signature. `CorruptError` if it is not right, or made with another key than this one.
@@ -105,17 +97,7 @@ class Certificate:
             raise CorruptError("the certificate was altered, or not signed", hint=_HINT, code=_CODE)
 
 
-_TEXTS = (
-    "id",
-    "store",
-    "tenant",
-    "subject_salt",
-    "subject_digest",
-    "started",
-    "finished",
-    "public_key",
-    "signature",
-)
+_FIELDS = {each.name for each in fields(Certificate)}
 
 
 def new_salt() -> bytes:
@@ -123,27 +105,7 @@ def new_salt() -> bytes:
     return os.urandom(16)
 
 
-def _with(certificate: Certificate, **fields: str) -> Certificate:
-    return Certificate(**{**vars(certificate), **fields})
-
-
-def _plain(certificate: Certificate) -> dict[str, Any]:
-    return asdict(certificate)
-
-
 def _signed_bytes(certificate: Certificate) -> bytes:
-    content = {"format": FORMAT, **_plain(certificate)}
+    content = {"format": FORMAT, **asdict(certificate)}
     del content["signature"]
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _number(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError
-    return value

@@ -1,13 +1,19 @@
-"""The rows of a line, as a copy reads and compares them."""
+"""The rows of a line as a stream: what leaves a store, whatever it goes into.
+
+A line that is copied to another store, exported to a file or backed up is read here, under the same rules: which tables
+it has rows in and in which order, which rows belong to some of its steps, and which of them the other side lacks or has
+no more. What becomes of the rows is up to the sinks: `engine/copy/row_writer.py` writes them into a store,
+`maintenance/archive/format.py` into a file, `maintenance/backup/creator.py` into packs.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Backend, Get, Row, Scan
-from holdfast.backends.paging import scan_rows
+from holdfast.backends.paging import RowReader, next_page, scan_rows
 from holdfast.backends.tables import (
     BRANCHES,
     EVENTS,
@@ -24,10 +30,13 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.engine.checked_rows import storage_of
+from holdfast.engine.line_head import end_query
+from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, SUBJECT, TTL, Line
 
-COPIED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS, STEPS)
-"""Tables that are copied, in this order: what steps need comes before them."""
+LINE_TABLES = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS, STEPS)
+"""The tables with rows of a line, besides its own row, in the order in which they are written: what steps need comes
+before them."""
 
 Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
 """The keys and columns of rows."""
@@ -35,8 +44,53 @@ Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
 _FEW = 64
 """Fewer rows of a table are listed together with those of others."""
 
+_FIRST_PAGE = 8
+"""How many rows are read at first: then more of small ones, and fewer of large ones."""
+
 OF_LINE = (HOLD, OWNER, SUBJECT, TTL)
 """Kinds of references to a line and not to a step."""
+
+
+class RemovedKey(NamedTuple):
+    """The key of a row that is not there any more."""
+
+    key: Key
+
+
+async def every_line(backend: RowReader, tenant: str | None) -> list[Line]:
+    """Return the lines of a tenant, or of all."""
+    rows = scan_rows(backend, LINES, () if tenant is None else (tenant,), bodies=False)
+    return [Line(str(row.key[0]), str(row.key[1])) async for row in rows]
+
+
+async def stream_line(
+    backend: RowReader, line: Line, tables: Sequence[Table] = LINE_TABLES
+) -> AsyncIterator[tuple[Table, Row]]:
+    """Yield all rows of a line that does not change, table by table."""
+    for table in tables:
+        async for row in scan_rows(backend, table, tuple(line)):
+            yield table, row
+
+
+async def stream_changes(
+    backend: RowReader, table: Table, wanted: Listing, known: Listing, replaced: Callable[[Key], bool] = lambda _: False
+) -> AsyncIterator[Row | RemovedKey]:
+    """Yield the rows of a table that the other side lacks or has otherwise, or that were `replaced` all the same; then
+    the keys of those that it has and that are not wanted. `ConcurrentChange` if one is not as it was listed."""
+    missing = [key for key, columns in wanted.items() if known.get(key) != columns or replaced(key)]
+    start, page = 0, _FIRST_PAGE
+    while start < len(missing):
+        keys = missing[start : start + page]
+        start += len(keys)
+        (found,) = await backend.read([Get(table, keys)])
+        if len(found) < len(keys) or any(row.columns != wanted[row.key] for row in found):
+            raise ConcurrentChange
+        for row in found:
+            yield row
+        page = next_page(page, found)
+    for key in known:
+        if key not in wanted:
+            yield RemovedKey(key)
 
 
 async def outline(backend: Backend, line: Line) -> list[list[Row]]:
@@ -61,7 +115,7 @@ async def branch_heads(backend: Backend, line: Line) -> list[list[Row]]:
     """Return the last step of each branch, if it has one."""
     (branches,) = await backend.read([Scan(BRANCHES, tuple(line))])
     numbers = [0, *(row.key[2] for row in branches)]
-    return await backend.read([Scan(STEPS, (*line, n), reverse=True, limit=1, bodies=False) for n in numbers])
+    return await backend.read([end_query(line, int(number)) for number in numbers])
 
 
 def copied_refs(refs: Sequence[Row]) -> list[Row]:
@@ -115,7 +169,7 @@ async def digest(backend: Backend, line: Line) -> list[tuple[int, str]]:
     """Return the number of rows of a line in each table, and a digest of them, whichever way they are stored."""
     digests = []
     backend, codec = storage_of(backend)
-    for table in (LINES, *COPIED):
+    for table in (LINES, *LINE_TABLES):
         digest, count, unordered = hashlib.sha256(), 0, list[bytes]()
         async for stored in scan_rows(backend, table, line):
             row = codec.salvage(table, stored)

@@ -6,12 +6,14 @@ import asyncio
 import gc
 from collections.abc import Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.backends.async_backend import ServerInterrupted
-from holdfast.backends.object_store.request_sender import RequestSender
+from holdfast.backends.object_store.local import DirectoryStorage
+from holdfast.backends.object_store.request_storage import RequestStorage
 from holdfast.backends.runtime.drivers import arun
 from holdfast.backends.runtime.group_queue import GroupQueue, QueuedBatch
 from holdfast.backends.runtime.loop_thread import LoopThread
@@ -19,7 +21,9 @@ from holdfast.errors import OutcomeUnknownError
 
 
 @pytest.mark.parametrize("own_thread", [False, True])
-def test_a_request_that_fails_when_its_caller_is_cancelled(own_thread: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_that_fails_when_its_caller_is_cancelled(
+    own_thread: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     thread = LoopThread("test-requests") if own_thread else None
     failed = False
 
@@ -35,8 +39,8 @@ def test_a_request_that_fails_when_its_caller_is_cancelled(own_thread: bool, cap
                 failed = True
                 raise ServerInterrupted("cut off", sent=True) from None
 
-        sender = RequestSender("the service", "s3://bucket", 30.0, thread)
-        caller = asyncio.create_task(arun(sender.send(request)))
+        storage = RequestStorage(DirectoryStorage(tmp_path, False), "the service", "s3://bucket", 30.0, thread)
+        caller = asyncio.create_task(arun(storage._send(request)))
         await started.wait()
         caller.cancel()
         with suppress(asyncio.CancelledError, OutcomeUnknownError):
