@@ -214,6 +214,7 @@ ROOTS = {
     "_lazy",
     "_named_tuple",
     "agents",
+    "backends.runtime.drivers",  # the declarations of operations, which interfaces are made from
     "codec",
     "errors",
     "history",
@@ -228,6 +229,7 @@ ROOTS = {
     "snapshots",
     "state",
     "store",
+    "store.catalogue",
     "time_parser",
 }
 

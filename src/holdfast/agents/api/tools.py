@@ -17,7 +17,7 @@ from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.storage.record import AgentRecord, error_text
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import check_key
 from holdfast.errors import DeniedError, NotFoundError
@@ -49,6 +49,7 @@ class Tool:
     """The error of the last failure; it stays when later uses succeed."""
 
 
+@declare(not_remote="An agent runs where its code is.")
 class ToolsOperations:
     """Operations on tools. `Tools` and `AsyncTools` have these as methods.
 
@@ -162,7 +163,7 @@ class ToolsOperations:
         finally:
             self._count(name, uses=1, error=error, seconds=(perf_counter_ns() - started) / 1e9)
 
-    @sync_and_async
+    @operation(changes=True)
     async def call(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function that is the tool, or uses it, and return its result; checked, counted and timed as in `use`.
         Under asyncio it may be a coroutine function."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.codec import msgpack
 from holdfast.engine import validation
 from holdfast.engine.model.merge import PackedConflict as PackedClash
@@ -27,7 +27,7 @@ from holdfast.state.history import HistoryEntry
 from holdfast.state.key_changes import Conflict, ValueFunction, check_on_conflict, merge_since, patch_change
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, StoredValue, read_scope
-from holdfast.state.sharing.resource import SharedResource, wait_until
+from holdfast.state.sharing.resource import NOT_REMOTE, SharedResource, wait_until
 from holdfast.state.writer import KeyWrite, write
 from holdfast.time_parser import Duration
 
@@ -47,6 +47,7 @@ class DocumentVersion(NamedTuple):
     version: int
 
 
+@declare(not_remote=NOT_REMOTE)
 class DocumentOperations:
     """Operations on a document. `Document` and `AsyncDocument` have these as methods."""
 
@@ -62,7 +63,7 @@ class DocumentOperations:
         editing."""
         return self._resource.scope
 
-    @sync_and_async
+    @operation
     async def read(self, version: int | None = None) -> DocumentVersion:
         """Return the document, now or at a version; with its version, for `save`."""
         await self._resource.require("read", CONTENT)
@@ -73,7 +74,7 @@ class DocumentOperations:
         await self._resource.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
-    @sync_and_async
+    @operation(changes=True)
     async def edit(self, function: ValueFunction, default: Any = None) -> DocumentVersion:
         """Set the document to what a function returns for its current value, or for the default if there is none. If
         another writer was first, the function is called again. It may change its argument."""
@@ -89,7 +90,7 @@ class DocumentOperations:
         (done,) = await write(handle, {self._resource.name: [KeyWrite(CONTENT, "edit", compute=edited)]})
         return DocumentVersion(made[-1], done.version)
 
-    @sync_and_async
+    @operation(changes=True)
     async def patch(self, changes: Mapping[Any, Any], *, remove: Iterable[Any] = ()) -> int:
         """Change parts of the document, which starts as an empty dict. Returns the new version.
 
@@ -103,7 +104,7 @@ class DocumentOperations:
         (done,) = await write(self._resource.handle_for(CONTENT), {self._resource.name: [change]})
         return done.version
 
-    @sync_and_async
+    @operation(changes=True)
     async def save(self, value: Any, base: int, *, on_conflict: OnDocumentConflict = "merge") -> DocumentVersion:
         """Save a value that was made from a version. Returns the document as it is then.
 
@@ -141,7 +142,7 @@ class DocumentOperations:
         (done,) = await write(handle, {self._resource.name: [change]})
         return DocumentVersion(unpack(handle.codec, packed[-1]), done.version)
 
-    @sync_and_async
+    @operation
     async def wait(self, after: int, timeout: Duration | None = None) -> DocumentVersion | None:
         """Wait for a version after this one, and return it; None after the timeout."""
         version = validation.require_count(after, "version")
@@ -155,7 +156,7 @@ class DocumentOperations:
         await self._resource.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
-    @sync_and_async
+    @operation
     async def history(self, *, limit: int = 100, cursor: str | None = None) -> Page[HistoryEntry]:
         """List who edited it, when and why, the latest first, a page of them."""
         return await history.list_changes(
@@ -166,7 +167,7 @@ class DocumentOperations:
             cursor,
         )
 
-    @sync_and_async
+    @operation(changes=True)
     async def delete(self) -> bool:
         """Delete the document; its history stays. False if there was none."""
         (done,) = await write(self._resource.handle_for(CONTENT), {self._resource.name: [KeyWrite(CONTENT, "delete")]})

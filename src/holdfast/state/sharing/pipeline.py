@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine import trace_context, validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, check_key
@@ -26,7 +26,7 @@ from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, read_scope
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heartbeat
-from holdfast.state.sharing.resource import RETAINED_STEPS, SharedResource, wait_until
+from holdfast.state.sharing.resource import NOT_REMOTE, RETAINED_STEPS, SharedResource, wait_until
 from holdfast.state.sharing.work_queue import LEASE, DueWork, RefusedWork, TakeWork, WorkClaim
 from holdfast.state.writer import KeyWrite, commit
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds
@@ -92,6 +92,7 @@ class PipelineTask:
         return trace_context.correlation(self.correlation, cause=self.id)
 
 
+@declare(not_remote=NOT_REMOTE)
 class PipelineOperations:
     """Operations on a pipeline. `Pipeline` and `AsyncPipeline` have these as methods."""
 
@@ -117,25 +118,25 @@ class PipelineOperations:
 
     # Putting items in ---------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     async def put(self, item: Any, *, delay: Duration | None = None) -> str:
         """Put an item in, to be worked on now or later. Returns its id."""
         return (await self._put([item], delay))[0]
 
-    @sync_and_async
+    @operation(changes=True)
     async def put_many(self, items: Iterable[Any], *, delay: Duration | None = None) -> list[str]:
         """Put items in, all or none. Returns their ids."""
         return await self._put(list(validation.require_several(items, "item")), delay)
 
     # Working ------------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     async def take(self, stage: str, *, lease: Duration = LEASE, timeout: Duration | None = 0) -> PipelineTask | None:
         """Take an item to work on at a stage; None if there was none before the timeout. It is this worker's until
         the lease ends, and another's after that."""
         return await self._take(stage, lease, timeout)
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts="It runs as long as there is work: call `take` and `done` in a loop.")
     async def work(
         self,
         stage: str,
@@ -169,13 +170,13 @@ class PipelineOperations:
                 tried += 1
         return done
 
-    @sync_and_async
+    @operation(changes=True)
     async def done(self, task: PipelineTask, result: Any = MISSING) -> None:
         """Hand an item on to the next stage, with the result of this one; without a result, unchanged. After the
         last stage it is among the results. `ConflictError` (code `lease-lost`) if it is not this worker's any more."""
         await self._done(task, result)
 
-    @sync_and_async
+    @operation(changes=True)
     async def fail(
         self,
         task: PipelineTask,
@@ -188,14 +189,14 @@ class PipelineOperations:
         to be tried again, is put with the dead ones. Returns whether it is tried again."""
         return await self._fail(task, error, delay, retry)
 
-    @sync_and_async
+    @operation(changes=True)
     async def extend(self, task: PipelineTask, lease: Duration = LEASE) -> None:
         """Extend the lease of an item. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(task, lease)
 
     # What became of items -----------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     async def results(self, *, limit: int = 100, cursor: str | None = None) -> Page[PipelineResult]:
         """List results in the order in which the items were put in, a page of them."""
 
@@ -204,7 +205,7 @@ class PipelineOperations:
 
         return await self._page("result/", result, validation.require_count(limit, "limit"), cursor)
 
-    @sync_and_async
+    @operation
     async def dead(self, *, limit: int = 100, cursor: str | None = None) -> Page[DeadItem]:
         """List the items that were tried too often, in the same order, a page of them."""
 
@@ -214,7 +215,7 @@ class PipelineOperations:
 
         return await self._page("dead/", item, validation.require_count(limit, "limit"), cursor)
 
-    @sync_and_async
+    @operation(changes=True)
     async def forget(self, ids: Iterable[str]) -> int:
         """Delete results and dead items that are not needed any more. Returns their number."""
         names = [check_key(id, "id of an item") for id in validation.require_several(ids, "id")]
@@ -235,7 +236,7 @@ class PipelineOperations:
             return 0
         return gone
 
-    @sync_and_async
+    @operation(changes=True)
     async def requeue(self, id: str) -> None:
         """Try a dead item again, at the stage where it failed. Raises `NotFoundError`."""
         name = check_key(id, "id of the item")
@@ -258,7 +259,7 @@ class PipelineOperations:
 
         await commit(handle, {self._resource.name: writes})
 
-    @sync_and_async
+    @operation
     async def stats(self) -> PipelineStats:
         """Return the numbers of items."""
         await self._resource.handle.guard.allow("read", self.scope, ())
@@ -273,7 +274,7 @@ class PipelineOperations:
 
         return await read_scope(self._resource.handle, self._resource.name, look)
 
-    @sync_and_async
+    @operation(changes=True)
     async def trim(self, keep: int = RETAINED_STEPS) -> int:
         """Delete the history but for the last steps, and free its space. Items and results are not affected. Returns
         the number of deleted steps."""

@@ -24,6 +24,8 @@ from holdfast.errors import InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.time_parser import Duration, parse_seconds
 
+NOT_REMOTE = "Open the store itself for topics, requests, pipelines and documents."
+
 T = TypeVar("T")
 
 Pattern = Literal["topic", "requests", "pipeline", "document", "steps"]

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine import validation
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.state.keys import pack_value
@@ -21,7 +21,7 @@ from holdfast.state.reader import ScopeView
 from holdfast.state.sharing import segmented_log
 from holdfast.state.sharing.heartbeats import HandlerCall
 from holdfast.state.sharing.messages import MESSAGE, Start, TopicMessage, read_messages, reader_log
-from holdfast.state.sharing.resource import SharedResource, wait_until
+from holdfast.state.sharing.resource import NOT_REMOTE, SharedResource, wait_until
 from holdfast.state.sharing.segmented_log import SegmentedLog
 from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration
@@ -40,6 +40,7 @@ class _Cursor(NamedTuple):
     token: str
 
 
+@declare(not_remote=NOT_REMOTE)
 class SubscriptionOperations:
     """Operations on a subscription. `Subscription` and `AsyncSubscription` have these as methods."""
 
@@ -60,19 +61,19 @@ class SubscriptionOperations:
         """The number of the last message that was acknowledged."""
         return self._acknowledged
 
-    @sync_and_async
+    @operation
     async def lag(self) -> int:
         """Return the number of messages that are not acknowledged yet."""
         await self._resource.require("read", MESSAGE)
         return max(await self._topic.length() - self._acknowledged, 0)
 
-    @sync_and_async
+    @operation
     async def receive(self, timeout: Duration | None = None) -> TopicMessage | None:
         """Return the next message; None after the timeout. Acknowledges those received before."""
         await self._ack()
         return next(iter(await self._next(1, timeout)), None)
 
-    @sync_and_async
+    @operation
     async def receive_many(self, limit: int = _PAGE, timeout: Duration | None = None) -> list[TopicMessage]:
         """Return the next messages, at most `limit`; waits for the first one only. Acknowledges those received
         before."""
@@ -81,13 +82,15 @@ class SubscriptionOperations:
         await self._ack()
         return await self._next(limit, timeout)
 
-    @sync_and_async
+    @operation(changes=True)
     async def ack(self) -> None:
         """Acknowledge all that was received. `ConflictError` (code `lease-lost`) if another subscribed under the
         name."""
         await self._ack()
 
-    @sync_and_async
+    @operation(
+        changes=True, not_in_scripts="It runs as long as there are messages: call `receive` and `ack` in a loop."
+    )
     async def deliver(self, handler: Callable[[TopicMessage], Any], *, timeout: Duration | None = None) -> int:
         """Call a function with each message, and acknowledge the message when it returns, until none came for `timeout`
         seconds. Returns the number of messages.

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, declare, operation, run
 from holdfast.engine.model.scopes import MARK, Scope, ScopePart
 from holdfast.engine.row_format import StepRef
 from holdfast.errors import InvalidError
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing.messages import MESSAGE, PUBLISH, Start, TopicMessage, read_messages, reader_log
-from holdfast.state.sharing.resource import SharedResource
+from holdfast.state.sharing.resource import NOT_REMOTE, SharedResource
 from holdfast.state.sharing.segmented_log import SEGMENT, SegmentedLog
 from holdfast.state.writer import KeyWrite, commit
 from holdfast.time_parser import Duration, parse_nanoseconds
@@ -44,6 +44,7 @@ class Subscriber(NamedTuple):
     lag: int
 
 
+@declare(not_remote=NOT_REMOTE)
 class TopicOperations:
     """Operations on a topic. `Topic` and `AsyncTopic` have these as methods."""
 
@@ -59,7 +60,7 @@ class TopicOperations:
         """The scope that decides who may use the topic: writing it allows publishing, reading it subscribing."""
         return self._resource.scope
 
-    @sync_and_async
+    @operation(changes=True)
     async def publish(self, message: Any) -> PublishedMessage:
         """Publish a message. It is durable when this returns, and every subscriber will get it."""
         handle = self._resource.handle_for(MESSAGE)
@@ -71,7 +72,7 @@ class TopicOperations:
         number, id = await self._log.append(handle, make)
         return PublishedMessage(number + 1, id)
 
-    @sync_and_async
+    @operation
     async def read(self, after: int = 0, limit: int = 100) -> list[TopicMessage]:
         """Return a page of messages, from the one after a number on, or from the first that still exists. There is
         no cursor: the caller counts."""
@@ -86,25 +87,25 @@ class TopicOperations:
         await self._resource.handle_for(MESSAGE).guard.saw(self.scope, ())
         return found
 
-    @sync_and_async
+    @operation
     async def count(self) -> int:
         """Return the number of messages published so far, with those that were trimmed."""
         await self._resource.require("read", MESSAGE)
         return await self._log.length()
 
-    @sync_and_async
+    @operation
     async def subscribers(self) -> list[Subscriber]:
         """List all subscribers and their positions."""
         await self._resource.require("read", MESSAGE)
         return await self._subscribers()
 
-    @sync_and_async
+    @operation(changes=True)
     async def unsubscribe(self, name: str) -> bool:
         """Delete a subscriber and its cursor. False if there was none."""
         permit = await self._resource.handle_for(MESSAGE, "read").guard.allow("write", self.scope, ())
         return await reader_log(self._resource, name).delete(permit)
 
-    @sync_and_async
+    @operation(changes=True)
     async def trim(self, *, older_than: Duration | None = None) -> int:
         """Delete messages that all subscribers have acknowledged; or, with an age in seconds or as a timedelta, all
         that are older. Without a subscriber and an age, nothing is deleted.
@@ -130,7 +131,7 @@ class TopicOperations:
             await commit(handle, {self._resource.name: [note]})
         return dropped
 
-    @sync_and_async
+    @operation(changes=True)
     async def delete(self) -> bool:
         """Delete the topic with all messages and subscribers. False if there was none."""
         permit = await self._resource.require("write", MESSAGE)
