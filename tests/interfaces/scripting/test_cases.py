@@ -12,7 +12,8 @@ import pytest
 import holdfast
 from holdfast import agents, errors, history, replay, state
 from holdfast.interfaces.scripting import calls
-from holdfast.interfaces.scripting.functions import script_table, type_name_of
+from holdfast.interfaces.scripting.functions import type_name_of, type_names
+from holdfast.interfaces.scripting.object_types import OBJECT_TYPES
 from holdfast.interfaces.scripting.values import MARK, Encoder
 from holdfast.scripts import Sandbox
 from tests.interfaces.scripting.cases import cases
@@ -140,7 +141,7 @@ def test_languages_agree(
                 assert in_python[1] == code
     every = {
         (name, each)
-        for name, declared in script_table().items()
+        for name, declared in ((name, type_names(name)) for name in OBJECT_TYPES)
         for each in (*declared["functions"], *declared["properties"], *declared["members"])
     } | {("HookRegistration", "()")}
     assert every - called == set(), "functions that no case calls"

@@ -189,7 +189,7 @@ class Declaration(NamedTuple):
     """Why scripts do not have it; empty if they do."""
 
 
-FILES = "It reads or writes files."
+FILES = "It reads or writes files of the host."
 FUNCTION = "It takes a function."
 OBJECTS = "It takes or returns an object of Python."
 """Reasons why interfaces do not have operations."""
@@ -334,7 +334,7 @@ class Part(Generic[T, A]):
     def __init__(
         self, place: str, doc: str, make: Callable[[Any, Any], Any] = lambda kind, owner: kind(owner._handle)
     ) -> None:
-        self._module, _, self._name = place.rpartition(".")
+        self._module, _, self.class_name = place.rpartition(".")
         self._make = make
         self.__doc__ = doc
 
@@ -349,11 +349,11 @@ class Part(Generic[T, A]):
             return self
         if isinstance(instance, SyncApi):
             return self._make(self.load_class(), instance)
-        return self._make(load(self._module, f"Async{self._name}"), instance)
+        return self._make(load(self._module, f"Async{self.class_name}"), instance)
 
     def load_class(self) -> type[Any]:
         """Return the class of the part where operations are called."""
-        found: type[Any] = load(self._module, self._name)
+        found: type[Any] = load(self._module, self.class_name)
         return found
 
 

@@ -21,7 +21,9 @@ from holdfast.interfaces.scripting.functions import (
     excluded_names,
     script_type,
     type_name_of,
+    type_names,
 )
+from holdfast.interfaces.scripting.object_types import OBJECT_TYPES
 from holdfast.interfaces.scripting.replay import Replay
 from holdfast.interfaces.scripting.values import RECORDS, Decoder, Encoder, field_names
 from holdfast.time_parser import parse_seconds
@@ -148,6 +150,10 @@ class Calls:
         if not (type(message) is list and len(message) == 3 and type(message[1]) is str and type(message[2]) is list):
             raise InvalidError("this is no call")
         target, name, arguments = message
+        if target == "?":
+            if name not in OBJECT_TYPES:
+                raise InvalidError("there is no such type", where=name[:40])
+            return type_names(name)
         outer, self._new_functions = self._new_functions, []
         try:
             return self.encode(self._call(self.resolve(target), name, arguments, seconds))
