@@ -19,8 +19,8 @@ _HANDLES = {
     "thread": ("holdfast.store.thread", "Thread", ("thread",)),
     "lazy_state": ("holdfast.store.lazy_state", "LazyState", ("thread", "checkpoint")),
     "state": ("holdfast.state.scope_state", "State", ("scope",)),
-    "steps": ("holdfast.agents.steps.api", "Steps", ("agent",)),
-    "timers": ("holdfast.agents.steps.api", "Timers", ("agent",)),
+    "steps": ("holdfast.agents.steps.api", "Steps", ("id",)),
+    "timers": ("holdfast.agents.steps.api", "Timers", ("id",)),
 }
 """Parts that are found by names: the class, and what the names are."""
 

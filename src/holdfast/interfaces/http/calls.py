@@ -154,7 +154,7 @@ class CalledOperation(NamedTuple):
             raise _not_callable(place)
         if changes and self.operation is not None and self.operation.declaration.confirm:
             call.require_confirmation()
-        receiver = _receiver(call, self.part, given)
+        receiver = find_receiver(call, self.part, given)
         values = [_received(call, each) for each in values]
         options = {name: _received(call, value) for name, value in options.items()}
         if self.operation is None:
@@ -209,14 +209,16 @@ def _list(tree: Sequence[Any], what: str) -> list[Any]:
     return found
 
 
-def _receiver(call: Call, part: StorePart, names: list[Any]) -> Any:
-    """Return what has the operation, for the caller."""
+def find_receiver(call: Call, part: StorePart, names: Sequence[Any]) -> Any:
+    """Return what has the operations of a part, for the caller."""
     if len(names) != len(part.names) or not all(isinstance(name, str) for name in names):
         raise InvalidError(f"{part.name} is named by {len(part.names)} texts")
     if part.name == "store":
         return call.store
-    if part.name in ("thread", "state"):
-        return getattr(call.store, part.name)(names[0])
+    if part.name == "thread":
+        return call.store.thread(names[0])
+    if part.name == "state":
+        return call.store.state(names[0])
     if part.name == "lazy_state":
         return call.store.thread(names[0]).get(names[1], lazy=True).state
     if part.name in ("steps", "timers"):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from holdfast import __version__
-from holdfast.errors import DeniedError, UnavailableError, UnsupportedError
+from holdfast.errors import DeniedError, InvalidError, UnavailableError, UnsupportedError
 from holdfast.interfaces.http.models import ServiceInfoModel
 from holdfast.state import State
 from holdfast.store import Checkpoint, IdentityView, Store
@@ -158,6 +158,11 @@ class Call:
         """Refuse a change where the caller may not make any."""
         if not self.service.may_write(self.caller):
             raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
+
+    def refuse_condition(self) -> None:
+        """Refuse a condition that would not be checked."""
+        if self.if_match:
+            raise InvalidError("If-Match has no effect here", hint="Send the request without it")
 
     def require_confirmation(self) -> None:
         """Refuse a change by a session of a browser that its user did not confirm: a cookie alone is not enough for
