@@ -154,20 +154,16 @@ class CalledOperation(NamedTuple):
             raise _not_callable(place)
         if changes and self.operation is not None and self.operation.declaration.confirm:
             call.require_confirmation()
-        receiver = find_receiver(call, self.part, given)
+        is_owners = self.operation is not None and self.operation.owner_only
+        receiver = find_receiver(call, self.part, given, owner_only=is_owners)
         values = [_received(call, each) for each in values]
         options = {name: _received(call, value) for name, value in options.items()}
         if self.operation is None:
             called: Any = partial(FUNCTIONS[self.part.name][self.name], receiver)
         else:
             called = getattr(receiver, self.name, None)
-        if called is None and not call.caller.identity:  # only an identity has it
+        if called is None:  # only an identity has it
             raise _not_callable(place)
-        if called is None:
-            raise DeniedError(
-                f"{call.caller.identity} may not call {place}: it is the store owner's",
-                hint="Use a token of the store's owner",
-            )
         try:
             bound = inspect.signature(called).bind(*values, **options)
         except TypeError as error:
@@ -209,21 +205,18 @@ def _list(tree: Sequence[Any], what: str) -> list[Any]:
     return found
 
 
-def find_receiver(call: Call, part: StorePart, names: Sequence[Any]) -> Any:
-    """Return what has the operations of a part, for the caller."""
+def find_receiver(call: Call, part: StorePart, names: Sequence[Any], *, owner_only: bool) -> Any:
+    """Return what has the operations of a part, for the caller. Refuses identities what is the owner's."""
     if len(names) != len(part.names) or not all(isinstance(name, str) for name in names):
         raise InvalidError(f"{part.name} is named by {len(part.names)} texts")
+    view = call.owned if owner_only or part.identity is None else call.store
     if part.name == "store":
-        return call.store
-    if part.name == "thread":
-        return call.store.thread(names[0])
-    if part.name == "state":
-        return call.store.state(names[0])
+        return view
+    if part.name in ("thread", "state"):
+        return getattr(view, part.name)(names[0])
     if part.name == "lazy_state":
-        return call.store.thread(names[0]).get(names[1], lazy=True).state
-    if part.name in ("steps", "timers"):
-        return getattr(call.store.agents, part.name)(names[0])
-    return getattr(call.owned if part.identity is None else call.store, part.name)
+        return view.thread(names[0]).get(names[1], lazy=True).state
+    return getattr(view.agents, part.name)(names[0]) if names else getattr(view, part.name)
 
 
 def sent_state(scope: str) -> dict[str, str]:

@@ -182,10 +182,7 @@ def _run(
     else:
         if operation.declaration.changes:
             call.refuse_condition()
-        if operation.owner_only:
-            call.owned  # noqa: B018 - refuses identities
-        is_state = operation.part.name == "state"
-        receiver = call.state(names[0]) if is_state else find_receiver(call, operation.part, names)
+        receiver = find_receiver(call, operation.part, names, owner_only=operation.owner_only)
     result = getattr(receiver, operation.name)(**options)
     return _done(result, given[forward.path_names[-1]]) if convert is None else convert(result)
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from holdfast import __version__
 from holdfast.errors import DeniedError, InvalidError, UnavailableError, UnsupportedError
 from holdfast.interfaces.http.models import ServiceInfoModel
-from holdfast.state import State
 from holdfast.store import Checkpoint, IdentityView, Store
 
 _MAX_VIEWS = 256
@@ -149,10 +148,6 @@ class Call:
     def store(self) -> Store | IdentityView:
         """The store as the caller sees it."""
         return self.service.view(self.caller)
-
-    def state(self, scope: str) -> State:
-        """Return the state of a scope, as the caller sees it. The global scope is named `global`."""
-        return self.store.state("" if scope == "global" else scope)
 
     def require_write(self) -> None:
         """Refuse a change where the caller may not make any."""

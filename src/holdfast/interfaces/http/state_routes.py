@@ -84,7 +84,7 @@ def _saved(
 @STATES.put("/scopes/{scope}/keys/{key}")
 def set_item(call: Call, scope: str, key: str, *, value: Any, ttl: str | None = None) -> StateItem:
     """Set a key of a scope. With If-Match, only if it still has that version; 0 for a key that does not exist."""
-    state = call.state(scope)
+    state = call.store.state(scope)
     version = state.set(key, value, ttl=ttl, expected=_version(call, scope, key))
     found = state.item(key)
     return found if found.version == version else found._replace(value=value, version=version)
@@ -93,14 +93,14 @@ def set_item(call: Call, scope: str, key: str, *, value: Any, ttl: str | None = 
 @STATES.delete("/scopes/{scope}/keys/{key}")
 def delete_item(call: Call, scope: str, key: str) -> models.DoneModel:
     """Delete a key of a scope. With If-Match, only if it still has that version."""
-    deleted = call.state(scope).delete(key, expected=_version(call, scope, key))
+    deleted = call.store.state(scope).delete(key, expected=_version(call, scope, key))
     return models.DoneModel(ids=[key] if deleted else [])
 
 
 def _version(call: Call, scope: str, key: str) -> int | None:
     def current() -> str:
         try:
-            return str(call.state(scope).item(key).version)
+            return str(call.store.state(scope).item(key).version)
         except NotFoundError:
             return "0"
 

@@ -72,14 +72,14 @@ def scopes_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
 def scope_values(call: Call, scope: str, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the page of a scope shows: its keys, beside the tree."""
     prefix, cursor = params.get("key", "").strip(), params.get("cursor") or None
-    page = call.state(scope).list_items(prefix, limit=_KEYS, cursor=cursor)
+    page = call.store.state(scope).list_items(prefix, limit=_KEYS, cursor=cursor)
     rows = [KeyRow(each, preview_of(each.value)) for each in page]
     return {**scopes_values(call, {}), "scope": scope, "rows": rows, "more": page.next, "key_prefix": prefix}
 
 
 def key_values(call: Call, scope: str, key: str, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the page of a key shows: its value, and its history."""
-    state = call.state(scope)
+    state = call.store.state(scope)
     history = state.history(key, limit=_CHANGES, cursor=params.get("cursor") or None)
     if not history:
         raise NotFoundError(f"{scope} has no key {key}", hint="List the keys of the scope")
