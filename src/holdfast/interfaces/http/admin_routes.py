@@ -30,13 +30,6 @@ def get_stats(call: Call, *, exact: bool = False) -> StoreStats:
     return call.owned.stats(exact=exact)._replace(url=call.info().store)
 
 
-@ADMIN.get("/doctor")
-def run_doctor(call: Call, *, full: bool = False) -> models.DoctorModel:
-    """Check the store, and say how to fix what is wrong."""
-    checks = list(call.owned.maintenance.doctor(full=full))
-    return models.DoctorModel(ok=all(each.ok for each in checks), items=checks)
-
-
 @ADMIN.post("/prunes", status=200)
 def prune(
     call: Call,

@@ -139,14 +139,13 @@ class Server:
     async def respond(self, route: Route, request: Request) -> Response:
         """Run an operation for a request."""
         caller = await self.authenticate(request)
+        confirm = partial(self.authenticator.confirm, caller, request.headers.get(CONFIRMATION_HEADER, ""))
+        call = Call(self.service, caller, _if_match(request), confirm)
         if route.writes:
-            if not self.service.may_write(caller):
-                raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
+            call.require_write()
             self.authenticator.check_csrf(caller, request.headers.get(CSRF_HEADER, ""))
         params = decode_params(route.params, request.path_params, _query(request))
         given = msgspec.structs.asdict(params)
-        confirm = partial(self.authenticator.confirm, caller, request.headers.get(CONFIRMATION_HEADER, ""))
-        call = Call(self.service, caller, _if_match(request), confirm)
         body = b""
         if route.body is not None:
             kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()

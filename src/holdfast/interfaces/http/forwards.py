@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections import abc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -15,9 +15,10 @@ from holdfast import agents, history, hooks, jobs, maintenance, security, state,
 from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.calls import find_receiver
-from holdfast.interfaces.http.routes import Limit, Route, input_type, names_in
+from holdfast.interfaces.http.routes import FileContent, Limit, Route, input_type, names_in
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import open_thread
+from holdfast.maintenance import CheckResult
 from holdfast.state import Session
 from holdfast.store import CausalNode, Page
 from holdfast.store.catalogue import CataloguedOperation, store_parts
@@ -79,6 +80,7 @@ FORWARDS = (
     Forward("end_session", "POST /sessions/{id}/end", "sessions.end", 200),
     Forward("list_artifacts", "GET /artifacts", "artifacts.list"),
     Forward("get_artifact", "GET /artifacts/{id}", "artifacts.get"),
+    Forward("get_artifact_content", "GET /artifacts/{id}/content", "artifacts.read"),
     Forward("list_artifact_changes", "GET /artifacts/{id}/changes", "artifacts.changes"),
     Forward("list_agents", "GET /agents", "agents.list"),
     Forward("get_agent", "GET /agents/{id}", "agents.load"),
@@ -116,6 +118,7 @@ FORWARDS = (
     Forward("resume_job", "DELETE /jobs/{name}/pause", "jobs.resume"),
     Forward("list_alerts", "GET /alerts", "alerts.list"),
     Forward("silence_alert", "PUT /alerts/{rule}/silence", "alerts.silence"),
+    Forward("run_doctor", "GET /doctor", "maintenance.doctor"),
     Forward("verify", "GET /verify", "maintenance.verify"),
     Forward("query_audit", "GET /audit", "audit.query"),
     Forward("list_keys", "GET /keys", "keys.list"),
@@ -249,6 +252,11 @@ def to_session(session: Session) -> models.SessionModel:
     return models.SessionModel(**fields, scope=str(session.scope), metadata=plain(session.metadata))
 
 
+def to_doctor(checks: Sequence[CheckResult]) -> models.DoctorModel:
+    """Return the checks of the doctor as a response."""
+    return models.DoctorModel(ok=all(each.ok for each in checks), items=list(checks))
+
+
 def to_nodes(tree: CausalNode) -> list[models.CausalNodeModel]:
     """Return a tree as a list, each node before those that it leads to."""
     return [
@@ -258,8 +266,10 @@ def to_nodes(tree: CausalNode) -> list[models.CausalNodeModel]:
 
 
 _RESULTS: Mapping[Any, tuple[Any, Callable[[Any], Any]]] = {
+    bytes: (FileContent, lambda data: FileContent(data, "application/octet-stream")),
     int: (models.CountModel, lambda count: models.CountModel(count=count)),
     CausalNode: (list[models.CausalNodeModel], to_nodes),
+    "maintenance.doctor": (models.DoctorModel, to_doctor),
     "agents.signal": (models.SentSignalModel, lambda new: models.SentSignalModel(new=new)),
     "sessions.list": (Page[models.SessionModel], lambda page: Page(map(to_session, page), page.next)),
     **dict.fromkeys(("sessions.get", "sessions.start", "sessions.end"), (models.SessionModel, to_session)),

@@ -153,18 +153,21 @@ def _served(part: str, base: type[Any]) -> Callable[[type[Any]], Any]:
 def _remote_member(part: str, name: str, member: Part[Any, Any]) -> property:
     """Return a part of a store as a property: a class like that of the part whose operations are called on the server,
     made when it is first used."""
-    made = cache(lambda: _REMOTE.get(name) or _make_class(name, member.load_class()))
 
     def get(self: RemotePart) -> Any:
-        reason = class_declaration(member.load_class()).not_remote
+        base: Any = member.load_class()
+        reason = class_declaration(base).not_remote
         if reason:
             raise _unsupported(part, name, reason)
-        return made()(self._connection)
+        kind = _REMOTE.get(name) or _make_class(name, base)
+        return kind(self._connection)
 
     return property(get, doc=member.__doc__)
 
 
+@cache
 def _make_class(name: str, base: type[Any]) -> type[Any]:
+    """Return a class like one of a part, whose operations are called on the server."""
     made = type(f"Remote{base.__name__}", (RemotePart, base), {"__doc__": base.__doc__, "__module__": __name__})
     found: type[Any] = _served(name, base)(made)
     return found
@@ -325,27 +328,17 @@ class RemoteArtifacts(RemotePart, Artifacts):
         FilePath(path).write_bytes(self.read(id))
 
 
-@_served("steps", Steps)
-class RemoteSteps(RemotePart, Steps):
-    """The durable steps of an agent of a served store."""
-
-
-@_served("timers", Timers)
-class RemoteTimers(RemotePart, Timers):
-    """The timers of an agent of a served store."""
-
-
 @_served("agents", Agents)
 class RemoteAgents(RemotePart, Agents):
     """The agents of a served store, without their code."""
 
     def steps(self, id: str) -> Steps:
         """Return the durable steps of an agent."""
-        return RemoteSteps(self._connection, id)
+        return cast(Steps, _make_class("steps", Steps)(self._connection, id))
 
     def timers(self, id: str) -> Timers:
         """Return the timers of an agent."""
-        return RemoteTimers(self._connection, id)
+        return cast(Timers, _make_class("timers", Timers)(self._connection, id))
 
 
 @_served("maintenance", Maintenance)

@@ -9,7 +9,7 @@ from holdfast.agents import StepRecord
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import StaleError
-from holdfast.interfaces.http.routes import FileContent, RouteTable
+from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import to_diff
 from holdfast.state import StateItem
@@ -112,13 +112,7 @@ def _version(call: Call, scope: str, key: str) -> int | None:
     return int(version)
 
 
-# Artifacts and agents ---------------------------------------------------------------------------------------------
-
-
-@STATES.get("/artifacts/{id}/content")
-def get_artifact_content(call: Call, id: str) -> FileContent:
-    """Read the content of an artifact, or a range of its bytes."""
-    return FileContent(call.store.artifacts.read(id), "application/octet-stream")
+# Steps of agents --------------------------------------------------------------------------------------------------
 
 
 @STATES.post("/agents/{id}/steps/{key}/resolutions", status=200)
