@@ -14,6 +14,7 @@ from typing import Any
 from holdfast._lazy import load
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.runtime.drivers import Declaration, declaration_of, operations_of, parts_of
+from holdfast.errors import UnsupportedError
 
 _HANDLES = {
     "thread": ("holdfast.store.thread", "Thread", ("thread",)),
@@ -108,3 +109,25 @@ def find_operation(part: str, name: str) -> CataloguedOperation | None:
     """Return an operation by the names of its part and its own; None if there is no such."""
     found = store_parts().get(part)
     return None if found is None else found.operation(name)
+
+
+def check_outside_arguments(operation: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments of a caller outside of this process, such as a script, that name files, keys or addresses, which
+    would be opened here, or classes that are not known here."""
+    if operation == "jobs.add" and _reaches_out(arguments["kind"]):
+        what = f"a job of the type {str(arguments['kind'])[:40]!r} names files or addresses of the host"
+    elif operation == "artifacts.register" and not isinstance(arguments["source"], bytes):
+        what = "an artifact is registered with its bytes: files are the host's"
+    elif operation == "sensitive.reveal" and arguments.get("keys") is not None:
+        what = "a store reveals with its own keys"
+    elif operation == "steps.resolve" and not isinstance(arguments.get("error"), str | None):
+        what = "the error of a step is text"
+    else:
+        return
+    raise UnsupportedError(what, hint="Do it where the store is")
+
+
+def _reaches_out(kind: object) -> bool:
+    from holdfast.maintenance.jobs.builtin import JobTypes  # with all that jobs do
+
+    return JobTypes().reaches_out(kind)

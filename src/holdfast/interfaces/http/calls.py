@@ -22,7 +22,6 @@ from holdfast.hooks import Hooks
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.jobs import JobTypes
 from holdfast.state import State
 from holdfast.store import (
     ARGUMENTS,
@@ -33,7 +32,13 @@ from holdfast.store import (
     read_log_page,
     short_ids,
 )
-from holdfast.store.catalogue import CataloguedOperation, StorePart, find_operation, store_parts
+from holdfast.store.catalogue import (
+    CataloguedOperation,
+    StorePart,
+    check_outside_arguments,
+    find_operation,
+    store_parts,
+)
 
 CALLING = RouteTable()
 _log = logging.getLogger("holdfast.http")
@@ -169,7 +174,7 @@ class CalledOperation(NamedTuple):
         except TypeError as error:
             raise InvalidError(f"the arguments of {place} are wrong: {error}") from None
         try:
-            _check_arguments(place, bound.arguments)
+            check_outside_arguments(place, bound.arguments)
             result = called(*values, **options)
         except HoldfastError:
             raise
@@ -181,21 +186,6 @@ class CalledOperation(NamedTuple):
 
 def _not_callable(place: str) -> UnsupportedError:
     return UnsupportedError(f"{place} cannot be called here", hint="Call it where the store is")
-
-
-def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that name files, keys or addresses, which the server would open, or classes that it lacks."""
-    if name == "jobs.add" and JobTypes().reaches_out(arguments["kind"]):
-        what = f"a job of the type {str(arguments['kind'])[:40]!r} cannot be added to a served store"
-    elif name == "artifacts.register" and not isinstance(arguments["source"], bytes):
-        what = "an artifact of a served store is registered with its bytes"
-    elif name == "sensitive.reveal" and arguments.get("keys") is not None:
-        what = "a served store reveals with its own keys"
-    elif name == "steps.resolve" and not isinstance(arguments.get("error"), str | None):
-        what = "the error of a step of a served store is text"
-    else:
-        return
-    raise UnsupportedError(what, hint="Do it where the store is")
 
 
 def _list(tree: Sequence[Any], what: str) -> list[Any]:

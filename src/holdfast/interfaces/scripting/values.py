@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cached_property
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from holdfast.codec import OpaqueValue, default_codec
 from holdfast.errors import (
@@ -30,9 +30,6 @@ from holdfast.errors import (
 )
 from holdfast.interfaces.scripting.functions import ABSENT, OPERATORS, RecordId, type_name_of
 from holdfast.store import Page
-
-if TYPE_CHECKING:
-    from holdfast.interfaces.scripting.calls import Calls
 
 MARK = "$script"
 
@@ -50,6 +47,22 @@ RECORDS = ("Session", "HookContext", "Diff", "ReplayReport", "HookReplay")
 
 _HIDDEN = {"StoreStats": ("url",), "Change": ("trees",)}
 """Fields that scripts do not get: the address of the store may have a password in it."""
+
+
+class References(Protocol):
+    """The objects of the API that a script has."""
+
+    def add(self, value: object) -> int:
+        """Return the number under which a script refers to an object."""
+
+    def get(self, number: int | str) -> Any:
+        """Return an object by its number."""
+
+    def function(self, number: int, name: str) -> Callable[..., Any]:
+        """Return a function of the script as a function of Python."""
+
+    def resolve(self, target: Any) -> Any:
+        """Return the object that a path names."""
 
 
 def dump(tree: Any) -> bytes:
@@ -81,7 +94,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)
 class Encoder:
     """Converts results to JSON for a script."""
 
-    def __init__(self, references: Calls) -> None:
+    def __init__(self, references: References) -> None:
         self._references = references
         self._open: set[int] = set()
 
@@ -234,7 +247,7 @@ def error_classes() -> list[list[str]]:
 class Decoder:
     """Converts arguments and results of a script to values of Python."""
 
-    def __init__(self, references: Calls) -> None:
+    def __init__(self, references: References) -> None:
         self._references = references
 
     def decode(self, tree: Any) -> Any:
@@ -305,6 +318,7 @@ __all__ = [
     "MARK",
     "Decoder",
     "Encoder",
+    "References",
     "dump",
     "error_classes",
     "error_form",
