@@ -214,6 +214,7 @@ ROOTS = {
     "_lazy",
     "_named_tuple",
     "agents",
+    "backends.runtime.drivers",  # the declarations of operations, which interfaces are made from
     "codec",
     "codec.value_text",
     "erasure",
@@ -231,6 +232,7 @@ ROOTS = {
     "state",
     "store",
     *(f"store.replay.{name}" for name in ("code_lookup", "isolation", "process", "report")),
+    "store.catalogue",
     "time_parser",
 }
 

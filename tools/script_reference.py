@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.interfaces.scripting.functions import ScriptType, excluded_names, script_table, script_type
+from holdfast.interfaces.scripting.functions import ScriptType, excluded_names, script_type
+from holdfast.interfaces.scripting.object_types import OBJECT_TYPES
 from holdfast.interfaces.scripting.values import error_classes
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "scripting-reference.md"
@@ -83,9 +84,7 @@ _REFERENCES = re.compile(r"::\n\n(?: {4}.*\n|\n)+")
 
 def reference() -> str:
     """Return the page."""
-    return "\n".join(
-        [_INTRODUCTION, *(line for name in script_table() for line in _type(script_type(name))), *_errors()]
-    )
+    return "\n".join([_INTRODUCTION, *(line for name in OBJECT_TYPES for line in _type(script_type(name))), *_errors()])
 
 
 def _type(known: ScriptType) -> Iterator[str]:

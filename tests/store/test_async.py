@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import AsyncStore
-from holdfast.backends.runtime.drivers import sync_and_async
+from holdfast.backends.runtime.drivers import Operation
 from holdfast.errors import ConfigError, ConflictError, InvalidError, NotFoundError, UnavailableError
 from holdfast.store.audit import AuditOperations
 from holdfast.store.maintenance import MaintenanceOperations
@@ -65,7 +65,7 @@ def test_every_operation_is_awaited(url: str) -> None:
 
 
 def operations(cls: type) -> list[str]:
-    return [name for name, value in vars(cls).items() if isinstance(value, sync_and_async) and name[0] != "_"]
+    return [name for name, value in vars(cls).items() if isinstance(value, Operation) and name[0] != "_"]
 
 
 def test_both_kinds_of_store_have_the_same_operations() -> None:

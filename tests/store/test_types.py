@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import AsyncStore, Checkpoint, Store
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, operation, run
 from holdfast.engine.pages import Page
 from holdfast.errors import NotFoundError
 from holdfast.store.checkpointer import AsyncCheckpointer, Checkpointer, CheckpointTuple
@@ -63,12 +63,12 @@ if TYPE_CHECKING:
 
 
 class Adding:
-    @sync_and_async
+    @operation
     async def add(self, a: int, *, b: int = 1) -> int:
         """Add."""
         return a + b
 
-    @sync_and_async
+    @operation
     async def fail(self) -> None:
         raise NotFoundError("nothing")
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 from holdfast.backends.interface import BlockingCall as Blocking
 from holdfast.backends.runtime.breaker import MAX_FAILURES, REST, CircuitBreaker
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import Scope, check_key
@@ -32,6 +32,8 @@ from holdfast.hooks.outbox import POINTS as DURABLE_POINTS
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import SAVE, HookRegistry, SaveHooks
 from holdfast.time_parser import Duration, Time, parse_nanoseconds, parse_seconds
+
+_DURABLE = "Durable hooks are the host's."
 
 F = TypeVar("F", bound=Callable[[HookContext], Any])
 
@@ -153,7 +155,7 @@ class HookOperations:
 
     # Durable calls ----------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True, local="Hooks are called where they were added.")
     async def recover(self) -> int:
         """Make the calls of durable hooks that are due: those that failed before, and those that processes which have
         ended did not make. Returns their number.
@@ -162,7 +164,7 @@ class HookOperations:
         """
         return 0 if self._engine.hooks is None else await self._registry().recover()
 
-    @sync_and_async
+    @operation(not_in_scripts=_DURABLE)
     async def undelivered(
         self, hook: str | None = None, *, state: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page[UndeliveredCall]:
@@ -171,25 +173,25 @@ class HookOperations:
         count = validation.require_count(limit, "limit")
         return await list_undelivered(self._engine, self._tenant, hook, state, count, cursor)
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts=_DURABLE)
     async def retry(self, reference: str) -> None:
         """Have a call made soon that was given up, or that waits, by the `reference` that it has in the listing. Its
         attempts and its age count anew. A process that has the hook makes it. Raises `NotFoundError`."""
         await retry_call(self._engine, self._tenant, reference)
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts=_DURABLE)
     async def retry_failed(self, hook: str | None = None) -> int:
         """Have all calls made soon that were given up, or those of a hook. Returns their number."""
         return await retry_failed(self._engine, self._tenant, hook)
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts=_DURABLE)
     async def discard(self, reference: str) -> None:
         """Remove a call that is not to be made, by its `reference`. Raises `NotFoundError`."""
         await discard_call(self._engine, self._tenant, reference)
 
     # What they did ----------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(not_remote="Hooks are called where they were added.")
     async def drain(self, timeout: Duration = 30.0) -> bool:
         """Wait until all after-hooks have run and are recorded. Returns False if they have not within the timeout."""
         if self._engine.hooks is None:
@@ -198,7 +200,7 @@ class HookOperations:
         done: bool = await Blocking(partial(registry.drain, parse_seconds(timeout, "timeout")))
         return done
 
-    @sync_and_async
+    @operation
     async def history(
         self,
         hook: str | None = None,
@@ -225,12 +227,12 @@ class HookOperations:
         count = validation.require_count(limit, "limit")
         return await execution_log.list_executions(self._engine, self._tenant, filter_, count, cursor)
 
-    @sync_and_async
+    @operation
     async def get(self, reference: str) -> HookExecution:
         """Return one execution, by the `reference` that it has in the history. Raises `NotFoundError`."""
         return await execution_log.get_execution(self._engine, self._tenant, reference)
 
-    @sync_and_async
+    @operation
     async def statistics(
         self, hook: str | None = None, *, scope: Scope | str | None = None, since: Time | None = None
     ) -> HookStatisticsList:

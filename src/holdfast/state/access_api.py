@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias, Unpack
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import check_name
@@ -38,6 +38,8 @@ from holdfast.security.audit.recorder import AuditRecorder
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.handle import ScopeParts, StoreHandle, owner_handle, parse_scope
 from holdfast.time_parser import Duration, parse_deadline
+
+_TOKENS = "The host gives out tokens: they are secrets."
 
 Until: TypeAlias = "datetime | Duration | None"
 """When a grant expires: at a time, or after a duration: `timedelta(hours=1)`, `3600`, `"1h"`. None for never."""
@@ -151,6 +153,7 @@ def grant_id(grant: Grant | str) -> str:
     return id
 
 
+@declare(confirm=True)
 class AccessOperations:
     """Operations of `store.access`, for the store's owner."""
 
@@ -160,7 +163,7 @@ class AccessOperations:
         self._access = AccessRegistry(handle.engine, handle.tenant)
         self._tokens = TokenRegistry(handle.engine, handle.tenant)
 
-    @sync_and_async
+    @operation(changes=True)
     async def grant(
         self,
         to: Who,
@@ -187,13 +190,13 @@ class AccessOperations:
         asked = build_request(self._handle, to, right, found, keys, BELOW_ALL if below else "", until)
         return to_grant(await self._access.grant(asked), self._handle.now())
 
-    @sync_and_async
+    @operation(changes=True)
     async def revoke(self, grant: Grant | str) -> Grant:
         """Revoke a grant, by itself or by its id. It takes effect at once, also for open handles. Raises
         `NotFoundError`."""
         return to_grant(await self._access.revoke(grant_id(grant)), self._handle.now())
 
-    @sync_and_async
+    @operation
     async def grants(
         self,
         to: Who | None = None,
@@ -208,7 +211,7 @@ class AccessOperations:
         found = await self._access.grants("" if to is None else parse_holder(to), at, dead=dead)
         return [to_grant(each, self._handle.now()) for each in found]
 
-    @sync_and_async
+    @operation(changes=True)
     async def cut_off(self, who: Who) -> int:
         """Remove all rights of an identity or a group: grants, roles, groups, access to its children.
 
@@ -217,7 +220,7 @@ class AccessOperations:
         """
         return await self._access.cut_off(parse_holder(who))
 
-    @sync_and_async
+    @operation(changes=True)
     async def freeze(self, who: Who, *, reason: str = "") -> None:
         """Deny an identity everything until it is unfrozen: it reads and writes nothing, also in scopes that it owns.
 
@@ -226,17 +229,17 @@ class AccessOperations:
         """
         await self._access.freeze(parse_identity(who), check_name(reason, "reason"))
 
-    @sync_and_async
+    @operation(changes=True)
     async def unfreeze(self, who: Who) -> None:
         """Give a frozen identity its rights back. Raises `NotFoundError` if it is not frozen."""
         await self._access.unfreeze(parse_identity(who))
 
-    @sync_and_async
+    @operation
     async def frozen(self) -> dict[str, str]:
         """Return the frozen identities, and the reasons."""
         return await self._access.frozen()
 
-    @sync_and_async
+    @operation
     async def may(
         self,
         who: Who,
@@ -265,7 +268,7 @@ class AccessOperations:
         keys = () if key is None else (self._handle.guard.key(at, key),)
         return guard.refuse(rights, action, at, keys) is None
 
-    @sync_and_async
+    @operation(changes=True)
     async def set_owner(self, thread: str, who: Who | None) -> None:
         """Give a thread, with its namespaces, to an identity; None for the store's owner. Raises `NotFoundError`."""
         engine, root = self._handle.engine, root_of(self._handle.thread_line(thread))
@@ -280,7 +283,7 @@ class AccessOperations:
 
     # Tokens ---------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts=_TOKENS)
     async def issue_token(
         self, who: Who | None, *, until: Until = None, read_only: bool = False, name: str = ""
     ) -> Token:
@@ -296,19 +299,19 @@ class AccessOperations:
         )
         return to_token(token, self._handle.now(), text)
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts=_TOKENS)
     async def revoke_token(self, token: Token | str) -> Token:
         """Revoke a token, by itself or by its id. It takes effect at once. Raises `NotFoundError`."""
         id = token.id if isinstance(token, Token) else check_name(token, "id of a token")
         return to_token(await self._tokens.revoke_token(id), self._handle.now())
 
-    @sync_and_async
+    @operation(not_in_scripts=_TOKENS)
     async def tokens(self, *, dead: bool = False) -> list[Token]:
         """List tokens, the oldest first; with `dead`, also those that were revoked or have expired in the last
         weeks."""
         return [to_token(each, self._handle.now()) for each in await self._tokens.tokens(dead=dead)]
 
-    @sync_and_async
+    @operation(not_remote="It takes a secret.", not_in_scripts=_TOKENS)
     async def find_token(self, secret: str) -> Token | None:
         """Return the token with this secret; None if there is none, or if it was revoked or has expired."""
         found = await self._tokens.find_token(check_name(secret, "secret of a token"))
@@ -316,25 +319,25 @@ class AccessOperations:
 
     # Children, groups, roles ----------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     async def allow_children(self, who: Who) -> None:
         """Allow an identity to read the scopes of its children: those below its own that may be identities themselves,
         as `user:alice/agent:writer` is below `user:alice`."""
         name = str(parse_identity(who))
         await self._access.put("authorize", {entry_name(PARENT, name): True}, name)
 
-    @sync_and_async
+    @operation(changes=True)
     async def forbid_children(self, who: Who) -> None:
         """Revoke that. Raises `NotFoundError` if it was not allowed."""
         name = str(parse_identity(who))
         await self._access.remove("unauthorize", [entry_name(PARENT, name)], name)
 
-    @sync_and_async
+    @operation
     async def parents(self) -> list[str]:
         """List the identities that may read their children's scopes."""
         return [identity for (identity,) in await self._access.names(PARENT)]
 
-    @sync_and_async
+    @operation(changes=True)
     async def join(self, group: str, *members: Who) -> None:
         """Add identities to a group, which is created if needed."""
         name, identities = check_group(group), _members(members)
@@ -343,20 +346,20 @@ class AccessOperations:
         put = {entry_name(MEMBER, each, name): True for each in identities}
         await self._access.put("join", put, f"{GROUP}{name}", identities)
 
-    @sync_and_async
+    @operation(changes=True)
     async def leave(self, group: str, *members: Who) -> None:
         """Remove identities from a group. Raises `NotFoundError` if one is not in it."""
         name, identities = check_group(group), _members(members)
         removed = [entry_name(MEMBER, each, name) for each in identities]
         await self._access.remove("leave", removed, f"{GROUP}{name}", identities)
 
-    @sync_and_async
+    @operation
     async def groups(self) -> dict[str, list[str]]:
         """Return the groups and their members."""
         found = _grouped((group, identity) for identity, group in await self._access.names(MEMBER))
         return {group: sorted(found[group]) for group in sorted(found)}
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts="It takes a policy, which is an object of Python.")
     async def define_role(self, role: str, policy: Policy) -> None:
         """Store or replace the policy of a role. It takes effect at once."""
         if not isinstance(policy, Policy):
@@ -366,29 +369,29 @@ class AccessOperations:
         name, rules = check_key(role, "name of a role"), policy.to_list()
         await self._access.put("define", {entry_name(ROLE, name): rules}, f"role:{name}", rules)
 
-    @sync_and_async
+    @operation(changes=True)
     async def drop_role(self, role: str) -> None:
         """Delete a role. Raises `NotFoundError`."""
         name = check_key(role, "name of a role")
         await self._access.remove("undefine", [entry_name(ROLE, name)], f"role:{name}")
 
-    @sync_and_async
+    @operation
     async def roles(self) -> dict[str, Policy]:
         """Return the roles and their policies."""
         return await self._access.roles()
 
-    @sync_and_async
+    @operation(changes=True)
     async def assign(self, role: str, to: Who) -> None:
         """Assign a role to an identity or a group. Raises `NotFoundError` if there is no such role."""
         await self._access.assign(check_key(role, "name of a role"), parse_holder(to))
 
-    @sync_and_async
+    @operation(changes=True)
     async def unassign(self, role: str, to: Who) -> None:
         """Remove a role from an identity or a group. Raises `NotFoundError` if it does not have it."""
         name, holder = check_key(role, "name of a role"), parse_holder(to)
         await self._access.remove("unassign", [entry_name(ASSIGNED, holder, name)], holder, {"role": name})
 
-    @sync_and_async
+    @operation
     async def assignments(self) -> dict[str, list[str]]:
         """Return the roles of identities and groups."""
         return _grouped(await self._access.names(ASSIGNED))

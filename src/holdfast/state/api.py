@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from holdfast.backends.runtime.drivers import Part, Pause, SyncApi, arun, run, sync_and_async, sync_or_async
+from holdfast.backends.runtime.drivers import Part, Pause, SyncApi, arun, operation, run, sync_or_async
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.pages import Page, paged
@@ -54,7 +54,7 @@ class ScopedOperations:
 
     state = sync_or_async(_state, _async_state)
 
-    @sync_and_async
+    @operation
     @paged
     async def scopes(
         self, prefix: str = "", *, pattern: str = "", limit: int = 100, cursor: str | None = None

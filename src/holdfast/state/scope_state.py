@@ -7,7 +7,7 @@ from copy import deepcopy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async, sync_or_async
+from holdfast.backends.runtime.drivers import FUNCTION, AsyncApi, SyncApi, operation, sync_or_async
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.operators import AddToSet, Append, Increment, Max, UpdateOperator
@@ -56,7 +56,7 @@ class StateOperations:
 
     # Reading ----------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     async def item(self, key: str, *, migrate: bool = True) -> StateItem:
         """Return a key with its value, its version, and when it expires. Raises `NotFoundError`. With `migrate=False`,
         the value is as it was stored, whatever schema is attached."""
@@ -65,7 +65,7 @@ class StateOperations:
             raise NotFoundError("there is no such key", where=f"key {key!r} of {self.scope}", hint="See keys()")
         return found
 
-    @sync_and_async
+    @operation
     @paged
     async def list_keys(
         self, prefix: str = "", *, pattern: str = "", limit: int = 100, cursor: str | None = None
@@ -75,7 +75,7 @@ class StateOperations:
         count = validation.require_count(limit, "limit")
         return Page.cut(await self._reader.keys(*_listed(prefix, pattern, cursor), count + 1), count, str)
 
-    @sync_and_async
+    @operation
     @paged
     async def list_items(
         self,
@@ -93,7 +93,7 @@ class StateOperations:
 
     # Changing ---------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     async def set(
         self,
         key: str,
@@ -116,7 +116,7 @@ class StateOperations:
         (done,) = await self._write([set_change(self._handle, self.scope, key, value, ttl, expected, on_conflict)])
         return done.version
 
-    @sync_and_async
+    @operation(changes=True)
     async def patch(
         self, key: str, changes: Mapping[Any, Any], *, remove: Iterable[Any] = (), expected: int | None = None
     ) -> int:
@@ -131,7 +131,7 @@ class StateOperations:
         (done,) = await self._write([change])
         return done.version
 
-    @sync_and_async
+    @operation(changes=True, not_remote=FUNCTION)
     async def change(self, key: str, function: ValueFunction, default: Any = MISSING) -> Any:
         """Set a key to what a function returns for its current value. No concurrent change is lost: if there is one,
         the function is called again. Returns the new value.
@@ -150,38 +150,38 @@ class StateOperations:
         await self._write([change])
         return made[-1]
 
-    @sync_and_async
+    @operation(changes=True)
     async def increment(self, key: str, by: float = 1) -> Any:
         """Add a number to a value, which starts at 0. Returns the new value. No concurrent change is lost, nor in a
         merge."""
         return unpack(self._handle.codec, await self._operate(key, Increment(by)))
 
-    @sync_and_async
+    @operation(changes=True)
     async def append(self, key: str, *items: Any) -> int:
         """Add items at the end of a list, which starts empty. Returns its new length. No concurrent change is lost, nor
         in a merge."""
         return len(as_items(await self._operate(key, Append(*items))) or ())
 
-    @sync_and_async
+    @operation(changes=True)
     async def add_to_set(self, key: str, *items: Any) -> int:
         """Add items to a set, which starts empty. Returns how many items it has then. No concurrent change is lost, nor
         in a merge."""
         return len(unpack(self._handle.codec, await self._operate(key, AddToSet(*items))))
 
-    @sync_and_async
+    @operation(changes=True)
     async def max(self, key: str, value: Any) -> Any:
         """Set a key to a number, a text or a time, unless its value is greater. Returns the greater one. No concurrent
         change is lost, nor in a merge."""
         return unpack(self._handle.codec, await self._operate(key, Max(value)))
 
-    @sync_and_async
+    @operation(changes=True)
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
         """Delete a key. Returns False if there was none."""
         change = KeyWrite(self._key(key), "delete", expected=validation.optional_count(expected, "version"))
         (done,) = await self._write([change])
         return done.before > 0
 
-    @sync_and_async
+    @operation(changes=True)
     async def batch(
         self, values: Mapping[str, Any], *, delete: Iterable[str] = (), ttl: Duration | None = None
     ) -> dict[str, int]:
@@ -201,7 +201,7 @@ class StateOperations:
         done = await self._write(list(changes.values()))
         return {each.key: each.version for each in done if each.action != "delete"}
 
-    @sync_and_async
+    @operation(changes=True)
     async def expire(self, key: str, ttl: Duration | None) -> int:
         """Let a key expire after so many seconds, or never. The value stays. Raises `NotFoundError`."""
         change = compute_change(self._handle, self._key(key), lambda value: value)
@@ -210,12 +210,12 @@ class StateOperations:
         (done,) = await self._write([change])
         return done.version
 
-    @sync_and_async
+    @operation(changes=True)
     async def clear(self) -> None:
         """Delete all keys, as one step."""
         await scopes.clear(self._handle, self.scope)
 
-    @sync_and_async
+    @operation(changes=True)
     async def copy_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise", nested: bool = False) -> int:
         """Copy all keys into another scope, as one step there. Returns how many keys were copied.
 
@@ -226,7 +226,7 @@ class StateOperations:
         """
         return await scopes.copy(self._handle, self.scope, self._scope_of(other), on_conflict, nested=nested)
 
-    @sync_and_async
+    @operation(changes=True)
     async def move_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise", nested: bool = False) -> int:
         """Copy all keys into another scope and delete them here, atomically. See `copy_to`."""
         return await scopes.move(self._handle, self.scope, self._scope_of(other), on_conflict, nested=nested)
@@ -248,7 +248,7 @@ class StateOperations:
 
     # History ----------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     @paged
     async def history(
         self, key: str | None = None, *, limit: int = 100, cursor: str | None = None
@@ -259,25 +259,25 @@ class StateOperations:
             self._handle, self.scope, key, validation.require_count(limit, "limit"), cursor
         )
 
-    @sync_and_async
+    @operation
     async def at(self, when: datetime | int | str, *, migrate: bool = True) -> dict[str, Any]:
         """Return the state as it was: at a time, at a version (the number of a step), or at an age such as `"2h"`. With
         `migrate=False`, in the form in which it was stored."""
         return await history.state_at(self._handle, self.scope, when, migrate=migrate)
 
-    @sync_and_async
+    @operation
     async def get_at(self, key: str, when: datetime | int | str, default: Any = None, *, migrate: bool = True) -> Any:
         """Return the value that a key had at a time; with `migrate=False`, in the form in which it was stored."""
         return await history.value_at(self._handle, self.scope, key, when, default, migrate=migrate)
 
-    @sync_and_async
+    @operation
     async def diff(self, a: datetime | int | str, b: datetime | int | str | None = None) -> Diff:
         """Compare the scope at two moments, each a time, a version or an age; the second is now by default."""
         from holdfast.state.diff import diff
 
         return await diff(self._handle, self.scope, a, b)
 
-    @sync_and_async
+    @operation(changes=True)
     async def rollback(self, when: datetime | int | str, key: str | None = None) -> int:
         """Restore the scope, or one key, to what it was at a time, by a new step. The history stays. Returns the
         number of keys that changed."""
@@ -323,11 +323,11 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    @sync_and_async
+    @operation
     async def _find(self, key: str) -> StateItem | None:
         return await self._item(key)
 
-    @sync_and_async
+    @operation
     async def _count(self) -> int:
         return await self._reader.count()
 
@@ -421,18 +421,18 @@ class _Values(ValuesView[Any]):
 class AsyncState(AsyncApi, StateOperations):
     """The state of a scope, for asyncio: operations are awaited."""
 
-    @sync_and_async
+    @operation
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, as new objects; the default, if there is no such key."""
         found = await self._item(key)
         return default if found is None else found.value
 
-    @sync_and_async
+    @operation
     async def has(self, key: str) -> bool:
         """Whether a key exists."""
         return await self._item(key) is not None
 
-    @sync_and_async
+    @operation
     async def count(self) -> int:
         """Return the number of keys."""
         return await self._reader.count()

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from holdfast.backends.interface import Change as Condition
 from holdfast.backends.interface import Expect, Get
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine import validation
 from holdfast.engine.append import AppendRequest
@@ -210,6 +210,7 @@ def _stale_error(where: Scope | str, key: str = "") -> ConflictError:
     )
 
 
+@declare(not_remote="Change several keys of a scope at once by `State.batch`.")
 class TransactionOperations:
     """The state of a scope in a transaction. Its methods are those of `State`, with the changes of the transaction."""
 
@@ -226,18 +227,18 @@ class TransactionOperations:
         """Delete a key, if it exists."""
         self._pending.put(self.scope, KeyWrite(self._pending.handle.guard.key(self.scope, key), "delete"))
 
-    @sync_and_async
+    @operation
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key."""
         found = await self._pending.get(self.scope, key)
         return default if found is MISSING else found
 
-    @sync_and_async
+    @operation
     async def has(self, key: str) -> bool:
         """Return whether a key exists."""
         return await self._pending.get(self.scope, key) is not MISSING
 
-    @sync_and_async
+    @operation(changes=True)
     async def change(self, key: str, function: Callable[[Any], Any], default: Any = MISSING) -> Any:
         """Set a key to what a function returns for its value, or for the default, and return that. The key is deleted
         if it returns `MISSING`."""
@@ -249,27 +250,27 @@ class TransactionOperations:
             self._put(key, new, keep_expiry=True)
         return new
 
-    @sync_and_async
+    @operation(changes=True)
     async def increment(self, key: str, by: float = 1) -> Any:
         """Add a number to a value, which starts at 0. Returns the new value."""
         return await self._operate(key, Increment(by))
 
-    @sync_and_async
+    @operation(changes=True)
     async def append(self, key: str, *items: Any) -> int:
         """Add items at the end of a list, which starts empty. Returns its new length."""
         return len(await self._operate(key, Append(*items)))
 
-    @sync_and_async
+    @operation(changes=True)
     async def add_to_set(self, key: str, *items: Any) -> int:
         """Add items to a set, which starts empty. Returns how many items it has then."""
         return len(await self._operate(key, AddToSet(*items)))
 
-    @sync_and_async
+    @operation(changes=True)
     async def max(self, key: str, value: Any) -> Any:
         """Set a key to a number, a text or a time, unless its value is greater. Returns the greater one."""
         return await self._operate(key, Max(value))
 
-    @sync_and_async
+    @operation(changes=True)
     async def patch(self, key: str, changes: Mapping[Any, Any], *, remove: Iterable[Any] = ()) -> None:
         """Change parts of a value. See `State.patch`."""
         name, gone = self._key(key), list(validation.require_several(remove, "path to remove"))
@@ -285,7 +286,7 @@ class TransactionOperations:
         self._put(key, value, keep_expiry=True, operator=operator)
         return value
 
-    @sync_and_async
+    @operation(changes=True)
     async def expire(self, key: str, ttl: Duration | None) -> None:
         """Let a key expire after so many seconds, or never. Raises `NotFoundError`."""
         value = await self._pending.get(self.scope, key)
@@ -293,7 +294,7 @@ class TransactionOperations:
             raise NotFoundError("there is no such key", where=self._where(key))
         self.set(key, value, ttl=ttl)
 
-    @sync_and_async
+    @operation
     @paged
     async def list_keys(
         self, prefix: str = "", *, pattern: str = "", limit: int = 100, cursor: str | None = None

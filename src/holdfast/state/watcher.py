@@ -22,7 +22,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 import msgspec
 
 from holdfast.backends.interface import Get, Query, Row, Scan
-from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, declare, operation
 from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context
 from holdfast.engine.branch_graph import Position
@@ -114,6 +114,7 @@ class WatchedChange:
         return trace_context.correlation(self.correlation or None, cause=self.id or None)
 
 
+@declare(not_remote="A watch of a served store polls by itself.")
 class WatchOperations:
     """Operations on a watch. `Watch` and `AsyncWatch` have these as methods."""
 
@@ -154,7 +155,7 @@ class WatchOperations:
             return self._last_cursor()
         return "" if self._positions is None else self._encode(self._positions)
 
-    @sync_and_async
+    @operation(not_in_scripts="`watch` starts it.")
     async def start(self) -> None:
         """Begin here, unless the watch has begun: changes from now on are reported."""
         if self._positions is not None:
@@ -173,7 +174,7 @@ class WatchOperations:
             if rows and not self._is_over(limit)
         }
 
-    @sync_and_async
+    @operation
     async def poll(self, timeout: Duration = 0) -> list[WatchedChange]:
         """Return the changes since the last call, in order; waits for the first one, at most until the timeout.
 
@@ -184,14 +185,14 @@ class WatchOperations:
         self._last_cursor = None
         return found
 
-    @sync_and_async
+    @operation
     async def close(self) -> None:
         """End the watch, and all iterations over it, in any thread."""
         self._closed.set()
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     async def _next(self) -> WatchedChange | None:
         if not self._queue and not self._closed.is_set():
             self._queue += await self._wait(None)

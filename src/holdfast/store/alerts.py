@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.maintenance.jobs.job import read_job_metrics
 from holdfast.maintenance.monitoring.alerts import Alert, AlertTable, Evaluation
 from holdfast.maintenance.monitoring.rules import AlertSettings
@@ -14,6 +14,7 @@ from holdfast.security.handle import StoreHandle, owner_handle
 from holdfast.time_parser import Duration, parse_seconds
 
 
+@declare(not_in_scripts="A job evaluates them, and sends.")
 class AlertsOperations:
     """Operations on the alerts of a store. `Alerts` and `AsyncAlerts` have these as methods.
 
@@ -23,29 +24,29 @@ class AlertsOperations:
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = owner_handle(handle)
 
-    @sync_and_async
+    @operation
     async def list(self) -> Sequence[Alert]:
         """Return an alert for each rule, with its state: `ok`, `pending`, `firing` or `resolved`."""
         return await AlertTable(self._handle).all()
 
-    @sync_and_async
+    @operation(changes=True, not_remote="A job evaluates them, and sends.")
     async def evaluate(self, /, **settings: Any) -> Evaluation:
         """Evaluate the rules now, with the settings of the job, and send what changed."""
         return await AlertTable(self._handle).evaluate(AlertSettings.of(settings), read_job_metrics)
 
-    @sync_and_async
+    @operation(changes=True)
     async def silence(self, rule: str, duration: Duration) -> Alert:
         """Send nothing about a rule for a time: `silence("backup-age", "2h")`. With 0, send again."""
         seconds = parse_seconds(duration, "duration")
         until = self._handle.now() / 1e9 + seconds if seconds else 0.0
         return await AlertTable(self._handle).silence(rule, until)
 
-    @sync_and_async
+    @operation(changes=True, not_remote="A job evaluates them, and sends.")
     async def test(self) -> Sequence[tuple[str, str]]:
         """Send a test to all sinks. Returns the name of each with its error, which is empty if it worked."""
         return await AlertTable(self._handle).test()
 
-    @sync_and_async
+    @operation(changes=True, not_remote="A job evaluates them, and sends.")
     async def report(self) -> None:
         """Store the counters of this process, so that a runner of jobs in another process sees them.
 

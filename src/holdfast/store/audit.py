@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import FILES, AsyncApi, SyncApi, operation
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import LineKinds, parse_kinds
@@ -37,7 +37,7 @@ class AuditOperations:
         self._handle = owner_handle(handle)
         self._recorder = recorder
 
-    @sync_and_async
+    @operation
     async def query(
         self,
         *,
@@ -92,7 +92,7 @@ class AuditOperations:
             return str(Scope.of_thread(self._handle.thread_line(thread).name))
         return "" if scope is None else str(self._handle.guard.scope(scope))
 
-    @sync_and_async
+    @operation
     async def verify(self, heads: StoreHeads | Mapping[str, tuple[int, str]] | None = None) -> AuditReport:
         """Check that the audit is as it was written: every row against its step, every step against its hash and the
         step before. The report names what is missing, altered or added.
@@ -110,7 +110,7 @@ class AuditOperations:
             heads = heads.audited()
         return await verify.verify(self._handle.engine, self._handle.tenant, heads)
 
-    @sync_and_async
+    @operation(local=FILES)
     async def export(self, path: str | Path) -> AuditExport:
         """Write the audit to a file, one JSON document a line, with everything that the hashes cover.
 
@@ -123,7 +123,7 @@ class AuditOperations:
         await self._recorder.flush()
         return await export.export(self._handle.engine, self._handle.tenant, path)
 
-    @sync_and_async
+    @operation(changes=True, local=FILES)
     async def archive(
         self, path: str | Path, *, older_than: Duration, kinds: LineKinds | None = None, dry_run: bool = False
     ) -> AuditArchive:

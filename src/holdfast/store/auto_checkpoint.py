@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine.types import Checkpoint, Revision
 from holdfast.errors import ConfigError, HoldfastError, InvalidError, NotFoundError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
@@ -100,6 +100,7 @@ class OnEvent:
         return context.event is not None and (not self.names or context.event in self.names)
 
 
+@declare(local="It saves the object of a program.")
 class _AutoSaver(Generic[S]):
     """Operations of an automatic checkpointer. `AutoCheckpointer` and `AsyncAutoCheckpointer` have these as methods."""
 
@@ -133,25 +134,25 @@ class _AutoSaver(Generic[S]):
         self._steps = 0
         self._since = clock()
 
-    @sync_and_async
+    @operation(changes=True)
     async def step(self, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
         """Record that a step is done. Returns the checkpoint, if one was saved."""
         self._steps += 1
         return await self._decide(None, metadata)
 
-    @sync_and_async
+    @operation(changes=True)
     async def event(self, name: str, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
         """Record an event. Returns the checkpoint, if one was saved."""
         return await self._decide(name, {"event": name, **(metadata or {})})
 
-    @sync_and_async
+    @operation(changes=True)
     async def save(
         self, *, tag: str | None = None, labels: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
     ) -> Checkpoint:
         """Save now, regardless of the policies."""
         return await self._save(tag=tag, labels=labels, metadata=metadata)
 
-    @sync_and_async
+    @operation(changes=True)
     async def flush(self) -> Checkpoint | None:
         """Save now if the state differs from the one saved last. Returns the checkpoint, if one was saved."""
         return await self._save_changes(None)
@@ -234,6 +235,7 @@ def _note(error: BaseException | None, failure: HoldfastError) -> None:
 # Agents -------------------------------------------------------------------------------------------------------
 
 
+@declare(local="It saves the object of a program.")
 class _Checkpointable:
     """Operations of a checkpointable agent. `CheckpointableMixin` and its async form have these as methods."""
 
@@ -253,24 +255,24 @@ class _Checkpointable:
         for name, value in state.items():
             setattr(self, name, value)
 
-    @sync_and_async
+    @operation(changes=True)
     async def checkpoint(
         self, *, tag: str | None = None, labels: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
     ) -> Checkpoint:
         """Save the agent's state now."""
         return await _AutoSaver.save(self._attached(), tag=tag, labels=labels, metadata=metadata)
 
-    @sync_and_async
+    @operation(changes=True)
     async def step_done(self, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
         """Record that a step is done; saves if a policy says so."""
         return await _AutoSaver.step(self._attached(), metadata)
 
-    @sync_and_async
+    @operation(changes=True)
     async def record_event(self, event: str, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
         """Record an event; saves if a policy says so."""
         return await _AutoSaver.event(self._attached(), event, metadata)
 
-    @sync_and_async
+    @operation(changes=True)
     async def restore(self, at: Revision = "HEAD") -> Checkpoint:
         """Restore the state of a checkpoint: the latest, or another. Raises `NotFoundError`."""
         watch = self._attached()

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, declare, operation, run
 from holdfast.engine.namespaces import ALL_KINDS, LineKinds, line_kind, line_name, select_lines, short_name
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import to_datetime, to_time
@@ -43,6 +43,7 @@ Opened = TypeVar("Opened")
 _ID = re.compile(r"latest|[0-9]{1,10}|[0-9a-f]{4,32}\.[0-9]{1,10}")
 
 
+@declare(not_remote="See /api/v1/backups, or `holdfast backup` where the store is.")
 class BackupOperations(Generic[Opened]):
     """Operations on the backups of a store in a repository. `Backups` and `AsyncBackups` have these as methods."""
 
@@ -66,7 +67,7 @@ class BackupOperations(Generic[Opened]):
         self._target = target
         self._options = options
 
-    @sync_and_async
+    @operation(changes=True)
     async def create(
         self,
         *,
@@ -93,14 +94,14 @@ class BackupOperations(Generic[Opened]):
             creator = BackupCreator(self._engine, repository, tenant, progress, self._home, accept_loss=accept_loss)
             return await self._info(await creator.create(await seal_reason(self._engine, self._home, reason)))
 
-    @sync_and_async
+    @operation
     async def list(self, *, store: str | None = None) -> Sequence[BackupInfo]:
         """List the backups in the repository, of all stores or of one by the beginning of its id, the oldest first."""
         async with self._open() as repository:
             chosen = None if store is None else await repository.pick_store(store)
             return [await self._info(each) for each in await repository.backups(chosen)]
 
-    @sync_and_async
+    @operation
     async def covered(self, *, store: str | None = None) -> CoveredSpan | None:
         """Return the first and the last moment to which the store can be restored; None if there are no backups."""
         from holdfast.maintenance.backup.recovery_point import covered_span
@@ -111,7 +112,7 @@ class BackupOperations(Generic[Opened]):
             chosen = await repository.pick_store(await self._own_store(repository, store))
             return await covered_span(repository, chosen)
 
-    @sync_and_async
+    @operation
     async def show(
         self, backup: str | datetime = "latest", *, store: str | None = None
     ) -> tuple[BackupInfo, Sequence[BackupLine]]:
@@ -131,7 +132,7 @@ class BackupOperations(Generic[Opened]):
             ]
             return await self._info(found), lines
 
-    @sync_and_async
+    @operation
     async def diff(
         self, before: str | datetime, after: str | datetime = "latest", *, store: str | None = None
     ) -> Sequence[BackupChange]:
@@ -151,7 +152,7 @@ class BackupOperations(Generic[Opened]):
                 )
             return changes
 
-    @sync_and_async
+    @operation
     async def verify(
         self,
         backup: str | datetime | None = None,
@@ -177,7 +178,7 @@ class BackupOperations(Generic[Opened]):
                 await record_damage(repository, report.findings[0].what, self._handle.now())
             return report
 
-    @sync_and_async
+    @operation(changes=True)
     async def repair(self, *, dry_run: bool = False) -> BackupRepairReport:
         """Repair the repository: rebuild what is damaged from its copies, from what is intact of it, and from this
         store; drop what is lost, and list it; and then make a backup, if there are some of this store here.
@@ -194,7 +195,7 @@ class BackupOperations(Generic[Opened]):
                 await self._record(repository, "repair-backups", {"lost": len(report.lost), "backup": report.backup})
             return report
 
-    @sync_and_async
+    @operation(changes=True)
     async def restore(
         self,
         backup: str | datetime = "latest",
@@ -248,7 +249,7 @@ class BackupOperations(Generic[Opened]):
                 await self._record(repository, "restore-in-place", {"backup": report.backup})
             return report
 
-    @sync_and_async
+    @operation(changes=True)
     async def drill(
         self, backup: str | datetime = "latest", *, store: str | None = None, progress: Progress | None = None
     ) -> DrillReport:
@@ -260,7 +261,7 @@ class BackupOperations(Generic[Opened]):
             found = await self._find(repository, backup, store)
             return await run_drill(self._engine, repository, found, self._home, progress)
 
-    @sync_and_async
+    @operation(changes=True)
     async def prune(
         self,
         policy: Retention | None = None,
@@ -304,7 +305,7 @@ class BackupOperations(Generic[Opened]):
                 await record_size(self._engine, self._home, repository, chosen.max_bytes)
             return report
 
-    @sync_and_async
+    @operation(changes=True)
     async def freeze(self, *, reason: str = "") -> None:
         """Suspend all deletion in the repository, at once and for everybody, until `unfreeze`."""
         from holdfast.maintenance.backup import records
@@ -314,7 +315,7 @@ class BackupOperations(Generic[Opened]):
             await records.freeze(repository, reason, self._handle.now())
             await self._record(repository, "freeze-backups", {"reason": reason})
 
-    @sync_and_async
+    @operation(changes=True)
     async def unfreeze(self) -> bool:
         """Allow deletion in the repository again. Returns False if it was not frozen."""
         from holdfast.maintenance.backup import records
@@ -324,7 +325,7 @@ class BackupOperations(Generic[Opened]):
             await self._record(repository, "unfreeze-backups", {})
             return changed
 
-    @sync_and_async
+    @operation(changes=True)
     async def pin(self, backup: str | datetime, *, store: str | None = None, reason: str = "") -> None:
         """Protect a backup from pruning."""
         from holdfast.maintenance.backup import records
@@ -337,7 +338,7 @@ class BackupOperations(Generic[Opened]):
             await records.pin(repository, found, sealed, self._handle.now())
             await self._record(repository, "pin-backup", {"backup": found.id, "reason": reason})
 
-    @sync_and_async
+    @operation(changes=True)
     async def unpin(self, backup: str | datetime, *, store: str | None = None) -> None:
         """Remove the pin of a backup. `DeniedError` if the repository is frozen."""
         from holdfast.maintenance.backup import records
@@ -347,7 +348,7 @@ class BackupOperations(Generic[Opened]):
             await records.unpin(repository, found, self._handle.now())
             await self._record(repository, "unpin-backup", {"backup": found.id})
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts="It runs without end: `schedule` adds a job that does it.")
     async def follow(
         self,
         *,
@@ -365,7 +366,7 @@ class BackupOperations(Generic[Opened]):
             follower = Follower(self._engine, repository, self._tenant(tenants), self._home, job_settings)
             return await follower.run(parse_seconds(interval, "interval", positive=True), stop, report)
 
-    @sync_and_async
+    @operation(changes=True)
     async def schedule(
         self,
         schedule: str = "every 1h",
@@ -393,7 +394,7 @@ class BackupOperations(Generic[Opened]):
             jobs.append(await table.add(f"{name} drill", "drill", drill, settings, False, True))
         return jobs
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts="Keys are the host's.")
     async def add_key(self, keys: KeyProvider | str) -> str:
         """Let another master key open the repository, such as a recovery key. Returns its id.
 
@@ -409,7 +410,7 @@ class BackupOperations(Generic[Opened]):
             await self._record(repository, "add-backup-key", {"key": master})
             return master
 
-    @sync_and_async
+    @operation(not_in_scripts="Keys are the host's.")
     async def keys(self) -> Sequence[RepositoryKeyInfo]:
         """List the master keys that open the repository."""
         from holdfast.maintenance.backup.repository_key import list_keys, require_key
@@ -418,7 +419,7 @@ class BackupOperations(Generic[Opened]):
             require_key(repository.key, repository.where)
             return await list_keys(repository.storage, repository.info)
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts="Keys are the host's.")
     async def remove_key(self, id: str) -> bool:
         """Remove a master key by its id. Returns False if there is none. `InvalidError` if it is the only one, and
         `DeniedError` if the repository is frozen.

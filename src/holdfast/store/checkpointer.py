@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine import validation
 from holdfast.engine.ids import new_id
 from holdfast.engine.namespaces import split_name
@@ -94,6 +94,7 @@ class BaseCheckpointer(ABC):
         """Delete a thread."""
 
 
+@declare(local="It is for frameworks.")
 class _Checkpointer:
     """Operations of a checkpointer. `Checkpointer` and `AsyncCheckpointer` have these as methods."""
 
@@ -104,7 +105,7 @@ class _Checkpointer:
     def _thread(self, name: str) -> ThreadOperations[Any]:
         return ThreadOperations[Any](self.store._handle, name)
 
-    @sync_and_async
+    @operation(changes=True)
     async def put(
         self,
         thread_id: R,
@@ -145,7 +146,7 @@ class _Checkpointer:
         made: Config = graph_forms.config_of(graph_forms.thread_of(config), graph_forms.namespace_of(config), new)
         return made
 
-    @sync_and_async
+    @operation(changes=True)
     async def put_writes(
         self,
         thread_id: str | Config,
@@ -179,7 +180,7 @@ class _Checkpointer:
         numbered = [(number, channel, value) for number, (channel, value) in enumerate(writes)]
         await self._checkpoints.put_writes(thread_id, id, numbered, task_id=task_id, task_path=task_path)
 
-    @sync_and_async
+    @operation
     async def get_tuple(self, thread_id: str | Config, id: str | None = None) -> CheckpointTuple | None:
         """Return the latest checkpoint of a thread, or the one with an id, or that a config names; None if there is
         none."""
@@ -189,7 +190,7 @@ class _Checkpointer:
         saved = await self._checkpoints.get(thread_id, id)
         return None if saved is None else _tuple(saved)
 
-    @sync_and_async
+    @operation
     async def list(
         self,
         thread_id: str | Config,
@@ -215,7 +216,7 @@ class _Checkpointer:
             lambda cursor: _Checkpointer.list(self, thread_id, metadata=metadata, limit=limit, cursor=cursor),
         )
 
-    @sync_and_async
+    @operation(changes=True)
     async def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with everything that belongs to it."""
         await ThreadOperations[Any].delete(self._thread(thread_id))

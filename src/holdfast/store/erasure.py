@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import FILES, AsyncApi, SyncApi, declare, operation
 from holdfast.engine import validation
 from holdfast.engine.checked_rows import clear_refused
 from holdfast.engine.guard import Authority, acting
@@ -42,6 +42,7 @@ _LIFE = 60.0
 _RETRY = "every 10m"
 
 
+@declare(confirm=True, not_in_scripts="The host decides what is erased.")
 class ErasureOperations:
     """Operations on the data of one person. `Erasure` and `AsyncErasure` have these as methods."""
 
@@ -51,7 +52,7 @@ class ErasureOperations:
 
     # Whose data it is -----------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     async def assign(self, subject: str, name: str | None = None, *, kind: LineKind = "thread") -> None:
         """Say that a thread, or a line of another kind, contains the data of this person alone; without a name, that
         everything of the tenant does.
@@ -63,7 +64,7 @@ class ErasureOperations:
 
         await assign(self._handle.engine, self._line(name, kind), check_subject(subject))
 
-    @sync_and_async
+    @operation(changes=True)
     async def mark_mixed(self, name: str, *, kind: LineKind = "thread") -> None:
         """Say that a thread, or a line of another kind, contains the data of several persons, such as a group chat: an
         erasure then removes the steps of one of them, and not the whole."""
@@ -72,14 +73,14 @@ class ErasureOperations:
 
         await assign(self._handle.engine, self._line(name, kind), MIXED)
 
-    @sync_and_async
+    @operation(changes=True)
     async def unassign(self, name: str | None = None, *, kind: LineKind = "thread") -> None:
         """Remove what `assign` or `mark_mixed` said."""
         from holdfast.maintenance.erasure.subjects import assign
 
         await assign(self._handle.engine, self._line(name, kind), None)
 
-    @sync_and_async
+    @operation
     async def subject(self, name: str | None = None, *, kind: LineKind = "thread") -> str | None:
         """Return the person that a thread, or a line of another kind, or the tenant is assigned to; None for nobody."""
         from holdfast.engine.subject_names import MIXED
@@ -95,7 +96,7 @@ class ErasureOperations:
 
     # Erasing --------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True, rights=("erase",))
     async def erase(
         self,
         subject: str,
@@ -157,7 +158,7 @@ class ErasureOperations:
 
     # Exporting ------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(local=FILES)
     async def export(
         self,
         subject: str,
@@ -190,7 +191,7 @@ class ErasureOperations:
 
     # Certificates ---------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     async def certificates(self) -> Sequence[Certificate]:
         """List the certificates of all erasures, the oldest first."""
         from holdfast.maintenance.erasure.certificate import Certificate
@@ -205,7 +206,7 @@ class ErasureOperations:
                 return each
         raise NotFoundError("there is no such certificate", where=repr(id)[:80])
 
-    @sync_and_async
+    @operation(changes=True)
     async def public_key(self) -> str:
         """Return the key that checks the certificates and the exported audits of this store, in hex. Publish it where
         others trust it."""
@@ -223,13 +224,14 @@ class AsyncErasure(AsyncApi, ErasureOperations):
     """Erasing the data of one person from an `AsyncStore`: operations are awaited."""
 
 
+@declare(confirm=True, not_in_scripts="The host decides what is erased.")
 class IdentityErasureOperations:
     """Erasing, for an identity. `IdentityErasure` and `AsyncIdentityErasure` have these as methods."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
 
-    @sync_and_async
+    @operation(changes=True, rights=("erase",))
     async def erase(
         self, subject: str, *, metadata_keys: Iterable[str] = _METADATA_KEYS, progress: Progress | None = None
     ) -> ErasureReport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, operation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.types import S
 from holdfast.errors import InvalidError
@@ -88,7 +88,7 @@ class IdentityOperations(ThreadListing, ScopedOperations):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.identity}, {self.mode}>"
 
-    @sync_and_async
+    @operation(changes=True, confirm=True, rights=())
     async def grant(
         self,
         to: Who,
@@ -119,7 +119,7 @@ class IdentityOperations(ThreadListing, ScopedOperations):
         asked = build_request(self._handle, to, right, mine, keys, BELOW_OWN if below else "", until)
         return to_grant(await self._access.grant(asked), self._handle.now())
 
-    @sync_and_async
+    @operation(changes=True, confirm=True, rights=())
     async def revoke(self, grant: Grant | str) -> Grant:
         """Revoke a grant of a scope that this identity owns, whoever gave it. `NotFoundError` for any other grant."""
         await self._check_own("revoke", self.identity.scope)
@@ -129,14 +129,14 @@ class IdentityOperations(ThreadListing, ScopedOperations):
             await self._guard.denied_error("revoke", self.identity.scope, (), _NOT_OWN)
         return to_grant(await self._access.revoke(mine[0].id if mine else ""), self._handle.now())
 
-    @sync_and_async
+    @operation(rights=())
     async def grants(self, *, dead: bool = False) -> list[Grant]:
         """List the grants of scopes that this identity owns, and those of its threads that it gave; with `dead`, also
         those revoked or expired in the last weeks."""
         await self._guard.require_active("grants")
         return [to_grant(each, self._handle.now()) for each in await self._of_own(dead=dead)]
 
-    @sync_and_async
+    @operation(rights=())
     async def granted(self, *, dead: bool = False) -> list[Grant]:
         """List the grants that this identity was given itself, without those of its groups."""
         await self._guard.require_active("granted")

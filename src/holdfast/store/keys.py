@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.security.handle import StoreHandle, owner_handle
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.time_parser import Duration
 
 
+@declare(confirm=True, not_in_scripts="Keys are the host's.")
 class KeysOperations:
     """Operations on the keys of a tenant. `Keys` and `AsyncKeys` have these as methods.
 
@@ -24,12 +25,12 @@ class KeysOperations:
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = owner_handle(handle)
 
-    @sync_and_async
+    @operation
     async def list(self) -> list[KeyInfo]:
         """List the keys of the tenant, and how many threads and other lines each is for."""
         return await self._keyring().list_keys()
 
-    @sync_and_async
+    @operation(changes=True)
     async def rotate(self) -> KeyInfo:
         """Create a new key, and encrypt the others with the provider's current master key.
 
@@ -37,7 +38,7 @@ class KeysOperations:
         """
         return await self._keyring().rotate()
 
-    @sync_and_async
+    @operation(changes=True)
     async def reencrypt(self, *, progress: Progress | None = None) -> ReencryptReport:
         """Encrypt everything that older keys encrypt with the newest; and delete the older keys of threads.
 
@@ -48,7 +49,7 @@ class KeysOperations:
 
         return await Reencryption(self._handle.engine, self._handle.tenant, progress).run()
 
-    @sync_and_async
+    @operation(changes=True)
     async def destroy(self, id: str, *, wait: Duration = "7d") -> KeyInfo:
         """Mark a key to be destroyed; called again after `wait`, of 7 days or more, destroy it.
 
@@ -56,12 +57,12 @@ class KeysOperations:
         """
         return await self._keyring().destroy(id, wait)
 
-    @sync_and_async
+    @operation(changes=True)
     async def cancel(self, id: str) -> KeyInfo:
         """Keep a key that was to be destroyed."""
         return await self._keyring().cancel(id)
 
-    @sync_and_async
+    @operation
     async def check(self) -> KeyCheck:
         """Decrypt every key, those of threads too."""
         return await self._keyring().check()

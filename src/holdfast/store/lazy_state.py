@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.drafts import EMPTY
@@ -20,6 +20,7 @@ from holdfast.engine.state_reader import AbsentPath, StateReader, ValueOutline
 from holdfast.errors import InvalidError
 
 
+@declare(not_in_scripts="A script reads a state as a whole.")
 class _Parts:
     """Reads parts of a state. Each read returns new objects."""
 
@@ -28,12 +29,12 @@ class _Parts:
         self._partial = partial
         self._hidden = frozenset({ASIDE}) if hides_aside else frozenset()
 
-    @sync_and_async
+    @operation
     async def names(self) -> list[str]:
         """Return the names of the channels, in order."""
         return [name for name in await self._partial.names() if name not in self._hidden]
 
-    @sync_and_async
+    @operation
     async def value(self, path: Path) -> Any:
         """Return the value at a path: `"messages[-1]"`, `("memory", "user")`. Raises `NotFoundError`."""
         keys = require_path(path)
@@ -41,28 +42,28 @@ class _Parts:
             raise AbsentPath("there is nothing at this path", where=path_text(keys))
         return await self._partial.value(keys)
 
-    @sync_and_async
+    @operation
     async def has(self, path: Path) -> bool:
         """Return whether there is a value at a path."""
         keys = require_path(path)
         return not (keys[:1] and keys[0] in self._hidden) and await self._partial.has(keys)
 
-    @sync_and_async
+    @operation
     async def outline(self, path: Path) -> ValueOutline:
         """Return what kind of value is at a path, and how large it is, without loading it. Raises `NotFoundError`."""
         return await self._partial.outline(require_path(path))
 
-    @sync_and_async
+    @operation
     async def keys_at(self, path: Path) -> list[Any]:
         """Return the keys of the dict at a path, in order, without loading the values."""
         return await self._partial.keys(require_path(path))
 
-    @sync_and_async
+    @operation
     async def length(self, path: Path) -> int:
         """Return the length of the list at a path, without loading it."""
         return await self._partial.length(require_path(path))
 
-    @sync_and_async
+    @operation
     async def slice(self, path: Path, start: int | None = None, stop: int | None = None) -> list[Any]:
         """Return items of the list at a path, as `list[start:stop]` does. Loads only the nodes that contain them."""
         return await self._partial.slice(require_path(path), _index(start, "start"), _index(stop, "stop"))

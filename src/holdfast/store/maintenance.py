@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import FILES, AsyncApi, SyncApi, operation
 from holdfast.engine import validation
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.namespaces import ALL_KINDS, LineKind, LineKinds, is_thread, line_name, root_of, select_lines
@@ -43,7 +43,7 @@ class MaintenanceOperations:
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = owner_handle(handle)
 
-    @sync_and_async
+    @operation(changes=True)
     async def prune(
         self,
         threads: str | Iterable[str] | None = None,
@@ -81,7 +81,7 @@ class MaintenanceOperations:
             self._handle.engine, self._handle.tenant, policy, selection, dry_run=dry_run, progress=progress, each=each
         )
 
-    @sync_and_async
+    @operation(changes=True, local=FILES)
     async def archive_hooks(
         self,
         path: str | Path,
@@ -110,7 +110,7 @@ class MaintenanceOperations:
             dry_run=dry_run,
         )
 
-    @sync_and_async
+    @operation(changes=True)
     async def sweep_orphans(
         self, *, dry_run: bool = False, grace: Duration = "1d", progress: Progress | None = None
     ) -> OrphanReport:
@@ -125,7 +125,7 @@ class MaintenanceOperations:
             self._handle.engine, self._handle.tenant, grace=grace, dry_run=dry_run, progress=progress
         )
 
-    @sync_and_async
+    @operation
     async def verify(
         self,
         thread: str | None = None,
@@ -165,7 +165,7 @@ class MaintenanceOperations:
             kinds=of_kinds,
         )
 
-    @sync_and_async
+    @operation
     async def heads(self, thread: str | None = None, *, kinds: LineKinds | None = None) -> StoreHeads:
         """Export the last hash of every thread and of every other line, or of those of some `kinds`, to store elsewhere
         (`heads.save(path)`) and to pass to `verify` and `audit.verify` later."""
@@ -174,7 +174,7 @@ class MaintenanceOperations:
         threads, of_kinds = select_lines(None if thread is None else [thread], kinds, ALL_KINDS)
         return await export_heads(self._handle.engine, self._handle.tenant, threads, of_kinds)
 
-    @sync_and_async
+    @operation(local=FILES)
     async def load_heads(self, path: str | Path) -> StoreHeads:
         """Read heads that were exported to a file; those of an encrypted store are encrypted with its key.
 
@@ -184,7 +184,7 @@ class MaintenanceOperations:
 
         return await load_heads(self._handle.engine, self._handle.tenant, path)
 
-    @sync_and_async
+    @operation
     async def doctor(self, *, full: bool = False) -> list[CheckResult]:
         """Check this open store, as `holdfast doctor` does: its indexes, jobs, leases, copies, drills and clock.
 
@@ -194,7 +194,7 @@ class MaintenanceOperations:
 
         return await checks(self._handle, full=full)
 
-    @sync_and_async
+    @operation(changes=True, local="It takes other stores; a job repairs.")
     async def repair(
         self,
         source: HasHandle | str | Sequence[HasHandle | str] = (),
@@ -233,7 +233,7 @@ class MaintenanceOperations:
                 progress=progress,
             )
 
-    @sync_and_async
+    @operation
     async def quarantine(self, thread: str | None = None, *, kind: LineKind = "thread") -> list[QuarantinedRow]:
         """List the damaged rows that repairs removed, from all lines or from one, as they were found."""
         from holdfast.maintenance.repair.quarantine import quarantined
@@ -241,7 +241,7 @@ class MaintenanceOperations:
         threads = None if thread is None else [line_name(thread, kind)]
         return [each async for each in quarantined(self._handle.engine, self._handle.tenant, threads)]
 
-    @sync_and_async
+    @operation(changes=True)
     async def compact(self, thread: str | None = None) -> None:
         """Rewrite the folded states of a thread, or of all, under the same hashes, and free what nothing needs.
 
@@ -256,7 +256,7 @@ class MaintenanceOperations:
                     await engine.rewriter.rewrite(line)
         await engine.context.backend.tidy()
 
-    @sync_and_async
+    @operation(changes=True)
     async def build_index(self, *, progress: Progress | None = None) -> IndexReport:
         """Build an index of the words in this tenant's threads. All writers update it from then on.
 
@@ -265,12 +265,12 @@ class MaintenanceOperations:
         """
         return await self._handle.engine.indexer.build(self._handle.tenant, progress)
 
-    @sync_and_async
+    @operation(changes=True)
     async def drop_index(self) -> bool:
         """Remove the index of words. Returns False if there was none."""
         return await self._handle.engine.indexer.drop(self._handle.tenant)
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts="The host chooses readable rows.")
     async def project(
         self, *, after: str = "", again: bool = False, progress: Callable[[str, int], None] | None = None
     ) -> int:
@@ -284,7 +284,7 @@ class MaintenanceOperations:
         check_name(after, "name of a thread")
         return await self._handle.engine.projector.build_all(self._handle.tenant, after, again, progress)
 
-    @sync_and_async
+    @operation(changes=True)
     async def delete(self, threads: Iterable[str], *, dry_run: bool = False) -> list[ThreadInfo]:
         """Delete threads with their namespaces, all or none, and return what they were.
 
@@ -304,7 +304,7 @@ class MaintenanceOperations:
                 await hooks.delete(root, partial(engine.lines.delete, *family, apply=recorded(engine, root, "delete")))
         return deleted
 
-    @sync_and_async
+    @operation(changes=True)
     async def delete_stale(
         self,
         where: str | None = None,
@@ -336,7 +336,7 @@ class MaintenanceOperations:
         except CorruptError:
             return LineSummary.of_damaged(line)
 
-    @sync_and_async
+    @operation(changes=True)
     async def set_quota(
         self,
         *,
@@ -354,19 +354,19 @@ class MaintenanceOperations:
         limits = (validation.optional_count(each, "limit") for each in (bytes, threads, steps))
         await self._handle.engine.context.quotas.set_limits(self._handle.tenant, Quota(*limits))
 
-    @sync_and_async
+    @operation
     async def quota(self) -> QuotaReport:
         """Return the limits of this tenant, and count what it stores."""
         return await self._handle.engine.context.quotas.report(self._handle.tenant)
 
-    @sync_and_async
+    @operation(changes=True)
     async def hold(self, name: str, *, kind: LineKind = "thread", reason: str = "") -> None:
         """Protect a thread, or a line of another kind, from pruning and deletion: `hold("notes-1", kind="agent")`."""
         engine, line = self._handle.engine, self._line(name, kind)
         stored = await engine.protect_text(line, check_name(reason, "reason"), "reason")
         await engine.holds.hold(line, stored, recorded(engine, line, "hold", {"reason": stored}))
 
-    @sync_and_async
+    @operation(changes=True)
     async def release(self, name: str, *, kind: LineKind = "thread", reason: str | None = None) -> None:
         """Remove a hold of a thread, or of a line of another kind, or all that it has. `NotFoundError` if it has
         none."""
@@ -375,7 +375,7 @@ class MaintenanceOperations:
         engine, line = self._handle.engine, self._line(name, kind)
         await pins.release(engine, line, reason, recorded(engine, line, "release"))
 
-    @sync_and_async
+    @operation
     async def holds(self) -> list[HoldInfo]:
         """List the holds of all threads and other lines, with the reasons."""
         from holdfast.maintenance import pins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.schemas.registry import RegisteredSchemas, SchemaRegistry
 from holdfast.schemas.schema import Schema
 from holdfast.schemas.schema_declaration import Declaration, ValidationMode, require_set
@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from holdfast.maintenance.migration.plan import MigrationPlan, SchemaStatus
 
 
+@declare(
+    not_remote="See /api/v1/schemas, or `holdfast schema` where the store is.",
+    not_in_scripts="Schemas are classes of the program.",
+)
 class SchemasOperations:
     """Operations on the schemas of a store. `Schemas` and `AsyncSchemas` have these as methods."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = owner_handle(handle)
 
-    @sync_and_async
+    @operation(changes=True)
     async def attach(
         self,
         schemas: SchemaSet | Schema,
@@ -64,7 +68,7 @@ class SchemasOperations:
             return bound.reference
         return (await place.attach(self._handle, declaration)).reference
 
-    @sync_and_async
+    @operation(changes=True)
     async def detach(
         self,
         *,
@@ -77,12 +81,12 @@ class SchemasOperations:
         """Remove the schema of a pattern from this program. The registry stays as it is."""
         return SchemaPlace.of(threads, scopes, key, artifacts, sessions).detach(self._handle)
 
-    @sync_and_async
+    @operation
     async def registered(self) -> RegisteredSchemas:
         """Read what the store knows of schemas: versions, those that are written now, and applied migrations."""
         return await SchemaRegistry(self._handle.engine, self._handle.tenant).load()
 
-    @sync_and_async
+    @operation
     async def status(
         self, schemas: SchemaSet | Schema | None = None, *, progress: Progress | None = None
     ) -> list[SchemaStatus]:
@@ -94,7 +98,7 @@ class SchemasOperations:
 
     # Migrations ----------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     async def plan(
         self,
         schemas: SchemaSet | Schema,
@@ -116,7 +120,7 @@ class SchemasOperations:
         target = await MigrationTarget.of(self._handle.engine, self._handle.tenant, require_set(schemas), reference, to)
         return await make_plan(target, branches=branches, threads=threads, samples=samples, progress=progress)
 
-    @sync_and_async
+    @operation(changes=True)
     async def up(
         self,
         schemas: SchemaSet | Schema,
@@ -159,7 +163,7 @@ class SchemasOperations:
             plan.require(accept_edited=accept_edited)
         return await run.run()
 
-    @sync_and_async
+    @operation(changes=True)
     async def down(
         self,
         schemas: SchemaSet | Schema,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine.guard import OWNER, Authority, acting
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import LineKinds, parse_kinds
@@ -35,13 +35,14 @@ T = TypeVar("T")
 _ALL: Final = "**"
 
 
+@declare(not_in_scripts="The host decides what is protected.")
 class RevealOperations:
     """Reveals tokens. Identities have this much of `store.sensitive`."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
 
-    @sync_and_async
+    @operation(rights=("keys",))
     async def reveal(
         self,
         value: T,
@@ -96,6 +97,7 @@ class RevealOperations:
 _OWNER_ONLY = DenialReason("tokens of scopes are revealed by the store's owner", "Ask the owner of the store")
 
 
+@declare(not_in_scripts="The host decides what is protected.")
 class SensitiveOperations(RevealOperations):
     """Operations on sensitive data. `Sensitive` and `AsyncSensitive` have these as methods."""
 
@@ -163,7 +165,7 @@ class SensitiveOperations(RevealOperations):
         """
         return LogFilter(self._protector())
 
-    @sync_and_async
+    @operation
     async def scan(
         self,
         *,
@@ -178,7 +180,7 @@ class SensitiveOperations(RevealOperations):
         scan = SensitiveScan(self._handle.engine, self._handle.tenant, Detector(parse_formats(formats)))
         return await scan.run(parse_kinds(kinds), history=history, progress=progress)
 
-    @sync_and_async
+    @operation
     async def credentials(self, *, seconds: float | None = None) -> CredentialReport:
         """Return where credentials are in clear, and of which format, without the credentials.
 
@@ -189,7 +191,7 @@ class SensitiveOperations(RevealOperations):
 
         return await look(self._handle.engine, self._handle.tenant, seconds)
 
-    @sync_and_async
+    @operation(changes=True, confirm=True)
     async def redact(
         self, *, formats: Formats | None = None, kinds: LineKinds = "all", progress: Progress | None = None
     ) -> RedactionReport:

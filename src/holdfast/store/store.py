@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from holdfast.backends.interface import BlockingCall, Capabilities
-from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, sync_and_async, sync_or_async
+from holdfast.backends.runtime.drivers import FILES, AsyncApi, Part, SyncApi, operation, sync_or_async
 from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
 from holdfast.engine.checked_rows import clear_refused
@@ -109,7 +109,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
     def _thread(self, name: str) -> ThreadOperations[Any]:
         return (Thread if isinstance(self, SyncApi) else AsyncThread)(self._handle, name)
 
-    @sync_and_async
+    @operation(changes=True)
     async def put(
         self,
         thread: str,
@@ -121,12 +121,12 @@ class StoreOperations(ThreadListing, ScopedOperations):
         """Save the state of a thread as a new checkpoint: `Thread.put`."""
         return await ThreadOperations[Any].put(self._thread(thread), state, if_changed=if_changed, **fields)
 
-    @sync_and_async
+    @operation
     async def get(self, thread: str, at: Revision = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint:
         """Read a checkpoint of a thread with its state, the latest unless another is named: `Thread.get`."""
         return await ThreadOperations[Any].get(self._thread(thread), at, lazy=lazy, migrate=migrate)
 
-    @sync_and_async
+    @operation(changes=True)
     async def update(
         self,
         thread: str,
@@ -138,7 +138,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
         """Save a checkpoint that differs from its parent at these paths only: `Thread.update`."""
         return await ThreadOperations[Any].update(self._thread(thread), changes, remove=remove, **fields)
 
-    @sync_and_async
+    @operation
     async def log(
         self,
         thread: str,
@@ -154,7 +154,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
             self._thread(thread), label=label, metadata=metadata, where=where, limit=limit, cursor=cursor
         )
 
-    @sync_and_async
+    @operation(changes=True)
     async def delete(self, thread: str) -> bool:
         """Delete a thread with everything that belongs to it: `Thread.delete`."""
         return await ThreadOperations[Any].delete(self._thread(thread))
@@ -279,7 +279,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     alerts: Part[Alerts, AsyncAlerts] = Part("holdfast.store.alerts.Alerts", "Alerts about what needs attention.")
 
-    @sync_and_async
+    @operation(changes=True, local=FILES)
     async def copy_to(
         self,
         other: StoreOperations | str | os.PathLike[str],
@@ -306,7 +306,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
         target = other._handle if isinstance(other, StoreOperations) else other
         return await copy_store(self._handle, target, tenants, threads, progress, options)
 
-    @sync_and_async
+    @operation(local=FILES)
     async def export(
         self,
         file: ArchiveFile,
@@ -357,7 +357,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
             )
         return await export.export_threads(self._engine, lines, file, progress)
 
-    @sync_and_async
+    @operation(changes=True, local=FILES)
     async def import_(
         self,
         file: ArchiveFile,
@@ -388,7 +388,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
         selection = import_.ImportSelection.of(self._handle.tenant, named, of_kinds, name)
         return await import_.import_threads(self._engine, file, selection, dry_run, progress)
 
-    @sync_and_async
+    @operation
     async def stats(self, *, kinds: LineKinds = "all", exact: bool = False) -> StoreStats:
         """Count: the size of the store, this tenant's threads, agents and scopes, and what is cached.
 
@@ -411,7 +411,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
             cache_misses=cache.misses,
         )
 
-    @sync_and_async
+    @operation(not_in_scripts="The host exports them.")
     async def metrics(self) -> MetricsSnapshot:
         """Return what this process has measured of the store, and what the store has; see `holdfast.metrics`."""
         from holdfast.maintenance.jobs.job import read_job_metrics
@@ -419,7 +419,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
         return await read_metrics(self._handle, read_job_metrics)
 
-    @sync_and_async
+    @operation
     async def status(self) -> dict[str, int | float | str]:
         """Return the status of the store by name: copies that are pending, repairs, hooks that are off, the time of the
         last backup and of the last drill. Which names there are depends on the backend; a plain one may have none."""
@@ -428,7 +428,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
         status = await self._engine.context.backend.status() | await backup_status(self._engine, self._handle.tenant)
         return status if self._engine.hooks is None else {**status, **self._engine.hooks.status()}
 
-    @sync_and_async
+    @operation(changes=True, local="The store is closed where it is open.")
     async def close(self) -> None:
         """Close the store. Closing again does nothing.
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Unpack, is_typeddict
 
 from holdfast.backends.interface import Row
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
 from holdfast.engine import validation
 from holdfast.engine.lines import LABEL, MAIN
 from holdfast.engine.model.packed_state import PackedMap, unpack_state
@@ -50,7 +50,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     # Saving ---------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("write", creates=True)
     async def put(
         self,
@@ -76,7 +76,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         request = self._put_request(state, if_changed, self._append_fields(**fields))
         return await self._merge_branch(await self._save(request), fields)
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("write", creates=True)
     async def update(
         self,
@@ -96,7 +96,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         request = self._update_request(changes, remove, self._append_fields(**fields))
         return await self._merge_branch(await self._save(request), fields)
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("write")
     async def restore(self, at: Revision, *, branch: str | None = None) -> Checkpoint[S]:
         """Save a new checkpoint with the state of an older one. Nothing is undone.
@@ -117,7 +117,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     # Reading --------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def get(self, at: Revision = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint[S]:
         """Read a checkpoint with its state: the latest of the thread, or another.
@@ -135,7 +135,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
             )
         return await self._read(await self._find(at), lazy=lazy, migrate=migrate)
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def resolve(self, at: Revision = "HEAD") -> Checkpoint[S]:
         """Find the checkpoint that a revision names, without its state.
@@ -149,13 +149,13 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         point = await self._find(at)
         return self._checkpoint(await self._engine.step_info.head(self._line, point))
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def info(self) -> ThreadInfo:
         """Summarize the thread. Raises `NotFoundError`."""
         return ThreadInfo.of(await self._lines.summary(self._line))
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def log(
         self,
@@ -215,7 +215,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
             ),
         )
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def pending_writes(self, at: Revision = "HEAD") -> list[PendingWrite]:
         """List what tasks wrote after a checkpoint, before the next one includes it: results and interrupts of a graph.
@@ -225,7 +225,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         (rows,) = await self._engine.writes.of_many(self._line, [await self._find(at)])
         return decode_writes(self._handle.codec, rows)
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def diff(
         self,
@@ -277,7 +277,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
         return await compare_migrated(self._engine, (old, new), migrate)
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def blame(
         self, path: Path, at: Revision = "HEAD", *, limit: int = 100, cursor: str | None = None
@@ -300,7 +300,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
             lambda cursor: ThreadOperations[S].blame(self, keys, limit=count, cursor=cursor),
         )
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def history(
         self, path: Path, at: Revision = "HEAD", *, limit: int = 100, cursor: str | None = None
@@ -323,7 +323,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     # Branches -------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("write")
     async def fork(
         self,
@@ -354,7 +354,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         first = (await branches.fork(self._engine, line, point, branch, edit, conditions)).point
         return BranchInfo(first.branch, branch, point.id, to_datetime(first.time), first.id, 1)
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def branches(self) -> list[BranchInfo]:
         """List the branches. `main` is the first, until a new revision of one of its checkpoints takes over.
@@ -376,7 +376,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
             for each in await branches.describe(self._engine, self._line)
         ]
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("write")
     async def rename_branch(self, name: str, new: str) -> None:
         """Rename a branch. `main` keeps its own name."""
@@ -386,7 +386,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
             self._engine, self._line, name, new, self._recorded("rename-branch", branch=name, new=new)
         )
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("delete")
     async def delete_branch(self, name: str, *, force: bool = False, dry_run: bool = False) -> list[str]:
         """Delete a branch with the checkpoints that only it has, and return their ids.
@@ -402,7 +402,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         deleted = await branches.delete(self._engine, self._line, name, force=force, dry_run=dry_run, apply=apply)
         return deleted.ids
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("write")
     async def switch(self, branch: str) -> Checkpoint[S]:
         """Make a branch the current one: HEAD moves to it, and what names no branch continues there.
@@ -413,7 +413,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
         return self._checkpoint(await branches.switch(self._engine, self._line, branch))
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("read", "write")
     async def merge(
         self,
@@ -450,7 +450,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     # Owner ----------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def owner(self) -> str:
         """Return the identity that owns the thread; empty if it is the store's owner. Raises `NotFoundError`."""
@@ -461,7 +461,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     # Deletion -------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("delete", removes=True)
     async def delete(self) -> bool:
         """Delete the thread with everything that belongs to it, also its namespaces. False if there is none."""

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.runtime.drivers import Part, sync_and_async
+from holdfast.backends.runtime.drivers import Part, operation
 from holdfast.engine import validation
 from holdfast.engine.guard import (
     OWNER,
@@ -51,6 +51,7 @@ def needs(*rights: Right, creates: bool = False, removes: bool = False) -> Calla
                 await _require_deletion(self._handle, self._line, kwargs, creates=creates)
                 return await operation(self, *args, **kwargs)
 
+        guarded.rights = rights  # type: ignore[attr-defined]  # for the declaration of the operation
         return cast(Operation, guarded)
 
     return decorate
@@ -139,7 +140,7 @@ class ThreadListing:
     async def _flush_audit(self) -> None:
         """Write what the audit has collected, where it is collected."""
 
-    @sync_and_async
+    @operation
     async def threads(
         self,
         *,
@@ -176,7 +177,7 @@ class ThreadListing:
             ),
         )
 
-    @sync_and_async
+    @operation
     async def search(
         self,
         query: str,
@@ -214,7 +215,7 @@ class ThreadListing:
             visible=await self._visible(of_kind),
         )
 
-    @sync_and_async
+    @operation
     async def changes(self, since: str | None = None) -> StoreChanges:
         """Return the threads, agents and scopes of this tenant that changed since a token, and a new token. Without a
         token, only that: take one first, then read, and then ask with it for what changed since.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.runtime.drivers import sync_and_async
+from holdfast.backends.runtime.drivers import operation
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import check_new_name
 from holdfast.engine.lines import LABEL, TAG
@@ -30,31 +30,31 @@ class ThreadReferences:
 
     # Tags, labels ---------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("write")
     async def tag(self, tag: str, at: Revision = "HEAD", *, move: bool = False) -> None:
         """Tag a checkpoint: `get(at=tag)` finds it. One checkpoint of a thread can have it."""
         await self._refer(TAG, check_new_name(tag, "tag"), at, move=move)
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("write")
     async def untag(self, tag: str) -> None:
         """Remove a tag; the checkpoint stays."""
         await self._lines.drop_ref(self._line, TAG, check_name(tag, "tag"), apply=self._recorded("untag", tag=tag))
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def tags(self) -> dict[str, str]:
         """List the tags, with the ids of their checkpoints."""
         return dict(await self._lines.refs(self._line, TAG))
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("write")
     async def label(self, label: str, at: Revision = "HEAD") -> None:
         """Label a checkpoint. Any number of them can have one label; `log` finds them."""
         await self._refer(LABEL, check_name(label, "label"), at, move=True)
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("write")
     async def unlabel(self, label: str, at: Revision | None = None) -> None:
         """Remove a label from one checkpoint, or from all of the thread."""
@@ -62,7 +62,7 @@ class ThreadReferences:
         apply = self._recorded("unlabel", label=label, **({} if id is None else {"id": id}))
         await self._lines.drop_ref(self._line, LABEL, check_name(label, "label"), id, apply)
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def labels(self) -> dict[str, list[str]]:
         """List the labels, with the ids of their checkpoints."""
@@ -73,7 +73,7 @@ class ThreadReferences:
 
     # Pins and holds --------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("write")
     async def pin(self, at: Revision = "HEAD", *, reason: str = "") -> str:
         """Protect a checkpoint from pruning, for a reason; there may be several. Returns its id."""
@@ -83,7 +83,7 @@ class ThreadReferences:
         await self._engine.holds.pin(self._line, point.id, stored, apply)
         return point.id
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("write")
     async def unpin(self, at: Revision = "HEAD", *, reason: str | None = None) -> str:
         """Remove a pin from a checkpoint, or all that it has. Returns its id. `NotFoundError` if it has none."""
@@ -92,7 +92,7 @@ class ThreadReferences:
         id = (await self._find(at)).id
         return await pins.unpin(self._engine, self._line, id, reason, self._recorded("unpin", id=id))
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def pins(self) -> list[PinInfo]:
         """List the pinned checkpoints, with the reasons."""
@@ -100,7 +100,7 @@ class ThreadReferences:
 
         return await pins.pins(self._engine, self._line)
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("admin")
     async def hold(self, *, reason: str = "") -> None:
         """Protect the thread, with its namespaces, from pruning and deletion: both raise `DeniedError` until it is
@@ -111,7 +111,7 @@ class ThreadReferences:
         stored = await self._engine.protect_text(self._line, check_name(reason, "reason"), "reason")
         await self._engine.holds.hold(self._line, stored, self._recorded("hold", reason=stored))
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("admin")
     async def release(self, *, reason: str | None = None) -> None:
         """Remove a hold, or all that the thread has. `NotFoundError` if it has none."""
@@ -119,7 +119,7 @@ class ThreadReferences:
 
         await pins.release(self._engine, self._line, reason, self._recorded("release"))
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def holds(self) -> list[HoldInfo]:
         """List the holds of the thread, with the reasons."""
@@ -129,7 +129,7 @@ class ThreadReferences:
 
     # TTL --------------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     @needs("delete")
     async def expire(self, ttl: Duration | None) -> None:
         """Set how long after its last change the thread may be deleted, by `maintenance.delete_stale`: `"30d"`; None
@@ -139,7 +139,7 @@ class ThreadReferences:
         span = None if ttl is None else parse_ttl(self._line, ttl)
         await set_ttl(self._engine, self._line, span, self._recorded("expire", ttl=span or 0))
 
-    @sync_and_async
+    @operation
     @needs("read")
     async def expires(self) -> datetime | None:
         """Return when the thread expires if it is not changed; None for never."""

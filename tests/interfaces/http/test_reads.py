@@ -36,6 +36,7 @@ READS = (
     "/search?query=kelp",
     "/scopes",
     "/scopes/agent:writer/items",
+    "/scopes/global/items",
     "/scopes/agent:writer/keys/draft/history",
     "/sessions",
     "/artifacts",

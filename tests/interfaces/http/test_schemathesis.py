@@ -57,7 +57,7 @@ def send(case: Any, served: ServedStore) -> None:
 
 
 DAILY = [
-    *("list_threads", "get_value", "save_update", "call_read", "call_change"),
+    *("list_threads", "get_value", "save_update", "thread.log", "state.set"),
 ]
 """Some of each kind. All of them take longer than the ordinary run can, and longer to collect."""
 

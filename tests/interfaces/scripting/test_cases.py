@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import pytest
 
 import holdfast
 from holdfast import agents, errors, history, replay, state
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.runtime import drivers
+from holdfast.backends.runtime.drivers import operations_of
 from holdfast.interfaces.scripting import calls
-from holdfast.interfaces.scripting.functions import script_table, type_name_of
+from holdfast.interfaces.scripting.functions import python_class, type_name_of, type_names
+from holdfast.interfaces.scripting.object_types import OBJECT_TYPES
 from holdfast.interfaces.scripting.values import MARK, Encoder
 from holdfast.scripts import Sandbox
 from tests.interfaces.scripting.cases import cases
@@ -78,8 +83,38 @@ def run_in_sandbox(line: str, sandbox: Sandbox) -> tuple[Any, str]:
         return None, error.code if not isinstance(error, errors.ScriptError) else f"{error} {error.trace}"
 
 
+class ChangingOperations:
+    """Notes which operations write to a store in memory, by the names of their functions."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.names: set[str] = set()
+        self._open: ContextVar[str] = ContextVar("operation", default="")
+        run, apply = drivers.run, MemoryBackend.apply
+
+        def noted_run(coroutine: Any) -> Any:
+            token = self._open.set(self._open.get() or coroutine.__qualname__)
+            try:
+                return run(coroutine)
+            finally:
+                self._open.reset(token)
+
+        async def noted_apply(backend: MemoryBackend, batch: Any) -> int | None:
+            if any("audit" not in str(each) for each in batch):  # which notes what identities read
+                self.names.add(self._open.get())
+            return await apply(backend, batch)
+
+        patch.setattr(drivers, "run", noted_run)
+        patch.setattr(MemoryBackend, "apply", noted_apply)
+
+
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Any, str]]]:
+def changing() -> Iterator[ChangingOperations]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield ChangingOperations(patch)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, changing: ChangingOperations) -> Iterator[list[tuple[Any, str]]]:
     def fail(problem: Exception) -> None:
         raise problem
 
@@ -97,6 +132,18 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[An
         names["store"] = store
         make_clerk(store, "clerk-1")
         yield [run_in_python(line, names) for line, _ in cases()]
+
+
+def test_what_is_declared_to_read_changes_nothing(
+    expected: list[tuple[Any, str]], changing: ChangingOperations
+) -> None:
+    classes = [python_class(name) for name in OBJECT_TYPES]
+    declared = {
+        each.__wrapped__.__qualname__: each.declaration for cls in classes for each in operations_of(cls).values()
+    }
+    assert expected
+    assert {name for name in changing.names if name in declared and not declared[name].changes} == set()
+    assert len({name for name in changing.names if name in declared}) > 80  # of changes
 
 
 @pytest.mark.parametrize("language", mostly_nightly(["lua", "javascript"], daily=["lua"]))
@@ -140,7 +187,7 @@ def test_languages_agree(
                 assert in_python[1] == code
     every = {
         (name, each)
-        for name, declared in script_table().items()
+        for name, declared in ((name, type_names(name)) for name in OBJECT_TYPES)
         for each in (*declared["functions"], *declared["properties"], *declared["members"])
     } | {("HookRegistration", "()")}
     assert every - called == set(), "functions that no case calls"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.interfaces.scripting.functions import script_table
+from holdfast.interfaces.scripting.functions import type_names
 from holdfast.scripts import Sandbox
 from tests.interfaces.scripting.cases import ScriptClerk
 
@@ -98,7 +98,7 @@ def test_an_identity_reaches_nothing_of_others(rounds: int) -> None:
         codes = set()
         for _ in range(rounds):
             for name, steps in STEPS.items():
-                for function in script_table()[name]["functions"]:
+                for function in type_names(name)["functions"]:
                     arguments = chance.choices(VALUES, k=chance.randrange(4))
                     message = json.dumps([[0, steps], function, arguments]).encode()
                     kind, answer = sandbox._execute(message, 0.01)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast.interfaces.scripting import process, worker
-from holdfast.interfaces.scripting.functions import OPERATORS, script_table
+from holdfast.interfaces.scripting.functions import OPERATORS, type_names
+from holdfast.interfaces.scripting.object_types import OBJECT_TYPES
 from holdfast.interfaces.scripting.values import error_classes
 
 
@@ -20,7 +21,12 @@ class Host:
 
     def __init__(self, language: str) -> None:
         (reader, self._to), (from_worker, writer) = os.pipe(), os.pipe()
-        api = {"types": script_table(), "errors": error_classes(), "operators": OPERATORS, "root": "Store"}
+        api = {
+            "types": {name: type_names(name) for name in OBJECT_TYPES},
+            "errors": error_classes(),
+            "operators": OPERATORS,
+            "root": "Store",
+        }
         _, prelude = process._engine(language)
         config = json.loads(json.dumps({"language": language, "prelude": prelude, "api": api, "memory": 32 << 20}))
         self._file = os.fdopen(from_worker, "rb")

@@ -35,7 +35,7 @@ from holdfast.agents.storage.record import AgentRecord, Status, error_text
 from holdfast.agents.storage.transition_log import TransitionRecord, read_transitions
 from holdfast.agents.transfer.offer import Transfer, read_transfers
 from holdfast.agents.transfer.transfer import transfer
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async, sync_or_async
+from holdfast.backends.runtime.drivers import OBJECTS, AsyncApi, SyncApi, arun, operation, run, sync_or_async
 from holdfast.engine import validation
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import StepRef
@@ -125,7 +125,7 @@ class AgentsOperations(ExternalMachineOperations):
 
     # Records --------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     async def load(self, id: str, *, version: int | None = None, at: str | datetime | None = None) -> AgentRecord:
         """Return the record of an agent: the newest, that of a version, or that of a time; `at` may also be the id of a
         step. Raises `NotFoundError`."""
@@ -134,13 +134,13 @@ class AgentsOperations(ExternalMachineOperations):
         await self._handle.guard.saw(line.scope, ())
         return record
 
-    @sync_and_async
+    @operation
     async def exists(self, id: str) -> bool:
         """Return whether there is an agent with this id."""
         line = await self._readable_line(id)
         return await line.latest_step() is not None
 
-    @sync_and_async
+    @operation
     async def messages(
         self, id: str, start: int | None = None, stop: int | None = None, *, version: int | None = None
     ) -> list[Any]:
@@ -150,7 +150,7 @@ class AgentsOperations(ExternalMachineOperations):
         await self._handle.guard.saw(line.scope, ())
         return messages
 
-    @sync_and_async
+    @operation
     async def history(self, id: str, *, limit: int = 100, cursor: str | None = None) -> Page[AgentStep]:
         """List the steps of an agent, the newest first, a page of them. The id of a step is a cursor, too: of what is
         older."""
@@ -164,7 +164,7 @@ class AgentsOperations(ExternalMachineOperations):
             lambda cursor: AgentsOperations.history(self, id, limit=count, cursor=cursor),
         )
 
-    @sync_and_async
+    @operation
     async def diff(self, id: str, a: int | str | None = None, b: int | str | None = None) -> Diff:
         """Compare two versions of an agent, or two steps by their ids. The default of `b` is the newest step, and that
         of `a` the step before `b`."""
@@ -178,7 +178,7 @@ class AgentsOperations(ExternalMachineOperations):
         await self._handle.guard.saw(line.scope, ())
         return diff
 
-    @sync_and_async
+    @operation
     async def export(self, id: str, *, version: int | None = None) -> dict[str, Any]:
         """Return an agent as one JSON document that people can read, with its messages: the newest, or a version."""
         line = await self._readable_line(id)
@@ -186,14 +186,14 @@ class AgentsOperations(ExternalMachineOperations):
         await self._handle.guard.saw(line.scope, ())
         return document
 
-    @sync_and_async
+    @operation(changes=True)
     async def import_(self, document: Mapping[str, Any], *, id: str | None = None) -> AgentRecord:
         """Save an agent from a document of `export`: under the id that it had, or another. Raises `ConflictError` if
         the id is in use."""
         new_id = json_document.check_document(document).get("id", "") if id is None else id
         return await json_document.import_document(AgentLine(self._handle, new_id), document)
 
-    @sync_and_async
+    @operation(changes=True)
     async def delete(self, id: str) -> None:
         """Delete an agent permanently: its record, its messages, its history, its steps and timers; or the steps and
         timers of one that was never saved. Its audit records stay. Raises `DeniedError` if it is on hold. The state of
@@ -202,7 +202,7 @@ class AgentsOperations(ExternalMachineOperations):
 
     # Durable steps --------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     async def unsaved(self, *, limit: int = 100, cursor: str | None = None) -> Page[str]:
         """List the ids of agents that have durable steps, timers or signals, and were never saved, a page of them.
         `delete` deletes these. The id of one is a cursor."""
@@ -214,7 +214,7 @@ class AgentsOperations(ExternalMachineOperations):
             lambda cursor: AgentsOperations.unsaved(self, limit=count, cursor=cursor),
         )
 
-    @sync_and_async
+    @operation(changes=True)
     async def signal(
         self, agent: str, name: str, value: Any = None, *, id: str | None = None, create: bool = False
     ) -> bool:
@@ -223,7 +223,7 @@ class AgentsOperations(ExternalMachineOperations):
         later. It takes the right to write `signal` of the scope `agent:…/custom:steps/main`."""
         return await send_signal(StepLine(AgentLine(self._handle, agent)), name, value, id, create=create)
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts="Retention is the host's.")
     async def prune_steps(
         self, older_than: Duration, *, agent: str | None = None, dry_run: bool = False
     ) -> PrunedSteps:
@@ -256,7 +256,7 @@ class AgentsOperations(ExternalMachineOperations):
 
     # History --------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     async def machine(self, id: str) -> dict[str, Any] | None:
         """Return the states and transitions that the machine of an agent was last declared with, as `Machine.of` takes
         them: without guards, validators and actions, which are in its code. None if the agent has no machine."""
@@ -264,7 +264,7 @@ class AgentsOperations(ExternalMachineOperations):
         await line.require_step()
         return await line.read_machine()
 
-    @sync_and_async
+    @operation
     async def transitions(
         self,
         id: str,
@@ -295,20 +295,20 @@ class AgentsOperations(ExternalMachineOperations):
             ),
         )
 
-    @sync_and_async
+    @operation(changes=True)
     async def rollback(self, id: str, to: str | int) -> AgentRecord:
         """Roll an agent back to a version, to a checkpoint by its id, or to when it was last in a state by its name. A
         new step is saved; nothing is rewritten."""
         line = AgentLine(self._handle, id)
         return await line.read_record(await roll_back(line, to))
 
-    @sync_and_async
+    @operation(changes=True)
     async def resolve(self, id: str, how: Literal["back", "forward"]) -> Recovery:
         """Resolve by hand what an agent left half-done: undo it (`"back"`), or finish it without its action
         (`"forward"`), since the application's code may not be available."""
         return await resolve_manually(AgentLine(self._handle, id), how, restore_persister)
 
-    @sync_and_async
+    @operation(changes=True)
     async def transfer(
         self,
         source: str,
@@ -326,7 +326,7 @@ class AgentsOperations(ExternalMachineOperations):
         giver = await restore_persister(self._handle, source, allow_placeholder=True)
         return await transfer(giver, target, restore_persister, context=context, reason=reason, accept=accept)
 
-    @sync_and_async
+    @operation(changes=True)
     async def transfer_many(
         self,
         targets: Mapping[str, str],
@@ -370,7 +370,7 @@ class AgentsOperations(ExternalMachineOperations):
                 results.append(replace(recorded[0], error=recorded[0].error or error_text(error)))
         return results
 
-    @sync_and_async
+    @operation
     async def transfers(self, id: str, *, limit: int = 100, cursor: str | None = None) -> Page[Transfer]:
         """List the transfers from and to an agent, the latest first, a page of them, each in the phase that its line
         records."""
@@ -402,7 +402,7 @@ class AgentsOperations(ExternalMachineOperations):
 
     # Last, since its name hides the built-in type.
 
-    @sync_and_async
+    @operation
     async def list(
         self,
         *,

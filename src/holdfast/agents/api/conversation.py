@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, overload
 from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.message_buffer import MessageBuffer, matcher, role_of, text_of
 from holdfast.agents.runtime.persister import AgentPersister
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, run, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation, run
 from holdfast.engine import validation
 from holdfast.errors import HoldfastError, InvalidError
 
@@ -21,6 +21,7 @@ class MessageMatch(NamedTuple):
     message: Any
 
 
+@declare(not_remote="An agent runs where its code is.")
 class ConversationOperations:
     """Operations on a conversation. `Conversation` and `AsyncConversation` have these as methods.
 
@@ -55,7 +56,7 @@ class ConversationOperations:
         """Add messages."""
         self._messages.extend(messages)
 
-    @sync_and_async
+    @operation(changes=True)
     async def say(self, message: Any) -> int:
         """Add a message, and return its index. With `write_through`, it is saved when this returns."""
         self._messages.extend((message,))
@@ -74,7 +75,7 @@ class ConversationOperations:
         """Remove all messages. Older versions of the agent retain them."""
         self._messages.replace(())
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts="It calls a model.")
     async def summarize(
         self, summary: Any | Callable[[list[Any]], Any], *, keep_last: int = 0, system: bool = True
     ) -> int:
@@ -109,7 +110,7 @@ class ConversationOperations:
 
     # Reads ----------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     async def get(self, index: int) -> Any:
         """Return the message at an index, which counts from the end if it is negative. Raises `IndexError`."""
         return await self._get(index)
@@ -121,23 +122,23 @@ class ConversationOperations:
             raise IndexError(f"the conversation has {count} messages, and none at {index}")
         return (await self._messages.slice(start, start + 1))[0]
 
-    @sync_and_async
+    @operation
     async def slice(self, start: int | None = None, stop: int | None = None) -> list[Any]:
         """Return messages as `list[start:stop]` does."""
         return await self._messages.slice(start, stop)
 
-    @sync_and_async
+    @operation
     async def all(self) -> list[Any]:
         """Return all messages."""
         return await self._messages.slice(None, None)
 
-    @sync_and_async
+    @operation
     async def last(self, count: int = 1) -> list[Any]:
         """Return the last `count` messages, or all if there are fewer."""
         number = validation.require_count(count, "count")
         return await self._messages.slice(-number, None) if number else []
 
-    @sync_and_async
+    @operation
     async def window(
         self, *, max_tokens: int | None = None, max_messages: int | None = None, system: bool = True
     ) -> list[Any]:
@@ -167,7 +168,7 @@ class ConversationOperations:
             end = start
         return [*lead, *reversed(window)]
 
-    @sync_and_async
+    @operation
     async def search(
         self,
         text: str | re.Pattern[str] = "",

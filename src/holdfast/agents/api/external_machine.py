@@ -17,7 +17,7 @@ from holdfast.agents.runtime.two_phase import TwoPhaseChange
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import AgentRecord, PendingChange, error_text
 from holdfast.agents.storage.transition_log import TransitionRecord, read_step_transition
-from holdfast.backends.runtime.drivers import sync_and_async
+from holdfast.backends.runtime.drivers import operation
 from holdfast.engine import trace_context, validation
 from holdfast.engine.model.scopes import check_key
 from holdfast.engine.optimistic import Attempts
@@ -36,7 +36,7 @@ class ExternalMachineOperations:
 
     _handle: StoreHandle
 
-    @sync_and_async
+    @operation(changes=True)
     async def save_state(
         self, id: str, *, type: str | None = None, state: str | None = None, data: Mapping[str, Any] | None = None
     ) -> AgentRecord:
@@ -62,7 +62,7 @@ class ExternalMachineOperations:
 
         return await line.read_record(await _change(line, save, kind))
 
-    @sync_and_async
+    @operation(changes=True)
     async def record_transition(
         self,
         id: str,

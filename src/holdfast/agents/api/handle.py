@@ -32,7 +32,7 @@ from holdfast.agents.storage.listing import read_summary
 from holdfast.agents.storage.record import Status, error_text
 from holdfast.agents.transfer.offer import Transfer
 from holdfast.agents.transfer.transfer import resolve_receiver, transfer
-from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, arun, run, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, arun, declare, operation, run
 from holdfast.engine.model.operators import UpdateOperator
 from holdfast.engine.paths import require_path
 from holdfast.errors import InvalidError
@@ -42,6 +42,7 @@ from holdfast.time_parser import Duration, Time, parse_duration
 T = TypeVar("T")
 
 
+@declare(not_remote="An agent runs where its code is.")
 class AgentOperations(OnceOperations):
     """The operations on an attached agent."""
 
@@ -138,7 +139,7 @@ class AgentOperations(OnceOperations):
         persister.mark_changed()
         return value
 
-    @sync_and_async
+    @operation(changes=True)
     async def flush(self) -> int:
         """Save all changes made so far; without any, there is no step. Returns the version."""
         await self.persister.save(if_changed=True)
@@ -154,64 +155,64 @@ class AgentOperations(OnceOperations):
         """The error of the last save, if that failed."""
         return self.persister.error
 
-    @sync_and_async
+    @operation(changes=True)
     async def save(self) -> int:
         """Save the agent, and return its version."""
         await self.persister.save()
         return self.persister.version
 
-    @sync_and_async
+    @operation
     async def reload(self) -> None:
         """Load the newest saved state, usually another process's. Unsaved changes are lost."""
         async with self.persister.save_lock.acquire():
             if await reload(self.persister) is None:
                 raise self.persister.line.not_found_error()
 
-    @sync_and_async
+    @operation(changes=True)
     async def transition(self, trigger: str, data: Any = None) -> str:
         """Take a transition of the machine, and return the state that it led to."""
         return await self.persister.lifecycle.transition(trigger, data)
 
-    @sync_and_async
+    @operation(changes=True)
     async def start(self) -> None:
         """Start the agent, from its newest saved state if there is one. What is half-done is resolved first: see
         `recoveries`."""
         await start(self.persister, self._restore_other)
 
-    @sync_and_async
+    @operation(changes=True)
     async def pause(self) -> None:
         """Pause the agent, and save it."""
         await self.persister.lifecycle.pause()
 
-    @sync_and_async
+    @operation(changes=True)
     async def resume(self) -> None:
         """Resume the agent where it was paused; also in another process."""
         await resume(self.persister, self._restore_other)
 
-    @sync_and_async
+    @operation(changes=True)
     async def stop(self) -> None:
         """Stop the agent, and save it."""
         await self.persister.lifecycle.stop()
 
-    @sync_and_async
+    @operation(changes=True)
     async def fail(self, error: BaseException | str) -> None:
         """Record that the agent failed."""
         await self.persister.lifecycle.fail(error)
 
-    @sync_and_async
+    @operation(changes=True)
     async def recover(self, how: OnIncomplete | None = None) -> list[Recovery]:
         """Resolve what was interrupted: as `how` says, or by `on_incomplete`. For a transition or a change of status,
         unsaved changes since it began are lost: its action was not finished. Otherwise, nothing is lost."""
         return await recover(self.persister, self._restore_other, how)
 
-    @sync_and_async
+    @operation(changes=True)
     async def rollback(self, to: str | int) -> int:
         """Roll the agent back to an earlier version, to a checkpoint, or to when it was last in a state of its machine,
         by a new step. Returns the version. Unsaved changes are lost."""
         await roll_back_live(self.persister, to)
         return self.persister.version
 
-    @sync_and_async
+    @operation(changes=True)
     async def transfer(
         self, to: Any, *, context: Mapping[str, Any] | None = None, reason: str = "", accept: bool = False
     ) -> Transfer:
@@ -257,7 +258,7 @@ class AgentOperations(OnceOperations):
         agent: Any = self  # of a `Store` or an `AsyncStore`: the steps are alike
         return agent.steps
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts="A script has seconds: `timers.set` signals the agent later.")
     async def sleep_until(self, when: Time | Duration, *, key: str) -> bool:
         """Sleep until a time, or for a duration. It is recorded under the key: after a restart, the same call sleeps
         for what is left. Returns False if `timers.cancel(key)` ended it."""
@@ -265,7 +266,7 @@ class AgentOperations(OnceOperations):
         slept: bool = await record_call("timer", key, None, partial(sleep_until, self._step_line, when, key))
         return slept
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts="A script has seconds: `timers.set` signals the agent later.")
     async def sleep(self, duration: Duration, *, key: str) -> bool:
         """Sleep for a duration. See `sleep_until`."""
         self._reach("sleep", key)
@@ -273,7 +274,7 @@ class AgentOperations(OnceOperations):
         slept: bool = await record_call("timer", key, None, partial(sleep_until, self._step_line, length, key))
         return slept
 
-    @sync_and_async
+    @operation(changes=True)
     async def wait_for(self, signal: str, *, timeout: Duration | None = None, key: str | None = None) -> Signal | None:
         """Wait for a signal of a name, and take it: the oldest, also if it came before. None after the timeout.
 

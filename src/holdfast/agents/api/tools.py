@@ -17,7 +17,7 @@ from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.storage.record import AgentRecord, error_text
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import check_key
 from holdfast.errors import DeniedError, NotFoundError
@@ -70,6 +70,7 @@ class DataPart:
         return datetime.now(UTC) if self._persister is None else self._persister.now()
 
 
+@declare(not_remote="An agent runs where its code is.")
 class ToolsOperations(DataPart):
     """Operations on tools. `Tools` and `AsyncTools` have these as methods.
 
@@ -179,7 +180,7 @@ class ToolsOperations(DataPart):
         finally:
             self._count(name, uses=1, error=error, seconds=(perf_counter_ns() - started) / 1e9)
 
-    @sync_and_async
+    @operation(changes=True)
     async def call(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function that is the tool, or uses it, and return its result; checked, counted and timed as in `use`.
         Under asyncio it may be a coroutine function."""

@@ -19,7 +19,7 @@ from holdfast.agents.steps.once import (
 from holdfast.agents.steps.records import StepLine, StepRecord
 from holdfast.agents.steps.signals import Signal, pending_signals
 from holdfast.agents.steps.timers import Timer, cancel_timer, list_timers, set_timer
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.pages import Page
@@ -127,7 +127,7 @@ class StepsOperations(OnceOperations):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._line.where}>"
 
-    @sync_and_async
+    @operation
     async def get(self, key: str) -> StepRecord:
         """Return the record of a step. `NotFoundError` if it was never begun."""
         await self._line.require("read")
@@ -138,7 +138,7 @@ class StepsOperations(OnceOperations):
             )
         return found
 
-    @sync_and_async
+    @operation(changes=True)
     async def resolve(
         self, key: str, *, result: Any = MISSING, error: BaseException | str | None = None, retry: bool = False
     ) -> StepRecord:
@@ -150,7 +150,7 @@ class StepsOperations(OnceOperations):
             return await resolve_step(self._line, key, "result", result)
         return await resolve_step(self._line, key, "retry" if error is None else "error", error)
 
-    @sync_and_async
+    @operation(changes=True, not_remote="It is for the code of an agent.")
     async def version(self, change: str, version: int = 1, *, oldest: int = 0, within: str = "") -> int:
         """Return which version of the code this agent is to follow where the code was changed::
 
@@ -198,12 +198,12 @@ class StepsOperations(OnceOperations):
         await self._line.write(writes)
         return found
 
-    @sync_and_async
+    @operation
     async def signals(self, name: str | None = None) -> list[Signal]:
         """Return the signals that wait for the agent, in their order: of one name, or all."""
         return await pending_signals(self._line, name)
 
-    @sync_and_async
+    @operation(changes=True)
     async def _run(
         self,
         key: str,
@@ -231,7 +231,7 @@ class StepsOperations(OnceOperations):
     def _durable_steps(self) -> Any:
         return self  # sync or async: so is what it returns
 
-    @sync_and_async
+    @operation
     async def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[StepRecord]:
         """List the steps by their keys, a page of them. The key of a step is a cursor."""
         await self._line.require("read")
@@ -269,18 +269,18 @@ class TimersOperations:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._line.where}>"
 
-    @sync_and_async
+    @operation(changes=True)
     async def set(self, name: str, when: Time | Duration, *, signal: str | None = None, value: Any = None) -> Timer:
         """Set a timer for a time, or for a duration from now such as `"2h"`. When it is due, the agent gets a signal
         with this value: of the name of the timer, or another. A timer of the same name is replaced."""
         return await set_timer(self._line, name, when, signal, value)
 
-    @sync_and_async
+    @operation(changes=True)
     async def cancel(self, name: str) -> bool:
         """Cancel a timer, or end a sleep by its key. Returns False if there is none."""
         return await cancel_timer(self._line, name)
 
-    @sync_and_async
+    @operation
     async def list(self) -> list[Timer]:
         """Return the timers and sleeps that are not over, the next one first."""
         return await list_timers(self._line)

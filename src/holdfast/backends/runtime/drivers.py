@@ -1,7 +1,8 @@
 """Drivers of the engine's coroutines, for sync callers and for asyncio.
 
 The engine is written once, as coroutines that await only the `Suspension`s of a store. `run` waits in the calling
-thread; `arun` awaits. `sync_and_async` turns one coroutine function into a method of a sync class and of an async one.
+thread; `arun` awaits. `operation` turns one coroutine function into a method of a sync class and of an async one, and
+declares what interfaces must know of it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import update_wrapper
 from operator import methodcaller
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast._lazy import load
+from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Suspension
 
 if TYPE_CHECKING:
@@ -23,15 +25,24 @@ if TYPE_CHECKING:
     from holdfast.backends.runtime.metrics import MetricsRegistry
 
 __all__ = [
+    "FILES",
+    "FUNCTION",
+    "OBJECTS",
     "AsyncApi",
+    "Declaration",
+    "Operation",
     "Part",
     "Pause",
     "SyncApi",
     "arun",
+    "declaration_of",
+    "declare",
     "drive",
     "make_both",
+    "operation",
+    "operations_of",
+    "parts_of",
     "run",
-    "sync_and_async",
     "sync_or_async",
 ]
 
@@ -159,27 +170,51 @@ def _take_functions(cls: type, form: str) -> None:
     """Give a class ordinary functions for the operations that it inherits: tools and calls see methods like others."""
     inherited = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
     for name, value in inherited.items():
-        if isinstance(value, sync_and_async | sync_or_async):
+        if isinstance(value, Operation | sync_or_async):
             setattr(cls, name, getattr(value, form))
 
 
-class sync_and_async(Generic[P, T]):  # noqa: N801 - used as a decorator
-    """A method written as a coroutine function, for sync and async classes alike.
+class Declaration(NamedTuple):
+    """What interfaces must know of an operation, or of all operations of a class."""
+
+    changes: bool = False
+    """Whether it changes something. One that has the parameter `dry_run` changes nothing with it."""
+    confirm: bool = False
+    """Whether a browser must confirm it: it gives others access, or cannot be undone."""
+    rights: tuple[str, ...] | None = None
+    """The rights that an identity needs; None for the usual ones: to read, or to write what it changes."""
+    not_remote: str = ""
+    """Why it cannot be called on a served store; empty if it can."""
+    not_in_scripts: str = ""
+    """Why scripts do not have it; empty if they do."""
+
+
+FILES = "It reads or writes files of the host."
+FUNCTION = "It takes a function."
+OBJECTS = "It takes or returns an object of Python."
+"""Reasons why interfaces do not have operations."""
+
+
+class Operation(Generic[P, T]):
+    """A method written as a coroutine function, for sync and async classes alike, with its declaration.
 
     In a subclass of `SyncApi` it is called and returns; in a subclass of `AsyncApi` it is awaited. Through the class,
     as in `Operations.put(store, …)`, it returns the coroutine itself, for other operations to await.
     """
 
-    def __init__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+    def __init__(
+        self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], declaration: Declaration
+    ) -> None:
         self._sync, self._async = make_both(function)
         self.__doc__ = function.__doc__
         self.__wrapped__ = self._function = function
+        self.declaration = declaration
 
     def __call__(self, instance: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return self._function(instance, *args, **kwargs)
 
     @overload
-    def __get__(self, instance: None, owner: type) -> sync_and_async[P, T]: ...
+    def __get__(self, instance: None, owner: type) -> Operation[P, T]: ...
     @overload
     def __get__(self, instance: SyncApi, owner: type) -> Callable[P, T]: ...
     @overload
@@ -188,6 +223,88 @@ class sync_and_async(Generic[P, T]):  # noqa: N801 - used as a decorator
         if instance is None:
             return self
         return MethodType(self._sync if isinstance(instance, SyncApi) else self._async, instance)
+
+
+class _Decorator(Protocol):
+    def __call__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], /) -> Operation[P, T]: ...
+
+
+@overload
+def operation(function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], /) -> Operation[P, T]: ...
+@overload
+def operation(
+    *,
+    changes: bool = ...,
+    confirm: bool = ...,
+    rights: tuple[str, ...] = ...,
+    not_remote: str = ...,
+    not_in_scripts: str = ...,
+    local: str = ...,
+) -> _Decorator: ...
+def operation(function: Any = None, /, *, local: str = "", **declared: Any) -> Any:
+    """Make an operation of a coroutine function. Without arguments, it reads, and every interface has it.
+
+    The arguments are the fields of `Declaration`; `local` says why neither served stores nor scripts have it.
+    """
+    if local:
+        declared |= {"not_remote": local, "not_in_scripts": local}
+
+    def decorate(function: Any) -> Operation[Any, Any]:
+        rights = getattr(function, "rights", None)  # of a function that checks them itself
+        return Operation(function, Declaration(**{"rights": rights, **declared}))
+
+    return decorate if function is None else decorate(function)
+
+
+C = TypeVar("C", bound=type[Any])
+
+
+def declare(
+    *, confirm: bool = False, not_remote: str = "", not_in_scripts: str = "", local: str = ""
+) -> Callable[[C], C]:
+    """Return a decorator of a class of operations: what it declares holds for all of them."""
+    declared = Declaration(confirm=confirm, not_remote=not_remote or local, not_in_scripts=not_in_scripts or local)
+
+    def decorate(cls: C) -> C:
+        cls._declaration = declared
+        return cls
+
+    return decorate
+
+
+def operations_of(cls: type) -> dict[str, Operation[Any, Any]]:
+    """Return the public operations of a class and of those that it derives from, by name."""
+    return _declared_members(cls, Operation)
+
+
+def parts_of(cls: type) -> dict[str, Part[Any, Any]]:
+    """Return the parts of a class and of those that it derives from, by name."""
+    return _declared_members(cls, Part)
+
+
+def _declared_members(cls: type, kind: type[Any]) -> dict[str, Any]:
+    inherited = [item for base in reversed(cls.__mro__) for item in vars(base).items()]
+    return {name: value for name, value in inherited if isinstance(value, kind) and not name.startswith("_")}
+
+
+def declaration_of(cls: type, name: str) -> Declaration | None:
+    """Return the declaration of an operation, with what its class declares for all; None if there is no such."""
+    found = (vars(base).get(name) for base in cls.__mro__)
+    declared = next((each.declaration for each in found if isinstance(each, Operation)), None)
+    if declared is None or name.startswith("_"):
+        return None
+    whole = class_declaration(cls)
+    return declared._replace(
+        confirm=declared.confirm or (whole.confirm and declared.changes),
+        not_remote=declared.not_remote or whole.not_remote,
+        not_in_scripts=declared.not_in_scripts or whole.not_in_scripts,
+    )
+
+
+def class_declaration(cls: type) -> Declaration:
+    """Return what a class declares for all of its operations."""
+    found: Declaration = getattr(cls, "_declaration", Declaration())
+    return found
 
 
 class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
@@ -217,7 +334,7 @@ class Part(Generic[T, A]):
     def __init__(
         self, place: str, doc: str, make: Callable[[Any, Any], Any] = lambda kind, owner: kind(owner._handle)
     ) -> None:
-        self._module, _, self._name = place.rpartition(".")
+        self._module, _, self.class_name = place.rpartition(".")
         self._make = make
         self.__doc__ = doc
 
@@ -230,8 +347,14 @@ class Part(Generic[T, A]):
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
-        name = self._name if isinstance(instance, SyncApi) else f"Async{self._name}"
-        return self._make(load(self._module, name), instance)
+        if isinstance(instance, SyncApi):
+            return self._make(self.load_class(), instance)
+        return self._make(load(self._module, f"Async{self.class_name}"), instance)
+
+    def load_class(self) -> type[Any]:
+        """Return the class of the part where operations are called."""
+        found: type[Any] = load(self._module, self.class_name)
+        return found
 
 
 class Pause(Suspension[None]):

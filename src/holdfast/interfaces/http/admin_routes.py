@@ -1,8 +1,7 @@
-"""Operations of the API for the store's owner: jobs, schemas, keys, erasure, backups."""
+"""Operations of the API on the store as a whole: statistics, the doctor, pruning, schemas, erasure, backups."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from holdfast.erasure import Certificate
@@ -13,35 +12,51 @@ from holdfast.interfaces.http.service import Call
 from holdfast.jobs import Job, JobRun
 from holdfast.maintenance import BackupRepairReport, DrillReport, ErasureReport, KeyInfo, RepositoryReport
 from holdfast.store import BackupInfo, Backups, Store
+from holdfast.interfaces.http.thread_reads import open_thread
+from holdfast.maintenance import BackupRepairReport, DrillReport, ErasureReport, PruneReport, RepositoryReport
+from holdfast.store import BackupInfo, Backups, Store, StoreStats
 
 ADMIN = RouteTable()
 
 
-# Jobs -------------------------------------------------------------------------------------------------------------
+# The store and its threads ----------------------------------------------------------------------------------------
 
 
-@ADMIN.get("/jobs/{name}")
-def get_job(call: Call, name: str) -> Job:
-    """Describe a job, with its last runs."""
-    return call.owned.jobs.get(name)
+@ADMIN.get("")
+def get_service(call: Call) -> models.ServiceInfoModel:
+    """Describe the server, the store that it serves, and who asks."""
+    return call.info()
 
 
-@ADMIN.post("/jobs/{name}/runs")
-def run_job(call: Call, name: str) -> JobRun:
-    """Run a job now, and wait for its end."""
-    return call.owned.jobs.run(name)
+@ADMIN.get("/stats")
+def get_stats(call: Call, *, exact: bool = False) -> StoreStats:
+    """Count: the size of the store, and its threads, agents and scopes."""
+    return call.owned.stats(exact=exact)._replace(url=call.info().store)
 
 
-@ADMIN.put("/jobs/{name}/pause")
-def pause_job(call: Call, name: str) -> Job:
-    """Pause a job."""
-    return call.owned.jobs.pause(name)
+@ADMIN.post("/prunes", status=200)
+def prune(
+    call: Call,
+    *,
+    threads: list[str],
+    keep_last: int | None = None,
+    keep_within: str | None = None,
+    dry_run: bool = True,
+) -> PruneReport:
+    """Remove old checkpoints of some threads, or, with `dry_run`, say what would be removed."""
+    rules = {"keep_last": keep_last, "keep_within": keep_within}
+    given = {name: value for name, value in rules.items() if value is not None}
+    if not given or not threads:
+        raise InvalidError("pruning needs threads, and a rule: keep_last or keep_within")
+    return call.owned.maintenance.prune(threads, dry_run=dry_run, **given)  # type: ignore[arg-type]
 
 
-@ADMIN.delete("/jobs/{name}/pause")
-def resume_job(call: Call, name: str) -> Job:
-    """Let a paused job run again."""
-    return call.owned.jobs.resume(name)
+@ADMIN.delete("/threads/{thread}")
+def delete_thread(call: Call, thread: str, *, confirm: str) -> models.DoneModel:
+    """Delete a thread with everything that belongs to it; `confirm` repeats its name."""
+    if confirm != thread:
+        raise InvalidError("a thread is deleted only if confirm repeats its name")
+    return models.DoneModel(ids=[thread] if open_thread(call, thread).delete() else [])
 
 
 # Schemas and migrations -------------------------------------------------------------------------------------------
@@ -67,26 +82,7 @@ def list_schemas(call: Call) -> models.SchemaListModel:
     return models.SchemaListModel(items=items, migrations=sorted(registered.fingerprints))
 
 
-# Keys and erasure -------------------------------------------------------------------------------------------------
-
-
-@ADMIN.get("/keys")
-def list_keys(call: Call) -> list[KeyInfo]:
-    """List the keys of an encrypted store, without the keys themselves."""
-    return call.owned.keys.list()
-
-
-@ADMIN.post("/keys/rotations")
-def rotate_keys(call: Call) -> KeyInfo:
-    """Start to use a new key; what is stored is encrypted with it by the job `reencrypt`."""
-    call.require_confirmation()
-    return call.owned.keys.rotate()
-
-
-@ADMIN.get("/erasures")
-def list_erasures(call: Call) -> Sequence[Certificate]:
-    """List the certificates of all erasures, the oldest first."""
-    return call.owned.erasure.certificates()
+# Erasure -------------------------------------------------------------------------------------------------
 
 
 @ADMIN.post("/erasures", status=200)

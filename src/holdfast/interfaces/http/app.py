@@ -24,7 +24,6 @@ from starlette.routing import Route as StarletteRoute
 
 from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError, OutcomeUnknownError
 from holdfast.interfaces.http.admin_routes import ADMIN
-from holdfast.interfaces.http.agent_step_routes import AGENT_STEPS
 from holdfast.interfaces.http.authentication import (
     CONFIRMATION_HEADER,
     CSRF_HEADER,
@@ -35,6 +34,7 @@ from holdfast.interfaces.http.authentication import (
 from holdfast.interfaces.http.bodies import encode_body
 from holdfast.interfaces.http.calls import CALLING
 from holdfast.interfaces.http.events import EventHub
+from holdfast.interfaces.http.forwards import forward_routes
 from holdfast.interfaces.http.models import HealthModel, Problem
 from holdfast.interfaces.http.openapi import openapi_document
 from holdfast.interfaces.http.problems import MEDIA_TYPE, internal_problem, to_problem
@@ -44,10 +44,7 @@ from holdfast.interfaces.http.repeated_changes import RepeatedChanges, change_di
 from holdfast.interfaces.http.routes import API, FileContent, Route, decode_body, decode_params
 from holdfast.interfaces.http.service import Call, Caller, Service
 from holdfast.interfaces.http.state_routes import STATES
-from holdfast.interfaces.http.store_reads import STORE
 from holdfast.interfaces.http.thread_reads import THREADS
-from holdfast.interfaces.http.thread_writes import WRITES
-from holdfast.interfaces.http.timeline_routes import TIMELINE
 from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER, SERVER_HEADER
 from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
 from holdfast.store import Store
@@ -55,13 +52,10 @@ from holdfast.store import Store
 _log = logging.getLogger("holdfast.http")
 
 ROUTES: tuple[Route, ...] = (
-    *STORE.routes,
+    *forward_routes(),
     *THREADS.routes,
-    *WRITES.routes,
     *STATES.routes,
-    *AGENT_STEPS.routes,
     *ADMIN.routes,
-    *TIMELINE.routes,
     *RECORDINGS.routes,
     *CALLING.routes,
 )
@@ -145,14 +139,13 @@ class Server:
     async def respond(self, route: Route, request: Request) -> Response:
         """Run an operation for a request."""
         caller = await self.authenticate(request)
+        confirm = partial(self.authenticator.confirm, caller, request.headers.get(CONFIRMATION_HEADER, ""))
+        call = Call(self.service, caller, _if_match(request), confirm)
         if route.writes:
-            if not self.service.may_write(caller):
-                raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
+            call.require_write()
             self.authenticator.check_csrf(caller, request.headers.get(CSRF_HEADER, ""))
         params = decode_params(route.params, request.path_params, _query(request))
         given = msgspec.structs.asdict(params)
-        confirm = partial(self.authenticator.confirm, caller, request.headers.get(CONFIRMATION_HEADER, ""))
-        call = Call(self.service, caller, _if_match(request), confirm)
         body = b""
         if route.body is not None:
             kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()

@@ -2,8 +2,8 @@
 
 The typed operations of the API are for programs in all languages and for browsers. A program in Python wants what the
 library returns, of the same types: it names a part of the store, an operation and its arguments, and the server calls
-just that, with the store as the caller may use it. `CALLS` has every operation that can be called. What is not in it
-cannot: what takes or returns code, or a path or URL, which the server would open in the place of the caller.
+just that, with the store as the caller may use it. The catalogue has every operation, and says which cannot be called:
+what takes or returns code, or a path or URL, which the server would open in the place of the caller.
 """
 
 from __future__ import annotations
@@ -18,94 +18,31 @@ import msgspec
 
 from holdfast.codec import default_codec
 from holdfast.errors import DeniedError, HoldfastError, InvalidError, UnsupportedError
+from holdfast.hooks import Hooks
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.jobs import JobTypes
 from holdfast.state import State
-from holdfast.store import ARGUMENTS, CallCodec, branch_names, read_log_page, short_ids
+from holdfast.store import (
+    ARGUMENTS,
+    CallCodec,
+    IdentityView,
+    Store,
+    branch_names,
+    read_log_page,
+    short_ids,
+)
+from holdfast.store.catalogue import (
+    CataloguedOperation,
+    StorePart,
+    check_outside_arguments,
+    find_operation,
+    store_parts,
+)
 
 CALLING = RouteTable()
 _log = logging.getLogger("holdfast.http")
 
-
-class PartCalls(NamedTuple):
-    """The operations of a part of the store that can be called."""
-
-    reads: tuple[str, ...] = ()
-    changes: tuple[str, ...] = ()
-
-
-def _part(reads: str = "", changes: str = "") -> PartCalls:
-    return PartCalls(tuple(reads.split()), tuple(changes.split()))
-
-
-CALLS: Mapping[str, PartCalls] = {
-    "store": _part(
-        "capabilities changes get log metrics scopes search stats status threads grants granted",
-        "put update delete grant revoke",
-    ),
-    "thread": _part(
-        "blame branches diff expires get history holds info labels log owner pending_writes pins resolve tags"
-        " branch_names read_log_page short_ids",
-        "delete delete_branch expire fork hold label merge pin put release rename_branch restore switch tag unlabel"
-        " unpin untag update",
-    ),
-    "lazy_state": _part("names value has outline keys_at length slice"),
-    "state": _part(
-        "at diff get_at history item list_items list_keys read_watch",
-        "add_to_set append batch clear copy_to delete expire increment max move_to patch rollback set",
-    ),
-    "sessions": _part("archived get list", "collect delete end resume start touch update"),
-    "artifacts": _part("changes get list of read verify", "delete register"),
-    "agents": _part(
-        "diff exists export history list load machine messages transfers transitions unsaved",
-        "delete import_ prune_steps record_transition resolve rollback save_state signal transfer transfer_many",
-    ),
-    "steps": _part("get list signals", "resolve"),
-    "timers": _part("list", "cancel set"),
-    "hooks": _part("get history list statistics undelivered", "discard retry retry_failed"),
-    "timeline": _part("causes effects query"),
-    "access": _part(
-        "assignments frozen grants groups may parents roles tokens",
-        "allow_children assign cut_off define_role drop_role forbid_children freeze grant issue_token join leave revoke"
-        " revoke_token set_owner unassign unfreeze",
-    ),
-    "audit": _part("query verify"),
-    "keys": _part("check list", "cancel destroy reencrypt rotate"),
-    "erasure": _part("certificates subject", "assign erase mark_mixed public_key unassign"),
-    "maintenance": _part(
-        "doctor heads holds quarantine quota verify",
-        "build_index compact delete delete_stale drop_index hold project prune release set_quota sweep_orphans",
-    ),
-    "jobs": _part("due get list", "add pause remove resume run"),
-    "alerts": _part("list", "silence"),
-    "sensitive": _part("credentials reveal scan", "redact"),
-}
-"""The operations that can be called, by the part of the store that has them."""
-
-_OWNED = frozenset({"hooks", "access", "audit", "keys", "maintenance", "jobs", "alerts"})
-"""Parts that only the store's owner has."""
-
-_CONFIRMED = (
-    *((part, operation) for part in ("access", "keys", "erasure") for operation in CALLS[part].changes),
-    ("store", "grant"),
-    ("store", "revoke"),
-    ("sensitive", "redact"),
-)
-"""Changes that a browser must confirm."""
-
-_DRY_RUNS = frozenset(
-    {
-        ("thread", "delete_branch"),
-        ("erasure", "erase"),
-        ("maintenance", "delete"),
-        ("maintenance", "delete_stale"),
-        ("maintenance", "prune"),
-        ("maintenance", "sweep_orphans"),
-    }
-)
-"""Changes that read, and change nothing, with `dry_run`."""
 
 _WATCHED = ("key", "action", "before", "version", "value", "time", "actor", "correlation", "cause", "id")
 
@@ -123,13 +60,19 @@ def read_watch(
     return [({**fields, "scope": str(each.scope)}, each.cursor) for fields, each in found], watch.cursor
 
 
-_FUNCTIONS: Mapping[tuple[str, str], Callable[..., Any]] = {
-    ("thread", "branch_names"): branch_names,
-    ("thread", "read_log_page"): read_log_page,
-    ("thread", "short_ids"): short_ids,
-    ("state", "read_watch"): read_watch,
+def _capabilities(store: Store | IdentityView) -> Any:
+    if isinstance(store, IdentityView):
+        raise DeniedError("only the store's owner sees the backend", hint="Use a token of the store's owner")
+    return store.capabilities
+
+
+FUNCTIONS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "store": {"capabilities": _capabilities},
+    "thread": {"branch_names": branch_names, "read_log_page": read_log_page, "short_ids": short_ids},
+    "state": {"read_watch": read_watch},
+    "hooks": {"list": Hooks.list},
 }
-"""Operations that are functions, and not methods."""
+"""Functions that read and are no operations, by the part that they are called with: a remote store needs them."""
 
 _Items = Annotated[list[Any], msgspec.Meta(description="In the form of `Codec.to_json`.")]
 _Names = Annotated[list[Any], msgspec.Meta(description="Of a thread, its name; of a state, the text of its scope.")]
@@ -144,9 +87,10 @@ _VALUE_KEY = "holdfast:value"
 _CODEC = CallCodec(default_codec, ARGUMENTS)
 
 
-def is_dry_run(part: str, operation: str, options: Mapping[str, Any]) -> bool:
-    """Whether a call says what a change would do, and does not make it."""
-    return options.get("dry_run") is True and (part, operation) in _DRY_RUNS
+def is_read(part: str, operation: str, options: Mapping[str, Any]) -> bool:
+    """Whether a call changes nothing: it reads, or says what a change would do."""
+    found = find_operation(part, operation)
+    return found is None or found.reads(options)
 
 
 @CALLING.post("/reads/{part}/{operation}", status=200, reads=True)
@@ -160,11 +104,9 @@ def call_read(
     options: _Options = None,
     identity: _ActingAs = "",
 ) -> models.CallResultModel:
-    """Call an operation of the Python API that reads."""
-    dry = (part, operation) in _DRY_RUNS
-    if operation not in CALLS.get(part, PartCalls()).reads and not dry:
-        raise _not_callable(part, operation)
-    return _call(call.acting_as(identity), part, operation, names or [], arguments or [], options or {}, dry=dry)
+    """Call an operation of the Python API that reads, or, with `dry_run`, one that says what it would change."""
+    found = CalledOperation.find(part, operation)
+    return found.call(call.acting_as(identity), names or [], arguments or [], options or {}, reads=True)
 
 
 @CALLING.post("/changes/{part}/{operation}", status=200)
@@ -181,77 +123,69 @@ def call_change(
     """Call an operation of the Python API that changes something. Conditions are among its arguments."""
     if call.if_match:
         raise InvalidError("If-Match has no effect here", hint="Give the condition as an argument of the operation")
-    if operation not in CALLS.get(part, PartCalls()).changes:
-        raise _not_callable(part, operation)
-    return _call(call.acting_as(identity), part, operation, names or [], arguments or [], options or {})
+    found = CalledOperation.find(part, operation)
+    return found.call(call.acting_as(identity), names or [], arguments or [], options or {}, reads=False)
 
 
-def _not_callable(part: str, operation: str) -> UnsupportedError:
-    return UnsupportedError(f"{part[:40]}.{operation[:40]} cannot be called here", hint="Call it where the store is")
+class CalledOperation(NamedTuple):
+    """An operation or function that a request names."""
+
+    part: StorePart
+    name: str
+    operation: CataloguedOperation | None
+    """None for a function of `FUNCTIONS`."""
+
+    @classmethod
+    def find(cls, part: str, name: str) -> CalledOperation:
+        """Return an operation that can be called. Raises `UnsupportedError`."""
+        known = store_parts().get(part)
+        if known is not None:
+            found = known.operation(name)
+            if name in FUNCTIONS.get(part, ()) or (found is not None and not found.declaration.not_remote):
+                return cls(known, name, found)
+        raise _not_callable(f"{part[:40]}.{name[:40]}")
+
+    def call(
+        self, call: Call, names: Sequence[Any], arguments: Sequence[Any], options: dict[str, Any], *, reads: bool
+    ) -> models.CallResultModel:
+        """Call it, either as one that reads or as one that changes something."""
+        place = f"{self.part.name}.{self.name}"
+        given, values = _list(names, "names"), _list(arguments, "arguments")
+        options = _CODEC.from_json(options)
+        if type(options) is not dict:
+            raise InvalidError("options are an object")
+        changes = self.operation is not None and not self.operation.reads(options)
+        if reads is changes:
+            raise _not_callable(place)
+        if changes and self.operation is not None and self.operation.declaration.confirm:
+            call.require_confirmation()
+        is_owners = self.operation is not None and self.operation.owner_only
+        receiver = find_receiver(call, self.part, given, owner_only=is_owners)
+        values = [_received(call, each) for each in values]
+        options = {name: _received(call, value) for name, value in options.items()}
+        if self.operation is None:
+            called: Any = partial(FUNCTIONS[self.part.name][self.name], receiver)
+        else:
+            called = getattr(receiver, self.name, None)
+        if called is None:  # only an identity has it
+            raise _not_callable(place)
+        try:
+            bound = inspect.signature(called).bind(*values, **options)
+        except TypeError as error:
+            raise InvalidError(f"the arguments of {place} are wrong: {error}") from None
+        try:
+            check_outside_arguments(place, bound.arguments)
+            result = called(*values, **options)
+        except HoldfastError:
+            raise
+        except (TypeError, ValueError, AttributeError, LookupError) as error:
+            _log.warning("a call failed: %s", place, exc_info=True)
+            raise InvalidError(f"the arguments of {place} are wrong: {type(error).__name__}") from error
+        return models.CallResultModel(result=_CODEC.to_json(result))
 
 
-def _call(
-    call: Call,
-    part: str,
-    operation: str,
-    names: Sequence[Any],
-    arguments: Sequence[Any],
-    options: dict[str, Any],
-    *,
-    dry: bool = False,
-) -> models.CallResultModel:
-    """Call an operation; one that would change something only as a `dry` run."""
-    given, values = _list(names, "names"), _list(arguments, "arguments")
-    options = _CODEC.from_json(options)
-    if type(options) is not dict:
-        raise InvalidError("options are an object")
-    if dry and not is_dry_run(part, operation, options):
-        raise _not_callable(part, operation)
-    if (part, operation) in _CONFIRMED and not is_dry_run(part, operation, options):
-        call.require_confirmation()
-    receiver = _receiver(call, part, given)
-    values = [_received(call, each) for each in values]
-    options = {name: _received(call, value) for name, value in options.items()}
-    function: Any = getattr(receiver, operation, None)
-    if (named := _FUNCTIONS.get((part, operation))) is not None:
-        function = partial(named, receiver)
-    if function is None and not call.caller.identity:
-        raise _not_callable(part, operation)
-    if function is None:
-        raise DeniedError(
-            f"{call.caller.identity} may not call {part}.{operation}: it is the store owner's",
-            hint="Use a token of the store's owner",
-        )
-    if not callable(function):
-        return models.CallResultModel(result=_CODEC.to_json(function))
-    try:
-        bound = inspect.signature(function).bind(*values, **options)
-    except TypeError as error:
-        raise InvalidError(f"the arguments of {part}.{operation} are wrong: {error}") from None
-    try:
-        _check_arguments(f"{part}.{operation}", bound.arguments)
-        result = function(*values, **options)
-    except HoldfastError:
-        raise
-    except (TypeError, ValueError, AttributeError, LookupError) as error:
-        _log.warning("a call failed: %s.%s", part, operation, exc_info=True)
-        raise InvalidError(f"the arguments of {part}.{operation} are wrong: {type(error).__name__}") from error
-    return models.CallResultModel(result=_CODEC.to_json(result))
-
-
-def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that name files, keys or addresses, which the server would open, or classes that it lacks."""
-    if name == "jobs.add" and JobTypes().reaches_out(arguments["kind"]):
-        what = f"a job of the type {str(arguments['kind'])[:40]!r} cannot be added to a served store"
-    elif name == "artifacts.register" and not isinstance(arguments["source"], bytes):
-        what = "an artifact of a served store is registered with its bytes"
-    elif name == "sensitive.reveal" and arguments.get("keys") is not None:
-        what = "a served store reveals with its own keys"
-    elif name == "steps.resolve" and not isinstance(arguments.get("error"), str | None):
-        what = "the error of a step of a served store is text"
-    else:
-        return
-    raise UnsupportedError(what, hint="Do it where the store is")
+def _not_callable(place: str) -> UnsupportedError:
+    return UnsupportedError(f"{place} cannot be called here", hint="Call it where the store is")
 
 
 def _list(tree: Sequence[Any], what: str) -> list[Any]:
@@ -261,24 +195,18 @@ def _list(tree: Sequence[Any], what: str) -> list[Any]:
     return found
 
 
-def _receiver(call: Call, part: str, names: list[Any]) -> Any:
-    """Return what has the operation, for the caller."""
-    expected = {"thread": 1, "state": 1, "lazy_state": 2, "steps": 1, "timers": 1}.get(part, 0)
-    if len(names) != expected or not all(isinstance(name, str) for name in names):
-        raise InvalidError(f"{part} is named by {expected} texts")
-    if part == "store":
-        return call.store
-    if part == "thread":
-        return call.store.thread(names[0])
-    if part == "state":
-        return call.store.state(names[0])
-    if part == "lazy_state":
-        return call.store.thread(names[0]).get(names[1], lazy=True).state
-    if part in ("steps", "timers"):
-        return getattr(call.store.agents, part)(names[0])
-    if part in _OWNED:
-        return getattr(call.owned, part)
-    return getattr(call.store, part)
+def find_receiver(call: Call, part: StorePart, names: Sequence[Any], *, owner_only: bool) -> Any:
+    """Return what has the operations of a part, for the caller. Refuses identities what is the owner's."""
+    if len(names) != len(part.names) or not all(isinstance(name, str) for name in names):
+        raise InvalidError(f"{part.name} is named by {len(part.names)} texts")
+    view = call.owned if owner_only or part.identity is None else call.store
+    if part.name == "store":
+        return view
+    if part.name in ("thread", "state"):
+        return getattr(view, part.name)(names[0])
+    if part.name == "lazy_state":
+        return view.thread(names[0]).get(names[1], lazy=True).state
+    return getattr(view.agents, part.name)(names[0]) if names else getattr(view, part.name)
 
 
 def sent_state(scope: str) -> dict[str, str]:

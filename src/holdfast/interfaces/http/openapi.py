@@ -1,7 +1,8 @@
-"""The OpenAPI 3.1 document of the API, made from the table of routes and its models."""
+"""The OpenAPI 3.1 document of the API, made from the table of routes, its models, and the catalogue of operations."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,11 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.interfaces.http.bodies import add_descriptions, body_type
+from holdfast.interfaces.http.forwards import first_sentence
 from holdfast.interfaces.http.models import HealthModel, Problem, StoreChangesModel
 from holdfast.interfaces.http.problems import MEDIA_TYPE
 from holdfast.interfaces.http.routes import API, FileContent, Route
+from holdfast.store.catalogue import CataloguedOperation, catalogue
 
 _REF = "#/components/schemas/{name}"
 _DESCRIPTION = (
@@ -30,7 +33,11 @@ def openapi_document(routes: Sequence[Route]) -> dict[str, Any]:
     by_type = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(API + route.path, {})[route.method.lower()] = _operation(route, by_type)
+        described = _operation(route, by_type)
+        if "{operation}" in route.path:
+            paths |= _called_operations(route, described)
+        else:
+            paths.setdefault(API + route.path, {})[route.method.lower()] = described
     paths[f"{API}/events"] = {"get": _events()}
     paths["/metrics"] = {"get": _metrics()}
     paths["/health/live"] = {"get": _health("check_live", "Say that the server answers.")}
@@ -70,6 +77,36 @@ def _operation(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:
             "content": {"application/json": {"schema": by_type[route.body]}},
         }
     return operation
+
+
+def _called_operations(route: Route, described: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the paths of the operations of the Python API that a route calls, each with its own description."""
+    paths = {}
+    for each in catalogue():
+        is_dry = each.has_dry_run and not route.writes
+        if each.declaration.not_remote or (each.declaration.changes is not route.writes and not is_dry):
+            continue
+        paths[API + route.path.format(part=each.part.name, operation=each.name)] = {
+            route.method.lower(): {
+                **described,
+                "operationId": f"{each.part.name}.{each.name}{'.dry_run' if is_dry else ''}",
+                "summary": first_sentence(each.function),
+                "description": _call_description(each),
+                "parameters": _headers(route),
+            }
+        }
+    return paths
+
+
+def _call_description(operation: CataloguedOperation) -> str:
+    taken = list(inspect.signature(operation.function).parameters.values())[1:]
+    signature = inspect.Signature([each.replace(annotation=each.empty) for each in taken])
+    needs = " and ".join(f"`{each}`" for each in operation.rights)
+    who = "Only for the store's owner." if operation.owner_only else f"An identity needs {needs}." if needs else ""
+    dry = "Below `/reads`, only with `dry_run`." if operation.has_dry_run else ""
+    confirmed = "A browser must confirm it." if operation.declaration.confirm else ""
+    sentences = (f"`{operation.name}{signature}` of the Python API.", who, dry, confirmed)
+    return " ".join(filter(None, sentences))
 
 
 def _successes(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from holdfast import MISSING, replay
 from holdfast.codec import default_codec
 from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
-from holdfast.hooks import HookExecution, HookStatistics, UndeliveredCall
 from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import Limit, RouteTable
@@ -46,48 +45,6 @@ _Results = Annotated[dict[str, Any] | None, Meta(description="Results of calls t
 # Hooks ------------------------------------------------------------------------------------------------------------
 
 
-@RECORDINGS.get("/hooks/executions")
-def list_hook_executions(
-    call: Call,
-    *,
-    hook: str | None = None,
-    scope: str | None = None,
-    key: str | None = None,
-    point: str | None = None,
-    failed: bool = False,
-    slower_than: str | None = None,
-    since: str | None = None,
-    limit: Limit = 100,
-    cursor: str | None = None,
-) -> Page[HookExecution]:
-    """List executions of hooks, the latest first; those that took longer than a duration, such as `0.1s`."""
-    return call.owned.hooks.history(
-        hook,
-        scope=scope,
-        key=key,
-        point=point,
-        failed=failed,
-        slower_than=slower_than,
-        since=since,
-        limit=limit,
-        cursor=cursor,
-    )
-
-
-@RECORDINGS.get("/hooks/executions/{reference}")
-def get_hook_execution(call: Call, reference: str) -> HookExecution:
-    """Describe an execution of a hook."""
-    return call.owned.hooks.get(reference)
-
-
-@RECORDINGS.get("/hooks/statistics")
-def get_hook_statistics(
-    call: Call, *, hook: str | None = None, scope: str | None = None, since: str | None = None
-) -> list[HookStatistics]:
-    """Sum up the recorded executions of each hook: how many, how many failed, how long they took."""
-    return call.owned.hooks.statistics(hook, scope=scope, since=since)
-
-
 @RECORDINGS.post("/hooks/executions/{reference}/replays", status=200)
 def replay_hook(
     call: Call, reference: str, *, value: _OtherValue = None, changes: _OtherFields = None
@@ -106,39 +63,6 @@ def replay_hook(
             timeout=call.service.options.replay_timeout,
         )
     return report.calls[0]
-
-
-@RECORDINGS.get("/hooks/undelivered")
-def list_undelivered_calls(
-    call: Call,
-    *,
-    hook: str | None = None,
-    state: Literal["pending", "failed"] | None = None,
-    limit: Limit = 100,
-    cursor: str | None = None,
-) -> Page[UndeliveredCall]:
-    """List the calls of durable hooks that were not delivered: those that were given up, then those to be made."""
-    return call.owned.hooks.undelivered(hook, state=state, limit=limit, cursor=cursor)
-
-
-@RECORDINGS.post("/hooks/undelivered/{reference}/retries", status=200)
-def retry_call(call: Call, reference: str) -> models.DoneModel:
-    """Have a call made soon that was given up, or that waits. A process that has the hook makes it."""
-    call.owned.hooks.retry(reference)
-    return models.DoneModel(ids=[reference])
-
-
-@RECORDINGS.post("/hooks/undelivered/retries", status=200)
-def retry_failed_calls(call: Call, *, hook: str | None = None) -> models.CountModel:
-    """Have all calls made soon that were given up, or those of a hook. Processes that have the hooks make them."""
-    return models.CountModel(count=call.owned.hooks.retry_failed(hook))
-
-
-@RECORDINGS.delete("/hooks/undelivered/{reference}")
-def discard_call(call: Call, reference: str) -> models.DoneModel:
-    """Remove a call that is not to be made."""
-    call.owned.hooks.discard(reference)
-    return models.DoneModel(ids=[reference])
 
 
 def _unknown_code(what: str, option: str) -> UnsupportedError:

@@ -10,60 +10,52 @@ import inspect
 import io
 import os
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from holdfast import __version__
 from holdfast.agents import Agents, Steps, Timers
+from holdfast.backends.runtime.drivers import Part, class_declaration, declaration_of
 from holdfast.codec import Codec, default_codec
 from holdfast.errors import ConfigError, NotFoundError, UnsupportedError
 from holdfast.history import parse_path, path_text
-from holdfast.hooks import Hooks
-from holdfast.interfaces.http.calls import CALLS
+from holdfast.interfaces.http.calls import FUNCTIONS
 from holdfast.interfaces.http.models import ServiceInfoModel
 from holdfast.interfaces.http.remote_calls import Caller, Connection
 from holdfast.interfaces.http.remote_watch import RemoteWatch
 from holdfast.interfaces.http.transport import MAX_ANSWER
-from holdfast.jobs import Jobs
 from holdfast.maintenance import StoreHeads
 from holdfast.security import Identity
-from holdfast.state import Artifacts, Scope, Session, Sessions, State, StateItem, StoreAccess, Watch
+from holdfast.state import Artifacts, Scope, Session, State, StateItem, Watch
 from holdfast.store import (
-    Alerts,
-    Audit,
     Checkpoint,
-    Erasure,
     IdentityView,
-    Keys,
     LazyState,
     Maintenance,
     Path,
-    Sensitive,
     Store,
     Thread,
-    Timeline,
     ValueOutline,
 )
-
-_INSTEAD = {
-    "transaction": "Change several keys of a scope at once by State.batch; for more, do it where the store is",
-    "transact": "Change several keys of a scope at once by State.batch; for more, do it where the store is",
-    "sharing": "Open the store itself for topics, requests, pipelines and documents",
-    "schemas": "See /api/v1/schemas, or `holdfast schema` where the store is",
-    "backups": "See /api/v1/backups, or `holdfast backup` where the store is",
-}
-"""What to do in place of some operations."""
 
 _OWNERS = {"store": "Store", "thread": "Thread", "state": "State", "steps": "Steps", "timers": "Timers"}
 """The classes of parts that are no members of a store."""
 
 
-def _unsupported(part: str, name: str) -> UnsupportedError:
+_INSTEAD = {
+    "transaction": "Change several keys of a scope at once by State.batch; for more, do it where the store is",
+    "transact": "Change several keys of a scope at once by State.batch; for more, do it where the store is",
+    "backups": "See /api/v1/backups, or `holdfast backup` where the store is",
+}
+"""What to do in place of some functions that are no operations."""
+
+
+def _unsupported(part: str, name: str, reason: str = "") -> UnsupportedError:
     owner = _OWNERS.get(part, f"store.{part}")
     return UnsupportedError(
         f"{owner}.{name} is not possible on a served store",
-        hint=_INSTEAD.get(name, "Do it where the store is: it needs its files or code"),
+        hint=reason or _INSTEAD.get(name) or "Do it where the store is: it needs its files or code",
     )
 
 
@@ -124,13 +116,13 @@ def _reported(report: Any) -> list[Any]:
     return list(getattr(report, "threads", ()) if found is None else found)
 
 
-def _refusal(part: str, name: str, member: object) -> Any:
+def _refusal(part: str, name: str, member: object, reason: str) -> Any:
     """Return a member that cannot be used."""
 
     def refuse(self: RemotePart, *arguments: Any, **options: Any) -> Any:  # noqa: ARG001
-        raise _unsupported(part, name)
+        raise _unsupported(part, name, reason)
 
-    is_value = isinstance(member, property) or not (callable(member) or hasattr(member, "__wrapped__"))
+    is_value = isinstance(member, property | Part) or not (callable(member) or hasattr(member, "__wrapped__"))
     return property(refuse) if is_value else refuse
 
 
@@ -138,22 +130,47 @@ def _served(part: str, base: type[Any]) -> Callable[[type[Any]], Any]:
     """Make a class the form of `base` whose operations are called on the server. Members of its own stay."""
 
     def decorate(cls: type[Any]) -> Any:
-        calls = CALLS[part]
-        callable_here = {*calls.reads, *calls.changes}
         own = {name for each in cls.__mro__ if issubclass(each, RemotePart) for name in vars(each)}
         for name in dir(base):
             if name in own or name.startswith("__"):
                 continue
             member = inspect.getattr_static(base, name)
             function = getattr(member, "__wrapped__", member)
-            if name in callable_here:
+            declared = declaration_of(base, name)
+            if name in FUNCTIONS.get(part, ()) or (declared is not None and not declared.not_remote):
                 setattr(cls, name, _operation(name, function))
+            elif isinstance(member, Part):
+                setattr(cls, name, _remote_member(part, name, member))
             elif inspect.iscoroutinefunction(function) or (not name.startswith("_") and not _is_derived(base, member)):
-                setattr(cls, name, _refusal(part, name, member))
+                reason = "" if declared is None else declared.not_remote
+                setattr(cls, name, _refusal(part, name, member, reason))
         cls._part = part
         return cls
 
     return decorate
+
+
+def _remote_member(part: str, name: str, member: Part[Any, Any]) -> property:
+    """Return a part of a store as a property: a class like that of the part whose operations are called on the server,
+    made when it is first used."""
+
+    def get(self: RemotePart) -> Any:
+        base: Any = member.load_class()
+        reason = class_declaration(base).not_remote
+        if reason:
+            raise _unsupported(part, name, reason)
+        kind = _REMOTE.get(name) or _make_class(name, base)
+        return kind(self._connection)
+
+    return property(get, doc=member.__doc__)
+
+
+@cache
+def _make_class(name: str, base: type[Any]) -> type[Any]:
+    """Return a class like one of a part, whose operations are called on the server."""
+    made = type(f"Remote{base.__name__}", (RemotePart, base), {"__doc__": base.__doc__, "__module__": __name__})
+    found: type[Any] = _served(name, base)(made)
+    return found
 
 
 _MAPPINGS = (State, LazyState)
@@ -288,11 +305,6 @@ class RemoteSession(RemotePart, Session):
         self._record, self.status = ended._record, ended.status
 
 
-@_served("sessions", Sessions)
-class RemoteSessions(RemotePart, Sessions):
-    """The sessions of a served store."""
-
-
 @_served("artifacts", Artifacts)
 class RemoteArtifacts(RemotePart, Artifacts):
     """The artifacts of a served store. Files are read and written here."""
@@ -316,57 +328,17 @@ class RemoteArtifacts(RemotePart, Artifacts):
         FilePath(path).write_bytes(self.read(id))
 
 
-@_served("steps", Steps)
-class RemoteSteps(RemotePart, Steps):
-    """The durable steps of an agent of a served store."""
-
-
-@_served("timers", Timers)
-class RemoteTimers(RemotePart, Timers):
-    """The timers of an agent of a served store."""
-
-
 @_served("agents", Agents)
 class RemoteAgents(RemotePart, Agents):
     """The agents of a served store, without their code."""
 
     def steps(self, id: str) -> Steps:
         """Return the durable steps of an agent."""
-        return RemoteSteps(self._connection, id)
+        return cast(Steps, _make_class("steps", Steps)(self._connection, id))
 
     def timers(self, id: str) -> Timers:
         """Return the timers of an agent."""
-        return RemoteTimers(self._connection, id)
-
-
-@_served("hooks", Hooks)
-class RemoteHooks(RemotePart, Hooks):
-    """The hooks of the process that serves a store."""
-
-
-@_served("access", StoreAccess)
-class RemoteAccess(RemotePart, StoreAccess):
-    """The rights of identities of a served store."""
-
-
-@_served("audit", Audit)
-class RemoteAudit(RemotePart, Audit):
-    """The audit of a served store."""
-
-
-@_served("timeline", Timeline)
-class RemoteTimeline(RemotePart, Timeline):
-    """What happened in a served store."""
-
-
-@_served("keys", Keys)
-class RemoteKeys(RemotePart, Keys):
-    """The keys of a served store."""
-
-
-@_served("erasure", Erasure)
-class RemoteErasure(RemotePart, Erasure):
-    """Erasing the data of one person from a served store."""
+        return cast(Timers, _make_class("timers", Timers)(self._connection, id))
 
 
 @_served("maintenance", Maintenance)
@@ -378,19 +350,12 @@ class RemoteMaintenance(RemotePart, Maintenance):
         return StoreHeads.load(path)
 
 
-@_served("jobs", Jobs)
-class RemoteJobs(RemotePart, Jobs):
-    """The scheduled jobs of a served store."""
-
-
-@_served("alerts", Alerts)
-class RemoteAlerts(RemotePart, Alerts):
-    """The alerts of a served store."""
-
-
-@_served("sensitive", Sensitive)
-class RemoteSensitive(RemotePart, Sensitive):
-    """Credentials and personal data in a served store."""
+_REMOTE: Mapping[str, type[RemotePart]] = {
+    "agents": RemoteAgents,
+    "artifacts": RemoteArtifacts,
+    "maintenance": RemoteMaintenance,
+}
+"""Parts of a store that do more than call the server."""
 
 
 class _RemoteMembers(RemotePart):
@@ -404,13 +369,6 @@ class _RemoteMembers(RemotePart):
         """Return the state of a scope."""
         named = Scope.of(**parts) if scope is None else scope if isinstance(scope, Scope) else Scope.parse(scope)
         return RemoteState(self._connection, str(named))
-
-    sessions = property(lambda self: RemoteSessions(self._connection))
-    artifacts = property(lambda self: RemoteArtifacts(self._connection))
-    agents = property(lambda self: RemoteAgents(self._connection))
-    erasure = property(lambda self: RemoteErasure(self._connection))
-    sensitive = property(lambda self: RemoteSensitive(self._connection))
-    timeline = property(lambda self: RemoteTimeline(self._connection))
 
 
 @_served("store", IdentityView)
@@ -455,14 +413,6 @@ class RemoteStore(_RemoteMembers, Store):
     def get(self, thread: str, at: Any = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint:
         """Read a checkpoint of a thread with its state."""
         return RemoteThread(self._connection, thread).get(at, lazy=lazy, migrate=migrate)
-
-    hooks = property(lambda self: RemoteHooks(self._connection))
-    access = property(lambda self: RemoteAccess(self._connection))
-    audit = property(lambda self: RemoteAudit(self._connection))
-    keys = property(lambda self: RemoteKeys(self._connection))
-    maintenance = property(lambda self: RemoteMaintenance(self._connection))
-    jobs = property(lambda self: RemoteJobs(self._connection))
-    alerts = property(lambda self: RemoteAlerts(self._connection))
 
     def as_identity(self, identity: Any = None, /, **options: Any) -> Any:
         """Return the store as an identity sees it. Only with a token of the store's owner."""

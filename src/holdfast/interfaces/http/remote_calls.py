@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from holdfast.codec import Codec
 from holdfast.errors import ConfigError, UnsupportedError
 from holdfast.interfaces.http import models
-from holdfast.interfaces.http.calls import CALLS, is_dry_run, sent_state, sent_value
+from holdfast.interfaces.http.calls import is_read, sent_state, sent_value
 from holdfast.interfaces.http.transport import MAX_ANSWER, HttpTransport, no_answer
 from holdfast.state import Session, State
 from holdfast.store import CallCodec, Page
@@ -77,7 +77,7 @@ class Connection:
             "options": self.codec.to_json({name: _sent(value) for name, value in options.items()}),
             "identity": self.identity,
         }
-        reads = operation in CALLS[part].reads or is_dry_run(part, operation, options)
+        reads = is_read(part, operation, options)
         path = f"/{'reads' if reads else 'changes'}/{part}/{operation}"
         key = "" if reads else secrets.token_hex(16)
         found = self.client.send("POST", path, models.CallResultModel, request, key=key)

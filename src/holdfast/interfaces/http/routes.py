@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_type_hints
 from urllib.parse import unquote
 
@@ -34,6 +34,11 @@ class FileContent(NamedTuple):
     media: str
 
 
+def names_in(path: str) -> list[str]:
+    """Return the names of the parameters in a path."""
+    return _NAMED.findall(path)
+
+
 class Route(NamedTuple):
     """An operation of the API. `run` gets the call, and the parameters and the fields of the body by name."""
 
@@ -54,7 +59,7 @@ class Route(NamedTuple):
     @property
     def path_names(self) -> list[str]:
         """The parameters that are parts of the path."""
-        return _NAMED.findall(self.path)
+        return names_in(self.path)
 
 
 class RouteTable:
@@ -85,19 +90,22 @@ class RouteTable:
     def _add(self, method: str, path: str, status: int, *, reads: bool = False) -> Callable[[F], F]:
         def decorate(function: F) -> F:
             hints = get_type_hints(function, include_extras=True)
-            names = list(inspect.signature(function).parameters.values())[1:]
+            fields = [
+                (each.name, hints[each.name], *(() if each.default is each.empty else (each.default,)))
+                for each in list(inspect.signature(function).parameters.values())[1:]
+            ]
             has_body = method in ("POST", "PUT")
-            in_body = [each for each in names if has_body and each.name not in _NAMED.findall(path)]
-            summary = (function.__doc__ or "").strip().split("\n")[0]
+            in_body = [each for each in fields if has_body and each[0] not in names_in(path)]
+            name, summary = function.__name__, (function.__doc__ or "").strip().split("\n")[0]
             self.routes.append(
                 Route(
                     method,
                     path,
-                    function.__name__,
+                    name,
                     summary,
                     function,
-                    _input(function, "Params", [each for each in names if each not in in_body], hints),
-                    _input(function, "Request", in_body, hints) if in_body else None,
+                    input_type(name, "Params", [each for each in fields if each not in in_body]),
+                    input_type(name, "Request", in_body) if in_body else None,
                     hints["return"],
                     status,
                     method != "GET" and not reads,
@@ -108,14 +116,9 @@ class RouteTable:
         return decorate
 
 
-def _input(
-    function: Callable[..., Any], suffix: str, parameters: list[inspect.Parameter], hints: Mapping[str, Any]
-) -> type[Input]:
-    """Return the type of some parameters of an operation."""
-    fields = [
-        (each.name, hints[each.name], *(() if each.default is each.empty else (each.default,))) for each in parameters
-    ]
-    name = "".join(map(str.capitalize, function.__name__.split("_"))) + suffix
+def input_type(operation: str, suffix: str, fields: Sequence[tuple[Any, ...]]) -> type[Input]:
+    """Return the type of some parameters of an operation: names, types and perhaps defaults."""
+    name = "".join(map(str.capitalize, operation.split("_"))) + suffix
     made: Any = msgspec.defstruct(name, fields, bases=(Input,), kw_only=True, forbid_unknown_fields=True)
     return cast(type[Input], made)
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from holdfast import __version__
-from holdfast.errors import DeniedError, UnavailableError, UnsupportedError
+from holdfast.errors import DeniedError, InvalidError, UnavailableError, UnsupportedError
 from holdfast.interfaces.http.models import ServiceInfoModel
-from holdfast.state import State
 from holdfast.store import Checkpoint, IdentityView, Store
 
 _MAX_VIEWS = 256
@@ -150,14 +149,15 @@ class Call:
         """The store as the caller sees it."""
         return self.service.view(self.caller)
 
-    def state(self, scope: str) -> State:
-        """Return the state of a scope, as the caller sees it. The global scope is named `global`."""
-        return self.store.state("" if scope == "global" else scope)
-
     def require_write(self) -> None:
         """Refuse a change where the caller may not make any."""
         if not self.service.may_write(self.caller):
             raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
+
+    def refuse_condition(self) -> None:
+        """Refuse a condition that would not be checked."""
+        if self.if_match:
+            raise InvalidError("If-Match has no effect here", hint="Send the request without it")
 
     def require_confirmation(self) -> None:
         """Refuse a change by a session of a browser that its user did not confirm: a cookie alone is not enough for

@@ -1,20 +1,19 @@
-"""Operations of the API on states, scoped state, sessions, artifacts and agents."""
+"""Operations of the API that save states and keys, under conditions, read contents, and resolve steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal
 
-from holdfast.agents import AgentRecord, Recovery
+from holdfast.agents import StepRecord
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import StaleError
-from holdfast.interfaces.http.routes import FileContent, Limit, RouteTable
+from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import to_diff
-from holdfast.state import Artifact, ArtifactLink, Session, StateItem
-from holdfast.store import Checkpoint, Page, Path, Thread
+from holdfast.state import StateItem
+from holdfast.store import Checkpoint, Path, Thread
 
 STATES = RouteTable()
 
@@ -82,16 +81,10 @@ def _saved(
 # Scoped state -----------------------------------------------------------------------------------------------------
 
 
-@STATES.get("/scopes/{scope}/keys/{key}")
-def get_item(call: Call, scope: str, key: str) -> StateItem:
-    """Read a key of a scope. The global scope is named `global`."""
-    return call.state(scope).item(key)
-
-
 @STATES.put("/scopes/{scope}/keys/{key}")
 def set_item(call: Call, scope: str, key: str, *, value: Any, ttl: str | None = None) -> StateItem:
     """Set a key of a scope. With If-Match, only if it still has that version; 0 for a key that does not exist."""
-    state = call.state(scope)
+    state = call.store.state(scope)
     version = state.set(key, value, ttl=ttl, expected=_version(call, scope, key))
     found = state.item(key)
     return found if found.version == version else found._replace(value=value, version=version)
@@ -100,14 +93,14 @@ def set_item(call: Call, scope: str, key: str, *, value: Any, ttl: str | None = 
 @STATES.delete("/scopes/{scope}/keys/{key}")
 def delete_item(call: Call, scope: str, key: str) -> models.DoneModel:
     """Delete a key of a scope. With If-Match, only if it still has that version."""
-    deleted = call.state(scope).delete(key, expected=_version(call, scope, key))
+    deleted = call.store.state(scope).delete(key, expected=_version(call, scope, key))
     return models.DoneModel(ids=[key] if deleted else [])
 
 
 def _version(call: Call, scope: str, key: str) -> int | None:
     def current() -> str:
         try:
-            return str(call.state(scope).item(key).version)
+            return str(call.store.state(scope).item(key).version)
         except NotFoundError:
             return "0"
 
@@ -119,82 +112,29 @@ def _version(call: Call, scope: str, key: str) -> int | None:
     return int(version)
 
 
-# Sessions ---------------------------------------------------------------------------------------------------------
+# Steps of agents --------------------------------------------------------------------------------------------------
 
 
-def to_session(session: Session) -> models.SessionModel:
-    """Return a session, which is a handle, as a response."""
-    names = [name for name in models.SessionModel.__struct_fields__ if name not in ("scope", "metadata")]
-    fields = {name: getattr(session, name) for name in names}
-    return models.SessionModel(**fields, scope=str(session.scope), metadata=plain(session.metadata))
-
-
-@STATES.get("/sessions")
-def list_sessions(call: Call, *, limit: Limit = 100, cursor: str | None = None) -> Page[models.SessionModel]:
-    """List sessions in the order of their ids."""
-    page = call.store.sessions.list(limit=limit, cursor=cursor)
-    return Page(map(to_session, page), page.next)
-
-
-@STATES.get("/sessions/{id}")
-def get_session(call: Call, id: str) -> models.SessionModel:
-    """Describe a session."""
-    return to_session(call.store.sessions.get(id))
-
-
-@STATES.post("/sessions")
-def start_session(
+@STATES.post("/agents/{id}/steps/{key}/resolutions", status=200)
+def resolve_step(
     call: Call,
+    id: str,
+    key: str,
     *,
-    session: str | None = None,
-    user: str | None = None,
-    metadata: dict[str, Any] | None = None,
-    ttl: str | None = None,
-    idle: str | None = None,
-    on_end: Literal["delete", "archive", "keep"] = "delete",
-) -> models.SessionModel:
-    """Start a session, by default with a new id."""
-    started = call.store.sessions.start(session, user=user, metadata=metadata, ttl=ttl, idle=idle, on_end=on_end)
-    return to_session(started)
-
-
-@STATES.post("/sessions/{id}/end", status=200)
-def end_session(call: Call, id: str, *, reason: str = "") -> models.SessionModel:
-    """End a session. Ending it again is no error."""
-    return to_session(call.store.sessions.end(id, reason))
-
-
-# Artifacts --------------------------------------------------------------------------------------------------------
-
-
-@STATES.get("/artifacts/{id}")
-def get_artifact(call: Call, id: str) -> Artifact:
-    """Describe an artifact."""
-    return call.store.artifacts.get(id)
-
-
-@STATES.get("/artifacts/{id}/content")
-def get_artifact_content(call: Call, id: str) -> FileContent:
-    """Read the content of an artifact, or a range of its bytes."""
-    return FileContent(call.store.artifacts.read(id), "application/octet-stream")
-
-
-@STATES.get("/artifacts/{id}/changes")
-def list_artifact_changes(call: Call, id: str, *, limit: Limit = 100, cursor: str | None = None) -> Page[ArtifactLink]:
-    """List the changes that were made with an artifact."""
-    return call.store.artifacts.changes(id, limit=limit, cursor=cursor)
-
-
-# Agents -----------------------------------------------------------------------------------------------------------
-
-
-@STATES.get("/agents/{id}")
-def get_agent(call: Call, id: str) -> AgentRecord:
-    """Describe an agent: its configuration, fields, context, tools and workflow."""
-    return call.store.agents.load(id)
-
-
-@STATES.post("/agents/{id}/resolutions", status=200)
-def resolve_agent(call: Call, id: str, *, how: Literal["back", "forward"]) -> Recovery:
-    """Resolve a change of an agent that is half-done: undo it, or finish it."""
-    return call.store.agents.resolve(id, how)
+    how: Literal["result", "error", "retry"],
+    result: Any = None,
+    error: str | None = None,
+) -> StepRecord:
+    """Record what became of a step whose outcome is unknown, or that failed."""
+    call.refuse_condition()
+    others = [result is not None and how != "result", error is not None and how != "error"]
+    if any(others) or (how == "error" and error is None):
+        raise InvalidError(
+            "a step is resolved by one of result, error and retry",
+            where=f"how {how}",
+            hint="Give a result with how=result, an error with how=error, and neither with how=retry",
+        )
+    steps = call.store.agents.steps(id)
+    if how == "result":
+        return steps.resolve(key, result=result)
+    return steps.resolve(key, error=error, retry=how == "retry")

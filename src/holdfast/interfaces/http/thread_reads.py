@@ -5,29 +5,27 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
 from holdfast.codec import default_codec
-from holdfast.errors import CorruptError, InvalidError
+from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.history import Change as HistoryChange
 from holdfast.history import Diff, parse_path, path_text
 from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import models
+from holdfast.interfaces.http.problems import StaleError
 from holdfast.interfaces.http.routes import FileContent, Limit, RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import StateParts, file_of, long_text, preview_of, small_json
 from holdfast.maintenance import PinInfo
 from holdfast.store import (
-    BranchInfo,
     Checkpoint,
-    LineKind,
     LogReader,
     Page,
     RenderedMessage,
     Thread,
-    ThreadInfo,
     branch_names,
     messages,
 )
@@ -62,20 +60,6 @@ Reveal = Annotated[
 # Threads ----------------------------------------------------------------------------------------------------------
 
 
-@THREADS.get("/threads")
-def list_threads(
-    call: Call,
-    *,
-    prefix: str = "",
-    where: str | None = None,
-    kind: LineKind | Literal["all"] = "thread",
-    limit: Limit = 100,
-    cursor: str | None = None,
-) -> Page[ThreadInfo]:
-    """List threads by name, or lines of another kind: those with a prefix, those that match a query."""
-    return call.store.threads(prefix=prefix, where=where, kind=kind, limit=limit, cursor=cursor)
-
-
 @THREADS.get("/threads/{thread}")
 def get_thread(call: Call, thread: str) -> models.ThreadDetailModel:
     """Describe a thread: its size, its branches, tags, labels, pins and holds."""
@@ -99,12 +83,6 @@ def _head(thread: Thread[Any]) -> Checkpoint[Any] | None:
         return thread.resolve()
     except CorruptError:
         return None
-
-
-@THREADS.get("/threads/{thread}/branches")
-def list_branches(call: Call, thread: str) -> list[BranchInfo]:
-    """List the branches of a thread."""
-    return call.store.thread(thread).branches()
 
 
 @THREADS.get("/threads/{thread}/log")
@@ -427,3 +405,20 @@ def search(
     return models.SearchPageModel(
         items=list(page), next=page.next, how=page.how, examined=page.examined, stopped=page.stopped
     )
+
+
+# Conditions -------------------------------------------------------------------------------------------------------
+
+
+def open_thread(call: Call, name: str) -> Thread[Any]:
+    """Return the thread to change. With If-Match, HEAD must still be a checkpoint that it names."""
+    thread = call.store.thread(name)
+    if call.if_match:
+        head = thread.resolve().id
+        if head not in call.if_match:
+            try:
+                diff = to_diff(thread.diff(call.if_match[0], head).without_internal())
+            except NotFoundError:  # it was pruned, or never was
+                diff = None
+            raise StaleError(head, diff)
+    return thread

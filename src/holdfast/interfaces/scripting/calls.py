@@ -21,9 +21,12 @@ from holdfast.interfaces.scripting.functions import (
     excluded_names,
     script_type,
     type_name_of,
+    type_names,
 )
+from holdfast.interfaces.scripting.object_types import OBJECT_TYPES
 from holdfast.interfaces.scripting.replay import Replay
 from holdfast.interfaces.scripting.values import RECORDS, Decoder, Encoder, field_names
+from holdfast.store.catalogue import check_outside_arguments
 from holdfast.time_parser import parse_seconds
 
 
@@ -148,6 +151,10 @@ class Calls:
         if not (type(message) is list and len(message) == 3 and type(message[1]) is str and type(message[2]) is list):
             raise InvalidError("this is no call")
         target, name, arguments = message
+        if target == "?":
+            if name not in OBJECT_TYPES:
+                raise InvalidError("there is no such type", where=name[:40])
+            return type_names(name)
         outer, self._new_functions = self._new_functions, []
         try:
             return self.encode(self._call(self.resolve(target), name, arguments, seconds))
@@ -274,15 +281,11 @@ class Calls:
     ) -> Any:
         """Call a function, which is given so many seconds. `name` has the type in front: `Jobs.add`."""
         values, options = function.bind([self.decode(each) for each in arguments])
-        if name == "Artifacts.register":
-            _check_content(options["source"])
-        if name == "Jobs.add":
-            _check_job(options["kind"])
-        for option, check in _CHECKS.items():
-            if option in options:
-                check(options[option])
-        if (waiting := _WAITING.get(name)) is not None:
-            timeout, most = options.get("timeout", waiting), max(seconds, 0.0)
+        check_outside_arguments(name.lower(), options)
+        _check_options(options)
+        if "timeout" in function.signature.parameters and name not in _NOT_WAITING:
+            timeout = options.get("timeout", function.signature.parameters["timeout"].default)
+            most = max(seconds, 0.0)
             is_endless = timeout is None or timeout == math.inf
             options["timeout"] = most if is_endless else min(parse_seconds(timeout), most)
         if "progress" in function.options:
@@ -325,53 +328,14 @@ class _Deadline:
             self._report(*progress)
 
 
-_WAITING = {
-    "Watch.poll": 0.0,
-    "Hooks.drain": 30.0,
-    "Agent.wait_for": math.inf,
-    "Subscription.receive": math.inf,
-    "Subscription.receive_many": math.inf,
-    "Requests.call": 30.0,
-    "Requests.wait": 30.0,
-    "Requests.take": 0.0,
-    "Pipeline.take": 0.0,
-    "Document.wait": math.inf,
-    "Replay.run": 600.0,
-    "Replay.run_agent": 600.0,
-    "Replay.run_hooks": 600.0,
-}
-"""Functions that wait, with how many seconds they do by default."""
+_NOT_WAITING = ("Requests.ask",)
+"""Functions whose `timeout` is not how long they wait."""
 
 
-def _check_content(source: object) -> None:
-    if not isinstance(source, bytes):
-        raise UnsupportedError(
-            "a script registers bytes: it cannot read files", hint="Give bytes, as in holdfast.bytes(…) or a Uint8Array"
-        )
-
-
-def _check_job(kind: object) -> None:
-    from holdfast.jobs import JobTypes  # with all that jobs do
-
-    if JobTypes().reaches_out(kind):
-        raise DeniedError(
-            f"a script cannot add a job of the type {str(kind)[:40]!r}, which names files or addresses of the host",
-            hint="Add it from Python, or schedule backups by store.backups(…).schedule",
-        )
-
-
-def _check_limit(limit: object) -> None:
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Refuse arguments by which a script could occupy the host."""
+    limit = options.get("limit")
     if type(limit) is int and limit > MAX_LIMIT:
         raise TooLargeError(f"a script reads at most {MAX_LIMIT} at a time, not {limit}", hint="Read page by page")
-
-
-def _check_text(text: object) -> None:
-    if isinstance(text, Pattern):
+    if isinstance(options.get("text"), Pattern):
         raise UnsupportedError("a script searches for text: an expression could keep the host busy")
-
-
-_CHECKS: dict[str, Callable[[object], None]] = {
-    "limit": _check_limit,
-    "text": _check_text,
-}
-"""Checks of arguments by which a script could reach out of the store, or occupy the host."""

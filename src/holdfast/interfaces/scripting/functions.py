@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, is_typeddict
 
+from holdfast._lazy import load
+from holdfast.backends.runtime.drivers import class_declaration, declaration_of, operations_of, parts_of
 from holdfast.errors import InvalidError
-from holdfast.interfaces.scripting.declarations import DECLARATIONS, Adapter
+from holdfast.interfaces.scripting.object_types import OBJECT_TYPES, Adapter
 from holdfast.interfaces.scripting.replay import Replay
 
 
@@ -140,53 +142,69 @@ OPERATORS = ("Increment", "Append", "AddToSet", "Max")
 """What changes a value in `patch` and `update_field`."""
 
 
-def script_table() -> dict[str, Any]:
-    """Return the names of everything that scripts have, by type, as the preludes of the languages take it.
-
-    Imports nothing: a sandbox starts before the parts of the package that its script uses are loaded.
-    """
+def type_names(name: str) -> dict[str, Any]:
+    """Return the names of everything that objects of a type have, as the preludes of the languages take them."""
+    declared = OBJECT_TYPES[name]
     return {
-        name: {
-            "functions": sorted({*each.functions.split(), *each.adapters}),
-            "properties": each.properties.split(),
-            "live": each.live.split(),
-            "members": {
-                member.removesuffix("()"): [type_name, member.endswith("()")]
-                for member, type_name in each.members.items()
-            },
-            "callable": each.is_callable,
-            "module": each.module,
-        }
-        for name, each in DECLARATIONS.items()
+        "functions": sorted(_function_names(name)),
+        "properties": declared.properties.split(),
+        "live": declared.live.split(),
+        "members": {
+            member.removesuffix("()"): [kind, member.endswith("()")] for member, kind in _members(name).items()
+        },
+        "callable": declared.is_callable,
+        "module": declared.module,
     }
+
+
+def first_types(root: str) -> dict[str, Any]:
+    """Return the names of the types that a script starts with: the store, and modules. It asks for others when it uses
+    them, and only then are their parts of the package loaded."""
+    return {name: type_names(name) for name, each in OBJECT_TYPES.items() if name == root or each.module}
+
+
+def _function_names(name: str) -> set[str]:
+    python, declared = python_class(name), OBJECT_TYPES[name]
+    operations = {each for each in operations_of(python) if not _reason(python, each)}
+    return {*operations, *declared.functions.split(), *declared.adapters}
+
+
+def _members(name: str) -> dict[str, str]:
+    """Return the types of objects inside those of a type, by name; with parentheses, if a function returns it. Does not
+    load the classes of parts."""
+    parts = {each: _BY_CLASS.get(part.class_name, "") for each, part in parts_of(python_class(name)).items()}
+    return {**{each: kind for each, kind in parts.items() if kind}, **OBJECT_TYPES[name].members}
+
+
+def _reason(python: type, name: str) -> str:
+    declared = declaration_of(python, name)
+    return "" if declared is None else declared.not_in_scripts
 
 
 @cache
 def script_type(name: str) -> ScriptType:
     """Return a type of objects that scripts have."""
-    declaration = DECLARATIONS[name]
-    python = _load(declaration.python)
-    functions = {
-        each: _function(each, inspect.getattr_static(python, each), declaration.omitted.get(each, ""))
-        for each in declaration.functions.split()
-    }
-    for each, (described, adapter) in declaration.adapters.items():
-        functions[each] = _function(each, described(), declaration.omitted.get(each, ""), adapter)
+    declared, python = OBJECT_TYPES[name], python_class(name)
+    functions: dict[str, ScriptFunction] = {}
+    for each in sorted(_function_names(name)):
+        described, adapter = declared.adapters.get(each, (None, None))
+        attribute = inspect.getattr_static(python, each) if described is None else described()
+        functions[each] = _function(each, attribute, declared.omitted.get(each, ""), adapter)
     members: dict[str, tuple[str, ScriptFunction | None]] = {}
-    for member, type_name in declaration.members.items():
+    for member, type_name in _members(name).items():
         each = member.removesuffix("()")
-        omitted = declaration.omitted.get(each, "schema")
+        omitted = declared.omitted.get(each, "schema")
         made = _function(each, inspect.getattr_static(python, each), omitted) if each != member else None
         members[each] = (type_name, made)
     return ScriptType(
         name,
         python,
         inspect.getdoc(python) or "",
-        dict(sorted(functions.items())),
-        tuple(declaration.properties.split()),
-        tuple(declaration.live.split()),
+        functions,
+        tuple(declared.properties.split()),
+        tuple(declared.live.split()),
         members,
-        declaration.is_callable,
+        declared.is_callable,
     )
 
 
@@ -200,36 +218,24 @@ def type_name_of(kind: type) -> str:
 
 
 _TYPE_NAMES: dict[type, str] = {}
-_BY_CLASS = {each.python.rpartition(" ")[2]: name for name, each in DECLARATIONS.items()}
+_BY_CLASS = {each.python.rpartition(" ")[2]: name for name, each in OBJECT_TYPES.items()}
 
 
 def excluded_names(name: str) -> Mapping[str, str]:
     """Return what an object of Python has and scripts do not, with the reasons."""
-    return DECLARATIONS[name].excluded
+    python = python_class(name)
+    operations = {each: reason for each in operations_of(python) if (reason := _reason(python, each))}
+    parts = {each: class_declaration(part.load_class()).not_in_scripts for each, part in parts_of(python).items()}
+    return {**operations, **{each: reason for each, reason in parts.items() if reason}, **OBJECT_TYPES[name].excluded}
 
 
-def _load(python: str) -> type:
-    from holdfast import agents, history, hooks, state, store  # each is loaded when a name of it is used
-
-    packages: dict[str, Any] = {
-        "agents": agents,
-        "history": history,
-        "hooks": hooks,
-        "state": state,
-        "store": store,
-    }
-    package, _, name = python.partition(" ")
-    if package == "jobs":
-        from holdfast import jobs
-
-        packages["jobs"] = jobs
-    if package == "replay":
-        from holdfast import replay
-
-        packages["replay"] = replay
+@cache
+def python_class(name: str) -> type:
+    """Return the class of a type of objects that scripts have."""
+    package, _, kind = OBJECT_TYPES[name].python.partition(" ")
     if package == "scripting":
         return Replay
-    found: type = getattr(packages[package], name) if package else object
+    found: type = load(f"holdfast.{package}", kind) if package else object
     return found
 
 
@@ -319,7 +325,8 @@ __all__ = [
     "ScriptFunction",
     "ScriptType",
     "excluded_names",
-    "script_table",
+    "first_types",
     "script_type",
     "type_name_of",
+    "type_names",
 ]

@@ -4,7 +4,7 @@
   const { __send } = globalThis;
   delete globalThis.__send;
   // A text that was put together of others is flattened first: the engine cannot hand it over otherwise.
-  const send = (kind, id, text) => { __send(kind, id, [text].join("")); };
+  const send = (kind, id, text) => __send(kind, id, [text].join(""));
   const { parse, stringify } = JSON;
   const { isArray } = Array;
   const { isSafeInteger, isInteger, isFinite } = Number;
@@ -539,6 +539,12 @@
   }
 
   function makeHandle(name, target, fields, parent) {
+    if (!(name in types)) { // a type that is used for the first time: the host describes it
+      const answer = send("T", 0, `["?",${stringify(name)},[]]`);
+      const described = parse(answer.slice(1));
+      if (answer[0] !== "R") throw errorFrom(described);
+      defineType(name, types[name] = described);
+    }
     const { callable: isCallable, live } = types[name];
     const known = liveHandles.get(target)?.deref();
     if (known) return known;

@@ -245,7 +245,15 @@ end
 
 -- Objects of the API ----------------------------------------------------------------------------------------------
 
-local types = {}
+local define_type  -- below
+local types = setmetatable({}, {
+  __index = function(known, name)  -- a type that is used for the first time: the host describes it
+    local ok, declared = send('["?",' .. quote(name) .. ",[]]")
+    if not ok then error(make_error(declared), 0) end
+    define_type(name, declared)
+    return rawget(known, name)
+  end,
+})
 
 local parents = setmetatable({}, { __mode = "k" })  -- by handle of a part, the handle that it is a part of
 local live_handles = setmetatable({}, { __mode = "v" })  -- by target: one handle for each object with live values
@@ -396,7 +404,7 @@ local function read_all(target, name, values, page)
   end
 end
 
-local function define_type(name, declared)
+function define_type(name, declared)
   local methods, meta = {}, kind(name)
   for _, each in ipairs(declared.functions) do
     methods[each] = function(self, ...)

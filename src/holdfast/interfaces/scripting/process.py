@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast._lazy import missing_extra
 from holdfast.errors import InvalidError, ScriptError, UnsupportedError
-from holdfast.interfaces.scripting.functions import OPERATORS, script_table
+from holdfast.interfaces.scripting.functions import OPERATORS, first_types
 from holdfast.interfaces.scripting.values import dump, error_classes
 
 Language: TypeAlias = Literal["lua", "javascript"]
@@ -81,7 +81,7 @@ class WorkerProcess:
         self._readable.register(self._output, select.POLLIN)
         self._writable.register(self._input, select.POLLOUT)
         self.pid = self._process.pid
-        api = {"types": script_table(), "errors": error_classes(), "operators": OPERATORS, "root": root}
+        api = {"types": first_types(root), "errors": error_classes(), "operators": OPERATORS, "root": root}
         config = {
             "language": language,
             "path": module,

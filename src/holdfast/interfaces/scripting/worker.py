@@ -148,14 +148,17 @@ class JavaScript:
             self._problem = self._problem or answer
         self._work()
 
-    def _send(self, kind: str, id: int, text: str) -> None:
+    def _send(self, kind: str, id: int, text: str) -> str:
         """Take a message of the prelude. An error must not be raised here: the engine would fail for good."""
         if kind == "C":
             self._calls.append((id, text))
+        elif kind == "T":
+            return "".join(self._channel.call(text))
         elif kind == "P":
             self._channel.write("P", text[:_TEXT_LIMIT])
         else:
             self._ends[id] = kind, text
+        return ""
 
 
 class Lua:

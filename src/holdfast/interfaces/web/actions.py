@@ -12,9 +12,9 @@ from holdfast import MISSING
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.formatting import plural, size
 from holdfast.interfaces.http import models
+from holdfast.interfaces.http.admin_routes import prune
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import get_thread, to_diff
-from holdfast.interfaces.http.thread_writes import prune
 from holdfast.interfaces.http.values import long_text
 from holdfast.interfaces.web.action_plan import (
     ActionField,

@@ -7,8 +7,7 @@ from itertools import islice
 
 from holdfast.errors import HoldfastError
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.store_reads import list_agents, list_scopes
-from holdfast.interfaces.http.thread_reads import list_threads, search
+from holdfast.interfaces.http.thread_reads import search
 from holdfast.interfaces.web.page_renderer import segment
 
 _EACH = 6
@@ -45,22 +44,22 @@ def _first(links: Iterator[FoundLink]) -> list[FoundLink]:
 
 
 def _threads(call: Call, query: str) -> Iterator[FoundLink]:
-    starting = list(list_threads(call, prefix=query, limit=_EACH))
+    starting = list(call.store.threads(prefix=query, limit=_EACH))
     seen = {each.thread for each in starting}
     if len(starting) < _EACH:
-        first = list_threads(call, limit=_READ)
+        first = call.store.threads(limit=_READ)
         starting += [each for each in first if query.casefold() in each.name.casefold() and each.thread not in seen]
     for each in starting:
         yield f"/threads/{segment(each.thread)}", each.name, f"{each.steps} steps"
 
 
 def _agents(call: Call, query: str) -> Iterator[FoundLink]:
-    for each in list_agents(call, prefix=query, limit=_EACH):
+    for each in call.store.agents.list(prefix=query, limit=_EACH):
         yield f"/agents/{segment(each.id)}", each.id, each.status
 
 
 def _scopes(call: Call, query: str) -> Iterator[FoundLink]:
-    for each in list_scopes(call, prefix=query, limit=_EACH):
+    for each in call.store.scopes(query, limit=_EACH):
         scope = str(each.scope) or "global"
         yield f"/state/{segment(scope)}", scope, f"{each.keys} keys"
 

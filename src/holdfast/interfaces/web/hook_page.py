@@ -10,9 +10,6 @@ from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.hooks import POINTS, HookExecution
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.recording_routes import (
-    get_hook_execution,
-    get_hook_statistics,
-    list_hook_executions,
     replay_hook,
 )
 from holdfast.interfaces.http.service import Call
@@ -38,7 +35,7 @@ def hook_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values |= {"problem": None, "filtered": failed or any(given.values())}
     present: dict[str, Any] = {name: value for name, value in given.items() if value}
     try:
-        page = list_hook_executions(call, **present, failed=failed, limit=_ROWS, cursor=params.get("cursor") or None)
+        page = call.owned.hooks.history(**present, failed=failed, limit=_ROWS, cursor=params.get("cursor") or None)
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
     return {**values, "items": page, "next": page.next}
@@ -76,7 +73,7 @@ def hook_statistics_values(call: Call, params: Mapping[str, str]) -> dict[str, A
     by = by if by in ORDERS else "slowest"
     values: dict[str, Any] = {"since": since, "by": by, "orders": ORDERS, "items": [], "problem": None, "longest": 0.0}
     try:
-        found = get_hook_statistics(call, since=since or None)
+        found = call.owned.hooks.statistics(since=since or None)
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
     return {**values, "items": sorted(found, key=_SORT[by]), "longest": max((each.worst for each in found), default=0)}
@@ -99,7 +96,7 @@ class CallValue(NamedTuple):
 
 def hook_call_values(call: Call, reference: str, form: ActionForm | None = None) -> dict[str, Any]:
     """Return what the page of a call shows; with a form, also how its replay ended."""
-    found = get_hook_execution(call, reference)
+    found = call.owned.hooks.get(reference)
     detail = found.detail
     shown = [CallValue(name.capitalize(), *long_text(detail[name], _LONGEST)) for name in _VALUES if name in detail]
     exact = detail.get("recording") == "full"

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.store_reads import list_alerts
 from holdfast.interfaces.web.plots import Histogram, Line, amount, draw_histogram, draw_line, quantile
 from holdfast.store import FAMILIES, Distribution, MetricsSnapshot
 
@@ -83,7 +82,7 @@ def metrics_values(call: Call, history: MetricsHistory) -> dict[str, Any]:
     """Return what the page of metrics shows."""
     found = call.owned.metrics()
     history.add(found)
-    alerts = [each for each in list_alerts(call) if each.state in ("pending", "firing")]
+    alerts = [each for each in call.owned.alerts.list() if each.state in ("pending", "firing")]
     sections = [section for name in FAMILIES if (section := _section(found, name)) is not None]
     return {
         "over_time": [_over_time(found, history, *each) for each in _LINES],

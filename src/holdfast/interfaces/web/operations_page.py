@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.store_reads import list_alerts, list_jobs, query_audit, verify
 from holdfast.interfaces.http.values import long_text
 from holdfast.schemas import describe_fields
 from holdfast.store import Backups, Store
@@ -157,7 +156,7 @@ def backup_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
         "last_backup": _moment(status.get("last_backup")),
         "last_drill": _moment(status.get("last_drill")),
         "drill_ok": str(status.get("last_drill", "")).endswith("OK"),
-        "jobs": [each for each in list_jobs(call) if each.kind in ("backup", "follow", "drill")],
+        "jobs": [each for each in call.owned.jobs.list() if each.kind in ("backup", "follow", "drill")],
         "backup": None,
         "restored": None,
         "lines": [],
@@ -201,9 +200,9 @@ def _restore_values(backups: Backups[Store], wanted: str, *, in_place: bool) -> 
 
 def job_values(call: Call, name: str | None) -> dict[str, Any]:
     """Return what the page of jobs shows: all jobs, or the runs of one; and the alerts."""
-    jobs = list_jobs(call)
+    jobs = call.owned.jobs.list()
     if name is None:
-        alerts = [each for each in list_alerts(call) if each.state != "ok"]
+        alerts = [each for each in call.owned.alerts.list() if each.state != "ok"]
         return {"jobs": jobs, "alerts": alerts, "job": None}
     job = next((each for each in jobs if each.name == name), None)
     if job is None:
@@ -241,7 +240,7 @@ def audit_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values["filtered"] = any(given.values())
     present: dict[str, Any] = {name: value for name, value in given.items() if value}
     try:
-        page = query_audit(call, **present, cursor=params.get("cursor") or None)
+        page = call.owned.audit.query(**present, cursor=params.get("cursor") or None)
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
     rows = [(each, long_text(dict(each.detail), 2000)[0] if each.detail else "") for each in page]
@@ -255,13 +254,13 @@ def verify_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {"level": level or "hashes", "thread": thread, "levels": LEVELS, "problem": None}
     values |= {
         "report": None,
-        "jobs": [job for job in list_jobs(call) if job.kind == "verify"],
+        "jobs": [job for job in call.owned.jobs.list() if job.kind == "verify"],
     }
     values["quarantined"] = len(store.maintenance.quarantine())
     if level not in LEVELS:
         return values
     try:
-        found = verify(call, thread=thread or None, level=level, after=after)  # type: ignore[arg-type]
+        found = call.owned.maintenance.verify(thread or None, level=level, after=after, limit=1000)
     except (InvalidError, NotFoundError) as error:
         return {**values, "problem": to_problem(error)}
     return {**values, "report": found}

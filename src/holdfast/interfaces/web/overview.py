@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, InvalidError
+from holdfast.interfaces.http.admin_routes import get_stats
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.store_reads import get_stats, list_alerts, list_jobs
-from holdfast.interfaces.http.thread_reads import list_threads
 from holdfast.interfaces.web.page_renderer import segment, shell_text
 from holdfast.interfaces.web.plots import Line, draw_line
 from holdfast.jobs import Job
@@ -87,7 +86,7 @@ def overview_values(call: Call) -> dict[str, Any]:
     reads = _Reads()
     threads, complete = reads.attempt("Threads", lambda: _read_threads(call)) or ([], True)
     stats = reads.attempt("Statistics", lambda: get_stats(call))
-    jobs = reads.attempt("Jobs", lambda: list_jobs(call)) or []
+    jobs = reads.attempt("Jobs", lambda: list(call.owned.jobs.list())) or []
     recent = sorted(threads, key=lambda each: each.updated, reverse=True)[:_RECENT]
     return {
         "stats": stats,
@@ -104,7 +103,7 @@ def overview_values(call: Call) -> dict[str, Any]:
 
 
 def _read_threads(call: Call) -> tuple[Sequence[ThreadInfo], bool]:
-    page = list_threads(call, limit=_READ)
+    page = call.store.threads(limit=_READ)
     return page, page.next is None
 
 
@@ -137,7 +136,7 @@ def _growth(threads: Sequence[ThreadInfo]) -> Growth | None:
 
 
 def _attention(call: Call, jobs: Sequence[Job], reads: _Reads) -> list[AttentionItem]:
-    alerts = reads.attempt("Alerts", lambda: list_alerts(call)) or []
+    alerts = reads.attempt("Alerts", lambda: list(call.owned.alerts.list())) or []
     found = [
         AttentionItem(f"Alert {each.rule}", each.message, f"holdfast explain {each.rule}", "/jobs")
         for each in alerts
@@ -170,7 +169,7 @@ def thread_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values |= {"problem": None, "complete": True, "orders": ORDERS, "filtered": bool(prefix or where)}
     limit = PAGE if sort == "name" else _READ
     try:
-        page = list_threads(call, prefix=prefix, where=where or None, limit=limit, cursor=params.get("cursor") or None)
+        page = call.store.threads(prefix=prefix, where=where or None, limit=limit, cursor=params.get("cursor") or None)
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
     items = list(page)

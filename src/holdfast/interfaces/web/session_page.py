@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidError
+from holdfast.interfaces.http.forwards import to_session
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.state_routes import to_session
-from holdfast.interfaces.http.store_reads import list_artifacts
 from holdfast.interfaces.http.values import long_text, preview_of
 
 SESSION_STATUSES = ("active", "ended", "archived")
@@ -52,7 +51,7 @@ def session_values(call: Call, id: str) -> dict[str, Any]:
 def artifact_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the list of artifacts shows."""
     kind, producer = params.get("type", "").strip(), params.get("producer", "").strip()
-    page = list_artifacts(call, type=kind or None, producer=producer or None, cursor=params.get("cursor") or None)
+    page = call.store.artifacts.list(type=kind or None, producer=producer or None, cursor=params.get("cursor") or None)
     return {
         "kind": kind,
         "producer": producer,

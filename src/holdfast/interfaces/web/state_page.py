@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.store_reads import list_items, list_scopes
 from holdfast.interfaces.http.thread_reads import to_change
 from holdfast.interfaces.http.values import long_text, preview_of
 from holdfast.state import HistoryEntry, ScopeInfo, StateItem
@@ -60,7 +59,7 @@ def scope_tree(scopes: Sequence[ScopeInfo]) -> list[ScopeNode]:
 def scopes_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the tree of scopes shows."""
     prefix = params.get("prefix", "").strip()
-    page = list_scopes(call, prefix=prefix, limit=_SCOPES, cursor=params.get("cursor") or None)
+    page = call.store.scopes(prefix, limit=_SCOPES, cursor=params.get("cursor") or None)
     return {
         "tree": scope_tree(page),
         "next": page.next,
@@ -73,14 +72,14 @@ def scopes_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
 def scope_values(call: Call, scope: str, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the page of a scope shows: its keys, beside the tree."""
     prefix, cursor = params.get("key", "").strip(), params.get("cursor") or None
-    page = list_items(call, scope, prefix=prefix, limit=_KEYS, cursor=cursor)
+    page = call.store.state(scope).list_items(prefix, limit=_KEYS, cursor=cursor)
     rows = [KeyRow(each, preview_of(each.value)) for each in page]
     return {**scopes_values(call, {}), "scope": scope, "rows": rows, "more": page.next, "key_prefix": prefix}
 
 
 def key_values(call: Call, scope: str, key: str, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the page of a key shows: its value, and its history."""
-    state = call.state(scope)
+    state = call.store.state(scope)
     history = state.history(key, limit=_CHANGES, cursor=params.get("cursor") or None)
     if not history:
         raise NotFoundError(f"{scope} has no key {key}", hint="List the keys of the scope")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import InvalidError, NotFoundError
+from holdfast.interfaces.http.forwards import to_nodes
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.timeline_routes import get_causes, get_effects, query_timeline
 from holdfast.interfaces.http.values import long_text
 
 FIELDS = ("query", "thread", "scope", "since", "until")
@@ -23,7 +23,7 @@ def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     values["filtered"] = errors or any(given.values())
     present: dict[str, Any] = {name: value for name, value in given.items() if value}
     try:
-        page = query_timeline(call, **present, errors=errors, cursor=params.get("cursor") or None)
+        page = call.store.timeline.query(**present, errors=errors, cursor=params.get("cursor") or None)
     except (InvalidError, NotFoundError) as error:
         return {**values, "problem": to_problem(error)}
     rows = [(each, _detail(each.detail), _same_correlation(each.correlation)) for each in page]
@@ -32,7 +32,7 @@ def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
 
 def event_values(call: Call, id: str) -> dict[str, Any]:
     """Return what the page of an event shows: what led to it, and what it led to."""
-    causes, effects = get_causes(call, id), get_effects(call, id)
+    causes, effects = to_nodes(call.store.timeline.causes(id)), to_nodes(call.store.timeline.effects(id))
     events = [(each, _detail(each.detail)) for each in effects[0].events]
     return {"id": id, "events": events, "causes": causes[1:], "effects": effects[1:]}
 

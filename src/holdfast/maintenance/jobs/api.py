@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
 from holdfast.engine.namespaces import JOBS_PLACE
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import Progress
@@ -23,7 +23,7 @@ class JobOperations:
         """The jobs of a store, for its tenant. `kinds` are the types of jobs that this program knows."""
         self._table = JobTable(store, kinds)
 
-    @sync_and_async
+    @operation(changes=True)
     async def add(
         self,
         name: str,
@@ -46,22 +46,22 @@ class JobOperations:
             await handle.engine.protection.refuse(Line(handle.tenant, JOBS_PLACE), packed, "settings")
         return await self._table.add(name, kind, schedule, settings, paused, replace)
 
-    @sync_and_async
+    @operation
     async def get(self, name: str) -> Job:
         """Return a job. `NotFoundError` if there is none."""
         return await self._table.get(name)
 
-    @sync_and_async
+    @operation(changes=True)
     async def remove(self, name: str) -> bool:
         """Remove a job. Returns False if there is none. A run that has started continues to its end."""
         return await self._table.remove(name)
 
-    @sync_and_async
+    @operation(changes=True)
     async def pause(self, name: str) -> Job:
         """Suspend a job until it is resumed. A run that has started continues to its end."""
         return await self._table.change(name, lambda job: None if job.paused else job.changed(paused=True))
 
-    @sync_and_async
+    @operation(changes=True)
     async def resume(self, name: str) -> Job:
         """Resume a paused job: it runs at the next time of its schedule."""
         now = self._table.context.clock()
@@ -71,12 +71,12 @@ class JobOperations:
 
         return await self._table.change(name, resume)
 
-    @sync_and_async
+    @operation
     async def due(self) -> list[Job]:
         """Return the jobs that are due, the one that has waited longest first."""
         return await self._table.due()
 
-    @sync_and_async
+    @operation(changes=True)
     async def run(
         self, name: str, *, progress: Progress | None = None, stop: Callable[[], bool] | None = None
     ) -> JobRun:
@@ -90,7 +90,7 @@ class JobOperations:
             raise end.error
         return end.run
 
-    @sync_and_async
+    @operation
     async def list(self) -> list[Job]:
         """Return all jobs, by name."""
         return await self._table.all()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from holdfast.backends.interface import Scan
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
+from holdfast.backends.runtime.drivers import FILES, OBJECTS, AsyncApi, SyncApi, arun, operation, run
 from holdfast.backends.tables import LINKS
 from holdfast.engine import artifact_links, trace_context, validation
 from holdfast.engine.guard import Action, Guard, Permit
@@ -89,7 +89,7 @@ class ArtifactsOperations:
 
     # Registering ------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     async def register(
         self,
         source: str | PathLike[str] | bytes | BinaryFile,
@@ -114,7 +114,7 @@ class ArtifactsOperations:
         (made,) = await self._register([given])
         return made
 
-    @sync_and_async
+    @operation(changes=True, not_remote=FILES, not_in_scripts="`register` takes the content of one.")
     async def register_many(self, sources: Iterable[ArtifactSource]) -> list[Artifact]:
         """Register several artifacts, all or none: much faster than one by one. All small content (up to 1 MB each)
         is in memory meanwhile."""
@@ -199,7 +199,7 @@ class ArtifactsOperations:
                 setattr(record, name, _check_text(name, told.get(name, "")))
         return new._replace(record=record, call=call)
 
-    @sync_and_async
+    @operation(changes=True)
     async def delete(self, id: str) -> None:
         """Delete an artifact, its content unless another one has the same, and its links with changes of state. The
         changes stay. Raises `NotFoundError`."""
@@ -218,18 +218,18 @@ class ArtifactsOperations:
 
     # Reading ----------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     async def get(self, id: str, *, migrate: bool = True) -> Artifact:
         """Return the description of an artifact. Raises `NotFoundError`. With `migrate=False`, its metadata is as it
         was stored, whatever schema is attached."""
         return await self._artifact(id, await self._require(id, "read"), migrate=migrate)
 
-    @sync_and_async
+    @operation
     async def read(self, id: str) -> bytes:
         """Return the whole content. Raises `CorruptError` if it is not what was registered."""
         return await self._pieces(id, await self._require(id, "read")).read_all()
 
-    @sync_and_async
+    @operation(not_remote=OBJECTS, not_in_scripts="`read` returns the content.")
     async def open(self, id: str) -> Any:
         """Open the content as a binary file, or on an AsyncStore for `async for`. The last piece is returned only
         after the whole content was checked: `CorruptError` if it is not what was registered. Every read checks that
@@ -237,13 +237,13 @@ class ArtifactsOperations:
         pieces = self._pieces(id, await self._require(id, "read"))
         return open_content(pieces) if isinstance(self, SyncApi) else AsyncContent(pieces)
 
-    @sync_and_async
+    @operation(local=FILES)
     async def save(self, id: str, path: str | PathLike[str]) -> None:
         """Write the content to a file, or replace one. Raises `CorruptError`, and leaves the file unchanged, if the
         content is not what was registered."""
         await self._pieces(id, await self._require(id, "read")).save(Path(path))
 
-    @sync_and_async
+    @operation
     async def verify(self, id: str) -> Artifact:
         """Read all of the content. Raises `CorruptError` if it is not what was registered; `NotFoundError` if it is
         stored elsewhere and missing there."""
@@ -260,7 +260,7 @@ class ArtifactsOperations:
             raise InvalidError("a block uses an artifact at least", hint="Give its id")
         return LinkBlock(self, ids)
 
-    @sync_and_async
+    @operation
     @paged
     async def changes(self, id: str, *, limit: int = 100, cursor: str | None = None) -> Page[ArtifactLink]:
         """List the changes of state and the checkpoints made with an artifact, in order of time, a page of them. An
@@ -281,7 +281,7 @@ class ArtifactsOperations:
                 break
         return Page.cut(found, count, lambda link: link.cursor)
 
-    @sync_and_async
+    @operation
     @paged
     async def of(
         self,
@@ -370,7 +370,7 @@ class ArtifactsOperations:
         for id in ids:
             await self._require(id, "read")
 
-    @sync_and_async
+    @operation
     @paged
     async def list(
         self,

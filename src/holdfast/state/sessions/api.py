@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import Action
 from holdfast.engine.model.packed_state import unpack
@@ -39,6 +39,7 @@ _POLICIES = ("delete", "archive", "keep")
 _STATUSES = ("active", "expired", "ended", "archived")
 
 
+@declare(not_remote="`sessions` has the same for a session by its id.")
 class SessionOperations:
     """A session as of when it was read. `Session` and `AsyncSession` have these as methods."""
 
@@ -97,13 +98,13 @@ class SessionOperations:
         """Who started it; empty for the store's owner."""
         return self._record.by
 
-    @sync_and_async
+    @operation(changes=True)
     async def touch(self) -> None:
         """Mark the session as active, so that it does not become idle. Raises `DeniedError` if it has ended."""
         manager = _SessionManager(self._handle)
         await manager.lifecycle.touch(self.id, await manager.get(self.id, "write", inside=True))
 
-    @sync_and_async
+    @operation(changes=True)
     async def end(self, reason: str = "") -> None:
         """End the session; its `on_end` says what happens to its state. Ending it again is no error."""
         done = await _SessionManager(self._handle).end(self.id, reason)
@@ -235,7 +236,7 @@ class SessionsOperations(Generic[S]):
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
 
-    @sync_and_async
+    @operation(changes=True)
     async def start(
         self,
         id: str | None = None,
@@ -281,7 +282,7 @@ class SessionsOperations(Generic[S]):
         await manager.lifecycle.start(name, record)
         return self._session(name, record, "active")
 
-    @sync_and_async
+    @operation
     async def get(self, id: str, *, migrate: bool = True) -> S:
         """Return a session. Raises `NotFoundError`. With `migrate=False`, its metadata is as it was stored, whatever
         schema is attached."""
@@ -290,7 +291,7 @@ class SessionsOperations(Generic[S]):
         (status,) = await manager.records.status([record])
         return self._session(id, record, status)
 
-    @sync_and_async
+    @operation(changes=True)
     async def resume(self, id: str) -> S:
         """Resume a session. An active one is touched. One that was archived, or ended with `"keep"`, is active again
         with all its state. Raises `NotFoundError` if the state was deleted."""
@@ -298,13 +299,13 @@ class SessionsOperations(Generic[S]):
         await manager.get(id, "write")
         return self._session(id, await manager.lifecycle.resume(id), "active")
 
-    @sync_and_async
+    @operation(changes=True)
     async def touch(self, id: str) -> None:
         """Mark a session as active. Raises `DeniedError` if it has ended."""
         manager = _SessionManager(self._handle)
         await manager.lifecycle.touch(id, await manager.get(id, "write", inside=True))
 
-    @sync_and_async
+    @operation(changes=True)
     async def update(self, id: str, metadata: Mapping[str, Any]) -> S:
         """Add or replace entries of a session's metadata."""
         manager = _SessionManager(self._handle)
@@ -316,13 +317,13 @@ class SessionsOperations(Generic[S]):
         (status,) = await manager.records.status([record])
         return self._session(id, record, status)
 
-    @sync_and_async
+    @operation(changes=True)
     async def end(self, id: str, reason: str = "") -> S:
         """End a session; its `on_end` says what happens to its state. Ending it again is no error."""
         done = await _SessionManager(self._handle).end(id, reason)
         return self._session(id, done, "archived" if done.archived else "ended")
 
-    @sync_and_async
+    @operation
     async def archived(self, id: str, scope: Scope | str | None = None) -> dict[str, Any]:
         """Return the state that an archived session had when it ended: of its own scope, or of another inside it."""
         manager = _SessionManager(self._handle)
@@ -342,7 +343,7 @@ class SessionsOperations(Generic[S]):
             if not 0 < stored.expires <= now
         }
 
-    @sync_and_async
+    @operation
     @paged
     async def list(
         self,
@@ -389,7 +390,7 @@ class SessionsOperations(Generic[S]):
         await self._handle.guard.saw(manager.own, ())
         return Page.cut(found, count, lambda session: session.id)
 
-    @sync_and_async
+    @operation(changes=True)
     async def collect(self, limit: int = 1000) -> SessionReport:
         """End the sessions that have expired, and delete the records of those that ended before their retention; at
         most `limit`. It is safe while sessions are in use: one that became active again is left alone."""
@@ -397,7 +398,7 @@ class SessionsOperations(Generic[S]):
         await manager.allow_all()
         return await manager.lifecycle.collect(validation.require_count(limit, "limit"))
 
-    @sync_and_async
+    @operation(changes=True)
     async def delete(self, id: str) -> None:
         """Delete a session: its state, its archive, and its record."""
         manager = _SessionManager(self._handle)

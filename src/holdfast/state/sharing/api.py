@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_or_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, sync_or_async
 from holdfast.security.handle import ScopeParts, StoreHandle, parse_scope
 
 if TYPE_CHECKING:  # each is loaded when it is first used
@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # each is loaded when it is first used
     from holdfast.state.sharing.topic import AsyncTopic, Topic
 
 
+@declare(not_remote="Open the store itself for topics, requests, pipelines and documents.")
 class SharingOperations:
     """Operations of `store.sharing`. Parts (`workflow="w1"`) name the scope that a resource belongs to, if any."""
 

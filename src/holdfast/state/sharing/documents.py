@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.codec import msgpack
 from holdfast.engine import validation
 from holdfast.engine.model.merge import PackedConflict as PackedClash
@@ -26,7 +26,7 @@ from holdfast.state.history import HistoryEntry
 from holdfast.state.key_changes import Conflict, ValueFunction, check_on_conflict, merge_since, patch_change
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, StoredValue
-from holdfast.state.sharing.resource import SharedOperations, wait_until
+from holdfast.state.sharing.resource import NOT_REMOTE, SharedOperations, wait_until
 from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration
 
@@ -46,13 +46,14 @@ class DocumentVersion(NamedTuple):
     version: int
 
 
+@declare(not_remote=NOT_REMOTE)
 class DocumentOperations(SharedOperations):
     """Operations on a document. `Document` and `AsyncDocument` have these as methods.
 
     Who may read its scope may read the document, and who may read and write it may edit it.
     """
 
-    @sync_and_async
+    @operation
     async def read(self, version: int | None = None) -> DocumentVersion:
         """Return the document, now or at a version; with its version, for `save`."""
         await self._resource.require("read", CONTENT)
@@ -63,7 +64,7 @@ class DocumentOperations(SharedOperations):
         await self._resource.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
-    @sync_and_async
+    @operation(changes=True)
     async def edit(self, function: ValueFunction, default: Any = None) -> DocumentVersion:
         """Set the document to what a function returns for its current value, or for the default if there is none. If
         another writer was first, the function is called again. It may change its argument."""
@@ -79,7 +80,7 @@ class DocumentOperations(SharedOperations):
         (done,) = await self._write(CONTENT, [KeyWrite(CONTENT, "edit", compute=edited)])
         return DocumentVersion(made[-1], done.version)
 
-    @sync_and_async
+    @operation(changes=True)
     async def patch(self, changes: Mapping[Any, Any], *, remove: Iterable[Any] = ()) -> int:
         """Change parts of the document, which starts as an empty dict. Returns the new version.
 
@@ -93,7 +94,7 @@ class DocumentOperations(SharedOperations):
         (done,) = await self._write(CONTENT, [change])
         return done.version
 
-    @sync_and_async
+    @operation(changes=True)
     async def save(self, value: Any, base: int, *, on_conflict: OnDocumentConflict = "merge") -> DocumentVersion:
         """Save a value that was made from a version. Returns the document as it is then.
 
@@ -131,7 +132,7 @@ class DocumentOperations(SharedOperations):
         (done,) = await self._write(CONTENT, [change])
         return DocumentVersion(unpack(handle.codec, packed[-1]), done.version)
 
-    @sync_and_async
+    @operation
     async def wait(self, after: int, timeout: Duration | None = None) -> DocumentVersion | None:
         """Wait for a version after this one, and return it; None after the timeout."""
         version = validation.require_count(after, "version")
@@ -145,7 +146,7 @@ class DocumentOperations(SharedOperations):
         await self._resource.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
-    @sync_and_async
+    @operation
     @paged
     async def history(self, *, limit: int = 100, cursor: str | None = None) -> Page[HistoryEntry]:
         """List who edited it, when and why, the latest first, a page of them."""
@@ -157,7 +158,7 @@ class DocumentOperations(SharedOperations):
             cursor,
         )
 
-    @sync_and_async
+    @operation(changes=True)
     async def delete(self) -> bool:
         """Delete the document; its history stays. False if there was none."""
         (done,) = await self._write(CONTENT, [KeyWrite(CONTENT, "delete")])

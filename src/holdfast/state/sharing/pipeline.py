@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine import trace_context, validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, check_key
@@ -24,7 +24,7 @@ from holdfast.errors import ConflictError, InvalidError, NotFoundError, Unsuppor
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing import work_queue
-from holdfast.state.sharing.resource import RETAINED_STEPS, SharedOperations, SharedResource, wait_until
+from holdfast.state.sharing.resource import NOT_REMOTE, RETAINED_STEPS, SharedOperations, SharedResource, wait_until
 from holdfast.state.sharing.work_queue import LEASE, DueWork, Heartbeat, HeldWork, RefusedWork, WorkClaim, take_work
 from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds
@@ -77,6 +77,7 @@ class PipelineTask(HeldWork):
         return f"<Task {self.id} at {self.stage!r}>"
 
 
+@declare(not_remote=NOT_REMOTE)
 class PipelineOperations(SharedOperations):
     """Operations on a pipeline. `Pipeline` and `AsyncPipeline` have these as methods.
 
@@ -96,12 +97,12 @@ class PipelineOperations(SharedOperations):
 
     # Putting items in ---------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     async def put(self, item: Any, *, delay: Duration | None = None) -> str:
         """Put an item in, to be worked on now or later. Returns its id."""
         return (await PipelineOperations.put_many(self, [item], delay=delay))[0]
 
-    @sync_and_async
+    @operation(changes=True)
     async def put_many(self, items: Iterable[Any], *, delay: Duration | None = None) -> list[str]:
         """Put items in, all or none. Returns their ids."""
         items = list(validation.require_several(items, "item"))
@@ -129,7 +130,7 @@ class PipelineOperations(SharedOperations):
 
     # Working ------------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     async def take(self, stage: str, *, lease: Duration = LEASE, timeout: Duration | None = 0) -> PipelineTask | None:
         """Take an item to work on at a stage; None if there was none before the timeout. It is this worker's until
         the lease ends, and another's after that."""
@@ -143,7 +144,7 @@ class PipelineOperations(SharedOperations):
         await self._resource.handle.guard.saw(self.scope, (stage,))
         return PipelineTask(found[0], stage, found[1], self._resource.name)
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts="It runs as long as there is work: call `take` and `done` in a loop.")
     async def work(
         self,
         stage: str,
@@ -177,7 +178,7 @@ class PipelineOperations(SharedOperations):
                 tried += 1
         return done
 
-    @sync_and_async
+    @operation(changes=True)
     async def done(self, task: PipelineTask, result: Any = MISSING) -> None:
         """Hand an item on to the next stage, with the result of this one; without a result, unchanged. After the
         last stage it is among the results. `ConflictError` (code `lease-lost`) if it is not this worker's any more."""
@@ -202,7 +203,7 @@ class PipelineOperations(SharedOperations):
 
         await self._write(task.stage, writes)
 
-    @sync_and_async
+    @operation(changes=True)
     async def fail(
         self,
         task: PipelineTask,
@@ -229,7 +230,7 @@ class PipelineOperations(SharedOperations):
         await self._write(task.stage, writes)
         return again
 
-    @sync_and_async
+    @operation(changes=True)
     async def extend(self, task: PipelineTask, lease: Duration = LEASE) -> None:
         """Extend the lease of an item. `ConflictError` (code `lease-lost`) if it is another's."""
         claim = work_queue.claim_of(task, self._resource.name)
@@ -237,7 +238,7 @@ class PipelineOperations(SharedOperations):
 
     # What became of items -----------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation
     async def results(self, *, limit: int = 100, cursor: str | None = None) -> Page[PipelineResult]:
         """List results in the order in which the items were put in, a page of them."""
 
@@ -246,7 +247,7 @@ class PipelineOperations(SharedOperations):
 
         return await self._page("result/", result, validation.require_count(limit, "limit"), cursor)
 
-    @sync_and_async
+    @operation
     async def dead(self, *, limit: int = 100, cursor: str | None = None) -> Page[DeadItem]:
         """List the items that were tried too often, in the same order, a page of them."""
 
@@ -256,7 +257,7 @@ class PipelineOperations(SharedOperations):
 
         return await self._page("dead/", item, validation.require_count(limit, "limit"), cursor)
 
-    @sync_and_async
+    @operation(changes=True)
     async def forget(self, ids: Iterable[str]) -> int:
         """Delete results and dead items that are not needed any more. Returns their number."""
         names = [check_key(id, "id of an item") for id in validation.require_several(ids, "id")]
@@ -277,7 +278,7 @@ class PipelineOperations(SharedOperations):
             return 0
         return gone
 
-    @sync_and_async
+    @operation(changes=True)
     async def requeue(self, id: str) -> None:
         """Try a dead item again, at the stage where it failed. Raises `NotFoundError`."""
         name = check_key(id, "id of the item")
@@ -300,7 +301,7 @@ class PipelineOperations(SharedOperations):
 
         await self._write(self.stages[0], writes)
 
-    @sync_and_async
+    @operation
     async def stats(self) -> PipelineStats:
         """Return the numbers of items."""
         await self._resource.handle.guard.allow("read", self.scope, ())
@@ -315,7 +316,7 @@ class PipelineOperations(SharedOperations):
 
         return await self._read(look)
 
-    @sync_and_async
+    @operation(changes=True)
     async def trim(self, keep: int = RETAINED_STEPS) -> int:
         """Delete the history but for the last steps, and free its space. Items and results are not affected. Returns
         the number of deleted steps."""

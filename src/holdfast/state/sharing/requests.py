@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine import trace_context
 from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
@@ -29,7 +29,7 @@ from holdfast.errors import (
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, StateItem
 from holdfast.state.sharing import work_queue
-from holdfast.state.sharing.resource import RETAINED_STEPS, SharedOperations, wait_until
+from holdfast.state.sharing.resource import NOT_REMOTE, RETAINED_STEPS, SharedOperations, wait_until
 from holdfast.state.sharing.work_queue import LEASE, DueWork, Heartbeat, HeldWork, RefusedWork, WorkClaim, take_work
 from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, parse_nanoseconds
@@ -64,6 +64,7 @@ class _Answer(NamedTuple):
     asker: str = ""
 
 
+@declare(not_remote=NOT_REMOTE)
 class RequestsOperations(SharedOperations):
     """Operations on requests. `Requests` and `AsyncRequests` have these as methods.
 
@@ -72,7 +73,7 @@ class RequestsOperations(SharedOperations):
 
     # Asking -----------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     async def call(self, payload: Any, *, timeout: Duration = TIMEOUT) -> Any:
         """Send a request, and wait for the answer.
 
@@ -83,7 +84,7 @@ class RequestsOperations(SharedOperations):
         id = await RequestsOperations.ask(self, payload, timeout=timeout)
         return await RequestsOperations.wait(self, id, timeout=timeout)
 
-    @sync_and_async
+    @operation(changes=True)
     async def ask(self, payload: Any, *, timeout: Duration = TIMEOUT) -> str:
         """Send a request without waiting. Returns the id to `wait` for, in this process or another. After the
         timeout nobody answers it any more."""
@@ -112,7 +113,7 @@ class RequestsOperations(SharedOperations):
         await self._write(ASK, writes)
         return name
 
-    @sync_and_async
+    @operation
     async def wait(self, id: str, *, timeout: Duration = TIMEOUT) -> Any:
         """Wait for the answer to a request, as `call` does. `NotFoundError` if there is no such request, it was
         cancelled, or its answer was deleted. Another's request needs the right to read the key `serve`."""
@@ -135,7 +136,7 @@ class RequestsOperations(SharedOperations):
             )
         return answer.value
 
-    @sync_and_async
+    @operation(changes=True)
     async def cancel(self, id: str) -> bool:
         """Cancel a request. False if it was answered, or does not exist. Another's request needs the right to write the
         key `serve`."""
@@ -147,7 +148,7 @@ class RequestsOperations(SharedOperations):
 
     # Answering --------------------------------------------------------------------------------------------------
 
-    @sync_and_async
+    @operation(changes=True)
     async def take(self, *, lease: Duration = LEASE, timeout: Duration | None = 0) -> Request | None:
         """Take a request to answer; None if there was none before the timeout. It is this responder's until the
         lease ends, and another's after that."""
@@ -159,18 +160,18 @@ class RequestsOperations(SharedOperations):
         await self._resource.handle.guard.saw(self.scope, (SERVE,))
         return Request(*found, self._resource.name)
 
-    @sync_and_async
+    @operation(changes=True)
     async def answer(self, request: Request, value: Any) -> None:
         """Answer a request. `ConflictError` (code `lease-lost`) if it is not this responder's any more, or past its
         deadline."""
         await self._answer(request, _Answer(True, value))
 
-    @sync_and_async
+    @operation(changes=True)
     async def fail(self, request: Request, error: BaseException | str) -> None:
         """Answer with an error. The caller gets a `HandlerError` with its name and text."""
         await self._answer(request, _failure(error))
 
-    @sync_and_async
+    @operation(changes=True, not_in_scripts="It runs as long as there is work: call `take` and `answer` in a loop.")
     async def serve(
         self,
         handler: Callable[[Any], Any],
@@ -200,19 +201,19 @@ class RequestsOperations(SharedOperations):
                 served += await self._answer_if_held(request, answer)
         return served
 
-    @sync_and_async
+    @operation(changes=True)
     async def extend(self, request: Request, lease: Duration = LEASE) -> None:
         """Extend the lease of a request. `ConflictError` (code `lease-lost`) if it is another's."""
         claim = work_queue.claim_of(request, self._resource.name)
         await work_queue.extend_claim(self._resource.handle_for(SERVE), self._resource.name, claim, lease, "request")
 
-    @sync_and_async
+    @operation
     async def pending(self) -> int:
         """Return the number of requests that wait for a responder."""
         await self._resource.require("read", SERVE)
         return await self._read(lambda view: view.count(f"{_QUEUE}/ready/"))
 
-    @sync_and_async
+    @operation(changes=True)
     async def trim(self, keep: int = RETAINED_STEPS) -> int:
         """Delete the history but for the last steps, and free its space. Requests and answers are not affected.
         Returns the number of deleted steps."""

@@ -26,6 +26,8 @@ from holdfast.state.reader import ScopeView, read_scope
 from holdfast.state.writer import Writes, WrittenKey, write
 from holdfast.time_parser import Duration, parse_seconds
 
+NOT_REMOTE = "Open the store itself for topics, requests, pipelines and documents."
+
 T = TypeVar("T")
 
 Pattern = Literal["topic", "requests", "pipeline", "document", "steps"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, declare, operation, run
 from holdfast.engine import trace_context, validation
 from holdfast.engine.model.operations import Set
 from holdfast.engine.model.packed_state import pack_name, unpack
@@ -25,7 +25,7 @@ from holdfast.errors import ConflictError, CorruptError, InvalidError
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing import segmented_log
-from holdfast.state.sharing.resource import SharedOperations, SharedResource, wait_until
+from holdfast.state.sharing.resource import NOT_REMOTE, SharedOperations, SharedResource, wait_until
 from holdfast.state.sharing.segmented_log import SEGMENT, LogPage, SegmentedLog
 from holdfast.state.sharing.work_queue import HandlerCall
 from holdfast.state.writer import KeyWrite
@@ -124,6 +124,7 @@ class _Cursor(NamedTuple):
     token: str
 
 
+@declare(not_remote=NOT_REMOTE)
 class SubscriptionOperations:
     """Operations on a subscription. `Subscription` and `AsyncSubscription` have these as methods."""
 
@@ -144,19 +145,19 @@ class SubscriptionOperations:
         """The number of the last message that was acknowledged."""
         return self._acknowledged
 
-    @sync_and_async
+    @operation
     async def lag(self) -> int:
         """Return the number of messages that are not acknowledged yet."""
         await self._resource.require("read", MESSAGE)
         return max(await self._topic.length() - self._acknowledged, 0)
 
-    @sync_and_async
+    @operation
     async def receive(self, timeout: Duration | None = None) -> TopicMessage | None:
         """Return the next message; None after the timeout. Acknowledges those received before."""
         await SubscriptionOperations.ack(self)
         return next(iter(await self._next(1, timeout)), None)
 
-    @sync_and_async
+    @operation
     async def receive_many(self, limit: int = _PAGE, timeout: Duration | None = None) -> list[TopicMessage]:
         """Return the next messages, at most `limit`; waits for the first one only. Acknowledges those received
         before."""
@@ -165,7 +166,7 @@ class SubscriptionOperations:
         await SubscriptionOperations.ack(self)
         return await self._next(limit, timeout)
 
-    @sync_and_async
+    @operation(changes=True)
     async def ack(self) -> None:
         """Acknowledge all that was received. `ConflictError` (code `lease-lost`) if another subscribed under the
         name."""
@@ -175,7 +176,9 @@ class SubscriptionOperations:
             if number and not number % segmented_log.LENGTH:
                 await self._reader.drop(lambda *_: True)  # only the last one matters
 
-    @sync_and_async
+    @operation(
+        changes=True, not_in_scripts="It runs as long as there are messages: call `receive` and `ack` in a loop."
+    )
     async def deliver(self, handler: Callable[[TopicMessage], Any], *, timeout: Duration | None = None) -> int:
         """Call a function with each message, and acknowledge the message when it returns, until none came for `timeout`
         seconds. Returns the number of messages.
@@ -311,6 +314,7 @@ class Subscriber(NamedTuple):
     lag: int
 
 
+@declare(not_remote=NOT_REMOTE)
 class TopicOperations(SharedOperations):
     """Operations on a topic. `Topic` and `AsyncTopic` have these as methods.
 
@@ -321,7 +325,7 @@ class TopicOperations(SharedOperations):
         super().__init__(resource)
         self._log = SegmentedLog(resource.handle, resource.name)
 
-    @sync_and_async
+    @operation(changes=True)
     async def publish(self, message: Any) -> PublishedMessage:
         """Publish a message. It is durable when this returns, and every subscriber will get it."""
         handle = self._resource.handle_for(MESSAGE)
@@ -333,7 +337,7 @@ class TopicOperations(SharedOperations):
         number, id = await self._log.append(handle, make)
         return PublishedMessage(number + 1, id)
 
-    @sync_and_async
+    @operation
     async def read(self, after: int = 0, limit: int = 100) -> list[TopicMessage]:
         """Return a page of messages, from the one after a number on, or from the first that still exists. There is
         no cursor: the caller counts."""
@@ -348,25 +352,25 @@ class TopicOperations(SharedOperations):
         await self._resource.handle_for(MESSAGE).guard.saw(self.scope, ())
         return found
 
-    @sync_and_async
+    @operation
     async def count(self) -> int:
         """Return the number of messages published so far, with those that were trimmed."""
         await self._resource.require("read", MESSAGE)
         return await self._log.length()
 
-    @sync_and_async
+    @operation
     async def subscribers(self) -> list[Subscriber]:
         """List all subscribers and their positions."""
         await self._resource.require("read", MESSAGE)
         return await self._subscribers()
 
-    @sync_and_async
+    @operation(changes=True)
     async def unsubscribe(self, name: str) -> bool:
         """Delete a subscriber and its cursor. False if there was none."""
         permit = await self._resource.handle_for(MESSAGE, "read").guard.allow("write", self.scope, ())
         return await reader_log(self._resource, name).delete(permit)
 
-    @sync_and_async
+    @operation(changes=True)
     async def trim(self, *, older_than: Duration | None = None) -> int:
         """Delete messages that all subscribers have acknowledged; or, with an age in seconds or as a timedelta, all
         that are older. Without a subscriber and an age, nothing is deleted.
@@ -391,7 +395,7 @@ class TopicOperations(SharedOperations):
             await self._write(MESSAGE, [KeyWrite(_TRIMMED, "trim", packed=first)])
         return dropped
 
-    @sync_and_async
+    @operation(changes=True)
     async def delete(self) -> bool:
         """Delete the topic with all messages and subscribers. False if there was none."""
         permit = await self._resource.require("write", MESSAGE)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import Any, NamedTuple
 
 from holdfast.backends.interface import ColumnHint
-from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
 from holdfast.backends.tables import Key
 from holdfast.engine import validation
 from holdfast.engine.engine import Engine
@@ -211,7 +211,7 @@ class TimelineOperations:
         self._handle = handle
         self._flush_audit = flush_audit
 
-    @sync_and_async
+    @operation
     async def query(
         self,
         query: str = "",
@@ -241,7 +241,7 @@ class TimelineOperations:
         await self._flush_audit()
         return await self._page(question, count, most, cursor)
 
-    @sync_and_async
+    @operation
     async def causes(
         self,
         id: str | None = None,
@@ -262,7 +262,7 @@ class TimelineOperations:
         found = _check_id(id) if id is not None else await self._writer(thread, path, at, scope, key)
         return _require(await find_causes(self._find, found, validation.require_count(limit, "limit")))
 
-    @sync_and_async
+    @operation
     async def effects(self, id: str, *, limit: int = 1000) -> CausalNode:
         """Return what an event led to, directly and further on, as a tree: `effects(event.id)`. Of more than `limit`
         steps, the rest is left out."""

@@ -1,0 +1,240 @@
+"""The types of objects that scripts have.
+
+Their operations are those of the Python classes, which declare what scripts do not have. Here is the rest: functions
+that are no operations, properties, and objects inside others. What scripts do not have of these is in `excluded`, with
+the reason: a public member that is in neither fails a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.backends.runtime.drivers import FILES
+from holdfast.interfaces.scripting.replay import Replay
+
+Adapter = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectType:
+    """A type of objects that scripts may use."""
+
+    python: str
+    """The package that exports the class, and its name."""
+    functions: str = ""
+    """Functions that are no operations."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """Types of objects inside it that are no parts, by name; with parentheses, if a function returns it."""
+    properties: str = ""
+    live: str = ""
+    """Properties whose entries a script may change, as it may those of the fields of an agent."""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, tuple[Callable[[], Any], Adapter]] = field(default_factory=dict)
+    """Functions under a name that the Python object does not have: where the description is, and how to call it."""
+    omitted: Mapping[str, str] = field(default_factory=dict)
+    """Parameters that scripts cannot give, by function."""
+    is_callable: bool = False
+    module: str = ""
+    """The module of functions that these are: scripts have them as `holdfast.<module>`."""
+
+
+_OWN = "It is for Python programs only: "
+_SCOPED = {"thread()": "Thread", "state()": "State"}
+_BLOCK = f"{_OWN}a block; `transact` calls a function instead."
+
+
+def _async_state(name: str) -> Callable[[], Any]:
+    def load() -> Any:
+        from holdfast.state import AsyncState
+
+        return getattr(AsyncState, name)
+
+    return load
+
+
+def _has(state: Any, key: Any) -> bool:
+    state.scope  # noqa: B018 - the objects with this function have one
+    try:
+        state.item(key)
+    except LookupError:
+        return False
+    return True
+
+
+def _get(state: Any, key: Any, default: Any = None) -> Any:
+    try:
+        return state.item(key).value
+    except LookupError:
+        return default
+
+
+def _set(state: Any, key: Any, value: Any, **options: Any) -> Any:
+    return state.set(key, value, **options)
+
+
+def _count_messages() -> Any:
+    def count(self: Any) -> int:
+        """Return the number of messages."""
+        return len(self)
+
+    return count
+
+
+def _replay(name: str) -> tuple[Callable[[], Any], Adapter]:
+    def load() -> Any:
+        from holdfast import replay
+
+        return getattr(replay, name)
+
+    return load, getattr(Replay, name)
+
+
+_MAPPING = ("keys", "items", "values", "pop", "popitem", "clear", "update", "setdefault")
+
+OBJECT_TYPES: dict[str, ObjectType] = {
+    "Store": ObjectType(
+        "store Store",
+        "transact",
+        {**_SCOPED, "as_identity()": "IdentityView", "backups()": "Backups"},
+        excluded={
+            "transaction": _BLOCK,
+            "capabilities": f"{_OWN}it describes the backend.",
+            "tenant": f"{_OWN}it is the host's choice.",
+        },
+        omitted={"get": "lazy", "backups": "keys options"},
+    ),
+    "IdentityView": ObjectType(
+        "store IdentityView", "transact", _SCOPED, "identity mode", excluded={"transaction": _BLOCK}
+    ),
+    "Thread": ObjectType("store Thread", omitted={"get": "lazy"}),
+    "State": ObjectType(
+        "state State",
+        "watch pop setdefault",
+        properties="scope",
+        excluded={
+            "keys": "`list_keys` lists them.",
+            "items": "`list_items` lists them.",
+            "values": "`list_items` lists them.",
+            "popitem": "`pop` takes a key.",
+            "update": "`batch` sets several keys.",
+        },
+        adapters={
+            "get": (_async_state("get"), _get),
+            "load": (_async_state("get"), _get),
+            "save": (_async_state("set"), _set),
+            "has": (_async_state("has"), _has),
+            "count": (_async_state("count"), len),
+        },
+    ),
+    "Watch": ObjectType("state Watch", properties="cursor scope"),
+    "Transaction": ObjectType("store Transaction", "get put update", {"state()": "TransactionState"}),
+    "StateTransaction": ObjectType("state StateTransaction", "", {"state()": "TransactionState"}),
+    "TransactionState": ObjectType(
+        "state TransactionState",
+        "set delete",
+        excluded=dict.fromkeys(_MAPPING, "`list_keys`, `get` and `set` do it."),
+    ),
+    "Sessions": ObjectType("state Sessions"),
+    "Session": ObjectType("state Session", "", {"state": "State"}),
+    "Artifacts": ObjectType("state Artifacts", excluded={"using": _BLOCK}, omitted={"register": "keep"}),
+    "Agents": ObjectType(
+        "agents Agents",
+        "create restore metrics",
+        {"steps()": "Steps", "timers()": "Timers"},
+        excluded={"attach": f"{_OWN}it takes an object."},
+        omitted={"restore": "kind"},
+    ),
+    "Agent": ObjectType(
+        "agents AgentOperations",
+        "update_field mark_changed once",
+        {"workflow": "Workflow"},
+        "id version status state configuration context metadata metrics recoveries",
+        "configuration context metadata",
+        excluded={
+            "persister": f"{_OWN}it is internal.",
+            "change_block": _BLOCK,
+            "autosave_error": f"{_OWN}it is an exception.",
+        },
+        omitted={"once": "final", "wait_for": "key"},
+    ),
+    "Steps": ObjectType("agents Steps", "once", omitted={"once": "final"}),
+    "Timers": ObjectType("agents Timers"),
+    "Conversation": ObjectType(
+        "agents Conversation",
+        "append extend replace clear",
+        properties="tokens",
+        adapters={"count": (_count_messages, len)},
+    ),
+    "Tools": ObjectType(
+        "agents Tools",
+        "declare forget allow deny may",
+        properties="permissions",
+        excluded={"use": _BLOCK, "of": f"{_OWN}it takes a record."},
+    ),
+    "Workflow": ObjectType(
+        "agents Workflow",
+        "plan begin complete fail get",
+        properties="steps current done_count step_count percent",
+        excluded=dict.fromkeys(_MAPPING, "An agent changes its own entries."),
+    ),
+    "Hooks": ObjectType(
+        "hooks Hooks",
+        "remove list",
+        {"before()": "HookRegistration", "after()": "HookRegistration"},
+        excluded={
+            "add": f"{_OWN}it takes an object of Python.",
+            "record_as": f"{_OWN}the host decides what is recorded.",
+        },
+    ),
+    "HookRegistration": ObjectType("", is_callable=True),
+    "HookContext": ObjectType("hooks HookContext", "note"),
+    "Jobs": ObjectType("jobs Jobs"),
+    "Sharing": ObjectType(
+        "state Sharing",
+        "",
+        {"topic()": "Topic", "requests()": "Requests", "pipeline()": "Pipeline", "document()": "Document"},
+    ),
+    "Topic": ObjectType("state Topic", "subscribe", properties="scope"),
+    "Subscription": ObjectType("state Subscription", "rewind", properties="cursor"),
+    "Requests": ObjectType("state Requests", properties="scope"),
+    "Request": ObjectType(
+        "state Request", properties="id value actor correlation tries", excluded={"causing": f"{_OWN}a block."}
+    ),
+    "Pipeline": ObjectType("state Pipeline", properties="scope stages"),
+    "PipelineTask": ObjectType(
+        "state PipelineTask", properties="id stage value correlation tries", excluded={"causing": f"{_OWN}a block."}
+    ),
+    "Document": ObjectType("state Document", properties="scope"),
+    "Access": ObjectType("state StoreAccess"),
+    "Audit": ObjectType("store Audit", omitted={"verify": "heads"}),
+    "Timeline": ObjectType("store Timeline"),
+    "Maintenance": ObjectType("store Maintenance", omitted={"verify": "heads", "prune": "policy"}),
+    "Backups": ObjectType(
+        "store Backups", omitted={"prune": "policy"}, excluded={"open": f"{_OWN}it returns another store."}
+    ),
+    "Diff": ObjectType(
+        "history Diff",
+        "patch apply text stat",
+        excluded=dict.fromkeys(("lines", "to_json", "without_internal"), "`changes` and `summary` have it."),
+    ),
+    "Replay": ObjectType(
+        "scripting Replay",
+        adapters={name: _replay(name) for name in ("run", "run_agent", "run_hooks", "compare")},
+        omitted=dict.fromkeys(("run", "run_agent", "run_hooks"), "env"),
+        excluded={
+            **dict.fromkeys(("record", "export"), FILES),
+            "run_open": "Call `run` with `only_open` for each of `store.threads`.",
+            **dict.fromkeys(("hook_replay_job", "replay_job"), f"{_OWN}it names code of the host."),
+            **dict.fromkeys(
+                ("now", "random", "uuid4", "recorded"), "It is for code that is recorded, which is Python."
+            ),
+        },
+        module="replay",
+    ),
+    "ReplayReport": ObjectType(
+        "replay ReplayReport", "check", excluded=dict.fromkeys(("to_json", "of_json"), "Its fields have it.")
+    ),
+    "HookReplay": ObjectType("replay HookReplay", "check"),
+}

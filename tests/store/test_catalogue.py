@@ -1,0 +1,163 @@
+"""The catalogue of operations: each is declared, and a new one is in every interface without another line."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.backends.runtime.drivers import (
+    Operation,
+    SyncApi,
+    class_declaration,
+    declaration_of,
+    operation,
+    operations_of,
+)
+from holdfast.interfaces.scripting.functions import python_class
+from holdfast.interfaces.scripting.object_types import OBJECT_TYPES
+from holdfast.security.access.policy import RIGHTS
+from holdfast.store.catalogue import CataloguedOperation, catalogue, find_operation, store_parts
+from tools import operation_reference
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def find(part: str, name: str) -> CataloguedOperation:
+    found = find_operation(part, name)
+    assert found is not None
+    return found
+
+
+def api_classes() -> set[type]:
+    """The classes of the package whose operations wait in the calling thread."""
+    found = {part.owner for part in store_parts().values()} | {python_class(name) for name in OBJECT_TYPES}
+    left = [SyncApi]
+    while left:
+        left += (each := left.pop()).__subclasses__()
+        found.add(each)
+    return {
+        each
+        for each in found
+        if each.__module__.startswith("holdfast.") and ".http." not in each.__module__ and issubclass(each, SyncApi)
+    }
+
+
+def undeclared(cls: type) -> list[str]:
+    """The public coroutine functions of a class that are no operations."""
+    members = [(name, value) for base in cls.__mro__ for name, value in vars(base).items()]
+    return [name for name, value in members if name[0] != "_" and inspect.iscoroutinefunction(value)]
+
+
+def test_every_operation_is_declared() -> None:
+    class Forgotten(SyncApi):
+        async def forget(self) -> None: ...
+
+    assert undeclared(Forgotten) == ["forget"]
+    assert {cls.__name__: undeclared(cls) for cls in api_classes() if undeclared(cls)} == {}
+    assert sum(len(operations_of(cls)) for cls in api_classes()) > 300
+
+
+def test_every_operation_can_be_reached_or_says_why_not() -> None:
+    parts = {cls for part in store_parts().values() for cls in (part.owner, part.identity)}
+    types = {python_class(name) for name in OBJECT_TYPES}
+    for cls in api_classes():
+        for name in operations_of(cls):
+            declared = declaration_of(cls, name)
+            assert declared is not None
+            assert declared.not_remote or cls in parts, f"{cls.__name__}.{name} is in no part of a store"
+            assert declared.not_in_scripts or any(issubclass(cls, each) for each in types - {object}), (cls, name)
+
+
+def test_rights_are_those_that_there_are() -> None:
+    for each in catalogue():
+        assert set(each.rights) <= set(RIGHTS), each
+        assert not (each.owner_only and each.rights), each
+    assert find("thread", "hold").rights == ("admin",)  # which the function checks
+    assert find("thread", "merge").rights == ("read", "write")
+    assert find("erasure", "erase").rights == ("erase",)
+    assert find("audit", "query").owner_only
+
+
+def test_a_dry_run_reads() -> None:
+    prune, delete = find("maintenance", "prune"), find("thread", "delete")
+    assert prune.reads({"dry_run": True})
+    assert not prune.reads({"dry_run": 1})
+    assert not prune.reads({})
+    assert not delete.reads({"dry_run": True})
+
+
+def test_a_class_declares_for_all_of_its_operations() -> None:
+    keys = store_parts()["keys"].owner
+    assert class_declaration(keys).confirm
+    rotate, listed = find("keys", "rotate").declaration, find("keys", "list").declaration
+    assert (rotate.confirm, listed.confirm) == (True, False)
+    assert rotate.not_in_scripts == listed.not_in_scripts != ""
+    assert declaration_of(keys, "nothing") is None
+
+
+def test_local_is_a_reason_for_both() -> None:
+    @operation(local="It is here.", changes=True)
+    async def work(self: Any) -> None: ...
+
+    assert isinstance(work, Operation)
+    assert work.declaration == (True, False, None, "It is here.", "It is here.")
+
+
+def test_the_page_of_operations_is_current() -> None:
+    assert operation_reference.PAGE.read_text(encoding="utf-8") == operation_reference.reference(), (
+        "run `python -m tools.operation_reference`"
+    )
+
+
+METHOD = '''
+    @operation
+    async def shout(self, word: str, *, times: int = 1) -> str:
+        """Return a word in capitals."""
+        return word.upper() * times
+
+'''
+
+USES = """
+import holdfast
+from holdfast.scripts import Sandbox
+from tests.interfaces.http.kit import DOCUMENT, ServedStore
+from tools import operation_reference, script_reference
+
+with holdfast.open("memory://") as store, ServedStore(store, write=False) as served:
+    assert store.artifacts.shout("a", times=2) == "AA"
+    answer = served.request("POST", "/api/v1/reads/artifacts/shout", {"arguments": ["b"], "options": {"times": 3}})
+    assert answer.json == {"result": "BBB"}, answer
+    with holdfast.open(served.url, token=served.token) as remote:
+        assert remote.artifacts.shout("c") == "C"
+        assert remote.as_identity("user:alice").artifacts.shout("d") == "D"
+    for language, source in (
+        ("lua", "return store.artifacts:shout('e', {times = 2})"),
+        ("javascript", "return await store.artifacts.shout('e', {times: 2})"),
+    ):
+        with Sandbox(language, store) as sandbox:
+            assert sandbox.run(source) == "EE", language
+assert DOCUMENT["paths"]["/api/v1/reads/artifacts/shout"]["post"]["summary"] == "Return a word in capitals."
+assert "### Artifacts.shout" in script_reference.reference()
+assert "`shout(word, times)`" in operation_reference.reference()
+print("done")
+"""
+
+
+@pytest.mark.time_limit(180)
+def test_one_method_is_all_that_an_operation_needs(tmp_path: Path) -> None:
+    package = shutil.copytree(PROJECT / "src" / "holdfast", tmp_path / "holdfast")
+    module = package / "state" / "artifacts" / "api.py"
+    before, mark, after = module.read_text(encoding="utf-8").partition("    @operation(changes=True)\n")
+    assert "class ArtifactsOperations" in before
+    module.write_text(before + METHOD.lstrip("\n") + mark + after, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", USES]
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("done\n"), done.stderr
