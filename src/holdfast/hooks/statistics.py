@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from holdfast._fields import Hidden, Seconds
 from holdfast.engine.engine import Engine
 from holdfast.hooks.context import to_datetime
 from holdfast.hooks.execution_log import FAILURES, ExecutionFilter, scan_executions
@@ -21,10 +22,10 @@ class HookStatistics(NamedTuple):
     vetoes: int
     changed: int
     skipped: int
-    total: float
-    average: float
-    worst: float
-    first: datetime
+    total: Hidden[float]
+    average: Seconds
+    worst: Seconds
+    first: Hidden[datetime]
     last: datetime
 
     @property

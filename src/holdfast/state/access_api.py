@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple, TypeAlias, Unpack
 
+from holdfast._fields import Hidden
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, sync_and_async
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import root_of
@@ -40,16 +41,16 @@ class Grant(NamedTuple):
     scope: str
     keys: str
     """The pattern of the granted keys; empty for the whole scope."""
-    below: str
+    below: Hidden[str]
     """`own` or `all`, if scopes below are granted too."""
     until: datetime | None
     by: str
     """Who granted it; empty for the store's owner."""
-    given: datetime
-    revoked: datetime | None
-    revoked_by: str
-    live: bool
-    thread: str = ""
+    given: Hidden[datetime]
+    revoked: Hidden[datetime | None]
+    revoked_by: Hidden[str]
+    live: Hidden[bool]
+    thread: Hidden[str] = ""
     """The pattern of names of threads, in a grant of threads, which has no scope."""
 
 
@@ -63,9 +64,9 @@ class Token(NamedTuple):
     name: str
     created: datetime
     until: datetime | None
-    revoked: datetime | None
-    live: bool
-    secret: str = ""
+    revoked: Hidden[datetime | None]
+    live: Hidden[bool]
+    secret: Hidden[str] = ""
     """The text that proves it, where it was just issued: it is stored nowhere."""
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
+from holdfast._fields import Local
 from holdfast.backends.tables import Key
 
 
@@ -122,13 +123,13 @@ class Finding:
 
     code: FindingCode
     message: str
-    tenant: str = ""
+    tenant: Local[str] = ""
     thread: str = ""
     checkpoint: str = ""
     place: tuple[int, int] | None = None
-    space: str = ""
-    key: Key = ()
-    column: str = ""
+    space: Local[str] = ""
+    key: Local[Key] = ()
+    column: Local[str] = ""
     affected: list[str] = field(default_factory=list)
     affected_count: int = 0
 

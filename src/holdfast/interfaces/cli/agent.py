@@ -8,13 +8,13 @@ import secrets
 import shlex
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from holdfast._views import size
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.agent_history import (
     describe_pending,
@@ -45,13 +45,11 @@ from holdfast.interfaces.cli.base import (
     yes_option,
 )
 from holdfast.interfaces.cli.completion_types import AGENT
-from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
-from holdfast.interfaces.cli.json_output import encode, plain
+from holdfast.interfaces.cli.formatting import ago, plural, safe
 from holdfast.interfaces.cli.scope_args import as_option, open_as, parse_value
 
 if TYPE_CHECKING:
-    from holdfast.agents import AgentInfo, AgentRecord
-    from holdfast.store import IdentityView, Store
+    from holdfast.agents import AgentRecord
 
 
 @command("save-state")
@@ -71,8 +69,7 @@ def save_state(
     fields = None if data is None else parse_value(data, "--data")
     store = open_as(session, identity, write=True)
     saved = store.agents.save_state(id, type=kind, state=state, data=fields)
-    record = {"id": id, "kind": saved.kind, "state": saved.state, "version": saved.version}
-    session.tell(f"Saved {id}, version {saved.version}.", record)
+    session.tell(f"Saved {id}, version {saved.version}.", saved)
 
 
 @command("record-transition")
@@ -109,9 +106,6 @@ def record_transition(
     session.tell(f"Recorded {from_} → {to} of {id}{', refused' if refused else ''}.", made)
 
 
-_HEADS = ("AGENT", "CLASS", "STATUS", "STATE", "VERSION", "MESSAGES", "SAVED", "PENDING", "METADATA")
-_TOOL_HEADS = ("TOOL", "MAY", "PERMISSIONS", "USES", "FAILURES", "DENIED", "SECONDS", "LAST ERROR")
-_COLORS = {"running": "green", "failed": "red", "stopped": "dim", "paused": "yellow"}
 _STATUSES = ("created", "starting", "running", "pausing", "paused", "resuming", "stopping", "stopped", "failed")
 _ENDS = {"forward": "finished", "back": "undone", "none": "unchanged"}
 _NOT_RUN = {
@@ -122,27 +116,7 @@ _NOT_RUN = {
 _PARTS = ("configuration", "fields", "context", "workflow", "metadata")
 
 
-def agent_record(found: AgentRecord) -> dict[str, Any]:
-    """Return an agent as a record, without its messages."""
-    return {
-        "id": found.id,
-        "kind": found.kind,
-        "schema": found.schema,
-        "status": found.status,
-        "state": found.state,
-        "version": found.version,
-        "checkpoint": found.checkpoint,
-        "created": found.created,
-        "updated": found.updated,
-        "messages": found.messages,
-        "tokens": found.tokens,
-        "pending": None if found.pending is None else found.pending.to_dict(),
-        **{part: getattr(found, part) for part in _PARTS},
-        "tools": found.tools,
-    }
-
-
-@group("agent", invoke_without_command=True)
+@group("agent", default="list")
 def agent(session: CliContext) -> None:
     """List and show agents and their history, resolve changes that a crash interrupted, transfer and export.
 
@@ -154,8 +128,6 @@ def agent(session: CliContext) -> None:
     holdfast agent transitions committer --mermaid
     holdfast agent resolve committer --back
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _list(session, open_as(session, None), {}, "", None)
 
 
 @command("list")
@@ -189,29 +161,12 @@ def list_(
     """
     filters: dict[str, Any] = {"kind": kind, "status": status, "state": state, "pending": pending, "prefix": prefix}
     filters["metadata"] = pairs(meta, "--meta")
-    _list(session, open_as(session, identity), {name: each for name, each in filters.items() if each}, after, limit)
-
-
-def _list(
-    session: CliContext, store: Store | IdentityView, filters: dict[str, Any], after: str, limit: int | None
-) -> None:
-    listed = islice(store.agents.list(**filters, cursor=after).all(), limit)
-    if session.json:
-        session.emit_all(listed)
-        return
-    session.out.page()
-    now = datetime.now(UTC)
-    rows = (_row(each, now) for each in listed)
-    right = ("VERSION", "MESSAGES")
-    if not session.out.long_table(_HEADS, rows, right=right, shrink="METADATA", styles={"AGENT": "yellow"}):
-        session.note("There are no such agents." if filters else "There are no agents.")
-
-
-def _row(info: AgentInfo, now: datetime) -> tuple[str, ...]:
-    counts = str(info.version), str(info.messages)
-    metadata = encode(info.metadata) if info.metadata else ""
-    status = "damaged" if info.damaged else info.status
-    return info.id, info.kind, status, info.state, *counts, ago(info.updated, now), info.pending, metadata
+    given = {name: each for name, each in filters.items() if each}
+    session.list(
+        islice(open_as(session, identity).agents.list(**given, cursor=after).all(), limit),
+        none="There are no such agents." if given else "There are no agents.",
+        status=lambda agent: "damaged" if agent.damaged else agent.status,
+    )
 
 
 @command("show")
@@ -246,61 +201,37 @@ def show(session: CliContext, id: str, version: int | None, tail: int, full: boo
         raise
     start = 0 if full else max(found.messages - tail, 0)
     conversation = store.agents.messages(id, start=start, version=found.version) if tail or full else []
-    if session.json:
-        session.emit(agent_record(found) | {"conversation": conversation})
-        return
-    out = session.out
-    out.page()
-    for line in _header(session, found):
-        out.line(line)
-    values = ValueWriter(out, ALL if full else DisplayLimits(SHORT.characters, SHORT.items, max(tail, 1)))
-    for part in _PARTS:
-        if value := getattr(found, part):
-            out.line()
-            _write(session, values.channel(part, dict(value)))
-    _tools(session, found)
-    if conversation:
-        out.line()
-        _write(session, values.items("conversation", conversation, start, found.messages))
+
+    def lines() -> Iterator[str]:
+        yield from _header(session, found)
+        values = ValueWriter(session.out, ALL if full else DisplayLimits(SHORT.characters, SHORT.items, max(tail, 1)))
+        for part in _PARTS:
+            if value := getattr(found, part):
+                yield from ("", *values.channel(part, dict(value)))
+        yield from _tools(session, found)
+        if conversation:
+            yield from ("", *values.items("conversation", conversation, start, found.messages))
+
+    session.report(lines(), found, {"conversation": conversation})
 
 
 def _header(session: CliContext, found: AgentRecord) -> Iterator[str]:
-    out = session.out
-    yield out.style(f"agent {safe(found.id)}", "yellow")
-    yield f"Class:    {safe(found.kind)}, schema {safe(found.schema)}"
-    yield f"Status:   {out.style(found.status, _COLORS.get(found.status, 'bold'))}"
-    if found.state:
-        yield f"State:    {out.style(safe(found.state), 'cyan')}"
-    yield f"Version:  {found.version}"
-    yield f"Created:  {local(found.created)} ({ago(found.created)})"
-    yield f"Saved:    {local(found.updated)} ({ago(found.updated)})"
-    yield f"Messages: {found.messages:,}" + (f" ({found.tokens:,} tokens)" if found.tokens else "")
-    if found.pending is not None:
-        pending = found.pending
-        yield f"Pending:  {out.style(safe(describe_pending(pending)), 'red')}, started {ago(pending.time)}"
-        yield "          If its process is gone, the agent's next start resolves it. Or manually:"
+    pending = found.pending
+    said = {"pending": "" if pending is None else f"{describe_pending(pending)}, started {ago(pending.time)}"}
+    yield from session.describe(found, f"agent {found.id}", hidden=("id", "tools", *_PARTS), **said)
+    if pending is not None:
+        yield "If its process is gone, the agent's next start resolves it. Or manually:"
         for option in ("--forward",) if is_handed_over(pending) else ("--back", "--forward"):
-            yield f"          holdfast agent resolve {shlex.quote(safe(found.id))} {option}"
+            yield f"  holdfast agent resolve {shlex.quote(safe(found.id))} {option}"
 
 
-def _tools(session: CliContext, found: AgentRecord) -> None:
+def _tools(session: CliContext, found: AgentRecord) -> Iterator[str]:
     from holdfast.agents import Tools
 
     tools = Tools.of(found)
-    if not tools:
-        return
-    session.out.line()
-    rows = []
-    for tool in map(tools.__getitem__, tools):
-        counts = (f"{count:,}" for count in (tool.uses, tool.failures, tool.denied))
-        may = "yes" if tools.may(tool.name) else "no"
-        rows.append((tool.name, may, ", ".join(tool.permissions), *counts, f"{tool.seconds:.3f}", tool.last_error))
-    session.out.table(_TOOL_HEADS, rows, right=_TOOL_HEADS[3:7], shrink="LAST ERROR", styles={"TOOL": "yellow"})
-
-
-def _write(session: CliContext, lines: Iterator[str]) -> None:
-    for line in lines:
-        session.out.line(line)
+    if tools:
+        yield ""
+        session.list(map(tools.__getitem__, tools), may=lambda tool: "yes" if tools.may(tool.name) else "no")
 
 
 @command("messages")
@@ -321,14 +252,12 @@ def messages(session: CliContext, id: str, limit: int | None, version: int | Non
     found = store.agents.load(id, version=version)
     start = max(found.messages - (limit or found.messages), 0)
     conversation = store.agents.messages(id, start, version=found.version)
-    if session.json:
-        session.emit_all(conversation)
-        return
     if not conversation:
         session.note(f"{id} has no messages.")
-        return
-    session.out.page()
-    _write(session, ValueWriter(session.out, ALL).items("conversation", conversation, start, found.messages))
+    elif session.json:
+        session.list(conversation)
+    else:
+        session.report(ValueWriter(session.out, ALL).items("conversation", conversation, start, found.messages), None)
 
 
 @command("resolve")
@@ -367,7 +296,7 @@ def resolve(
     done = store.agents.resolve(id, direction)
     not_run = f" {_NOT_RUN[pending.kind]}" if done.resolved == "forward" and not done.ran else ""
     instead = " It could not be undone." if done.resolved != direction else ""
-    session.tell(f"{what}: {_ENDS[done.resolved]}.{instead}{not_run}", plain(done) | {"dry_run": False})
+    session.tell(f"{what}: {_ENDS[done.resolved]}.{instead}{not_run}", done, {"dry_run": False})
 
 
 @command("export")
@@ -390,7 +319,7 @@ def export(session: CliContext, id: str, file: str, version: int | None, identit
         # Escaped, since a terminal would obey it, or UTF-8 cannot encode it.
         text = json.dumps(document, indent=2)
     if file == "-":
-        _write(session, iter(text.split("\n")))
+        session.report(text.split("\n"), None)
         return
     target = Path(file)
     if not target.absolute().parent.is_dir():
@@ -426,7 +355,7 @@ def import_(session: CliContext, file: str, id: str | None, create: bool, identi
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"the file is not JSON: {error}", where=file) from None
     imported = open_as(session, identity, write=True, create=create).agents.import_(document, id=id)
-    session.tell(f"Imported {imported.id} with {plural(imported.messages, 'message')}.", agent_record(imported))
+    session.tell(f"Imported {imported.id} with {plural(imported.messages, 'message')}.", imported)
 
 
 @command("delete")
@@ -450,10 +379,9 @@ def delete(session: CliContext, id: str, dry_run: bool, yes: bool, identity: str
     session.tell(f"{verb} {id} with all of its history.", record)
 
 
-for _each in (
+agent.add(
     *(list_, show, messages, transitions, history, diff, resolve, rollback),
     *(transfer, transfers, export, import_, delete),
     *(steps, resolve_step, timers, cancel_timer, signal, unsaved, prune_steps),
     *(save_state, record_transition),
-):
-    agent.add_command(_each)
+)

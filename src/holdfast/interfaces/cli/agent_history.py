@@ -11,17 +11,13 @@ import click
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, limit_option, pairs, yes_option
 from holdfast.interfaces.cli.completion_types import AGENT
 from holdfast.interfaces.cli.exit_codes import FINDINGS
-from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
-from holdfast.interfaces.cli.scope_args import as_option, open_as
+from holdfast.interfaces.cli.formatting import plural, safe
+from holdfast.interfaces.cli.scope_args import as_option, diff_record, open_as
 
 if TYPE_CHECKING:
     from holdfast.agents import PendingChange, TransitionRecord
     from holdfast.interfaces.cli.output import ProgressBar
     from holdfast.store import IdentityView, Store
-
-_HEADS = ("TIME", "TRIGGER", "FROM", "TO", "OUTCOME", "TOOK", "BY", "ERROR")
-_TRANSFER_HEADS = ("TIME", "FROM", "TO", "PHASE", "MESSAGES", "BY", "REASON")
-_STEP_HEADS = ("VERSION", "SAVED", "KIND", "STATUS", "STATE", "MESSAGES", "BY")
 
 
 def describe_pending(pending: PendingChange) -> str:
@@ -71,20 +67,8 @@ def transitions(
         return
     filters: dict[str, Any] = {name: each for name, each in (("trigger", trigger), ("outcome", outcome)) if each}
     listed = islice(store.agents.transitions(id, cursor=before, **filters).all(), limit)
-    if session.json:
-        session.emit_all(listed)
-        return
-    session.out.page()
-    rows = [_row(each) for each in listed]
-    if rows:
-        session.out.table(_HEADS, rows, right=("TOOK",), shrink="ERROR", styles={"TRIGGER": "yellow"})
-    else:
-        session.note("There are no such transitions." if filters else f"{id} has no transitions.")
-
-
-def _row(each: TransitionRecord) -> tuple[str, ...]:
-    took = f"{each.duration * 1000:.1f} ms"
-    return clock(each.time), each.trigger, each.source, each.target, each.outcome, took, each.actor, each.error
+    none = "There are no such transitions." if filters else f"{id} has no transitions."
+    session.list(listed, none=none, first=("time",), exact=True)
 
 
 def _draw(session: CliContext, store: Store | IdentityView, id: str, form: str) -> None:
@@ -95,16 +79,12 @@ def _draw(session: CliContext, store: Store | IdentityView, id: str, form: str) 
     with session.progress("Counting") as progress:
         taken = count_transitions(_reported(store.agents.transitions(id).all(), progress))
     diagram = (mermaid if form == "mermaid" else dot)(machine, taken, current=record.state)
-    if session.json:
-        transitions = [
-            {**each._asdict(), "taken": taken.successes[each], "failed": taken.failures[each]}
-            for each in dict.fromkeys((*taken.successes, *taken.failures))
-        ]
-        session.emit({"id": id, "state": record.state, "transitions": transitions, "format": form, "diagram": diagram})
-        return
-    session.out.page()
-    for line in diagram.splitlines():
-        session.out.line(safe(line))
+    transitions = [
+        {**each._asdict(), "taken": taken.successes[each], "failed": taken.failures[each]}
+        for each in dict.fromkeys((*taken.successes, *taken.failures))
+    ]
+    drawn = {"id": id, "state": record.state, "transitions": transitions, "format": form, "diagram": diagram}
+    session.report(map(safe, diagram.splitlines()), drawn)
 
 
 def _reported(transitions: Iterable[TransitionRecord], progress: ProgressBar) -> Iterator[TransitionRecord]:
@@ -126,16 +106,7 @@ def history(session: CliContext, id: str, before: int | None, limit: int, identi
     """
     store = open_as(session, identity)
     older = None if before is None else store.agents.load(id, version=before).checkpoint
-    steps = store.agents.history(id, limit=limit, cursor=older)
-    if session.json:
-        session.emit_all(steps)
-        return
-    session.out.page()
-    rows = [
-        (str(each.version), ago(each.time), each.kind, each.status, each.state, str(each.messages), each.actor)
-        for each in steps
-    ]
-    session.out.table(_STEP_HEADS, rows, right=("VERSION", "MESSAGES"), shrink="STATE", styles={"VERSION": "yellow"})
+    session.list(store.agents.history(id, limit=limit, cursor=older))
 
 
 @command("diff")
@@ -152,17 +123,10 @@ def diff(session: CliContext, id: str, a: int | None, b: int | None, exit_code: 
     holdfast agent diff committer 3 7
     """
     changes = open_as(session, identity).agents.diff(id, a, b)
-    if session.json:
-        record = changes.to_json()
-        session.emit({"id": id, "a": a, "b": b, "summary": record["summary"], "changes": record["changes"]})
-    elif changes:
-        session.out.page()
-        for line in changes.lines():
-            session.out.line(session.out.diff_line(line))
-    else:
+    if not changes:
         session.note("Nothing differs.")
-    if exit_code and changes:
-        raise click.exceptions.Exit(FINDINGS)
+    session.report(map(session.out.diff_line, changes.lines()), diff_record(changes), {"id": id, "a": a, "b": b})
+    session.exit_if(exit_code and changes, FINDINGS)
 
 
 @command("rollback")
@@ -245,17 +209,4 @@ def transfers(session: CliContext, id: str, limit: int, identity: str | None) ->
     holdfast agent transfers greeter
     """
     listed = open_as(session, identity).agents.transfers(id, limit=limit)
-    if session.json:
-        session.emit_all(listed)
-        return
-    session.out.page()
-    rows = [
-        (clock(each.time), each.source, each.target, each.phase, f"{each.messages:,}", each.actor, each.reason)
-        for each in listed
-    ]
-    if rows:
-        session.out.table(
-            _TRANSFER_HEADS, rows, right=("MESSAGES",), shrink="REASON", styles={"FROM": "yellow", "TO": "yellow"}
-        )
-    else:
-        session.note(f"{id} has no transfers.")
+    session.list(listed, none=f"{id} has no transfers.", first=("time",), exact=True)

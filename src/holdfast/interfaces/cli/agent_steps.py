@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, limit_option
 from holdfast.interfaces.cli.completion_types import AGENT
-from holdfast.interfaces.cli.formatting import ago, local, safe
-from holdfast.interfaces.cli.json_output import encode
 from holdfast.interfaces.cli.scope_args import as_option, open_as, parse_value
 
 if TYPE_CHECKING:
-    from holdfast.agents import StepRecord
-
-_STEP_HEADS = ("STEP", "STATE", "ATTEMPTS", "STARTED", "FUNCTION", "RESOLVED", "ERROR")
-_TIMER_HEADS = ("TIMER", "DUE", "SIGNAL")
-_SIGNAL_HEADS = ("SIGNAL", "TIME", "ID", "BY", "VALUE")
-
-
-def _record(step: StepRecord) -> dict[str, Any]:
-    return {name: value for name, value in asdict(step).items() if name not in ("digest", "token")}
+    pass
 
 
 @command("steps")
@@ -42,21 +31,11 @@ def steps(session: CliContext, id: str, key: str | None, limit: int, identity: s
     holdfast agent steps committer charge-42 --json
     """
     durable = open_as(session, identity).agents.steps(id)
-    found = [durable.get(key)] if key is not None else islice(durable.list().all(), limit)
-    if session.json:
-        session.emit_all(map(_record, found))
-        return
     if key is not None:
-        for name, value in _record(durable.get(key)).items():
-            session.out.line(f"{name}: {safe(local(value) if isinstance(value, datetime) else str(value))}")
+        found = durable.get(key)
+        session.report(session.describe(found, f"step {key}", hidden=("key",)), found)
         return
-    session.out.page()
-    now = datetime.now(UTC)
-    rows = [
-        (each.key, each.state, str(each.attempts), ago(each.started, now), each.function, each.resolved, each.error)
-        for each in found
-    ]
-    session.out.table(_STEP_HEADS, rows, right=("ATTEMPTS",), shrink="ERROR", styles={"STEP": "yellow"})
+    session.list(islice(durable.list().all(), limit))
 
 
 @command("resolve-step")
@@ -82,7 +61,7 @@ def resolve_step(
         step = durable.resolve(key, result=parse_value(result, "--result"))
     else:
         step = durable.resolve(key, error=error, retry=retry)
-    session.tell(f"The step {key} is {step.state} now.", _record(step))
+    session.tell(f"The step {key} is {step.state} now.", step)
 
 
 @command("timers")
@@ -95,11 +74,7 @@ def timers(session: CliContext, id: str, identity: str | None) -> None:
     holdfast agent timers committer
     """
     found = open_as(session, identity).agents.timers(id).list()
-    if session.json:
-        session.emit_all(asdict(each) for each in found)
-        return
-    rows = [(each.name, local(each.due), each.signal or "(sleep)") for each in found]
-    session.out.table(_TIMER_HEADS, rows, styles={"TIMER": "yellow"})
+    session.list(found, exact=True, signal=lambda timer: timer.signal or "(sleep)")
 
 
 @command("cancel-timer")
@@ -146,12 +121,7 @@ def signal(
         text = f"Sent {name} to {id}." if sent else f"The signal {signal_id} was sent before."
         session.tell(text, {"agent": id, "signal": name, "new": sent})
         return
-    found = open_as(session, identity).agents.steps(id).signals()
-    if session.json:
-        session.emit_all(asdict(each) for each in found)
-        return
-    rows = [(each.name, local(each.time), each.id, each.actor, encode(each.value)) for each in found]
-    session.out.table(_SIGNAL_HEADS, rows, shrink="VALUE", styles={"SIGNAL": "yellow"})
+    session.list(open_as(session, identity).agents.steps(id).signals(), exact=True)
 
 
 @command("unsaved")
@@ -165,12 +135,8 @@ def unsaved(session: CliContext, limit: int, identity: str | None) -> None:
     \b
     holdfast agent unsaved
     """
-    found = islice(open_as(session, identity).agents.unsaved().all(), limit)
-    if session.json:
-        session.emit_all({"agent": each} for each in found)
-        return
-    for each in found:
-        session.out.line(safe(each))
+    for each in islice(open_as(session, identity).agents.unsaved().all(), limit):
+        session.report(each, {"agent": each})
 
 
 @command("prune-steps")
@@ -187,6 +153,7 @@ def prune_steps(session: CliContext, id: str | None, older_than: str, dry_run: b
     holdfast agent prune-steps --older-than 90d --dry-run
     """
     store = open_as(session, identity, write=not dry_run)
-    done = asdict(store.agents.prune_steps(older_than, agent=id, dry_run=dry_run))
-    counts = ", ".join(f"{count} {name}" for name, count in done.items())
-    session.tell(f"{'Would delete records' if dry_run else 'Deleted records'}: {counts}.", {**done, "dry_run": dry_run})
+    done = store.agents.prune_steps(older_than, agent=id, dry_run=dry_run)
+    counts = ", ".join(f"{count} {name}" for name, count in asdict(done).items())
+    text = f"{'Would delete records' if dry_run else 'Deleted records'}: {counts}."
+    session.tell(text, done, {"dry_run": dry_run})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -76,40 +77,103 @@ class CliContext:
         """Whether the output goes to a pager."""
         return self._output is not None and self._output.paging
 
-    def emit(self, record: object) -> None:
-        """Write a record as a line of JSON, for `--json`."""
-        from holdfast.interfaces.cli.json_output import encode
+    # Results: as text, or with `--json` as JSON ---------------------------------------------------------------
 
-        self.out.line(encode(record))
+    def emit(self, record: object, more: Mapping[str, Any] | None = None) -> None:
+        """Write a record as a line of JSON, with `more` beside its fields."""
+        from holdfast._views import encode, plain
 
-    def emit_all(self, records: Iterable[object]) -> None:
-        """Write records, one to a line, each as soon as it is read."""
-        for record in records:
-            self.emit(record)
+        self.out.line(encode(record if more is None else {**plain(record), **more}))
+
+    def list(
+        self,
+        records: Iterable[Any],
+        *,
+        none: str = "",
+        first: Sequence[str] = (),
+        exact: bool = False,
+        hidden: Sequence[str] = (),
+        of: Mapping[str, Any] | None = None,
+        **texts: Callable[[Any], str],
+    ) -> None:
+        """Write records: as a table of the fields that they declare, or as JSON, each as soon as it is read.
+
+        `texts` say what the command adds: the text of a field, or a further column. `first` names the columns
+        that lead, and `hidden` fields that say nothing here; `of` has what all records belong to, for JSON. Times are
+        `exact` in lists of events. `none` is the note if there are none.
+        """
+        if self.json:
+            for record in records:
+                self.emit(record, of)
+            return
+        from holdfast._views import columns_of
+        from holdfast.interfaces.cli.formatting import clock, when
+
+        found = iter(records)
+        self.out.page()
+        if (record := next(found, None)) is None:
+            if none:
+                self.note(none)
+            return
+        columns = columns_of(record, clock if exact else when, texts, first=first, hidden=hidden)
+        rows = ([column.text(each) for column in columns] for each in chain((record,), found))
+        right = [column.label.upper() for column in columns if column.is_number]
+        self.out.long_table([column.label.upper() for column in columns], rows, right=right)
+
+    def describe(self, record: Any, title: str, *, hidden: Sequence[str] = (), **texts: str) -> Iterator[str]:
+        """Yield the fields of a record as lines, those that are not empty. `texts` is what the command says of a field,
+        or adds to them."""
+        from holdfast._views import cell, fields_of
+        from holdfast.interfaces.cli.formatting import ago, local
+
+        kind: Any = type(record)
+        rows = {
+            each.label: texts.pop(each.name)
+            if each.name in texts
+            else cell(each, getattr(record, each.name), lambda time: f"{local(time)} ({ago(time)})")
+            for each in fields_of(kind)
+            if each.name not in hidden
+        }
+        yield self.out.style(safe(title), "yellow")
+        rows |= {name.replace("_", " "): text for name, text in texts.items()}
+        widest = max(len(label) for label, text in rows.items() if text)
+        for label, text in rows.items():
+            if text:
+                yield f"{f'{label[0].upper()}{label[1:]}:':<{widest + 1}} {safe(text)}"
 
     def note(self, text: str) -> None:
         """Write a note to stderr, unless `--quiet` or `--json` is given."""
         if not self.quiet and not self.json:
             sys.stderr.write(f"{safe(text, lines=True)}\n")
 
-    def tell(self, text: str, record: object) -> None:
+    def tell(self, text: str, record: object, more: Mapping[str, Any] | None = None) -> None:
         """Report a change: as a note, or as a record."""
         if self.json:
-            self.emit(record)
+            self.emit(record, more)
         else:
             self.note(text)
 
-    def report(self, text: str, record: object) -> None:
-        """Write the result of a command: as text, or as a record."""
+    def report(
+        self, text: str | Iterable[str], record: object, more: Mapping[str, Any] | None = None, *, page: bool = True
+    ) -> None:
+        """Write the result of a command: as a text, as lines, which are ready to be shown, or as a record.
+
+        Lines go through a pager, unless they are written while the command works.
+        """
         if self.json:
-            self.emit(record)
-        else:
+            self.emit(record, more)
+        elif isinstance(text, str):
             self.out.line(safe(text))
+        else:
+            if page:
+                self.out.page()
+            for line in text:
+                self.out.line(line)
 
     def warn(self, text: str) -> None:
         """Write a warning to stderr, also with `--quiet`."""
         if self.json:
-            from holdfast.interfaces.cli.json_output import encode
+            from holdfast._views import encode
 
             sys.stderr.write(f"{encode({'warning': text})}\n")
             return
@@ -137,6 +201,11 @@ class CliContext:
         if not click.confirm(safe(question, lines=True), err=True):
             self.note("Nothing was changed.")
             raise click.exceptions.Exit(ERROR)
+
+    def exit_if(self, condition: object, code: int) -> None:
+        """End the command with an exit code, if something is so."""
+        if condition:
+            raise click.exceptions.Exit(code)
 
     def close(self) -> None:
         """End the output, and close the stores."""
@@ -254,6 +323,11 @@ class CliGroup(click.Group):
         self.params += shared_options()
         self._help = _help_option()
 
+    def add(self, *commands: click.Command) -> None:
+        """Add commands, in the order of the help."""
+        for each in commands:
+            self.add_command(each)
+
     def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002
         return self._help
 
@@ -271,11 +345,21 @@ def command(name: str, cls: type[CliCommand] = CliCommand, **settings: Any) -> C
     return decorate
 
 
-def group(name: str, cls: type[CliGroup] = CliGroup, **settings: Any) -> Callable[[F], CliGroup]:
-    """Make a function a group of commands, which `add_command` adds."""
+def group(name: str, cls: type[CliGroup] = CliGroup, *, default: str = "", **settings: Any) -> Callable[[F], CliGroup]:
+    """Make a function a group of commands, which `add` adds. Without a command, the `default` one runs."""
 
     def decorate(function: F) -> CliGroup:
-        return click.group(name, cls=cls, **settings)(click.pass_obj(function))
+        if not default:
+            return click.group(name, cls=cls, **settings)(click.pass_obj(function))
+
+        def run() -> None:
+            context = click.get_current_context()
+            if context.invoked_subcommand is None:
+                context.invoke(made.commands[default])
+
+        run.__doc__ = function.__doc__
+        made = click.group(name, cls=cls, invoke_without_command=True, **settings)(run)
+        return made
 
     return decorate
 

@@ -13,9 +13,7 @@ from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
 from holdfast.interfaces.cli.formatting import plural
 
 if TYPE_CHECKING:
-    from holdfast.store import BranchInfo
-
-_HEADS = ("", "BRANCH", "HEAD", "OWN", "STARTS FROM")
+    pass
 
 
 @command("branch")
@@ -47,7 +45,13 @@ def branch(
     if rename + delete + delete_anyway > 1:
         raise InvalidError("give only one of -m, -d and -D")
     if not names and not (rename or delete or delete_anyway):
-        _list(session, session.open().thread(thread).branches())
+        session.list(
+            session.open().thread(thread).branches(),
+            first=("current", "name", "head", "ahead"),
+            current=lambda branch: "*" if branch.current else "",
+            name=lambda branch: branch.name or f"(branch {branch.branch})",
+            head=lambda branch: branch.head or "(pruned)",
+        )
     elif rename:
         if len(names) != 2:
             raise InvalidError("-m needs the old and the new name", hint="holdfast branch THREAD -m OLD NEW")
@@ -64,24 +68,6 @@ def branch(
         name, revision = names[0], names[1] if len(names) > 1 else "HEAD"
         info = session.open(write=True).thread(thread).fork(name, at=revision)
         session.report(f"Started branch {name} at {info.base}.", info)
-
-
-def _list(session: CliContext, branches: Sequence[BranchInfo]) -> None:
-    if session.json:
-        session.emit_all(branches)
-        return
-    session.out.page()
-    rows = [
-        (
-            "*" if each.current else "",
-            each.name or f"(branch {each.branch})",
-            each.head or "(pruned)",
-            str(each.ahead),
-            each.base or "",
-        )
-        for each in branches
-    ]
-    session.out.table(_HEADS, rows, right=("OWN",), shrink="STARTS FROM", styles={"": "green", "HEAD": "yellow"})
 
 
 def _delete(session: CliContext, thread: str, names: Sequence[str], *, force: bool, dry_run: bool, yes: bool) -> None:

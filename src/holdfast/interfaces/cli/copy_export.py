@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast._views import size
 from holdfast.errors import CorruptError, InvalidError
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, kinds_option, parse_kinds, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.exit_codes import INTEGRITY
-from holdfast.interfaces.cli.formatting import ago, plural, safe, size
+from holdfast.interfaces.cli.formatting import ago, plural, safe
 from holdfast.interfaces.cli.output import on_terminal
 
 if TYPE_CHECKING:
@@ -50,11 +51,9 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
     _warn_of_changes(session, copied.changing)
     if copied.audit_left_out:
         session.note("The other store has an audit of its own: that of this store was not copied.")
-    if session.json:
-        session.emit(copied)
-        return
     existing = f", {copied.skipped} of them existed already" if copied.skipped else ""
-    session.out.line(f"Copied {plural(copied.threads, 'thread')}{existing}: {copied.rows:,} rows, {size(copied.bytes)}")
+    text = f"Copied {plural(copied.threads, 'thread')}{existing}: {copied.rows:,} rows, {size(copied.bytes)}"
+    session.report(text, copied)
 
 
 @command("export")
@@ -102,15 +101,9 @@ def export(
             target, threads=threads or None, kinds=parse_kinds(kinds), format=form, progress=progress
         )
     _warn_of_changes(session, exported.changing)
-    if session.json:
-        session.emit(exported)
-        return
     records = plural(exported.records, "row" if form == "holdfast" else "state")
     text = f"Exported {plural(exported.threads, 'thread')}: {records}, {size(exported.bytes)}"
-    if to_stdout:
-        session.note(text)
-    else:
-        session.out.line(text)
+    (session.tell if to_stdout else session.report)(text, exported)
 
 
 @command("import")
@@ -150,20 +143,15 @@ def import_(
             dry_run=dry_run,
             progress=progress,
         )
-    if session.json:
-        contents = [each._asdict() for each in imported.contents]
-        session.emit({**imported._asdict(), "contents": contents, "dry_run": dry_run})
-        return
     verb = "Would import" if dry_run else "Imported"
     existing = f"; {len(imported.skipped)} existed already" if imported.skipped else ""
     written = "" if dry_run else f": {imported.rows:,} rows, {size(imported.bytes)}"
-    session.out.line(f"{verb} {plural(len(imported.threads), 'thread')}{written}{existing}")
+    text = f"{verb} {plural(len(imported.threads), 'thread')}{written}{existing}"
+    session.report(text, imported, {"dry_run": dry_run})
+    if session.json:
+        return
     if dry_run or session.verbose:
-        rows = [
-            (each.kind, each.name, f"{each.rows:,}", "import" if each.selected else "leave out")
-            for each in imported.contents
-        ]
-        session.out.table(("KIND", "NAME", "ROWS", ""), rows, right=("ROWS",), styles={"NAME": "yellow"})
+        session.list(imported.contents, selected=lambda each: "import" if each.selected else "leave out")
     others = sorted({each.kind for each in imported.left_out} - {"thread", "agent", "scope", "session"})
     if others and not threads:
         options = " ".join(f"--kind {kind}" for kind in others)
@@ -215,14 +203,10 @@ def delete(
             _list_names(session, names, steps, total)
         session.confirm(f"Delete {plural(len(names), 'thread')} permanently?", yes=yes)
         maintenance.delete(threads)
-    if session.json:
-        session.emit({"threads": names, "steps": steps, "bytes": total, "dry_run": dry_run})
-        return
     verb = "Would delete" if dry_run else "Deleted"
-    session.out.line(f"{verb} {plural(len(names), 'thread')}: {plural(steps, 'checkpoint')}, {size(total)}")
-    if dry_run:
-        for name in names:
-            session.out.line(f"  {safe(name)}")
+    text = f"{verb} {plural(len(names), 'thread')}: {plural(steps, 'checkpoint')}, {size(total)}"
+    lines = [text, *(f"  {safe(name)}" for name in names if dry_run)]
+    session.report(lines, {"threads": names, "steps": steps, "bytes": total, "dry_run": dry_run})
 
 
 def _list_names(session: CliContext, names: Sequence[str], steps: int, total: int) -> None:
@@ -255,20 +239,15 @@ def _delete_stale(
             session.confirm(f"Delete {'these' if len(found) > 1 else 'this'} permanently?", yes=False)
     with session.progress("Planning" if dry_run else "Deleting") as progress:
         report = delete(dry_run=dry_run, progress=progress)
-    if session.json:
-        session.emit(report)
-    else:
-        for each in report.deleted:
-            verb = "would be deleted" if dry_run else "deleted"
-            session.out.line(safe(f"{each.kind} {each.name}: {verb}, last changed {ago(each.updated)}"))
-        for each in report.skipped:
-            session.warn(f"{each.kind} {each.name}: {each.problem}")
-        counts = Counter(each.kind for each in report.deleted) or {"thread": 0}
-        total = ", ".join(plural(count, kind) for kind, count in counts.items())
-        text = f"{total} {'would be ' * dry_run}deleted, {size(sum(each.bytes for each in report.deleted))}."
-        session.out.line(session.out.style(text, "bold"))
-    if any(each.code == CorruptError.code for each in report.skipped):
-        raise click.exceptions.Exit(INTEGRITY)
+    verb = "would be deleted" if dry_run else "deleted"
+    lines = [safe(f"{each.kind} {each.name}: {verb}, last changed {ago(each.updated)}") for each in report.deleted]
+    counts = Counter(each.kind for each in report.deleted) or {"thread": 0}
+    total = ", ".join(plural(count, kind) for kind, count in counts.items())
+    text = f"{total} {verb}, {size(sum(each.bytes for each in report.deleted))}."
+    session.report([*lines, session.out.style(text, "bold")], report)
+    for each in () if session.json else report.skipped:
+        session.warn(f"{each.kind} {each.name}: {each.problem}")
+    session.exit_if(any(each.code == CorruptError.code for each in report.skipped), INTEGRITY)
 
 
 def _warn_of_changes(session: CliContext, names: Sequence[str]) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from holdfast.state import Grant, StoreAccess
     from holdfast.store import IdentityView
 
-_HEADS = ("ID", "TO", "RIGHT", "SCOPE", "KEYS", "UNTIL", "BY")
 _THREAD = "thread:"
 """The start of a pattern of threads, in place of a scope."""
 
@@ -40,7 +39,7 @@ class GrantGroup(CliGroup):
         return super().resolve_command(ctx, ["give", *args] if ":" in args[0] else args)
 
 
-@group("grant", cls=GrantGroup, invoke_without_command=True)
+@group("grant", cls=GrantGroup, default="list")
 def grant(session: CliContext) -> None:
     """Grant, list and revoke the rights of identities; manage groups and roles.
 
@@ -54,8 +53,6 @@ def grant(session: CliContext) -> None:
     holdfast grant list
     holdfast grant revoke ID
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _list(session, None, None, None, dead=False)
 
 
 @command("give")
@@ -91,10 +88,7 @@ def give(
         granted = granter.grant(to, rights, thread=pattern, keys=keys, below=below, until=end)
     else:
         granted = granter.grant(to, rights, scope, keys=keys, below=below, until=end)
-    if session.json:
-        session.emit(granted)
-        return
-    session.out.line(safe(granted.id))
+    session.report(granted.id, granted)
     may = granted.right.replace(",", " and ")
     what = f"{scope}{' and all below it' if below else ''}{f', keys {keys}' if keys else ''}"
     session.note(f"{granted.to} may {may} {what}{f', until {clock(granted.until)}' if granted.until else ''}.")
@@ -112,10 +106,6 @@ def list_(session: CliContext, to: str | None, scope: str | None, dead: bool, id
     holdfast grant list --to agent:b
     holdfast grant list --scope agent:a --dead
     """
-    _list(session, to, scope, identity, dead=dead)
-
-
-def _list(session: CliContext, to: str | None, scope: str | None, identity: str | None, *, dead: bool) -> None:
     store = session.open(write=identity is not None)
     if identity is None:
         found = store.access.grants(to, scope, dead=dead)
@@ -123,18 +113,8 @@ def _list(session: CliContext, to: str | None, scope: str | None, identity: str 
         mine = store.as_identity(identity)
         every = {each.id: each for each in (*mine.grants(dead=dead), *mine.granted(dead=dead))}
         found = [each for each in every.values() if to in (None, each.to) and scope in (None, each.scope)]
-    if session.json:
-        session.emit_all(found)
-        return
-    if not found:
-        session.note("There are no such grants." if to or scope or identity else "There are no grants.")
-        return
-    session.out.page()
-    rows = [
-        (each.id, each.to, each.right, _place(each) + "/**" * bool(each.below), each.keys, _format_end(each), each.by)
-        for each in found
-    ]
-    session.out.table(_HEADS, rows, shrink="SCOPE", styles={"ID": "yellow"})
+    none = "There are no such grants." if to or scope or identity else "There are no grants."
+    session.list(found, none=none, scope=_place, until=_format_end)
 
 
 def _granter(session: CliContext, identity: str | None) -> StoreAccess | IdentityView:
@@ -144,7 +124,7 @@ def _granter(session: CliContext, identity: str | None) -> StoreAccess | Identit
 
 
 def _place(grant: Grant) -> str:
-    return f"{_THREAD}{grant.thread}" if grant.thread else grant.scope
+    return (f"{_THREAD}{grant.thread}" if grant.thread else grant.scope) + "/**" * bool(grant.below)
 
 
 def _format_end(grant: Grant) -> str:
@@ -167,7 +147,7 @@ def revoke(session: CliContext, ids: tuple[str, ...], identity: str | None) -> N
     granter = _granter(session, identity)
     for id in ids:
         revoked = granter.revoke(id)
-        session.tell(f"Revoked the grant {id} to {revoked.to}.", revoked._asdict())
+        session.tell(f"Revoked the grant {id} to {revoked.to}.", revoked)
 
 
 @command("cut-off")
@@ -227,12 +207,7 @@ def frozen(session: CliContext) -> None:
     holdfast grant frozen
     """
     found = session.open().access.frozen()
-    if session.json:
-        session.emit_all({"who": who, "reason": reason} for who, reason in found.items())
-    elif found:
-        session.out.table(("WHO", "REASON"), list(found.items()), styles={"WHO": "yellow"})
-    else:
-        session.note("No identity is frozen.")
+    session.list(({"who": who, "reason": reason} for who, reason in found.items()), none="No identity is frozen.")
 
 
 @command("check")
@@ -247,12 +222,9 @@ def check(session: CliContext, who: str, right: Literal["read", "write"], scope:
     holdfast grant check agent:b read agent:a plan
     """
     may = session.open().access.may(who, right, scope, key)
-    if session.json:
-        session.emit({"who": who, "right": right, "scope": scope, "key": key, "may": may})
-    else:
-        session.out.line(session.out.style("yes", "green") if may else session.out.style("no", "red"))
-    if not may:
-        raise click.exceptions.Exit(ERROR)
+    answer = session.out.style("yes", "green") if may else session.out.style("no", "red")
+    session.report((answer,), {"who": who, "right": right, "scope": scope, "key": key, "may": may})
+    session.exit_if(not may, ERROR)
 
 
 # Groups ---------------------------------------------------------------------------------------------------------
@@ -265,15 +237,10 @@ def groups(session: CliContext) -> None:
     \b
     holdfast grant groups
     """
-    found = session.open().access.groups()
-    if session.json:
-        session.emit_all({"group": name, "members": members} for name, members in found.items())
-    elif found:
-        session.out.table(
-            ("GROUP", "MEMBERS"), [(name, ", ".join(members)) for name, members in found.items()], shrink="MEMBERS"
-        )
-    else:
-        session.note("There are no groups. `holdfast grant join GROUP WHO` creates one.")
+    session.list(
+        ({"group": name, "members": members} for name, members in session.open().access.groups().items()),
+        none="There are no groups. `holdfast grant join GROUP WHO` creates one.",
+    )
 
 
 @command("join")
@@ -314,19 +281,15 @@ def roles(session: CliContext) -> None:
     """
     access = session.open().access
     policies, assignments = access.roles(), access.assignments()
-    if not policies and not session.json:
+    if not policies:
         session.note("There are no roles. `holdfast grant define ROLE FILE` creates one.")
     for name, policy in policies.items():
-        holders = [who for who, names in assignments.items() if name in names]
-        if session.json:
-            session.emit({"role": name, "rules": policy.to_list(), "holders": holders})
-            continue
-        out = session.out
-        suffix = f": {', '.join(holders)}" if holders else ""
-        out.line(f"{out.style(safe(name), 'yellow')}{safe(suffix)}")
-        for rule in policy.to_list():
+        holders, rules = [who for who, names in assignments.items() if name in names], policy.to_list()
+        lines = [session.out.style(safe(name), "yellow") + safe(f": {', '.join(holders)}" if holders else "")]
+        for rule in rules:
             keys = "" if rule["keys"] == "**" else f", keys {rule['keys']}"
-            out.line(f"    {safe(rule['effect'])} {rule['right']} {safe(rule['scope'])}{safe(keys)}")
+            lines.append(f"    {safe(rule['effect'])} {rule['right']} {safe(rule['scope'])}{safe(keys)}")
+        session.report(lines, {"role": name, "rules": rules, "holders": holders})
 
 
 @command("define")
@@ -422,10 +385,7 @@ def parents(session: CliContext) -> None:
     holdfast grant parents
     """
     for who in session.open().access.parents():
-        if session.json:
-            session.emit({"who": who})
-        else:
-            session.out.line(safe(who))
+        session.report(who, {"who": who})
 
 
 @command("allow-children")
@@ -452,7 +412,5 @@ def forbid_children(session: CliContext, who: str) -> None:
     session.tell(f"{who} may no longer read the scopes of its children.", {"who": who, "children": False})
 
 
-for _each in (give, list_, revoke, cut_off, check, groups, join, leave, roles, define, drop, assign, unassign):
-    grant.add_command(_each)
-for _each in (freeze, unfreeze, frozen, parents, allow_children, forbid_children):
-    grant.add_command(_each)
+grant.add(give, list_, revoke, cut_off, check, groups, join, leave, roles, define, drop, assign, unassign)
+grant.add(freeze, unfreeze, frozen, parents, allow_children, forbid_children)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast._views import size
 from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, kinds_option, parse_kinds, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.exit_codes import CONFLICT, ERROR, INTEGRITY
-from holdfast.interfaces.cli.formatting import ago, plural, safe, size
+from holdfast.interfaces.cli.formatting import plural, safe
 from holdfast.interfaces.cli.output import on_terminal
 
 if TYPE_CHECKING:
@@ -156,24 +157,16 @@ def _removes(report: PruneReport | OrphanReport | None) -> bool:
 
 def _show(session: CliContext, thread: ThreadPruneReport, *, details: bool, dry: bool) -> None:
     """Write the effect on a thread."""
-    if session.json:
-        session.emit(thread)
-        return
-    out = session.out
-    if thread.problem:
+    if thread.problem and not session.json:
         session.warn(f"{thread.thread}: {thread.problem}")
         return
-    if details:
-        rows = [
-            ("keep" if each.kept else "drop", each.id, ago(each.time), ", ".join(each.reasons))
-            for each in thread.checkpoints
-        ]
-        if rows:
-            out.table(("", "CHECKPOINT", "SAVED", "WHY"), rows, styles={"CHECKPOINT": "yellow"})
-    if thread.dropped or details:
-        verb = "would be removed" if dry else "removed"
-        text = f"{thread.thread}: {plural(thread.dropped, 'checkpoint')} {verb}, {thread.kept:,} kept, "
-        out.line(safe(text + _freed(thread.bytes, dry=dry)))
+    if details and not session.json:
+        session.list(thread.checkpoints, first=("kept",), kept=lambda each: "keep" if each.kept else "drop")
+    verb = "would be removed" if dry else "removed"
+    text = f"{thread.thread}: {plural(thread.dropped, 'checkpoint')} {verb}, {thread.kept:,} kept, "
+    session.report(
+        [safe(text + _freed(thread.bytes, dry=dry))] if thread.dropped or details else (), thread, page=False
+    )
 
 
 def _freed(count: int, *, dry: bool) -> str:

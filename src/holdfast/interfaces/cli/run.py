@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from holdfast._views import encode
 from holdfast.interfaces.cli.base import CliContext, command, pairs
 from holdfast.interfaces.cli.formatting import safe
-from holdfast.interfaces.cli.json_output import encode
 from holdfast.interfaces.cli.prune import SizeType
 from holdfast.interfaces.cli.scope_args import SPAN, as_option, open_as
 
@@ -74,10 +74,7 @@ def run(
     store = open_as(session, identity, write=not read_only)
 
     def show(text: str) -> None:
-        if session.json:
-            session.emit({"text": text})
-        else:
-            session.out.line(safe(text, lines=True))
+        session.report(safe(text, lines=True).split("\n"), {"text": text}, page=False)
 
     urls = _named(repositories, "--backups", "NAME=REPOSITORY")
     if urls and identity is not None:
@@ -93,10 +90,8 @@ def run(
         recordings=_named(recordings, "--recording", "NAME=FILE"),
     ) as sandbox:
         result = sandbox.run_file(script, args=values)
-    if session.json:
-        session.emit({"value": result})
-    elif result is not None:
-        session.out.line(safe(result, lines=True) if isinstance(result, str) else encode(result))
+    text = safe(result, lines=True) if isinstance(result, str) else encode(result)
+    session.report(() if result is None else (text,), {"value": result}, page=False)
 
 
 def _named(given: tuple[str, ...], option: str, form: str) -> dict[str, str]:

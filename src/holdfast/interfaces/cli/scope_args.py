@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast._views import encode
 from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.base import CliContext
 from holdfast.interfaces.cli.completion_types import SCOPE
 from holdfast.interfaces.cli.formatting import safe
-from holdfast.interfaces.cli.json_output import encode
 
 if TYPE_CHECKING:
+    from holdfast.history import Diff
     from holdfast.state import State
     from holdfast.store import IdentityView, Store
 
@@ -100,6 +101,11 @@ def read_value(given: str, where: str, *, text: bool, raw: bool = False) -> Any:
         except UnicodeError:
             raise InvalidError("standard input is not UTF-8 text", where=where, hint="Give --bytes") from None
     return given if text else parse_value(given, where)
+
+
+def diff_record(changes: Diff) -> dict[str, Any]:
+    """Return a difference as a record, without its sides, which the command names."""
+    return {name: value for name, value in changes.to_json().items() if name in ("summary", "changes")}
 
 
 def short(value: object) -> str:

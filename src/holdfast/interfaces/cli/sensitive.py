@@ -43,27 +43,14 @@ def scan(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], 
     with session.progress("Scanning") as bar:
         report = store.sensitive.scan(formats=formats or "credentials", history=history, progress=bar, **chosen)
     if session.json:
-        session.emit(
-            {
-                "scanned": report.scanned,
-                "damaged": report.damaged,
-                "findings": [each._asdict() for each in report.findings],
-            }
-        )
+        session.emit(report)
     else:
-        rows = [
-            (safe(each.scope), each.checkpoint[:8], safe(each.path), each.format, str(each.times))
-            for each in report.findings
-        ]
-        if rows:
-            session.out.table(("SCOPE", "CHECKPOINT", "PATH", "FORMAT", "TIMES"), rows, right=("TIMES",))
-        for name in report.damaged:
-            session.note(f"{safe(name)} is damaged, and was not scanned: holdfast verify")
-        session.note(f"Scanned {plural(report.scanned, 'line')}: threads, scopes, agents.")
-    if report.damaged:
-        raise click.exceptions.Exit(INTEGRITY)
-    if report.findings:
-        raise click.exceptions.Exit(FINDINGS)
+        session.list(report.findings, checkpoint=lambda each: each.checkpoint[:8])
+    for name in report.damaged:
+        session.note(f"{safe(name)} is damaged, and was not scanned: holdfast verify")
+    session.note(f"Scanned {plural(report.scanned, 'line')}: threads, scopes, agents.")
+    session.exit_if(report.damaged, INTEGRITY)
+    session.exit_if(report.findings, FINDINGS)
 
 
 @command("redact")
@@ -94,11 +81,10 @@ def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...]
     records = f" and {plural(report.records, 'record')}" if report.records else ""
     session.tell(
         f"Replaced in {plural(report.lines, 'line')}{records}; {plural(report.checkpoints, 'checkpoint')} pruned.",
-        report._asdict(),
+        report,
     )
     for each in report.remains:
         session.warn(f"copies may still be in {each}")
 
 
-sensitive.add_command(scan)
-sensitive.add_command(redact)
+sensitive.add(scan, redact)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import click
 
+from holdfast._views import encode
 from holdfast.interfaces.cli.base import (
     CliContext,
     command,
@@ -19,8 +19,7 @@ from holdfast.interfaces.cli.base import (
     yes_option,
 )
 from holdfast.interfaces.cli.completion_types import SESSION
-from holdfast.interfaces.cli.formatting import ago, local, plural, safe
-from holdfast.interfaces.cli.json_output import encode
+from holdfast.interfaces.cli.formatting import plural
 from holdfast.interfaces.cli.scope_args import SPAN, as_option, open_as
 
 if TYPE_CHECKING:
@@ -29,19 +28,11 @@ if TYPE_CHECKING:
     from holdfast.state import Session
     from holdfast.store import Page
 
-_HEADS = ("SESSION", "STATUS", "USER", "STARTED", "METADATA")
-_COLORS = {"active": "green", "expired": "yellow"}
 _STATUSES = ("active", "expired", "ended", "archived")
 _Status: TypeAlias = Literal["active", "expired", "ended", "archived"]
 
 
-def session_record(found: Session) -> dict[str, Any]:
-    """Return a session as a record, without its state."""
-    names = ("id", "status", "scope", "user", "metadata", "started", "ended", "reason", "on_end", "owner", "by")
-    return {name: getattr(found, name) for name in names} | {"scope": str(found.scope)}
-
-
-@group("session", invoke_without_command=True)
+@group("session", default="list")
 def session(session: CliContext) -> None:
     """Start, list, show, end and resume sessions: state that lasts as long as a conversation, a visit or a run.
 
@@ -50,8 +41,6 @@ def session(session: CliContext) -> None:
     holdfast session list --user alice --status active
     holdfast session end chat-1
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _show(session, open_as(session, None).sessions.list(), None, filtered=False)
 
 
 @command("start")
@@ -107,10 +96,7 @@ def start(
         on_end=on_end,
         retention=retention or RETENTION,
     )
-    if session.json:
-        session.emit(session_record(started))
-        return
-    session.out.line(safe(started.id))
+    session.report(started.id, started)
     session.note(f"Its scope is {started.scope}.")
 
 
@@ -145,15 +131,8 @@ def list_(
 
 
 def _show(session: CliContext, sessions: Page[Session], limit: int | None, *, filtered: bool) -> None:
-    listed = islice(sessions.all(), limit)
-    if session.json:
-        session.emit_all(map(session_record, listed))
-        return
-    session.out.page()
-    now = datetime.now(UTC)
-    rows = ((each.id, each.status, each.user or "", ago(each.started, now), _format(each.metadata)) for each in listed)
-    if not session.out.long_table(_HEADS, rows, shrink="METADATA", styles={"SESSION": "yellow"}):
-        session.note("There are no such sessions." if filtered else "There are no sessions.")
+    none = "There are no such sessions." if filtered else "There are no sessions."
+    session.list(islice(sessions.all(), limit), none=none)
 
 
 def _format(metadata: Mapping[str, Any]) -> str:
@@ -175,27 +154,10 @@ def show(session: CliContext, id: str, full: bool, identity: str | None) -> None
     store = open_as(session, identity)
     found = store.sessions.get(id)
     state = store.sessions.archived(id) if found.status == "archived" else dict(found.state)
-    if session.json:
-        session.emit(session_record(found) | {"state": state})
-        return
-    out = session.out
-    out.page()
-    out.line(out.style(f"session {safe(found.id)}", "yellow"))
-    out.line(f"Status:   {out.style(found.status, _COLORS.get(found.status, 'bold'))}")
-    out.line(f"Scope:    {safe(str(found.scope))}")
-    out.line(f"Started:  {local(found.started)} ({ago(found.started)})")
-    if found.ended is not None:
-        out.line(f"Ended:    {local(found.ended)} ({ago(found.ended)}){f': {safe(found.reason)}' * bool(found.reason)}")
-    out.line(f"At end:   {found.on_end}")
-    if found.by:
-        out.line(f"By:       {safe(found.by)}")
-    if found.metadata:
-        out.line(f"Metadata: {safe(_format(found.metadata))}")
-    values = ValueWriter(out, ALL if full else SHORT)
-    for key, value in state.items():
-        out.line()
-        for line in values.channel(key, value):
-            out.line(line)
+    values = ValueWriter(session.out, ALL if full else SHORT)
+    header = session.describe(found, f"session {found.id}", hidden=("id",))
+    channels = (line for key, value in state.items() for line in ("", *values.channel(key, value)))
+    session.report(chain(header, channels), found, {"state": state})
 
 
 @command("end")
@@ -210,7 +172,7 @@ def end(session: CliContext, id: str, reason: str, identity: str | None) -> None
     """
     done = open_as(session, identity, write=True).sessions.end(id, reason)
     result = {"delete": "deleted", "archive": "archived", "keep": "kept"}[done.on_end]
-    session.tell(f"Ended {id}; its state is {result}.", session_record(done))
+    session.tell(f"Ended {id}; its state is {result}.", done)
 
 
 @command("resume")
@@ -223,7 +185,7 @@ def resume(session: CliContext, id: str, identity: str | None) -> None:
     holdfast session resume chat-1
     """
     done = open_as(session, identity, write=True).sessions.resume(id)
-    session.tell(f"{id} is active.", session_record(done))
+    session.tell(f"{id} is active.", done)
 
 
 @command("touch")
@@ -250,7 +212,7 @@ def update(session: CliContext, id: str, metadata: tuple[str, ...], identity: st
     holdfast session update chat-1 rating=5 channel=mail
     """
     done = open_as(session, identity, write=True).sessions.update(id, pairs(metadata, "metadata"))
-    session.tell(f"{id} has metadata {_format(done.metadata)}.", session_record(done))
+    session.tell(f"{id} has metadata {_format(done.metadata)}.", done)
 
 
 @command("collect")
@@ -270,7 +232,7 @@ def collect(session: CliContext, limit: int, dry_run: bool) -> None:
     done = session.open(write=True).sessions.collect(limit)
     text = f"Ended {plural(done.ended, 'session')}, deleted {done.forgotten:,}"
     text += f", {done.spared:,} renewed meanwhile" * bool(done.spared) + f", {done.held:,} held" * bool(done.held)
-    session.tell(f"{text}.", done._asdict())
+    session.tell(f"{text}.", done)
 
 
 @command("delete")
@@ -296,5 +258,4 @@ def delete(session: CliContext, id: str, dry_run: bool, yes: bool, identity: str
     )
 
 
-for _each in (start, list_, show, end, resume, touch, update, collect, delete):
-    session.add_command(_each)
+session.add(start, list_, show, end, resume, touch, update, collect, delete)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast._views import encode, plain
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, yes_option
 from holdfast.interfaces.cli.completion_types import KEY, SCOPE
 from holdfast.interfaces.cli.formatting import in_words, plural
-from holdfast.interfaces.cli.json_output import encode, plain
 from holdfast.interfaces.cli.output import on_terminal
 from holdfast.interfaces.cli.scope_args import (
     SPAN,
@@ -23,13 +23,13 @@ from holdfast.interfaces.cli.scope_args import (
     version_or_time,
 )
 from holdfast.interfaces.cli.state_history import diff, history, rollback, watch
-from holdfast.interfaces.cli.state_list import list_, list_scopes
+from holdfast.interfaces.cli.state_list import list_
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
 
-@group("state", invoke_without_command=True)
+@group("state", default="list")
 def state(session: CliContext) -> None:
     """Read and change the state of scopes: keys and values with their history.
 
@@ -42,8 +42,6 @@ def state(session: CliContext) -> None:
     holdfast state list agent:researcher --values
     holdfast state history agent:researcher plan
     """
-    if click.get_current_context().invoked_subcommand is None:
-        list_scopes(session, None, "", "", "", None)
 
 
 # One key --------------------------------------------------------------------------------------------------------
@@ -297,5 +295,4 @@ def move(session: CliContext, scope: str, other: str, overwrite: bool, identity:
     session.tell(f"Moved {plural(count, 'key')} to {other}.", {"scope": scope, "other": other, "moved": count})
 
 
-for _each in (list_, get, set_, patch, delete, expire, history, diff, rollback, watch, copy, move):
-    state.add_command(_each)
+state.add(list_, get, set_, patch, delete, expire, history, diff, rollback, watch, copy, move)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast._views import plain
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, limit_option, yes_option
 from holdfast.interfaces.cli.completion_types import KEY, SCOPE
 from holdfast.interfaces.cli.exit_codes import FINDINGS
-from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
-from holdfast.interfaces.cli.scope_args import as_option, open_state, short, version_or_time
+from holdfast.interfaces.cli.formatting import clock, plural, safe
+from holdfast.interfaces.cli.scope_args import as_option, diff_record, open_state, short, version_or_time
 
 if TYPE_CHECKING:
     from holdfast.state import State, WatchedChange
 
-_HEADS = ("VERSION", "WHEN", "ACTION", "KEY", "BEFORE", "BY")
 _COLORS = {"delete": "red", "deleted": "red", "pruned": "yellow"}
 
 
@@ -41,21 +42,11 @@ def history(
     new = {id(each): state.get_at(each.key, each.version) for each in entries if values and each.version}
     if session.json:
         for each in entries:
-            record = {"scope": scope, **each._asdict()}
-            session.emit(record | {"value": new[id(each)]} if id(each) in new else record)
+            session.emit(each, {"scope": scope, **({"value": new[id(each)]} if id(each) in new else {})})
         return
-    if not entries:
-        session.note(f"{scope} has no changes." if key is None else f"{scope} never had the key {key}.")
-        return
-    session.out.page()
-    heads = (*_HEADS, "VALUE") if values else _HEADS
-    rows = []
-    for each in entries:
-        row = (str(each.version or ""), ago(each.time), each.action, each.key, str(each.before or ""), each.actor)
-        rows.append((*row, short(new[id(each)]) if id(each) in new else "") if values else row)
-    session.out.table(
-        heads, rows, right=("VERSION", "BEFORE"), shrink="VALUE" if values else "KEY", styles={"KEY": "yellow"}
-    )
+    none = f"{scope} has no changes." if key is None else f"{scope} never had the key {key}."
+    said: Any = {"value": lambda each: short(new[id(each)]) if id(each) in new else ""} if values else {}
+    session.list(entries, none=none, first=("version", "time"), **said)
 
 
 @command("diff")
@@ -85,22 +76,15 @@ def diff(
     holdfast state diff agent:researcher yesterday --stat
     """
     changes = open_state(session, scope, identity).diff(version_or_time(a), None if b is None else version_or_time(b))
-    if session.json:
-        record = changes.to_json()
-        session.emit({"scope": scope, "a": a, "b": b, "summary": record["summary"], "changes": record["changes"]})
-    elif changes:
-        out = session.out
-        out.page()
-        out.line(out.style(f"--- {safe(scope)} at {safe(a)}", "bold"))
-        out.line(out.style(f"+++ {safe(scope)} {'now' if b is None else f'at {safe(b)}'}", "bold"))
-        for counts in changes.summary:
-            out.line(f" {safe(str(counts))}")
-        if not stat:
-            out.line()
-            for line in changes.lines(by_word=word):
-                out.line(out.diff_line(line))
-    if exit_code and changes:
-        raise click.exceptions.Exit(FINDINGS)
+    out = session.out
+    lines = [
+        out.style(f"--- {safe(scope)} at {safe(a)}", "bold"),
+        out.style(f"+++ {safe(scope)} {'now' if b is None else f'at {safe(b)}'}", "bold"),
+        *(f" {safe(str(counts))}" for counts in changes.summary),
+        *(() if stat else ("", *map(out.diff_line, changes.lines(by_word=word)))),
+    ]
+    session.report(lines if changes else (), diff_record(changes), {"scope": scope, "a": a, "b": b})
+    session.exit_if(exit_code and changes, FINDINGS)
 
 
 @command("rollback")
@@ -124,24 +108,17 @@ def rollback(
     """
     state = open_state(session, scope, identity, write=not dry_run)
     plan = _plan(state, version_or_time(at), key)
-    if session.json and (dry_run or not plan):
-        session.emit({"scope": scope, "at": at, "changes": plan, "changed": 0, "dry_run": dry_run})
-        return
-    if not plan:
-        session.note("Nothing has changed since then.")
-        return
+    record = {"scope": scope, "at": at, "changes": plan, "changed": 0, "dry_run": dry_run}
     if not session.json and (dry_run or not yes):
         for each, what in plan.items():
             effect = {"set": "would be rolled back", "delete": "would be deleted"}[what]
             session.out.line(f"{session.out.style(safe(each), 'yellow')} {effect}")
-    if dry_run:
+    if dry_run or not plan:
+        session.tell("Nothing has changed since then." if not plan else "Nothing was changed.", record)
         return
     session.confirm(f"Roll back {plural(len(plan), 'key')} of {scope}?", yes=yes)
     changed = state.rollback(version_or_time(at), key)
-    if session.json:
-        session.emit({"scope": scope, "at": at, "changes": plan, "changed": changed, "dry_run": False})
-    else:
-        session.note(f"Rolled back {plural(changed, 'key')} of {scope}.")
+    session.tell(f"Rolled back {plural(changed, 'key')} of {scope}.", record | {"changed": changed})
 
 
 def _plan(state: State, at: int | str, key: str | None) -> dict[str, str]:
@@ -203,17 +180,13 @@ def watch(
 def _write(session: CliContext, change: WatchedChange) -> None:
     from holdfast import MISSING
 
-    if session.json:
-        names = ("key", "action", "before", "version", "time", "actor", "correlation", "cause", "id", "cursor")
-        record = {"scope": str(change.scope), **{name: getattr(change, name) for name in names}}
-        session.emit(record if change.value is MISSING else record | {"value": change.value})
-    else:
-        out = session.out
-        action = out.style(change.action, _COLORS.get(change.action, "green"))
-        key = f" {out.style(safe(change.key), 'yellow')}" if change.key else ""
-        value = "" if change.value is MISSING else f" = {short(change.value)}"
-        by = f", by {safe(change.actor)}" if change.actor else ""
-        out.line(f"{clock(change.time)}  {safe(str(change.scope))}  {action}{key}{value} ({_versions(change)}{by})")
+    action = session.out.style(change.action, _COLORS.get(change.action, "green"))
+    key = f" {session.out.style(safe(change.key), 'yellow')}" if change.key else ""
+    value = "" if change.value is MISSING else f" = {short(change.value)}"
+    by = f", by {safe(change.actor)}" if change.actor else ""
+    text = f"{clock(change.time)}  {safe(str(change.scope))}  {action}{key}{value} ({_versions(change)}{by})"
+    known = {name: each for name, each in plain(replace(change, value=None)).items() if name != "value"}
+    session.report((text,), known if change.value is MISSING else change, page=False)
     session.out.flush()
 
 

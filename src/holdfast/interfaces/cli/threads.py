@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast._views import size
 from holdfast.errors import CorruptError
 from holdfast.interfaces.cli.base import KINDS, CliContext, command, kinds_option, parse_kinds
 from holdfast.interfaces.cli.completion_types import THREAD
-from holdfast.interfaces.cli.formatting import ago, line_counts, plural, safe, size
-from holdfast.interfaces.cli.json_output import plain
+from holdfast.interfaces.cli.formatting import ago, line_counts, plural, safe, when
 
 if TYPE_CHECKING:
     from holdfast.store import Store, StoreStats, ThreadInfo
 
 _PAGE = 500
 _NAMED = 5
-_COLUMNS = ("STEPS", "BRANCHES", "SIZE", "UPDATED")
 _ORDERS: dict[str, Callable[[ThreadInfo], Any]] = {
     "name": lambda thread: thread.thread,
     "updated": lambda thread: thread.updated,
@@ -65,16 +63,13 @@ def threads(
         listed = iter(sorted(listed, key=_ORDERS[sort], reverse=(sort != "name") is not reverse))
     if limit is not None:
         listed = islice(listed, limit)
-    if session.json:
-        session.emit_all({**plain(each), "name": each.name} for each in listed)
-    elif names:
-        session.out.page()
-        for each in listed:
-            session.out.line(safe(each.name))
+    if names and not session.json:
+        session.report((safe(each.name) for each in listed), None)
     else:
-        session.out.page()
         what = f"{kind}s" if kind in ("thread", "agent", "scope", "session") else "lines"
-        _table(session, listed, kind, f"There are no {what}." if not pattern and where is None else f"No {what} match.")
+        none = f"There are no {what}." if not pattern and where is None else f"No {what} match."
+        hidden = ("damaged",) if kind == "all" else ("damaged", "kind")
+        session.list(listed, none=none, first=("name",), hidden=hidden, updated=_updated)
     if damaged:
         raise _damage_error(f"damaged: {', '.join(damaged[:_NAMED])}{', …' if len(damaged) > _NAMED else ''}")
 
@@ -94,25 +89,12 @@ def _noting_damage(listed: Iterator[ThreadInfo], damaged: list[str]) -> Iterator
         yield each
 
 
+def _updated(thread: ThreadInfo) -> str:
+    return "damaged" if thread.damaged else when(thread.updated)
+
+
 def _damage_error(what: str) -> CorruptError:
     return CorruptError(what, hint="holdfast verify shows what is wrong, and holdfast repair repairs it")
-
-
-def _table(session: CliContext, listed: Iterator[ThreadInfo], kind: str, none: str) -> None:
-    now = datetime.now(UTC)
-    heads = (kind.upper(), *_COLUMNS) if kind != "all" else ("NAME", "KIND", *_COLUMNS)
-    widths: list[int] = []
-    while page := list(islice(listed, _PAGE)):
-        rows = []
-        for each in page:
-            kinds = (each.kind,) if kind == "all" else ()
-            numbers = f"{each.steps:,}", str(each.branches), size(each.bytes), ago(each.updated, now)
-            rows.append((each.name, *kinds, *(("damaged", "", "", "") if each.damaged else numbers)))
-        widths = session.out.table(
-            heads, rows, right=_COLUMNS[:3], shrink=heads[0], styles={heads[0]: "yellow"}, widths=widths
-        )
-    if not widths:
-        session.note(none)
 
 
 @command("stats")

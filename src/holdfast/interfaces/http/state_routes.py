@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from holdfast.agents import AgentRecord, Recovery
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import StaleError
 from holdfast.interfaces.http.routes import FileContent, Limit, RouteTable
@@ -122,24 +121,16 @@ def _version(call: Call, scope: str, key: str) -> int | None:
 # Sessions ---------------------------------------------------------------------------------------------------------
 
 
-def to_session(session: Session) -> models.SessionModel:
-    """Return a session, which is a handle, as a response."""
-    names = [name for name in models.SessionModel.__struct_fields__ if name not in ("scope", "metadata")]
-    fields = {name: getattr(session, name) for name in names}
-    return models.SessionModel(**fields, scope=str(session.scope), metadata=plain(session.metadata))
-
-
 @STATES.get("/sessions")
-def list_sessions(call: Call, *, limit: Limit = 100, cursor: str | None = None) -> Page[models.SessionModel]:
+def list_sessions(call: Call, *, limit: Limit = 100, cursor: str | None = None) -> Page[Session]:
     """List sessions in the order of their ids."""
-    page = call.store.sessions.list(limit=limit, cursor=cursor)
-    return Page(map(to_session, page), page.next)
+    return call.store.sessions.list(limit=limit, cursor=cursor)
 
 
 @STATES.get("/sessions/{id}")
-def get_session(call: Call, id: str) -> models.SessionModel:
+def get_session(call: Call, id: str) -> Session:
     """Describe a session."""
-    return to_session(call.store.sessions.get(id))
+    return call.store.sessions.get(id)
 
 
 @STATES.post("/sessions")
@@ -152,16 +143,15 @@ def start_session(
     ttl: str | None = None,
     idle: str | None = None,
     on_end: Literal["delete", "archive", "keep"] = "delete",
-) -> models.SessionModel:
+) -> Session:
     """Start a session, by default with a new id."""
-    started = call.store.sessions.start(session, user=user, metadata=metadata, ttl=ttl, idle=idle, on_end=on_end)
-    return to_session(started)
+    return call.store.sessions.start(session, user=user, metadata=metadata, ttl=ttl, idle=idle, on_end=on_end)
 
 
 @STATES.post("/sessions/{id}/end", status=200)
-def end_session(call: Call, id: str, *, reason: str = "") -> models.SessionModel:
+def end_session(call: Call, id: str, *, reason: str = "") -> Session:
     """End a session. Ending it again is no error."""
-    return to_session(call.store.sessions.end(id, reason))
+    return call.store.sessions.end(id, reason)
 
 
 # Artifacts --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from holdfast.interfaces.cli.formatting import clock, plural, size
+from holdfast._views import size
+from holdfast.interfaces.cli.formatting import clock, plural
 from holdfast.interfaces.http.models import MessageModel, ToolCallModel
 
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)(?:^```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)

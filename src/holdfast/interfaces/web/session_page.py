@@ -8,7 +8,6 @@ from typing import Any
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.state_routes import to_session
 from holdfast.interfaces.http.store_reads import list_artifacts
 from holdfast.interfaces.http.values import long_text, preview_of
 
@@ -31,12 +30,12 @@ def session_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]
         )
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
-    return {**values, "items": [to_session(each) for each in page], "next": page.next}
+    return {**values, "items": page, "next": page.next}
 
 
 def session_values(call: Call, id: str) -> dict[str, Any]:
     """Return what the page of a session shows: its record, and its state."""
-    session = to_session(call.store.sessions.get(id))
+    session = call.store.sessions.get(id)
     values: dict[str, Any] = {"session": session, "rows": [], "more": False, "archive": None}
     values["metadata"] = long_text(session.metadata, _LONGEST)[0] if session.metadata else ""
     try:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast._fields import computed
 from holdfast.backends.interface import Get, Put, Query, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES, REFS, STEPS, Key
@@ -60,6 +61,7 @@ class DrillReport(NamedTuple):
     moment: datetime | None = None
 
     @property
+    @computed
     def ok(self) -> bool:
         """Whether there are no findings."""
         return not self.findings

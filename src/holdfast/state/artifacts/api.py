@@ -16,6 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from holdfast._fields import Local
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, run, sync_and_async
 from holdfast.backends.tables import LINKS
@@ -65,7 +66,7 @@ class ArtifactLink(NamedTuple):
     version: int
     id: str
     time: datetime
-    cursor: str
+    cursor: Local[str]
 
 
 class ArtifactSource(NamedTuple):
