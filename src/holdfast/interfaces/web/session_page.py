@@ -9,7 +9,7 @@ from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.store_reads import list_artifacts
-from holdfast.interfaces.http.values import long_text, preview_of
+from holdfast.interfaces.http.values import long_text
 
 SESSION_STATUSES = ("active", "ended", "archived")
 _KEYS = 100
@@ -40,7 +40,7 @@ def session_values(call: Call, id: str) -> dict[str, Any]:
     values["metadata"] = long_text(session.metadata, _LONGEST)[0] if session.metadata else ""
     try:
         page = call.store.state(session.scope).list_items(limit=_KEYS)
-        values |= {"rows": [(each, preview_of(each.value)) for each in page], "more": page.next is not None}
+        values |= {"rows": page, "more": page.next is not None}
         if session.status == "archived":
             values["archive"] = long_text(call.store.sessions.archived(id), _LONGEST)[0]
     except HoldfastError:

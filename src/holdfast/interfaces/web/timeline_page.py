@@ -26,8 +26,7 @@ def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
         page = query_timeline(call, **present, errors=errors, cursor=params.get("cursor") or None)
     except (InvalidError, NotFoundError) as error:
         return {**values, "problem": to_problem(error)}
-    rows = [(each, _detail(each.detail), _same_correlation(each.correlation)) for each in page]
-    return {**values, "items": rows, "next": page.next}
+    return {**values, "items": page, "next": page.next}
 
 
 def event_values(call: Call, id: str) -> dict[str, Any]:
@@ -35,12 +34,6 @@ def event_values(call: Call, id: str) -> dict[str, Any]:
     causes, effects = get_causes(call, id), get_effects(call, id)
     events = [(each, _detail(each.detail)) for each in effects[0].events]
     return {"id": id, "events": events, "causes": causes[1:], "effects": effects[1:]}
-
-
-def _same_correlation(correlation: str) -> str:
-    """Return the query for all events with a correlation id."""
-    text = correlation.replace("\\", "\\\\").replace('"', '\\"')
-    return f'correlation="{text}"' if correlation else ""
 
 
 def _detail(detail: Mapping[str, Any]) -> str:
