@@ -122,7 +122,7 @@ def export(session: CliContext, file: str) -> None:
 @click.option("--older-than", required=True, metavar="AGE", help="Records of at least this age: 90d, 1y.")
 @kinds_option("Records in lines of this kind, in place of all but agents; may be repeated.")
 @dry_run_option
-def archive(session: CliContext, file: str, older_than: str, kinds: tuple[str, ...], dry_run: bool) -> None:
+def archive(session: CliContext, file: str, older_than: str, kinds: tuple[str, ...]) -> None:
     """Move old records of the audit to a file, a segment of the archive. The audit still verifies without them.
 
     `holdfast audit check` checks a segment. That of an encrypted store is encrypted, too.
@@ -132,13 +132,13 @@ def archive(session: CliContext, file: str, older_than: str, kinds: tuple[str, .
     """
     if not Path(file).absolute().parent.is_dir():
         raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
-    audit = session.open(write=not dry_run).audit
-    done = audit.archive(file, older_than=older_than, kinds=parse_kinds(kinds), dry_run=dry_run)
-    verb = "Would archive" if dry_run else "Archived"
+    audit = session.open(write=not session.dry_run).audit
+    done = audit.archive(file, older_than=older_than, kinds=parse_kinds(kinds), dry_run=session.dry_run)
+    verb = "Would archive" if session.dry_run else "Archived"
     session.note(f"{verb} {plural(done.rows, 'row')} of {plural(done.steps, 'step')} in segment {done.segment}.")
     if done.held:
         session.note(f"Left as they are, since a legal hold protects them: {', '.join(map(safe, done.held))}")
-    session.report([done.digest] if not dry_run and done.steps else (), done)
+    session.report([done.digest] if not session.dry_run and done.steps else (), done)
 
 
 @command("check")

@@ -208,14 +208,14 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
 @command("repair")
 @repository_option
 @dry_run_option
-def repair(session: CliContext, repository: str, dry_run: bool) -> None:
+def repair(session: CliContext, repository: str) -> None:
     """Repair a repository: rebuild what is damaged, list what is lost, and make a backup of what the store has."""
-    report = open_to_record(session, repository).repair(dry_run=dry_run)
+    report = open_to_record(session, repository).repair(dry_run=session.dry_run)
     lost = [", ".join(filter(None, (each.backup, each.thread, each.what))) for each in report.lost]
     lines = [*(f"damaged: {safe(name)}" for name in report.rebuilt), *(f"lost: {safe(each)}" for each in lost)]
     count = f"{plural(len(report.rebuilt), 'object')}, {len(lost)} lost"
     session.tell(
-        "\n".join([*lines, f"{'Would repair' if dry_run else 'Repaired'} {count}."]),
+        "\n".join([*lines, f"{'Would repair' if session.dry_run else 'Repaired'} {count}."]),
         report,
     )
     session.exit_if(lost, exit_codes.FINDINGS)
@@ -247,7 +247,6 @@ def restore(
     skip_damaged: bool,
     exact: bool,
     create: bool,
-    dry_run: bool,
 ) -> None:
     """Restore a backup into the store: everything, some threads, or lines of some kinds.
 
@@ -262,7 +261,7 @@ def restore(
     holdfast backup restore latest -r backups --store sqlite:///new.db --create
     holdfast backup restore 2h chat --as 'chat of before' -r backups
     """
-    backups = open_backups(session, repository, write=not dry_run or create, create=create)
+    backups = open_backups(session, repository, write=not session.dry_run or create, create=create)
     with session.progress("Restoring") as progress:
         report = backups.restore(
             backup,
@@ -274,10 +273,10 @@ def restore(
             skip_damaged=skip_damaged,
             exact=exact,
             store=of,
-            dry_run=dry_run,
+            dry_run=session.dry_run,
             progress=progress,
         )
-    session.report(restore_lines(session, report, dry_run=dry_run), report, {"exact": report.exact})
+    session.report(restore_lines(session, report, dry_run=session.dry_run), report, {"exact": report.exact})
     session.exit_if(not report.exact, exit_codes.FINDINGS)
 
 
@@ -337,15 +336,7 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
 @dry_run_option
 @yes_option
 def prune(
-    session: CliContext,
-    repository: str,
-    of: str | None,
-    grace: str,
-    max_unused: float,
-    break_locks: bool,
-    dry_run: bool,
-    yes: bool,
-    **rules: Any,
+    session: CliContext, repository: str, of: str | None, grace: str, max_unused: float, break_locks: bool, **rules: Any
 ) -> None:
     """Remove old backups by a policy, and packs that nothing needs.
 
@@ -356,16 +347,16 @@ def prune(
     \b
     holdfast backup prune --keep-last 24 --keep-daily 30 --keep-monthly 12 --dry-run -r backups
     """
-    backups = open_any(session, repository) if dry_run else open_to_record(session, repository)
+    backups = open_any(session, repository) if session.dry_run else open_to_record(session, repository)
     given = {name: value for name, value in rules.items() if value not in (None, ())}
     planned = backups.prune(store=of, grace=grace, max_unused=max_unused, dry_run=True, **given)
-    if not dry_run:
-        session.confirm(f"Remove {plural(planned.removed, 'backup')} permanently?", yes=yes)
+    if not session.dry_run:
+        session.confirm(f"Remove {plural(planned.removed, 'backup')} permanently?")
     report = planned
-    if not dry_run:
+    if not session.dry_run:
         report = backups.prune(store=of, grace=grace, max_unused=max_unused, break_locks=break_locks, **given)
     locks = {name: [each.name for each in getattr(report, name)] for name in ("locks", "broken")}
-    session.report(_prune_lines(session, report, dry_run=dry_run, grace=grace), report, locks)
+    session.report(_prune_lines(session, report, dry_run=session.dry_run, grace=grace), report, locks)
     session.exit_if(report.excess, exit_codes.FINDINGS)
 
 
@@ -400,9 +391,9 @@ def freeze(session: CliContext, repository: str, reason: str) -> None:
 @command("unfreeze")
 @repository_option
 @yes_option
-def unfreeze(session: CliContext, repository: str, yes: bool) -> None:
+def unfreeze(session: CliContext, repository: str) -> None:
     """Allow deletion in a repository again."""
-    session.confirm("Allow deletion again?", yes=yes)
+    session.confirm("Allow deletion again?")
     was_frozen = open_to_record(session, repository).unfreeze()
     text = "Deletion is allowed again." if was_frozen else "The repository was not frozen."
     session.tell(text, {"frozen": False, "changed": was_frozen})

@@ -16,7 +16,7 @@ from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.output import Output, ProgressBar, on_terminal, wants_color
 
 if TYPE_CHECKING:
-    from holdfast.store import Store
+    from holdfast.store import IdentityView, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +37,10 @@ class CliContext:
         self.color = "auto"
         self.quiet = False
         self.verbose = False
+        self.identity: str | None = None
+        """Who acts, with `--as`; the store's owner if it is None."""
+        self.dry_run = False
+        self.yes = False
         self._stack = ExitStack()
         self._output: Output | None = None
         self._store: Store | None = None
@@ -46,6 +50,12 @@ class CliContext:
         if self._store is None:
             self._store = self.open_other(self.store_name, write=write, create=create)
         return self._store
+
+    def open_as(self, *, write: bool = False, create: bool = False) -> Store | IdentityView:
+        """Open the store as its owner, or with `--as` as an identity, whose reads are recorded: that needs write
+        access."""
+        store = self.open(write=write or self.identity is not None, create=create)
+        return store if self.identity is None else store.as_identity(self.identity)
 
     def open_to_record(self) -> Store:
         """Open the store to read it and to record that; read-only, if this user may not write it."""
@@ -184,12 +194,12 @@ class CliContext:
         """A callback `(done, total, what)` that draws a bar on stderr, used in a `with` block."""
         return ProgressBar(title, hidden=self.quiet or self.json)
 
-    def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask before something is destroyed. Ends the command unless the answer is yes.
+    def confirm(self, question: str, *, yes: bool | None = None) -> None:
+        """Ask before something is destroyed, unless `--yes` is given. Ends the command unless the answer is yes.
 
         Without a terminal, `--yes` is required.
         """
-        if yes:
+        if self.yes if yes is None else yes:
             return
         if not (on_terminal(sys.stdin) and on_terminal(sys.stderr)):
             raise InvalidError(
@@ -367,14 +377,18 @@ def group(name: str, cls: type[CliGroup] = CliGroup, *, default: str = "", **set
 # Options of several commands --------------------------------------------------------------------------------------
 
 
-def yes_option(function: F) -> F:
-    """`--yes`: do not ask for confirmation."""
-    return click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+def context_option(field: str, *declarations: str, **settings: Any) -> Callable[[F], F]:
+    """Return an option that is read from the context, as `session.yes` is."""
+    return click.option(*declarations, expose_value=False, callback=_set_option(field), **settings)
 
 
-def dry_run_option(function: F) -> F:
-    """`--dry-run`: show the effect, and change nothing."""
-    return click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")(function)
+yes_option = context_option("yes", "-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+"""`--yes`: do not ask for confirmation."""
+
+dry_run_option = context_option(
+    "dry_run", "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
+)
+"""`--dry-run`: show the effect, and change nothing."""
 
 
 KINDS = click.Choice(("thread", "agent", "scope", "session", "access", "audit", "system", "all"))

@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 @dry_run_option
 @yes_option
 def branch(
-    session: CliContext,
-    thread: str,
-    names: tuple[str, ...],
-    rename: bool,
-    delete: bool,
-    delete_anyway: bool,
-    dry_run: bool,
-    yes: bool,
+    session: CliContext, thread: str, names: tuple[str, ...], rename: bool, delete: bool, delete_anyway: bool
 ) -> None:
     """List, create, rename or delete branches.
 
@@ -61,7 +54,7 @@ def branch(
     elif delete or delete_anyway:
         if not names:
             raise InvalidError("a branch is missing", hint="holdfast branch THREAD -d NAME")
-        _delete(session, thread, names, force=delete_anyway, dry_run=dry_run, yes=yes)
+        _delete(session, thread, names, force=delete_anyway)
     else:
         if len(names) > 2:
             raise InvalidError("too many arguments", hint="holdfast branch THREAD NAME [REVISION]")
@@ -70,21 +63,21 @@ def branch(
         session.report(f"Started branch {name} at {info.base}.", info)
 
 
-def _delete(session: CliContext, thread: str, names: Sequence[str], *, force: bool, dry_run: bool, yes: bool) -> None:
-    handle = session.open(write=not dry_run).thread(thread)
+def _delete(session: CliContext, thread: str, names: Sequence[str], *, force: bool) -> None:
+    handle = session.open(write=not session.dry_run).thread(thread)
     try:
         deleted = {name: handle.delete_branch(name, force=force, dry_run=True) for name in names}
     except ConflictError as error:
         error.hint = f"If you are sure: holdfast branch {thread} -D {' '.join(names)}"
         raise
     count = sum(map(len, deleted.values()))
-    if not dry_run:
+    if not session.dry_run:
         what = f"{', '.join(names)} of {thread}, and {plural(count, 'checkpoint')} that only they have"
-        session.confirm(f"Delete {what}?", yes=yes or not count)
+        session.confirm(f"Delete {what}?", yes=session.yes or not count)
         deleted = {name: handle.delete_branch(name, force=force) for name in names}
     for name, ids in deleted.items():
-        record = {"thread": thread, "name": name, "ids": ids, "deleted": not dry_run}
-        verb = "Would delete" if dry_run else "Deleted"
+        record = {"thread": thread, "name": name, "ids": ids, "deleted": not session.dry_run}
+        verb = "Would delete" if session.dry_run else "Deleted"
         session.report(f"{verb} branch {name} and {plural(len(ids), 'checkpoint')} of its own.", record)
 
 

@@ -113,12 +113,7 @@ def export(
 @click.option("--as", "as_thread", metavar="NAME", help="Import the thread under this name.")
 @dry_run_option
 def import_(
-    session: CliContext,
-    file: str,
-    threads: tuple[str, ...],
-    kinds: tuple[str, ...],
-    as_thread: str | None,
-    dry_run: bool,
+    session: CliContext, file: str, threads: tuple[str, ...], kinds: tuple[str, ...], as_thread: str | None
 ) -> None:
     """Read threads from a file that `holdfast export` wrote: all, or some. The file `-` is stdin.
 
@@ -132,7 +127,7 @@ def import_(
     holdfast import agents.gz --dry-run
     holdfast import agents.gz --kind access
     """
-    store = session.open(write=not dry_run, create=not dry_run)
+    store = session.open(write=not session.dry_run, create=not session.dry_run)
     source = sys.stdin.buffer if file == "-" else file
     with session.progress("Importing") as progress:
         imported = store.import_(
@@ -140,17 +135,17 @@ def import_(
             threads=threads or None,
             kinds=parse_kinds(kinds),
             as_thread=as_thread,
-            dry_run=dry_run,
+            dry_run=session.dry_run,
             progress=progress,
         )
-    verb = "Would import" if dry_run else "Imported"
+    verb = "Would import" if session.dry_run else "Imported"
     existing = f"; {len(imported.skipped)} existed already" if imported.skipped else ""
-    written = "" if dry_run else f": {imported.rows:,} rows, {size(imported.bytes)}"
+    written = "" if session.dry_run else f": {imported.rows:,} rows, {size(imported.bytes)}"
     text = f"{verb} {plural(len(imported.threads), 'thread')}{written}{existing}"
-    session.report(text, imported, {"dry_run": dry_run})
+    session.report(text, imported, {"dry_run": session.dry_run})
     if session.json:
         return
-    if dry_run or session.verbose:
+    if session.dry_run or session.verbose:
         session.list(imported.contents, selected=lambda each: "import" if each.selected else "leave out")
     others = sorted({each.kind for each in imported.left_out} - {"thread", "agent", "scope", "session"})
     if others and not threads:
@@ -173,8 +168,6 @@ def delete(
     expired: bool,
     prefix: str | None,
     kinds: tuple[str, ...],
-    yes: bool,
-    dry_run: bool,
 ) -> None:
     """Delete threads permanently, with their namespaces: some, all or none of them; or those that are stale.
 
@@ -191,22 +184,22 @@ def delete(
         raise InvalidError("one thing says what to delete", hint="Name threads, or give --where, or --expired")
     if threads and (prefix is not None or kinds):
         raise InvalidError("--prefix and --kind are for --where and --expired, and threads are named")
-    maintenance = session.open(write=not dry_run).maintenance
+    maintenance = session.open(write=not session.dry_run).maintenance
     if not threads:
-        _delete_stale(session, maintenance, where, prefix or "", kinds, yes=yes, dry_run=dry_run)
+        _delete_stale(session, maintenance, where, prefix or "", kinds)
         return
     found = maintenance.delete(threads, dry_run=True)
     names = [each.thread for each in found]
     steps, total = sum(each.steps for each in found), sum(each.bytes for each in found)
-    if not dry_run:
-        if not yes:
+    if not session.dry_run:
+        if not session.yes:
             _list_names(session, names, steps, total)
-        session.confirm(f"Delete {plural(len(names), 'thread')} permanently?", yes=yes)
+        session.confirm(f"Delete {plural(len(names), 'thread')} permanently?")
         maintenance.delete(threads)
-    verb = "Would delete" if dry_run else "Deleted"
+    verb = "Would delete" if session.dry_run else "Deleted"
     text = f"{verb} {plural(len(names), 'thread')}: {plural(steps, 'checkpoint')}, {size(total)}"
-    lines = [text, *(f"  {safe(name)}" for name in names if dry_run)]
-    session.report(lines, {"threads": names, "steps": steps, "bytes": total, "dry_run": dry_run})
+    lines = [text, *(f"  {safe(name)}" for name in names if session.dry_run)]
+    session.report(lines, {"threads": names, "steps": steps, "bytes": total, "dry_run": session.dry_run})
 
 
 def _list_names(session: CliContext, names: Sequence[str], steps: int, total: int) -> None:
@@ -222,13 +215,10 @@ def _delete_stale(
     where: str | None,
     prefix: str,
     kinds: tuple[str, ...],
-    *,
-    yes: bool,
-    dry_run: bool,
 ) -> None:
     """Delete what a query or its TTL selects, and say what was skipped."""
     delete = partial(maintenance.delete_stale, where, prefix=prefix, kinds=parse_kinds(kinds))
-    if not (dry_run or yes):
+    if not (session.dry_run or session.yes):
         if not (on_terminal(sys.stdin) and on_terminal(sys.stderr)):
             session.confirm("", yes=False)  # raises, before the long dry run
         with session.progress("Planning") as progress:
@@ -237,9 +227,9 @@ def _delete_stale(
             names = [each.name if each.kind == "thread" else f"{each.kind} {each.name}" for each in found]
             _list_names(session, names, sum(each.steps for each in found), sum(each.bytes for each in found))
             session.confirm(f"Delete {'these' if len(found) > 1 else 'this'} permanently?", yes=False)
-    with session.progress("Planning" if dry_run else "Deleting") as progress:
-        report = delete(dry_run=dry_run, progress=progress)
-    verb = "would be deleted" if dry_run else "deleted"
+    with session.progress("Planning" if session.dry_run else "Deleting") as progress:
+        report = delete(dry_run=session.dry_run, progress=progress)
+    verb = "would be deleted" if session.dry_run else "deleted"
     lines = [safe(f"{each.kind} {each.name}: {verb}, last changed {ago(each.updated)}") for each in report.deleted]
     counts = Counter(each.kind for each in report.deleted) or {"thread": 0}
     total = ", ".join(plural(count, kind) for kind, count in counts.items())

@@ -9,7 +9,7 @@ import click
 
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.interfaces.cli import exit_codes
-from holdfast.interfaces.cli.base import CliContext, command, group
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, yes_option
 from holdfast.interfaces.cli.formatting import safe
 
 if TYPE_CHECKING:
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 
 @group("erase", invoke_without_command=True)
 @click.option("--subject", metavar="NAME", help="The person whose data is erased.")
-@click.option("--dry-run", is_flag=True, help="Show what would be erased, and erase nothing.")
+@dry_run_option
 @click.option(
     "--metadata-key", "keys", multiple=True, metavar="KEY", help="The metadata that names the person: subject."
 )
 @click.option("--out", metavar="FILE", help="Where to write the certificate.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def erase(
-    session: CliContext, subject: str | None, dry_run: bool, keys: tuple[str, ...], out: str | None, yes: bool
-) -> None:
+@yes_option
+def erase(session: CliContext, subject: str | None, keys: tuple[str, ...], out: str | None) -> None:
     """Erase everything of one person, and write a signed certificate.
 
     Threads, agents, scopes, sessions and artifacts of the person are deleted, with their keys. From threads, topics and
@@ -44,12 +42,12 @@ def erase(
         return
     if subject is None:
         raise click.UsageError("Name the person: --subject NAME")
-    store = session.open(write=not dry_run)
+    store = session.open(write=not session.dry_run)
     names = keys or ("subject",)
-    if dry_run:
+    if session.dry_run:
         _show_plan(session, store.erasure.erase(subject, dry_run=True, metadata_keys=names))
         return
-    session.confirm(f"Erase everything of {safe(subject)}?", yes=yes)
+    session.confirm(f"Erase everything of {safe(subject)}?")
     with session.progress("Erasing") as progress:
         report = store.erasure.erase(subject, progress=progress, metadata_keys=names)
     certificate = report.certificate

@@ -63,16 +63,7 @@ def grant(session: CliContext) -> None:
 @click.option("--below", is_flag=True, help="Also all scopes below it.")
 @click.option("--until", "end", metavar="WHEN", help="When it expires: after a duration (2h, 30d), or at a time.")
 @as_option
-def give(
-    session: CliContext,
-    to: str,
-    right: str,
-    scope: str,
-    keys: str,
-    below: bool,
-    end: str | None,
-    identity: str | None,
-) -> None:
+def give(session: CliContext, to: str, right: str, scope: str, keys: str, below: bool, end: str | None) -> None:
     """Grant an identity or a group rights to a scope, or to threads. Prints the id of the grant.
 
     Rights are read, write, delete, erase, keys and admin; several are separated by commas. In place of a scope, thread:
@@ -82,7 +73,7 @@ def give(
     holdfast grant give agent:b read agent:a
     holdfast grant give agent:b write agent:a --keys 'inbox/*' --until 2026-12-31
     """
-    rights, granter = cast("list[Right]", right.split(",")), _granter(session, identity)
+    rights, granter = cast("list[Right]", right.split(",")), _granter(session, session.identity)
     if scope.startswith(_THREAD):
         pattern = scope.removeprefix(_THREAD)
         granted = granter.grant(to, rights, thread=pattern, keys=keys, below=below, until=end)
@@ -99,21 +90,21 @@ def give(
 @click.option("--scope", type=SCOPE, metavar="SCOPE", help="Only grants for this scope.")
 @click.option("--dead", is_flag=True, help="Also those that were recently revoked or expired.")
 @as_option
-def list_(session: CliContext, to: str | None, scope: str | None, dead: bool, identity: str | None) -> None:
+def list_(session: CliContext, to: str | None, scope: str | None, dead: bool) -> None:
     """List the grants, the oldest first. With --as: those for its own scopes, and those to it.
 
     \b
     holdfast grant list --to agent:b
     holdfast grant list --scope agent:a --dead
     """
-    store = session.open(write=identity is not None)
-    if identity is None:
+    store = session.open(write=session.identity is not None)
+    if session.identity is None:
         found = store.access.grants(to, scope, dead=dead)
     else:
-        mine = store.as_identity(identity)
+        mine = store.as_identity(session.identity)
         every = {each.id: each for each in (*mine.grants(dead=dead), *mine.granted(dead=dead))}
         found = [each for each in every.values() if to in (None, each.to) and scope in (None, each.scope)]
-    none = "There are no such grants." if to or scope or identity else "There are no grants."
+    none = "There are no such grants." if to or scope or session.identity else "There are no grants."
     session.list(found, none=none, scope=_place, until=_format_end)
 
 
@@ -138,13 +129,13 @@ def _format_end(grant: Grant) -> str:
 @command("revoke")
 @click.argument("ids", nargs=-1, required=True, type=GRANT, metavar="ID...")
 @as_option
-def revoke(session: CliContext, ids: tuple[str, ...], identity: str | None) -> None:
+def revoke(session: CliContext, ids: tuple[str, ...]) -> None:
     """Revoke grants, with immediate effect, also in running programs.
 
     \b
     holdfast grant revoke ID
     """
-    granter = _granter(session, identity)
+    granter = _granter(session, session.identity)
     for id in ids:
         revoked = granter.revoke(id)
         session.tell(f"Revoked the grant {id} to {revoked.to}.", revoked)
@@ -154,7 +145,7 @@ def revoke(session: CliContext, ids: tuple[str, ...], identity: str | None) -> N
 @click.argument("who", type=SCOPE)
 @dry_run_option
 @yes_option
-def cut_off(session: CliContext, who: str, dry_run: bool, yes: bool) -> None:
+def cut_off(session: CliContext, who: str) -> None:
     """Revoke everything of an identity or a group: grants, roles, groups, access to its children.
 
     It keeps its own scopes.
@@ -162,16 +153,16 @@ def cut_off(session: CliContext, who: str, dry_run: bool, yes: bool) -> None:
     \b
     holdfast grant cut-off agent:b --yes
     """
-    access = session.open(write=not dry_run).access
-    if dry_run:
+    access = session.open(write=not session.dry_run).access
+    if session.dry_run:
         grants, roles = len(access.grants(who)), len(access.assignments().get(who, ()))
         groups = [name for name, members in access.groups().items() if who in members]
         count = grants + roles + len(groups) + (who in access.parents())
     else:
-        session.confirm(f"Revoke all rights of {who}?", yes=yes)
+        session.confirm(f"Revoke all rights of {who}?")
         count = access.cut_off(who)
-    text = f"{'Would revoke' if dry_run else 'Revoked'} {plural(count, 'right')} of {who}."
-    session.tell(text, {"who": who, "rights": count, "dry_run": dry_run})
+    text = f"{'Would revoke' if session.dry_run else 'Revoked'} {plural(count, 'right')} of {who}."
+    session.tell(text, {"who": who, "rights": count, "dry_run": session.dry_run})
 
 
 @command("freeze")
@@ -331,21 +322,21 @@ def _policy(file: str) -> Policy:
 @click.argument("role", type=ROLE)
 @dry_run_option
 @yes_option
-def drop(session: CliContext, role: str, dry_run: bool, yes: bool) -> None:
+def drop(session: CliContext, role: str) -> None:
     """Delete a role. Its rules no longer apply to its holders.
 
     \b
     holdfast grant drop auditor --yes
     """
-    access = session.open(write=not dry_run).access
+    access = session.open(write=not session.dry_run).access
     if role not in access.roles():
         raise NotFoundError(f"there is no role {role!r}", hint="See holdfast grant roles")
     holders = [who for who, names in access.assignments().items() if role in names]
-    if not dry_run:
-        session.confirm(f"Delete the role {role} of {plural(len(holders), 'holder')}?", yes=yes)
+    if not session.dry_run:
+        session.confirm(f"Delete the role {role} of {plural(len(holders), 'holder')}?")
         access.drop_role(role)
-    text = f"{'Would delete' if dry_run else 'Deleted'} the role {role}."
-    session.tell(text, {"role": role, "holders": holders, "dry_run": dry_run})
+    text = f"{'Would delete' if session.dry_run else 'Deleted'} the role {role}."
+    session.tell(text, {"role": role, "holders": holders, "dry_run": session.dry_run})
 
 
 @command("assign")

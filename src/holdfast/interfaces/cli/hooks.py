@@ -76,7 +76,7 @@ def stats(session: CliContext, hook: str | None, scope: str | None, since: str |
 @click.option("--keep-last", type=click.IntRange(1), metavar="N", help="Keep at least the last N records.")
 @click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Keep at most this many bytes of records.")
 @dry_run_option
-def archive(session: CliContext, file: str, dry_run: bool, **kept: Any) -> None:
+def archive(session: CliContext, file: str, **kept: Any) -> None:
     """Move old records of after-hooks and vetoes to a FILE, a segment of the archive of the audit.
 
     A record stays if it is young enough or among the last, as far as all fit into --max-bytes. `holdfast audit check`
@@ -87,8 +87,8 @@ def archive(session: CliContext, file: str, dry_run: bool, **kept: Any) -> None:
     """
     if not Path(file).absolute().parent.is_dir():
         raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
-    done = session.open(write=not dry_run).maintenance.archive_hooks(file, dry_run=dry_run, **kept)
-    verb = "Would move" if dry_run else "Moved"
+    done = session.open(write=not session.dry_run).maintenance.archive_hooks(file, dry_run=session.dry_run, **kept)
+    verb = "Would move" if session.dry_run else "Moved"
     session.tell(f"{verb} {plural(done.rows, 'record')} to {file}.", done)
 
 

@@ -154,12 +154,12 @@ def add(
 @command("remove")
 @click.argument("name", type=JOB)
 @yes_option
-def remove(session: CliContext, name: str, yes: bool) -> None:
+def remove(session: CliContext, name: str) -> None:
     """Remove a job and its log. A run in progress continues to its end."""
     jobs = session.open(write=True).jobs
     with contextlib.suppress(CorruptError):  # a damaged job can be removed, too
         jobs.get(name)
-    session.confirm(f"Remove the job {name}?", yes=yes)
+    session.confirm(f"Remove the job {name}?")
     jobs.remove(name)
     session.tell(f"Removed the job {name}.", {"name": name, "removed": True})
 

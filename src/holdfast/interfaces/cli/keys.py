@@ -9,7 +9,7 @@ import click
 
 from holdfast.errors import ConfigError
 from holdfast.interfaces.cli import exit_codes
-from holdfast.interfaces.cli.base import CliContext, command, group
+from holdfast.interfaces.cli.base import CliContext, command, group, yes_option
 from holdfast.interfaces.cli.formatting import clock, safe
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ def reencrypt(session: CliContext) -> None:
 @click.argument("id", metavar="ID")
 @click.option("--wait", metavar="TIME", default="7d", show_default=True, help="How long it can be saved; 7d or more.")
 @click.option("--cancel", is_flag=True, help="Keep a key that was to be destroyed.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def destroy(session: CliContext, id: str, wait: str, cancel: bool, yes: bool) -> None:
+@yes_option
+def destroy(session: CliContext, id: str, wait: str, cancel: bool) -> None:
     """Destroy an old key: at first it is marked, and the same command destroys it when the time has passed.
 
     A key with which anything is still encrypted is refused.
@@ -133,7 +133,7 @@ def destroy(session: CliContext, id: str, wait: str, cancel: bool, yes: bool) ->
         kept = store.keys.cancel(id)
         session.tell(f"The key {kept.id} is kept.", kept)
         return
-    session.confirm(f"Destroy the key {id}?", yes=yes)
+    session.confirm(f"Destroy the key {id}?")
     done = store.keys.destroy(id, wait=wait)
     left = {each.id for each in store.keys.list()}
     text = f"It can be destroyed from {clock(done.destroyed_at)}." if done.id in left and done.destroyed_at else "Gone."

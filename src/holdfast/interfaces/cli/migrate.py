@@ -192,8 +192,6 @@ def up(
     no_backup: bool,
     on_error: Any,
     accept_edited: bool,
-    dry_run: bool,
-    yes: bool,
     threads: str | None,
     branches: Any,
     module: str | None,
@@ -206,10 +204,10 @@ def up(
     declared = load_declared(module)
     chosen = _choose(declared, name)
     selected: dict[str, Any] = {"to": to, "branches": branches, "threads": threads}
-    store = session.open(write=not dry_run)
+    store = session.open(write=not session.dry_run)
     with session.progress("Planning") as progress:
-        found = store.schemas.plan(declared, chosen, samples=3 if dry_run else 0, progress=progress, **selected)
-    if dry_run:
+        found = store.schemas.plan(declared, chosen, samples=3 if session.dry_run else 0, progress=progress, **selected)
+    if session.dry_run:
         _show_plan(session, found)
         return
     if on_error != "skip":
@@ -220,7 +218,7 @@ def up(
                 "say where to make a backup first, or that none is to be made",
                 hint="Give --backup DIRECTORY, or --no-backup",
             )
-        session.confirm(f"Migrate {plural(found.pending, 'state')} of {chosen} to {found.target}?", yes=yes)
+        session.confirm(f"Migrate {plural(found.pending, 'state')} of {chosen} to {found.target}?")
         if backup is not None and not no_backup:
             made = store.backups(backup).create(reason="migration")
             session.note(f"Made backup {made.number} of {plural(made.lines, 'line')} in {backup}.")
@@ -249,8 +247,6 @@ def down(
     name: str | None,
     to: str,
     on_error: Any,
-    dry_run: bool,
-    yes: bool,
     threads: str | None,
     branches: Any,
     module: str | None,
@@ -263,12 +259,12 @@ def down(
     declared = load_declared(module)
     chosen = _choose(declared, name)
     selected: dict[str, Any] = {"to": to, "branches": branches, "threads": threads}
-    store = session.open(write=not dry_run)
-    if dry_run:
+    store = session.open(write=not session.dry_run)
+    if session.dry_run:
         with session.progress("Planning") as progress:
             _show_plan(session, store.schemas.plan(declared, chosen, progress=progress, **selected))
         return
-    session.confirm(f"Downgrade the states of {chosen} to {to}?", yes=yes)
+    session.confirm(f"Downgrade the states of {chosen} to {to}?")
     with session.progress("Migrating") as progress:
         report = store.schemas.down(declared, chosen, on_error=on_error, progress=progress, **selected)
     _show_report(session, report)

@@ -79,8 +79,6 @@ def prune(
     kinds: tuple[str, ...],
     orphans: bool,
     grace: str,
-    dry_run: bool,
-    yes: bool,
     **rules: Any,
 ) -> None:
     """Remove old checkpoints of threads by a policy.
@@ -103,9 +101,9 @@ def prune(
         raise InvalidError("no thread is selected", hint="Name threads, or give --all, --prefix or --where")
     if policy is not None and everything and (threads or prefix is not None or where is not None):
         raise InvalidError("give --all or a selection of threads, not both")
-    if not (dry_run or yes or (on_terminal(sys.stdin) and on_terminal(sys.stderr))):
+    if not (session.dry_run or session.yes or (on_terminal(sys.stdin) and on_terminal(sys.stderr))):
         session.confirm("", yes=False)  # raises, before the long dry run
-    store = session.open(write=not dry_run)
+    store = session.open(write=not session.dry_run)
     selected: dict[str, Any] = {"threads": threads or None, "prefix": prefix or "", "where": where}
     selected["kinds"] = parse_kinds(kinds)
     details = session.verbose or len(threads) == 1
@@ -120,10 +118,10 @@ def prune(
                 swept = store.maintenance.sweep_orphans(dry_run=dry, grace=grace, progress=progress)
         return pruned, swept
 
-    planned = dry_run or not yes
+    planned = session.dry_run or not session.yes
     if planned:
-        pruned, swept = run(dry=True, shown=dry_run or not session.json)
-        if dry_run or not (_removes(pruned) or _removes(swept)):
+        pruned, swept = run(dry=True, shown=session.dry_run or not session.json)
+        if session.dry_run or not (_removes(pruned) or _removes(swept)):
             _finish(session, pruned, swept, shown=True)
             return
         _finish(session, pruned, swept, shown=not session.json, final=False)

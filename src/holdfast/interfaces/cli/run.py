@@ -11,7 +11,7 @@ from holdfast._views import encode
 from holdfast.interfaces.cli.base import CliContext, command, pairs
 from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.prune import SizeType
-from holdfast.interfaces.cli.scope_args import SPAN, as_option, open_as
+from holdfast.interfaces.cli.scope_args import SPAN, as_option
 
 
 @command("run")
@@ -52,7 +52,6 @@ def run(
     repositories: tuple[str, ...],
     code: tuple[str, ...],
     recordings: tuple[str, ...],
-    identity: str | None,
 ) -> None:
     """Run a script in Lua (.lua) or JavaScript (.js) on the store.
 
@@ -71,13 +70,13 @@ def run(
 
     values: dict[str, Any] = pairs(args, "SCRIPT")
     language = find_language(script)
-    store = open_as(session, identity, write=not read_only)
+    store = session.open_as(write=not read_only)
 
     def show(text: str) -> None:
         session.report(safe(text, lines=True).split("\n"), {"text": text}, page=False)
 
     urls = _named(repositories, "--backups", "NAME=REPOSITORY")
-    if urls and identity is not None:
+    if urls and session.identity is not None:
         raise click.UsageError("--backups gives a script the whole store, and --as only what an identity may do")
     with Sandbox(
         language,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.interfaces.cli.base import CliContext, command, group, kinds_option, parse_kinds
+from holdfast.interfaces.cli.base import CliContext, command, group, kinds_option, parse_kinds, yes_option
 from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
 from holdfast.interfaces.cli.formatting import plural, safe
 
@@ -62,8 +62,8 @@ def scan(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], 
     help="Credentials, personal, all, or one such as email; may be repeated. By default, what the doctor reports.",
 )
 @kinds_option("Only in lines of this kind; may be repeated.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], yes: bool) -> None:
+@yes_option
+def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...]) -> None:
     """Replace sensitive data in what is stored, in the latest states, and prune the checkpoints that have it.
 
     `holdfast sensitive scan --history` shows where it is. The states of those checkpoints cannot be read any more.
@@ -74,7 +74,7 @@ def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...]
     holdfast sensitive redact --format github-token --yes
     """
     store = session.open(write=True)
-    session.confirm("Replace sensitive data, and prune all checkpoints that have some?", yes=yes)
+    session.confirm("Replace sensitive data, and prune all checkpoints that have some?")
     chosen = {} if not kinds else {"kinds": parse_kinds(kinds)}
     with session.progress("Redacting") as bar:
         report = store.sensitive.redact(formats=formats or None, progress=bar, **chosen)

@@ -20,7 +20,7 @@ from holdfast.interfaces.cli.base import (
 )
 from holdfast.interfaces.cli.completion_types import SESSION
 from holdfast.interfaces.cli.formatting import plural
-from holdfast.interfaces.cli.scope_args import SPAN, as_option, open_as
+from holdfast.interfaces.cli.scope_args import SPAN, as_option
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -75,7 +75,6 @@ def start(
     on_end: Literal["delete", "archive", "keep"],
     retention: timedelta | None,
     create: bool,
-    identity: str | None,
 ) -> None:
     """Start a session, and print its id, which is random unless it is given.
 
@@ -85,7 +84,7 @@ def start(
     """
     from holdfast.state import RETENTION
 
-    started = open_as(session, identity, write=True, create=create).sessions.start(
+    started = session.open_as(write=True, create=create).sessions.start(
         id,
         user=user,
         agent=agent,
@@ -116,7 +115,6 @@ def list_(
     meta: tuple[str, ...],
     after: str,
     limit: int | None,
-    identity: str | None,
 ) -> None:
     """List the sessions, by id.
 
@@ -124,7 +122,7 @@ def list_(
     holdfast session list --user alice
     holdfast session list --status expired --json
     """
-    sessions = open_as(session, identity).sessions.list(
+    sessions = session.open_as().sessions.list(
         user=user, owner=owner, status=status, metadata=pairs(meta, "--meta"), cursor=after
     )
     _show(session, sessions, limit, filtered=bool(user or owner or status or meta))
@@ -143,7 +141,7 @@ def _format(metadata: Mapping[str, Any]) -> str:
 @click.argument("id", type=SESSION)
 @click.option("--full", is_flag=True, help="Do not shorten long values.")
 @as_option
-def show(session: CliContext, id: str, full: bool, identity: str | None) -> None:
+def show(session: CliContext, id: str, full: bool) -> None:
     """Show a session and its state; if it is archived, the state at its end.
 
     \b
@@ -151,7 +149,7 @@ def show(session: CliContext, id: str, full: bool, identity: str | None) -> None
     """
     from holdfast.interfaces.cli.value_view import ALL, SHORT, ValueWriter
 
-    store = open_as(session, identity)
+    store = session.open_as()
     found = store.sessions.get(id)
     state = store.sessions.archived(id) if found.status == "archived" else dict(found.state)
     values = ValueWriter(session.out, ALL if full else SHORT)
@@ -164,13 +162,13 @@ def show(session: CliContext, id: str, full: bool, identity: str | None) -> None
 @click.argument("id", type=SESSION)
 @click.option("-m", "--reason", default="", metavar="TEXT", help="The reason.")
 @as_option
-def end(session: CliContext, id: str, reason: str, identity: str | None) -> None:
+def end(session: CliContext, id: str, reason: str) -> None:
     """End a session: its state is deleted, archived or kept, as its start said.
 
     \b
     holdfast session end chat-1 -m 'user left'
     """
-    done = open_as(session, identity, write=True).sessions.end(id, reason)
+    done = session.open_as(write=True).sessions.end(id, reason)
     result = {"delete": "deleted", "archive": "archived", "keep": "kept"}[done.on_end]
     session.tell(f"Ended {id}; its state is {result}.", done)
 
@@ -178,26 +176,26 @@ def end(session: CliContext, id: str, reason: str, identity: str | None) -> None
 @command("resume")
 @click.argument("id", type=SESSION)
 @as_option
-def resume(session: CliContext, id: str, identity: str | None) -> None:
+def resume(session: CliContext, id: str) -> None:
     """Resume a session, also one that has ended, if its state was archived or kept.
 
     \b
     holdfast session resume chat-1
     """
-    done = open_as(session, identity, write=True).sessions.resume(id)
+    done = session.open_as(write=True).sessions.resume(id)
     session.tell(f"{id} is active.", done)
 
 
 @command("touch")
 @click.argument("id", type=SESSION)
 @as_option
-def touch(session: CliContext, id: str, identity: str | None) -> None:
+def touch(session: CliContext, id: str) -> None:
     """Renew a session, so that it does not expire for being idle.
 
     \b
     holdfast session touch chat-1
     """
-    open_as(session, identity, write=True).sessions.touch(id)
+    session.open_as(write=True).sessions.touch(id)
     session.tell(f"Renewed {id}.", {"id": id, "touched": True})
 
 
@@ -205,20 +203,20 @@ def touch(session: CliContext, id: str, identity: str | None) -> None:
 @click.argument("id", type=SESSION)
 @click.argument("metadata", nargs=-1, required=True, metavar="KEY=VALUE...")
 @as_option
-def update(session: CliContext, id: str, metadata: tuple[str, ...], identity: str | None) -> None:
+def update(session: CliContext, id: str, metadata: tuple[str, ...]) -> None:
     """Add to the metadata of a session, or change it.
 
     \b
     holdfast session update chat-1 rating=5 channel=mail
     """
-    done = open_as(session, identity, write=True).sessions.update(id, pairs(metadata, "metadata"))
+    done = session.open_as(write=True).sessions.update(id, pairs(metadata, "metadata"))
     session.tell(f"{id} has metadata {_format(done.metadata)}.", done)
 
 
 @command("collect")
 @limit_option(1000)
 @dry_run_option
-def collect(session: CliContext, limit: int, dry_run: bool) -> None:
+def collect(session: CliContext, limit: int) -> None:
     """End the sessions that have expired, and delete those that ended before their retention.
 
     A job of the kind `expire` does this automatically: holdfast jobs add sweep expire --every 1h
@@ -226,7 +224,7 @@ def collect(session: CliContext, limit: int, dry_run: bool) -> None:
     \b
     holdfast session collect
     """
-    if dry_run:
+    if session.dry_run:
         _show(session, session.open().sessions.list(status="expired"), limit, filtered=True)
         return
     done = session.open(write=True).sessions.collect(limit)
@@ -240,21 +238,21 @@ def collect(session: CliContext, limit: int, dry_run: bool) -> None:
 @dry_run_option
 @yes_option
 @as_option
-def delete(session: CliContext, id: str, dry_run: bool, yes: bool, identity: str | None) -> None:
+def delete(session: CliContext, id: str) -> None:
     """Delete a session permanently: its state with its history, its archive and its record.
 
     \b
     holdfast session delete chat-1 --yes
     """
-    store = open_as(session, identity, write=not dry_run)
+    store = session.open_as(write=not session.dry_run)
     found = store.sessions.get(id)
-    if not dry_run:
-        session.confirm(f"Delete the session {id} with all of its state?", yes=yes)
+    if not session.dry_run:
+        session.confirm(f"Delete the session {id} with all of its state?")
         store.sessions.delete(id)
-    verb = "Would delete" if dry_run else "Deleted"
+    verb = "Would delete" if session.dry_run else "Deleted"
     session.tell(
         f"{verb} {id} with all of its state.",
-        {"id": id, "scope": str(found.scope), "deleted": not dry_run, "dry_run": dry_run},
+        {"id": id, "scope": str(found.scope), "deleted": not session.dry_run, "dry_run": session.dry_run},
     )
 
 

@@ -12,7 +12,7 @@ from holdfast.interfaces.cli import exit_codes
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, limit_option, yes_option
 from holdfast.interfaces.cli.completion_types import AGENT
 from holdfast.interfaces.cli.formatting import ago, plural, safe
-from holdfast.interfaces.cli.scope_args import as_option, open_as
+from holdfast.interfaces.cli.scope_args import as_option
 
 if TYPE_CHECKING:
     pass
@@ -60,7 +60,6 @@ def create(
     not_secret: tuple[str, ...],
     overwrite: bool,
     compression: Literal["gzip", "zstd", "none"],
-    identity: str | None,
 ) -> None:
     """Save an agent of the store to a file.
 
@@ -70,7 +69,7 @@ def create(
     """
     from holdfast import snapshots
 
-    saved = snapshots.StoredAgent(open_as(session, identity), agent, version)
+    saved = snapshots.StoredAgent(session.open_as(), agent, version)
     info = snapshots.snapshot(
         saved,
         file,
@@ -87,7 +86,7 @@ def create(
 @click.option("--id", "id", metavar="ID", help="The id of the agent in the store; by default that in the file.")
 @click.option("--create", is_flag=True, help="Create the store if there is none.")
 @as_option
-def restore(session: CliContext, file: str, id: str | None, create: bool, identity: str | None) -> None:
+def restore(session: CliContext, file: str, id: str | None, create: bool) -> None:
     """Restore a Holdfast agent to the store, as a new one.
 
     LangChain agents and chains are restored by programs, which have their tools and secrets: snapshots.restore().
@@ -106,7 +105,7 @@ def restore(session: CliContext, file: str, id: str | None, create: bool, identi
             where=info.source,
             hint="Restore it in a program: snapshots.restore(…)",
         )
-    store = open_as(session, identity, write=True, create=create)
+    store = session.open_as(write=True, create=create)
     record = snapshots.restore(file, store=store, agent_id=id, live=False)
     session.tell(f"Restored {record.id}, {record.status}.", {"id": record.id, "status": record.status})
 
@@ -191,7 +190,7 @@ def list_(session: CliContext, location: str, after: str, limit: int | None) -> 
 @click.option("--force", is_flag=True, help="Also damaged files, and those that may not be snapshots.")
 @dry_run_option
 @yes_option
-def delete(session: CliContext, files: tuple[str, ...], force: bool, dry_run: bool, yes: bool) -> None:
+def delete(session: CliContext, files: tuple[str, ...], force: bool) -> None:
     """Delete snapshots. Other files are refused.
 
     \b
@@ -206,12 +205,15 @@ def delete(session: CliContext, files: tuple[str, ...], force: bool, dry_run: bo
             snapshots.info(file)
         elif not snapshots.exists(file):
             raise SnapshotNotFoundError("there is no snapshot", where=file)
-    if not dry_run:
-        session.confirm(f"Delete {plural(len(files), 'snapshot')}: {', '.join(files)}?", yes=yes)
+    if not session.dry_run:
+        session.confirm(f"Delete {plural(len(files), 'snapshot')}: {', '.join(files)}?")
     for file in files:
-        if not dry_run:
+        if not session.dry_run:
             snapshots.delete(file, force=force)
-        session.tell(f"{'Would delete' if dry_run else 'Deleted'} {file}.", {"file": file, "deleted": not dry_run})
+        session.tell(
+            f"{'Would delete' if session.dry_run else 'Deleted'} {file}.",
+            {"file": file, "deleted": not session.dry_run},
+        )
 
 
 snapshot.add(create, restore, show, verify, list_, delete)

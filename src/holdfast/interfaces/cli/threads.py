@@ -69,7 +69,7 @@ def threads(
         what = f"{kind}s" if kind in ("thread", "agent", "scope", "session") else "lines"
         none = f"There are no {what}." if not pattern and where is None else f"No {what} match."
         hidden = ("damaged",) if kind == "all" else ("damaged", "kind")
-        session.list(listed, none=none, first=("name",), hidden=hidden, updated=_updated)
+        session.list(listed, none=none, first=("name", "steps", "branches", "bytes"), hidden=hidden, updated=_updated)
     if damaged:
         raise _damage_error(f"damaged: {', '.join(damaged[:_NAMED])}{', …' if len(damaged) > _NAMED else ''}")
 

@@ -158,8 +158,6 @@ def repair(
     sources: tuple[str, ...],
     heads_file: str | None,
     accept_loss: bool,
-    dry_run: bool,
-    yes: bool,
 ) -> None:
     """Repair damage, from a copy or by salvage.
 
@@ -171,17 +169,17 @@ def repair(
     """
     from holdfast.maintenance import salvage_file
 
-    if not dry_run:
-        session.confirm("Repair the store? Rows that cannot be repaired are moved to quarantine.", yes=yes)
+    if not session.dry_run:
+        session.confirm("Repair the store? Rows that cannot be repaired are moved to quarantine.")
     try:
-        store = session.open(write=not dry_run)
+        store = session.open(write=not session.dry_run)
     except CorruptError as error:
-        salvaged = salvage_file(error.where, dry_run=dry_run)
+        salvaged = salvage_file(error.where, dry_run=session.dry_run)
         if salvaged is None:
             raise
-        verb = "could be" if dry_run else "were"
+        verb = "could be" if session.dry_run else "were"
         session.note(f"The store cannot be opened: {salvaged.rows:,} rows {verb} salvaged.")
-        if dry_run:
+        if session.dry_run:
             raise click.exceptions.Exit(exit_codes.INTEGRITY) from error
         session.note(f"The damaged file is now {salvaged.damaged}")
         store = session.open(write=True)
@@ -193,7 +191,7 @@ def repair(
                 thread=name,
                 kind=kind,
                 heads=heads,
-                dry_run=dry_run,
+                dry_run=session.dry_run,
                 accept_loss=accept_loss,
                 progress=progress,
             )

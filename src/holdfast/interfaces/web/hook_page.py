@@ -97,8 +97,8 @@ class CallValue(NamedTuple):
     complete: bool
 
 
-def hook_call_values(call: Call, reference: str, form: ActionForm | None = None) -> dict[str, Any]:
-    """Return what the page of a call shows; with a form, also how its replay ended."""
+def hook_call_values(call: Call, reference: str, form: ActionForm) -> dict[str, Any]:
+    """Return what the page of a call shows; if its form was sent, also how its replay ended."""
     found = get_hook_execution(call, reference)
     detail = found.detail
     shown = [CallValue(name.capitalize(), *long_text(detail[name], _LONGEST)) for name in _VALUES if name in detail]
@@ -111,13 +111,13 @@ def hook_call_values(call: Call, reference: str, form: ActionForm | None = None)
         "rest": {label: str(detail[name]) for name, label in _DETAILS.items() if name in detail},
         "code": code,
         "replayable": exact and bool(code) and call.service.may_write(call.caller),
-        "given": "" if form is None else form.text("value"),
+        "given": form.text("value") if form.sent else "",
         "replayed": None,
         "problem": None,
     }
     values["python"] = _python(found, code or "MODULE:FUNCTION", values["given"])
     values["cli"] = _command(found, code or "MODULE:FUNCTION", values["given"])
-    if form is not None:
+    if form.sent:
         values |= _replay(call, reference, values["given"])
     return values
 

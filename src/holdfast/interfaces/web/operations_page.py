@@ -199,7 +199,7 @@ def _restore_values(backups: Backups[Store], wanted: str, *, in_place: bool) -> 
 # Jobs, audit, verification ----------------------------------------------------------------------------------------
 
 
-def job_values(call: Call, name: str | None) -> dict[str, Any]:
+def job_values(call: Call, name: str | None = None) -> dict[str, Any]:
     """Return what the page of jobs shows: all jobs, or the runs of one; and the alerts."""
     jobs = list_jobs(call)
     if name is None:

@@ -158,7 +158,7 @@ def _gap(time: datetime, before: datetime | None) -> str:
 # A step -----------------------------------------------------------------------------------------------------------
 
 
-def step_values(call: Call, name: str, at: str, params: Params, want: str) -> dict[str, Any]:
+def step_values(call: Call, name: str, at: str = "HEAD", *, params: Params, want: str) -> dict[str, Any]:
     """Return what the page of a step shows. `want` is the part that a script asks for; empty for the whole page."""
     if want == "rows":
         return {"name": name, "history": _history(call, name, params), "selected": ""}
