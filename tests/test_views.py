@@ -112,7 +112,7 @@ def test_fields_are_as_they_are_declared() -> None:
     assert [name for name, each in found.items() if not each.shown] == ["mint"]
     assert [name for name, each in found.items() if not each.sent] == ["box"]
     assert (found["name"].label, found["weight"].label) == ("coin", "weight")
-    assert [name for name, each in found.items() if each.is_number] == ["weight"]
+    assert [name for name, each in found.items() if each.has(int)] == ["weight"]
 
 
 def test_a_table_has_what_is_declared_and_what_an_interface_adds() -> None:

@@ -14,8 +14,8 @@ from enum import Enum
 from functools import cache
 from operator import attrgetter
 from pathlib import PurePath
-from types import NoneType
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from holdfast._fields import Label, Mark
 
@@ -46,10 +46,10 @@ class Field(NamedTuple):
         """Whether a server sends it."""
         return Mark.LOCAL not in self.marks
 
-    @property
-    def is_number(self) -> bool:
-        """Whether its values are numbers, which are aligned to the right."""
-        return bool({int, float} & {self.type, *get_args(self.type)})
+    def has(self, *kinds: type) -> bool:
+        """Return whether its values are of some types, or None."""
+        found = get_args(self.type) if get_origin(self.type) in (Union, UnionType) else (self.type,)
+        return not set(kinds).isdisjoint(found)
 
 
 def is_record(kind: Any) -> bool:
@@ -162,6 +162,7 @@ class Column(NamedTuple):
     name: str
     label: str
     is_number: bool
+    is_time: bool
     text: Callable[[Any], Any]
     """Returns the text for a record."""
 
@@ -182,11 +183,13 @@ def columns_of(
     """
     said = dict(extra or {})
     found = [
-        Column(each.name, each.label, each.is_number, said.pop(each.name, _reader(each, time)))
+        Column(
+            each.name, each.label, each.has(int, float), each.has(datetime), said.pop(each.name, _reader(each, time))
+        )
         for each in _fields_in(record)
         if (each.shown or each.name in said) and each.name not in hidden
     ]
-    found += [Column(name, name.replace("_", " "), False, text) for name, text in said.items()]
+    found += [Column(name, name.replace("_", " "), False, False, text) for name, text in said.items()]
     return sorted(found, key=lambda each: first.index(each.name) if each.name in first else len(first))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
-from holdfast._fields import Local
+from holdfast._fields import Hidden, Local
 from holdfast.backends.tables import Key
 
 
@@ -123,15 +123,15 @@ class Finding:
 
     code: FindingCode
     message: str
-    tenant: Local[str] = ""
+    tenant: Hidden[Local[str]] = ""
     thread: str = ""
     checkpoint: str = ""
-    place: tuple[int, int] | None = None
-    space: Local[str] = ""
-    key: Local[Key] = ()
-    column: Local[str] = ""
-    affected: list[str] = field(default_factory=list)
-    affected_count: int = 0
+    place: Hidden[tuple[int, int] | None] = None
+    space: Hidden[Local[str]] = ""
+    key: Hidden[Local[Key]] = ()
+    column: Hidden[Local[str]] = ""
+    affected: Hidden[list[str]] = field(default_factory=list)
+    affected_count: Hidden[int] = 0
 
     @property
     def severity(self) -> Severity:

@@ -19,6 +19,7 @@ from holdfast._views import size
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import (
     CliContext,
+    check_folder,
     command,
     dry_run_option,
     group,
@@ -115,17 +116,7 @@ def agent(session: CliContext) -> None:
 @click.option("--after", default="", metavar="ID", help="Start after this agent.")
 @limit_option()
 @as_option
-def list_(
-    session: CliContext,
-    kind: str | None,
-    status: str | None,
-    state: str | None,
-    meta: tuple[str, ...],
-    pending: bool,
-    prefix: str,
-    after: str,
-    limit: int | None,
-) -> None:
+def list_(session: CliContext, meta: tuple[str, ...], after: str, limit: int | None, **filters: Any) -> None:
     """List the agents, by id.
 
     \b
@@ -133,7 +124,6 @@ def list_(
     holdfast agent list --pending
     holdfast agent list --meta team=docs --json
     """
-    filters: dict[str, Any] = {"kind": kind, "status": status, "state": state, "pending": pending, "prefix": prefix}
     filters["metadata"] = pairs(meta, "--meta")
     given = {name: each for name, each in filters.items() if each}
     session.list(
@@ -294,8 +284,7 @@ def export(session: CliContext, id: str, file: str, version: int | None) -> None
         session.report(text.split("\n"), None)
         return
     target = Path(file)
-    if not target.absolute().parent.is_dir():
-        raise NotFoundError("there is no such directory", where=str(target.absolute().parent))
+    check_folder(target)
     new = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with new.open("x", encoding="utf-8") as out:

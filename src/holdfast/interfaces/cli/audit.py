@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +11,7 @@ import click
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import (
     CliContext,
+    check_folder,
     command,
     dry_run_option,
     group,
@@ -108,8 +108,7 @@ def export(session: CliContext, file: str) -> None:
     \b
     holdfast audit export audit.jsonl
     """
-    if not Path(file).absolute().parent.is_dir():
-        raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
+    check_folder(file)
     done = session.open_to_record().audit.export(file)
     session.note(f"Exported {plural(done.rows, 'row')} of {plural(done.steps, 'step')}. Keep the digest elsewhere:")
     session.report(done.digest, done)
@@ -130,8 +129,7 @@ def archive(session: CliContext, file: str, older_than: str, kinds: tuple[str, .
     \b
     holdfast audit archive audit-2031.jsonl --older-than 90d
     """
-    if not Path(file).absolute().parent.is_dir():
-        raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
+    check_folder(file)
     audit = session.open(write=not session.dry_run).audit
     done = audit.archive(file, older_than=older_than, kinds=parse_kinds(kinds), dry_run=session.dry_run)
     verb = "Would archive" if session.dry_run else "Archived"

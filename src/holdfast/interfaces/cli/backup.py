@@ -241,12 +241,8 @@ def restore(
     repository: str,
     of: str | None,
     kinds: tuple[str, ...],
-    at: str | None,
-    as_thread: str | None,
-    in_place: bool,
-    skip_damaged: bool,
-    exact: bool,
     create: bool,
+    **options: Any,
 ) -> None:
     """Restore a backup into the store: everything, some threads, or lines of some kinds.
 
@@ -267,14 +263,10 @@ def restore(
             backup,
             threads=threads or None,
             kinds=parse_kinds(kinds),
-            at=at,
-            as_thread=as_thread,
-            in_place=in_place,
-            skip_damaged=skip_damaged,
-            exact=exact,
             store=of,
             dry_run=session.dry_run,
             progress=progress,
+            **options,
         )
     session.report(restore_lines(session, report, dry_run=session.dry_run), report, {"exact": report.exact})
     session.exit_if(not report.exact, exit_codes.FINDINGS)

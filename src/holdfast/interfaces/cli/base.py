@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -427,6 +428,13 @@ def limit_option(default: int | None = None) -> Callable[[F], F]:
         metavar="N",
         help="Show at most N.",
     )
+
+
+def check_folder(file: str | Path) -> None:
+    """Check that there is a directory for a file that is to be written."""
+    folder = Path(file).absolute().parent
+    if not folder.is_dir():
+        raise NotFoundError("there is no such directory", where=str(folder))
 
 
 def pairs(texts: tuple[str, ...], option: str) -> dict[str, Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
 
-from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, limit_option
+from holdfast.errors import InvalidError
+from holdfast.interfaces.cli.base import CliContext, check_folder, command, dry_run_option, group, limit_option
 from holdfast.interfaces.cli.completion_types import SCOPE
 from holdfast.interfaces.cli.formatting import plural
 
@@ -85,8 +84,7 @@ def archive(session: CliContext, file: str, **kept: Any) -> None:
     \b
     holdfast hooks archive hooks-1.jsonl --keep-within 30d --keep-last 100000
     """
-    if not Path(file).absolute().parent.is_dir():
-        raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
+    check_folder(file)
     done = session.open(write=not session.dry_run).maintenance.archive_hooks(file, dry_run=session.dry_run, **kept)
     verb = "Would move" if session.dry_run else "Moved"
     session.tell(f"{verb} {plural(done.rows, 'record')} to {file}.", done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import click
 
 from holdfast.errors import CorruptError
 from holdfast.interfaces.cli.base import CliContext, command, group, limit_option, pairs, yes_option
-from holdfast.interfaces.cli.completion_types import ThreadNameType
+from holdfast.interfaces.cli.completion_types import JOB
 from holdfast.interfaces.cli.exit_codes import ERROR, FINDINGS, INTERRUPTED
 from holdfast.interfaces.cli.formatting import ago, in_words, local, safe
 
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 _COLORS = {"ok": "green", "failed": "red", "findings": "red", "killed": "red", "stopped": "yellow", "running": "cyan"}
-
-
-class JobNameType(ThreadNameType):
-    """The name of a job."""
-
-    name = "job"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return [job.name for job in store.jobs.list()]
 
 
 class KindNameType(click.ParamType[str]):
@@ -43,9 +34,6 @@ class KindNameType(click.ParamType[str]):
         from holdfast.jobs import JobTypes
 
         return [CompletionItem(each) for each in JobTypes().names() if each.startswith(incomplete)]
-
-
-JOB = JobNameType()
 
 
 def code_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,10 +117,9 @@ def add(
     every: str | None,
     schedule: str | None,
     settings: tuple[str, ...],
-    paused: bool,
-    replace: bool,
     graph: str | None,
     hooks: str | None,
+    **options: Any,
 ) -> None:
     """Add a job. Without a schedule, only `holdfast jobs run NAME` runs it.
 
@@ -147,7 +134,7 @@ def add(
         raise click.UsageError("give --every or --schedule, not both")
     when = schedule or (f"every {every}" if every is not None else "")
     store_jobs, _ = _jobs(session.open(write=True), graph, hooks)
-    job = store_jobs.add(name, kind, schedule=when, settings=pairs(settings, "--set"), paused=paused, replace=replace)
+    job = store_jobs.add(name, kind, schedule=when, settings=pairs(settings, "--set"), **options)
     session.tell(f"Added the job {name}{f', due {_due(job)}' if job.due else ''}.", job)
 
 

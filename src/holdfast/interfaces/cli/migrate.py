@@ -107,15 +107,7 @@ def status(session: CliContext, module: str | None) -> None:
 @click.option("--to", metavar="VERSION", help="The version to migrate to, in place of the newest.")
 @click.option("--samples", type=click.IntRange(0), default=3, show_default=True, help="How many states to show.")
 @_selection
-def plan(
-    session: CliContext,
-    name: str | None,
-    to: str | None,
-    samples: int,
-    threads: str | None,
-    branches: Any,
-    module: str | None,
-) -> None:
+def plan(session: CliContext, name: str | None, samples: int, module: str | None, **selected: Any) -> None:
     """Check all states, and show what a migration would do to some of them. Nothing is written.
 
     Ends with exit code 6 if a state does not fit, or a migration was edited after it was applied.
@@ -123,13 +115,7 @@ def plan(
     declared = load_declared(module)
     with session.progress("Planning") as progress:
         found = session.open().schemas.plan(
-            declared,
-            _choose(declared, name),
-            to=to,
-            branches=branches,
-            threads=threads,
-            samples=samples,
-            progress=progress,
+            declared, _choose(declared, name), samples=samples, progress=progress, **selected
         )
     _show_plan(session, found)
     session.exit_if(not found.ok, exit_codes.FINDINGS)
@@ -187,14 +173,12 @@ _NONE = object()
 def up(
     session: CliContext,
     name: str | None,
-    to: str | None,
     backup: str | None,
     no_backup: bool,
     on_error: Any,
     accept_edited: bool,
-    threads: str | None,
-    branches: Any,
     module: str | None,
+    **selected: Any,
 ) -> None:
     """Migrate all latest states, after all of them were checked.
 
@@ -203,7 +187,6 @@ def up(
     """
     declared = load_declared(module)
     chosen = _choose(declared, name)
-    selected: dict[str, Any] = {"to": to, "branches": branches, "threads": threads}
     store = session.open(write=not session.dry_run)
     with session.progress("Planning") as progress:
         found = store.schemas.plan(declared, chosen, samples=3 if session.dry_run else 0, progress=progress, **selected)
@@ -242,15 +225,7 @@ def up(
 @dry_run_option
 @yes_option
 @_selection
-def down(
-    session: CliContext,
-    name: str | None,
-    to: str,
-    on_error: Any,
-    threads: str | None,
-    branches: Any,
-    module: str | None,
-) -> None:
+def down(session: CliContext, name: str | None, on_error: Any, module: str | None, **selected: Any) -> None:
     """Take all latest states back to an older version, after all of them were checked.
 
     States that were not changed since are exactly what they were. Programs with a newer version cannot write until
@@ -258,13 +233,12 @@ def down(
     """
     declared = load_declared(module)
     chosen = _choose(declared, name)
-    selected: dict[str, Any] = {"to": to, "branches": branches, "threads": threads}
     store = session.open(write=not session.dry_run)
     if session.dry_run:
         with session.progress("Planning") as progress:
             _show_plan(session, store.schemas.plan(declared, chosen, progress=progress, **selected))
         return
-    session.confirm(f"Downgrade the states of {chosen} to {to}?")
+    session.confirm(f"Downgrade the states of {chosen} to {selected['to']}?")
     with session.progress("Migrating") as progress:
         report = store.schemas.down(declared, chosen, on_error=on_error, progress=progress, **selected)
     _show_report(session, report)

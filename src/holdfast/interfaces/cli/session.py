@@ -66,15 +66,10 @@ def session(session: CliContext) -> None:
 def start(
     session: CliContext,
     id: str | None,
-    user: str | None,
-    agent: str | None,
-    owner: str | None,
     meta: tuple[str, ...],
-    ttl: timedelta | None,
-    idle: timedelta | None,
-    on_end: Literal["delete", "archive", "keep"],
     retention: timedelta | None,
     create: bool,
+    **options: Any,
 ) -> None:
     """Start a session, and print its id, which is random unless it is given.
 
@@ -85,15 +80,7 @@ def start(
     from holdfast.state import RETENTION
 
     started = session.open_as(write=True, create=create).sessions.start(
-        id,
-        user=user,
-        agent=agent,
-        owner=owner,
-        metadata=pairs(meta, "--meta"),
-        ttl=ttl,
-        idle=idle,
-        on_end=on_end,
-        retention=retention or RETENTION,
+        id, metadata=pairs(meta, "--meta"), retention=retention or RETENTION, **options
     )
     session.report(started.id, started)
     session.note(f"Its scope is {started.scope}.")
@@ -107,25 +94,15 @@ def start(
 @click.option("--after", default="", metavar="ID", help="Start after this session.")
 @limit_option()
 @as_option
-def list_(
-    session: CliContext,
-    user: str | None,
-    owner: str | None,
-    status: _Status | None,
-    meta: tuple[str, ...],
-    after: str,
-    limit: int | None,
-) -> None:
+def list_(session: CliContext, meta: tuple[str, ...], after: str, limit: int | None, **filters: Any) -> None:
     """List the sessions, by id.
 
     \b
     holdfast session list --user alice
     holdfast session list --status expired --json
     """
-    sessions = session.open_as().sessions.list(
-        user=user, owner=owner, status=status, metadata=pairs(meta, "--meta"), cursor=after
-    )
-    _show(session, sessions, limit, filtered=bool(user or owner or status or meta))
+    sessions = session.open_as().sessions.list(metadata=pairs(meta, "--meta"), cursor=after, **filters)
+    _show(session, sessions, limit, filtered=bool(meta or any(filters.values())))
 
 
 def _show(session: CliContext, sessions: Page[Session], limit: int | None, *, filtered: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -51,16 +51,7 @@ def snapshot(session: CliContext) -> None:
     help="How the content is compressed; zcat shows it if it is gzip.",
 )
 @as_option
-def create(
-    session: CliContext,
-    agent: str,
-    file: str,
-    version: int | None,
-    description: str,
-    not_secret: tuple[str, ...],
-    overwrite: bool,
-    compression: Literal["gzip", "zstd", "none"],
-) -> None:
+def create(session: CliContext, agent: str, file: str, version: int | None, **options: Any) -> None:
     """Save an agent of the store to a file.
 
     \b
@@ -70,14 +61,7 @@ def create(
     from holdfast import snapshots
 
     saved = snapshots.StoredAgent(session.open_as(), agent, version)
-    info = snapshots.snapshot(
-        saved,
-        file,
-        description=description,
-        not_secret=not_secret,
-        overwrite=overwrite,
-        compression=compression,
-    )
+    info = snapshots.snapshot(saved, file, **options)
     session.tell(f"Saved {agent} to {info.source} ({size(info.size)}).", info)
 
 

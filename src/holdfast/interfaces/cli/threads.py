@@ -116,47 +116,37 @@ def stats(session: CliContext, everything: bool, kinds: tuple[str, ...]) -> None
     numbers = {name: getattr(counts, name) for name in ("threads", "agents", "scopes", "system")}
     read = ("all",) if of_kinds == "all" else of_kinds or ("thread",)
     totals, largest = _totals(session, store, read, sum(numbers.values())) if everything else ({}, None)
-    _show_stats(session, store, counts, numbers, totals, largest)
+    more = {"tenant": session.tenant, **numbers, **totals, "status": store.status()}
+    more |= {name: getattr(store.capabilities, name) for name in ("durable", "shared")}
+    session.report(_stats_lines(session, counts, more, largest), counts, more)
     damaged = max(counts.damaged, totals.get("damaged", 0))
     if damaged:
         raise _damage_error(f"{plural(damaged, 'line')} of the store {'is' if damaged == 1 else 'are'} damaged")
 
 
-def _show_stats(
-    session: CliContext,
-    store: Store,
-    counts: StoreStats,
-    numbers: dict[str, int],
-    totals: dict[str, Any],
-    largest: ThreadInfo | None,
-) -> None:
-    status, capabilities = store.status(), store.capabilities
-    if session.json:
-        record = {"url": counts.url, "tenant": session.tenant, "bytes": counts.bytes, **numbers}
-        record |= {"damaged": counts.damaged, **totals}
-        record |= {"complete": counts.complete}
-        record |= {"durable": capabilities.durable, "shared": capabilities.shared, "status": status}
-        session.emit(record)
-        return
+def _stats_lines(
+    session: CliContext, counts: StoreStats, more: dict[str, Any], largest: ThreadInfo | None
+) -> Iterator[str]:
     rows = [
         ("Store", counts.url),
-        *([("Tenant", session.tenant)] if session.tenant else []),
+        ("Tenant", session.tenant),
         ("Size", f"{size(counts.bytes)} ({counts.bytes:,} bytes)"),
         ("Contents", line_counts(counts) + ("" if counts.complete else " or more; --all counts them")),
     ]
-    if totals:
-        steps, branches = f"{totals['steps']:,}", plural(totals["branches"], "branch")
-        rows.append(("Steps", f"{steps} in {branches}, {size(totals['line_bytes'])}"))
+    if "steps" in more:
+        branches = plural(more["branches"], "branch")
+        rows.append(("Steps", f"{more['steps']:,} in {branches}, {size(more['line_bytes'])}"))
     if largest is not None:
         rows.append(("Largest", f"{largest.kind} {largest.name} ({size(largest.bytes)})"))
-        rows += [("Created", ago(totals["created"])), ("Updated", ago(totals["updated"]))]
+        rows += [("Created", ago(more["created"])), ("Updated", ago(more["updated"]))]
     rows += [
-        ("Durable", "yes" if capabilities.durable else "no: a crash of the machine may lose the last saves"),
-        *((name.replace("_", " ").capitalize(), str(value)) for name, value in status.items()),
+        ("Durable", "yes" if more["durable"] else "no: a crash of the machine may lose the last saves"),
+        *((name.replace("_", " ").capitalize(), str(value)) for name, value in more["status"].items()),
     ]
     widest = max(len(title) for title, _ in rows)
     for title, text in rows:
-        session.out.line(f"{session.out.style(f'{title}:'.ljust(widest + 1), 'bold')} {safe(text)}")
+        if text:
+            yield f"{session.out.style(f'{title}:'.ljust(widest + 1), 'bold')} {safe(text)}"
 
 
 def _totals(

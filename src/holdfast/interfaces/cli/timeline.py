@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import NotFoundError
-from holdfast.interfaces.cli.base import CliContext, command, limit_option
+from holdfast.interfaces.cli.base import CliContext, check_folder, command, limit_option
 from holdfast.interfaces.cli.completion_types import SCOPE, THREAD
 from holdfast.interfaces.cli.exit_codes import NOT_FOUND
 from holdfast.interfaces.cli.formatting import clock, plural, safe
@@ -123,8 +122,7 @@ def _write(session: CliContext, events: _Events, html: str | None, otlp: str | N
     for name, content in files.items():
         if name is None:
             continue
-        if not Path(name).absolute().parent.is_dir():
-            raise NotFoundError("there is no such directory", where=str(Path(name).absolute().parent))
+        check_folder(name)
         Path(name).write_text(content, encoding="utf-8")
         session.tell(f"Wrote {plural(len(page), 'event')} to {name}.", {"file": name, "events": len(page)})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
@@ -18,6 +19,7 @@ from holdfast.interfaces.http.recording_routes import (
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
 from holdfast.interfaces.web.action_plan import ActionForm
+from holdfast.interfaces.web.listing import list_values
 from holdfast.interfaces.web.page_renderer import python_text, shell_text
 
 FIELDS = ("hook", "point", "scope", "key", "slower_than", "since")
@@ -32,30 +34,15 @@ _DETAILS = {"before": "Version before", "error": "Error", "reason": "Reason"}
 
 def hook_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the history of hooks shows: a page of calls."""
-    given = {name: params.get(name, "").strip() for name in FIELDS}
     failed = params.get("failed") == "true"
-    values: dict[str, Any] = {"given": given, "failed": failed, "points": sorted(POINTS), "items": [], "next": None}
-    values |= {"problem": None, "filtered": failed or any(given.values())}
-    present: dict[str, Any] = {name: value for name, value in given.items() if value}
-    try:
-        page = list_hook_executions(call, **present, failed=failed, limit=_ROWS, cursor=params.get("cursor") or None)
-    except InvalidError as error:
-        return {**values, "problem": to_problem(error)}
-    return {**values, "items": page, "next": page.next}
+    found = list_values(partial(list_hook_executions, call), params, FIELDS, _ROWS, failed=failed)
+    return {**found, "failed": failed, "points": sorted(POINTS)}
 
 
 def undelivered_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the outbox of durable hooks shows: a page of calls that were not delivered."""
-    hook, state = params.get("hook", "").strip(), params.get("state", "")
-    values: dict[str, Any] = {"hook": hook, "state": state, "items": [], "next": None, "problem": None}
-    values["changeable"] = call.service.may_write(call.caller)
-    try:
-        page = call.owned.hooks.undelivered(
-            hook or None, state=state or None, limit=_ROWS, cursor=params.get("cursor") or None
-        )
-    except InvalidError as error:
-        return {**values, "problem": to_problem(error)}
-    return {**values, "items": page, "next": page.next}
+    found = list_values(call.owned.hooks.undelivered, params, ("hook", "state"), _ROWS)
+    return {**found["given"], **found, "changeable": call.service.may_write(call.caller)}
 
 
 def change_undelivered(call: Call, reference: str, change: str) -> None:

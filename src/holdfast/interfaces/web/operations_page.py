@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
@@ -12,6 +13,7 @@ from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.store_reads import list_alerts, list_jobs, query_audit, verify
 from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.listing import list_values
 from holdfast.schemas import describe_fields
 from holdfast.store import Backups, Store
 
@@ -236,15 +238,7 @@ AUDIT_FIELDS = ("actor", "thread", "scope", "kind", "action", "outcome", "since"
 
 def audit_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the audit shows."""
-    given = {name: params.get(name, "").strip() for name in AUDIT_FIELDS}
-    values: dict[str, Any] = {"given": given, "kinds": AUDIT_KINDS, "items": [], "next": None, "problem": None}
-    values["filtered"] = any(given.values())
-    present: dict[str, Any] = {name: value for name, value in given.items() if value}
-    try:
-        page = query_audit(call, **present, cursor=params.get("cursor") or None)
-    except InvalidError as error:
-        return {**values, "problem": to_problem(error)}
-    return {**values, "items": page, "next": page.next}
+    return {**list_values(partial(query_audit, call), params, AUDIT_FIELDS), "kinds": AUDIT_KINDS}
 
 
 def verify_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:

@@ -355,7 +355,7 @@ is sent to the page. A page without a template only changes something, and leads
 def page_routes(server: Server) -> Iterable[BaseRoute]:
     """Return the routes of the pages."""
     pages = Pages(server)
-    metrics = partial(metrics_values, history=MetricsHistory())
+    metrics: Values = partial(metrics_values, history=MetricsHistory())
     nothing = pages.page("", _nothing)
 
     async def no_page(request: Request) -> Response:
@@ -367,7 +367,8 @@ def page_routes(server: Server) -> Iterable[BaseRoute]:
         Route(SIGN_IN, reporting(pages.sign_in), methods=["POST"]),
         Route("/logout", reporting(pages.sign_out), methods=["POST"]),
         Route("/static/{version}/{name}", _static),
-        *(_route(pages, *page) for page in (*PAGES, ("/metrics/plots", "metrics", metrics))),
+        *(_route(pages, *page) for page in PAGES),
+        _route(pages, "/metrics/plots", "metrics", metrics),
         Route("/{rest:path}", no_page),
     ]
 

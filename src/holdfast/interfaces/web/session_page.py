@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from holdfast.errors import HoldfastError, InvalidError
-from holdfast.interfaces.http.problems import to_problem
+from holdfast.errors import HoldfastError
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.store_reads import list_artifacts
 from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.listing import list_values
 
 SESSION_STATUSES = ("active", "ended", "archived")
 _KEYS = 100
@@ -18,19 +19,8 @@ _LONGEST = 4000
 
 def session_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the list of sessions shows."""
-    user, status = params.get("user", "").strip(), params.get("status", "").strip()
-    values: dict[str, Any] = {"user": user, "status": status, "statuses": SESSION_STATUSES, "problem": None}
-    values |= {"items": [], "next": None, "filtered": bool(user or status)}
-    try:
-        page = call.store.sessions.list(
-            user=user or None,
-            status=status or None,  # type: ignore[arg-type]
-            limit=100,
-            cursor=params.get("cursor") or None,
-        )
-    except InvalidError as error:
-        return {**values, "problem": to_problem(error)}
-    return {**values, "items": page, "next": page.next}
+    found = list_values(call.store.sessions.list, params, ("user", "status"))
+    return {**found["given"], **found, "statuses": SESSION_STATUSES}
 
 
 def session_values(call: Call, id: str) -> dict[str, Any]:
@@ -50,15 +40,8 @@ def session_values(call: Call, id: str) -> dict[str, Any]:
 
 def artifact_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the list of artifacts shows."""
-    kind, producer = params.get("type", "").strip(), params.get("producer", "").strip()
-    page = list_artifacts(call, type=kind or None, producer=producer or None, cursor=params.get("cursor") or None)
-    return {
-        "kind": kind,
-        "producer": producer,
-        "items": page,
-        "next": page.next,
-        "filtered": bool(kind or producer),
-    }
+    found = list_values(partial(list_artifacts, call), params, ("type", "producer"))
+    return {**found["given"], **found, "kind": found["given"]["type"]}
 
 
 def artifact_values(call: Call, id: str, params: Mapping[str, str]) -> dict[str, Any]:

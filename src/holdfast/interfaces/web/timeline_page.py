@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.timeline_routes import get_causes, get_effects, query_timeline
 from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.listing import list_values
 
 FIELDS = ("query", "thread", "scope", "since", "until")
 _LONGEST = 4000
@@ -17,16 +17,8 @@ _LONGEST = 4000
 
 def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the timeline shows: a page of events."""
-    given = {name: params.get(name, "").strip() for name in FIELDS}
     errors = params.get("errors") == "true"
-    values: dict[str, Any] = {"given": given, "errors": errors, "items": [], "next": None, "problem": None}
-    values["filtered"] = errors or any(given.values())
-    present: dict[str, Any] = {name: value for name, value in given.items() if value}
-    try:
-        page = query_timeline(call, **present, errors=errors, cursor=params.get("cursor") or None)
-    except (InvalidError, NotFoundError) as error:
-        return {**values, "problem": to_problem(error)}
-    return {**values, "items": page, "next": page.next}
+    return {**list_values(partial(query_timeline, call), params, FIELDS, errors=errors), "errors": errors}
 
 
 def event_values(call: Call, id: str) -> dict[str, Any]:
