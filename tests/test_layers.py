@@ -212,6 +212,7 @@ def test_layers_hold() -> None:
 
 ROOTS = {
     "_lazy",
+    "_views",
     "_named_tuple",
     "agents",
     "backends.runtime.drivers",  # the declarations of operations, which interfaces are made from

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import Store
-from holdfast.engine.html import MAX_ROWS, html_listing, html_table
+from holdfast._views import MAX_ROWS, html_listing, html_table
 
 HOSTILE = "<script>alert('x')</script>"
 

@@ -31,7 +31,7 @@ class Page(list[T]):
         return f"<{type(self).__name__} of {len(self)}{'' if self.next is None else ', more follow'}>"
 
     def _repr_html_(self) -> str:
-        from holdfast.engine.html import html_listing
+        from holdfast._views import html_listing
 
         return html_listing(self)
 

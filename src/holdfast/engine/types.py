@@ -5,8 +5,9 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeAlias
 
+from holdfast._fields import Hidden, Internal, Label, computed
 from holdfast._named_tuple import NamedTuple
 from holdfast.engine.namespaces import LineKind, line_kind, short_name
 
@@ -58,17 +59,17 @@ class Checkpoint(typing.NamedTuple, Generic[S]):
     step: int
     time: datetime
     kind: str
-    hash: str
+    hash: Hidden[str]
     metadata: Mapping[str, Any]
-    stamp: str = ""
+    stamp: Hidden[str] = ""
     schema: str = ""
     merged: str | None = None
-    state: S = None  # type: ignore[assignment]  # where it was not read
+    state: Internal[S] = None  # type: ignore[assignment]  # where it was not read
     actor: str = ""
     """The identity that saved it; empty for the store's owner."""
-    correlation: str = ""
+    correlation: Hidden[str] = ""
     """The correlation id that it was saved with; empty for none."""
-    cause: str = ""
+    cause: Hidden[str] = ""
     """The id of the event that caused it; empty for none."""
 
     @classmethod
@@ -96,18 +97,15 @@ class Checkpoint(typing.NamedTuple, Generic[S]):
         )
 
     def __repr__(self) -> str:
-        from holdfast.engine.html import format_time
+        from holdfast._views import format_time
 
         return f"<Checkpoint {self.id} of {self.thread!r}, step {self.step}, {self.kind}, {format_time(self.time)}>"
 
     def _repr_html_(self) -> str:
-        from holdfast.engine.html import format_time, html_table
+        from holdfast._views import html_record
 
-        names = ("thread", "id", "parent", "merged", "branch", "step", "kind")
-        rows = [(name, value) for name in names if (value := getattr(self, name)) is not None]
         state = ", ".join(map(str, self.state)) if isinstance(self.state, dict) else type(self.state).__name__
-        rows += [("time", format_time(self.time)), ("metadata", self.metadata), ("state", state)]
-        return html_table(("checkpoint", ""), rows)
+        return html_record(self, state=state)
 
 
 Revision: TypeAlias = str | int | datetime | Checkpoint
@@ -122,17 +120,18 @@ class ThreadInfo(NamedTuple):
     is wrong with it. Damage that does not keep a thread from being listed, only `verify` finds.
     """
 
-    thread: str
-    created: datetime
+    thread: Hidden[str]
+    created: Hidden[datetime]
     updated: datetime
     steps: int
     branches: int
-    bytes: int
-    latest: str | None
+    bytes: Annotated[int, Label("size")]
+    latest: Hidden[str | None]
     kind: LineKind = "thread"
     damaged: bool = False
 
     @property
+    @computed
     def name(self) -> str:
         """The name of the thread, the id of the agent, or the scope."""
         return short_name(self.thread)
@@ -154,12 +153,12 @@ class BranchInfo(NamedTuple):
     its own it has. HEAD is on the `current` one.
     """
 
-    branch: int
-    name: str
-    base: str | None
-    created: datetime
+    branch: Hidden[int]
+    name: Annotated[str, Label("branch")]
+    base: Annotated[str | None, Label("starts from")]
+    created: Hidden[datetime]
     head: str | None = None
-    ahead: int = 0
+    ahead: Annotated[int, Label("own")] = 0
     current: bool = False
 
 

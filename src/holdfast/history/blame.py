@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
+from holdfast._fields import computed
 from holdfast.backends.interface import Get
 from holdfast.backends.tables import STEPS
 from holdfast.engine.engine import Engine
@@ -50,6 +51,7 @@ class CheckpointRef:
     by: str
 
     @property
+    @computed
     def pruned(self) -> bool:
         """Whether the checkpoint was pruned."""
         return not self.id

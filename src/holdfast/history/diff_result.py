@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from msgspec.json import encode
 
+from holdfast._views import MAX_ROWS, html_table
 from holdfast.codec import Codec
 from holdfast.codec.json_codec import from_json
-from holdfast.engine.html import MAX_ROWS, html_table
 from holdfast.engine.model.json_diff import NOTHING, Edit, Kind, decoded, has_large, plain_of
 from holdfast.engine.paths import path_text
 from holdfast.engine.projection.rendering import RenderedMessage, is_hidden, messages

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from holdfast._fields import Hidden
 from holdfast.codec import Codec
 from holdfast.engine.events import Event
 from holdfast.engine.model.missing import MISSING
@@ -266,14 +267,14 @@ class HookExecution(NamedTuple):
     time: datetime
     duration: float
     """In seconds."""
-    actor: str
-    correlation: str
-    cause: str
-    id: str
+    actor: Hidden[str]
+    correlation: Hidden[str]
+    cause: Hidden[str]
+    id: Hidden[str]
     """The id of the step that has its row: that of the change, for a before-hook."""
-    detail: Mapping[str, Any]
+    detail: Hidden[Mapping[str, Any]]
     """The recorded details. `recording` says how values were recorded: as salted digests, `redacted` or in `full`."""
-    reference: str = ""
+    reference: Hidden[str] = ""
     """Its name in the history: see `Hooks.get`."""
 
     @property

@@ -11,6 +11,7 @@ from heapq import nlargest
 from typing import Any, NamedTuple, Self, TypeAlias
 from urllib.parse import quote, unquote
 
+from holdfast._fields import Hidden, Seconds
 from holdfast.backends.interface import Change, ColumnHint, Get, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, TIME
@@ -371,10 +372,10 @@ class HookStatistics(NamedTuple):
     vetoes: int
     changed: int
     skipped: int
-    total: float
-    average: float
-    worst: float
-    first: datetime
+    total: Hidden[float]
+    average: Seconds
+    worst: Seconds
+    first: Hidden[datetime]
     last: datetime
 
     @property

@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from holdfast._fields import Hidden
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import following
 from holdfast.backends.runtime.process_identity import has_ended, process_identity
@@ -111,14 +112,14 @@ class UndeliveredCall(NamedTuple):
     """Its name, for `Hooks.retry` and `Hooks.discard`."""
     hook: str
     state: DeliveryState
-    point: str
+    point: Hidden[str]
     scope: str
     key: str
-    actor: str
-    correlation: str
-    id: str
+    actor: Hidden[str]
+    correlation: Hidden[str]
+    id: Hidden[str]
     """The id of the step of the change."""
-    created: datetime
+    created: Hidden[datetime]
     attempts: int
     due: datetime | None
     """When it is made again; None if a process is going to make it now, or it was given up."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from holdfast._fields import Label
 from holdfast.engine.context import Apply
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
@@ -15,9 +16,9 @@ from holdfast.errors import NotFoundError
 class PinInfo(NamedTuple):
     """A pin: the checkpoint, its reason and time."""
 
-    id: str
+    id: Annotated[str, Label("checkpoint")]
     reason: str
-    time: datetime
+    time: Annotated[datetime, Label("since")]
 
 
 class HoldInfo(NamedTuple):
@@ -25,7 +26,7 @@ class HoldInfo(NamedTuple):
 
     thread: str
     reason: str
-    time: datetime
+    time: Annotated[datetime, Label("since")]
 
 
 async def _stored(engine: Engine, line: Line, reason: str | None) -> str | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from holdfast._fields import Hidden, Internal, Label, computed
 from holdfast.schemas.definition import CONSTRAINTS, Node, encode, type_text, unfold
 
 Resolve = Callable[[str], Node]
@@ -28,17 +29,18 @@ class SchemaChange(NamedTuple):
     """A difference between two schemas."""
 
     path: str
-    kind: str
+    kind: Annotated[str, Label("change")]
     """`added`, `removed`, `type`, `required`, `optional`, `constraint`, `open` or `closed`."""
-    backward: bool
+    backward: Hidden[bool]
     """Whether the newer schema takes values of the older one."""
-    forward: bool
+    forward: Hidden[bool]
     """Whether the older schema takes values of the newer one."""
     reason: str
-    old: Node | None = None
-    new: Node | None = None
+    old: Internal[Node | None] = None
+    new: Internal[Node | None] = None
 
     @property
+    @computed
     def level(self) -> CompatibilityLevel:
         """The compatibility of this change alone."""
         return _level(self.backward, self.forward)

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from holdfast._fields import sent_as_text
 from holdfast.errors import InvalidError
 
 _VERSION = re.compile(
@@ -14,6 +15,7 @@ _VERSION = re.compile(
 _NAME = re.compile(r"[A-Za-z_][\w.:/-]{0,99}")
 
 
+@sent_as_text
 class Version(NamedTuple):
     """A semantic version. It sorts as https://semver.org says; `1.2` is `1.2.0`."""
 

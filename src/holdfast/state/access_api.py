@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias, Unpack
 
+from holdfast._fields import Hidden
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.namespaces import root_of
@@ -58,16 +59,16 @@ class Grant(NamedTuple):
     scope: str
     keys: str
     """The pattern of the granted keys; empty for the whole scope."""
-    below: str
+    below: Hidden[str]
     """`own` or `all`, if scopes below are granted too."""
     until: datetime | None
     by: str
     """Who granted it; empty for the store's owner."""
-    given: datetime
-    revoked: datetime | None
-    revoked_by: str
-    live: bool
-    thread: str = ""
+    given: Hidden[datetime]
+    revoked: Hidden[datetime | None]
+    revoked_by: Hidden[str]
+    live: Hidden[bool]
+    thread: Hidden[str] = ""
     """The pattern of names of threads, in a grant of threads, which has no scope."""
 
 
@@ -81,9 +82,9 @@ class Token(NamedTuple):
     name: str
     created: datetime
     until: datetime | None
-    revoked: datetime | None
-    live: bool
-    secret: str = ""
+    revoked: Hidden[datetime | None]
+    live: Hidden[bool]
+    secret: Hidden[str] = ""
     """The text that proves it, where it was just issued: it is stored nowhere."""
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from holdfast._fields import Hidden
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import STEPS
@@ -44,10 +45,10 @@ class HistoryEntry(NamedTuple):
     version: int
     time: datetime
     actor: str
-    correlation: str
-    cause: str
-    id: str
-    step: int = 0
+    correlation: Hidden[str]
+    cause: Hidden[str]
+    id: Hidden[str]
+    step: Hidden[int] = 0
 
 
 async def point_at(handle: StoreHandle, line: Line, when: When) -> StepRef | None:

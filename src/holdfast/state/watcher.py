@@ -21,6 +21,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 
 import msgspec
 
+from holdfast._fields import computed
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.runtime.drivers import AsyncApi, Pause, SyncApi, declare, operation
 from holdfast.backends.tables import STEPS
@@ -105,6 +106,7 @@ class WatchedChange:
     _cursor: Callable[[], str] = field(default=str, repr=False, compare=False)
 
     @property
+    @computed
     def cursor(self) -> str:
         """The position after this change: `watch(cursor=…)`."""
         return self._cursor()

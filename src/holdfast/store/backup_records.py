@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from holdfast._fields import Bytes, Hidden, Label, Local
 
 
 class BackupInfo(NamedTuple):
@@ -11,17 +13,17 @@ class BackupInfo(NamedTuple):
     bytes that it added to the repository, and those that it needs there; how long it took; why it was made; and the
     names of damaged lines, of which it has the last readable state, if any."""
 
-    id: str
-    store: str
-    number: int
+    id: Annotated[str, Label("backup")]
+    store: Local[Hidden[str]]
+    number: Hidden[int]
     time: datetime
     lines: int
-    added: int
+    added: Bytes
     bytes: int
-    seconds: float
+    seconds: Hidden[float]
     reason: str
-    url: str
-    damaged: tuple[str, ...]
+    url: Local[Annotated[str, Label("store")]]
+    damaged: Hidden[tuple[str, ...]]
 
 
 class BackupLine(NamedTuple):
@@ -39,7 +41,7 @@ class BackupChange(NamedTuple):
     """A difference between two backups: `added`, `removed` or `changed`, and the numbers of steps of both."""
 
     change: str
-    tenant: str
+    tenant: Hidden[str]
     kind: str
     name: str
     before: int

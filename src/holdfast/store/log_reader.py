@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
+from holdfast._fields import Hidden, Internal, Label, computed
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.branch_graph import BranchGraph, Position
@@ -43,14 +44,13 @@ SHORTEST = 8
 
 
 class LogDetails(NamedTuple):
-    """The fields of a step in a log that another process has read."""
+    """The changes of a step in a log that another process has read."""
 
     summary: list[str]
     whole_summary: list[str]
     """With internal channels."""
     message: str
     changed: list[str]
-    metadata: Any
 
 
 class LogPage(NamedTuple):
@@ -66,33 +66,72 @@ class LogEntry(NamedTuple):
 
     `short` is a prefix of its id that is unique in the thread; `revision` its number as a revision, such as `#12` or
     `draft#12`; `names` are the branches, tags and labels that lead to it. It `matches` unless it was pruned or the
-    query does not find it. `position` and `parents` are equal for equal checkpoints.
+    query does not find it. `position` and `parents` are equal for equal checkpoints. `damage` says why it cannot be
+    read.
     """
 
+    thread: str
     id: str
-    short: str
+    short: Hidden[str]
     revision: str
-    names: StepNames
-    matches: bool
-    position: Position
-    parents: tuple[Position, ...]
-    parent_ids: list[str | None]
-    branch: int
-    branch_name: str
+    names: Internal[StepNames]
+    matches: Hidden[bool]
+    position: Hidden[str]
+    parents: Hidden[tuple[str, ...]]
+    parent_ids: Hidden[list[str | None]]
+    branch: Hidden[int]
+    branch_name: Annotated[str, Label("branch")]
     step: int
     time: datetime
     kind: str
-    hash: str
+    hash: Hidden[str]
     damage: str
-    visit: VisitedStep | LogDetails
+    visit: Internal[VisitedStep | LogDetails]
+    metadata: Mapping[str, Any] = {}
+    schema: str = ""
+    actor: str = ""
+    """The identity that saved it; empty for the store's owner."""
+    correlation: Hidden[str] = ""
+    cause: Hidden[str] = ""
 
-    def summary(self, *, hidden: bool = False) -> list[str]:
-        """Summarize the changes: `messages +2`, `plan ~1`, `count=3`, `-draft`."""
+    @property
+    @computed
+    def head(self) -> bool:
+        """Whether it is HEAD."""
+        return self.names.head
+
+    @property
+    @computed
+    def branches(self) -> list[str]:
+        """The branches that end with it."""
+        return self.names.branches
+
+    @property
+    @computed
+    def tags(self) -> list[str]:
+        """Its tags."""
+        return self.names.tags
+
+    @property
+    @computed
+    def labels(self) -> list[str]:
+        """Its labels."""
+        return self.names.labels
+
+    @property
+    @computed
+    def summary(self) -> list[str]:
+        """Its changes in short: `messages +2`, `plan ~1`, `count=3`, `-draft`."""
+        return self.summarize()
+
+    def summarize(self, *, hidden: bool = False) -> list[str]:
+        """Return the changes in short, also those of internal channels if `hidden`."""
         if isinstance(self.visit, LogDetails):
             return self.visit.whole_summary if hidden else self.visit.summary
         return [] if self.visit.step is None else summarize(self.visit.step, hidden=hidden)
 
     @property
+    @computed
     def message(self) -> str:
         """The last message that it added, with its role; empty if it added none."""
         if isinstance(self.visit, LogDetails):
@@ -100,6 +139,7 @@ class LogEntry(NamedTuple):
         return "" if self.visit.step is None else last_message(self.visit.step)
 
     @property
+    @computed
     def changed(self) -> list[str]:
         """The channels that it changed."""
         if isinstance(self.visit, LogDetails):
@@ -184,14 +224,20 @@ class LogReader:
 
     def _entry(self, visit: VisitedStep, short: str, names: StepNames, matches: bool) -> LogEntry:
         point = visit.point
+        header = None if visit.step is None else visit.step.header
+        said = {}
+        if header is not None:
+            said = {"schema": header.schema, "metadata": self._engine.context.codec.unpack(header.metadata)}
+            said |= {name: getattr(header.origin, name) for name in ("actor", "correlation", "cause")}
         return LogEntry(
+            thread=self._line.name,
             id=point.id,
             short=short,
             revision=self._revision(visit),
             names=names,
             matches=matches,
-            position=visit.position,
-            parents=visit.parents,
+            position=_position(visit.position),
+            parents=tuple(map(_position, visit.parents)),
             parent_ids=[self._walk.ids.get(parent) or None for parent in visit.parents],
             branch=point.branch,
             branch_name=self._labels.name(point.branch),
@@ -201,6 +247,7 @@ class LogReader:
             hash=point.hash.hex(),
             damage=visit.damage,
             visit=visit,
+            **said,
         )
 
     def _revision(self, visit: VisitedStep) -> str:
@@ -219,13 +266,6 @@ class LogReader:
             return [bool(visit.point.id) for visit in visits]
         found = iter(await self._query.match_rows(self._line, rows))
         return [bool(visit.point.id) and next(found) for visit in visits]
-
-    def metadata(self, entry: LogEntry) -> Any:
-        """Return the metadata of a checkpoint; None if it is damaged."""
-        if isinstance(entry.visit, LogDetails):
-            return entry.visit.metadata
-        step = entry.visit.step
-        return None if step is None else self._engine.context.codec.unpack(step.header.metadata)
 
 
 class ServedLog:
@@ -269,11 +309,15 @@ def read_log_page(
     reader = LogReader(thread, first_parents=first_parents, where=where)
     reader.start(at, all_branches=all_branches, cursor=cursor)
     entries = reader.page(max(1, min(limit, _MORE)))
-    return LogPage([each._replace(visit=_details(reader, each)) for each in entries], reader.cursor, reader.damaged)
+    return LogPage([each._replace(visit=_details(each)) for each in entries], reader.cursor, reader.damaged)
 
 
-def _details(reader: LogReader, entry: LogEntry) -> LogDetails:
-    return LogDetails(entry.summary(), entry.summary(hidden=True), entry.message, entry.changed, reader.metadata(entry))
+def _details(entry: LogEntry) -> LogDetails:
+    return LogDetails(entry.summary, entry.summarize(hidden=True), entry.message, entry.changed)
+
+
+def _position(position: Position) -> str:
+    return f"{position.branch}.{position.seq}"
 
 
 def _parse_cursor(cursor: str) -> list[Position]:

@@ -30,9 +30,9 @@ def test_what_an_agent_left_unknown_is_resolved_and_signals_reach_it(hf: Hf, url
             payer.once("charge", interrupt)
         payer.timers.set("reminder", "1h")
         listed = hf("agent", "steps", "p").lines
-        assert listed[0].split() == ["STEP", "STATE", "ATTEMPTS", "STARTED", "FUNCTION", "RESOLVED", "ERROR"]
+        assert listed[0].split() == ["STEP", "STATE", "ATTEMPTS", "FUNCTION", "STARTED", "ERROR", "RESOLVED"]
         assert [line.split()[:3] for line in listed[1:]] == [["charge", "running", "1"], ["fine", "done", "1"]]
-        assert "idempotency_key: " in hf("agent", "steps", "p", "charge").out
+        assert "Idempotency key: " in hf("agent", "steps", "p", "charge").out
         assert hf("agent", "resolve-step", "p", "charge").code == 2
         assert hf("agent", "resolve-step", "p", "charge", "--result", "paid").code == 2, "it is no JSON"
         hf("agent", "resolve-step", "p", "charge", "--result", '{"paid": 9}')

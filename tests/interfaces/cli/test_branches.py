@@ -24,7 +24,7 @@ def test_branches_are_listed(hf: Hf) -> None:
     shown = hf("branch", "t1")
     assert shown.code == 0
     head, main, other = (line.split() for line in shown.lines)
-    assert head == ["BRANCH", "HEAD", "OWN", "STARTS", "FROM"]
+    assert head == ["CURRENT", "BRANCH", "HEAD", "OWN", "STARTS", "FROM"]
     assert main == ["*", "main", "c5", "6"]
     assert other == ["other", "b4", "2", "c2"]
     record = hf("branch", "t1", "--json").records[1]
@@ -129,11 +129,10 @@ def test_restore(hf: Hf, url: str) -> None:
 
 
 def test_tags_and_labels_are_listed(hf: Hf) -> None:
-    assert [line.split() for line in hf("tag", "t1").lines] == [["TAG", "CHECKPOINT"], ["good", "c1"]]
+    assert [line.split() for line in hf("tag", "t1").lines] == [["TAG", "ID"], ["good", "c1"]]
     assert [line.split() for line in hf("label", "t1").lines] == [
-        ["LABEL", "CHECKPOINT"],
-        ["seen", "c1"],
-        ["seen", "c4"],
+        ["LABEL", "IDS"],
+        ["seen", "c1,", "c4"],
     ]
     assert hf("tag", "t1", "--json").records == [{"thread": "t1", "tag": "good", "id": "c1"}]
     assert hf("label", "t1", "--json").records == [{"thread": "t1", "label": "seen", "ids": ["c1", "c4"]}]

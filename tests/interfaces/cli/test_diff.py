@@ -224,5 +224,5 @@ def test_pruned_checkpoints(hf: Run, url: str) -> None:
             store.put("old", {"messages": ["words " * 50 + str(each) for each in range(number + 1)]})
         store.maintenance.prune(threads="old", keep_last=1)
     assert hf("blame", "old", "messages[1]").lines[1].startswith("(pruned) ")
-    assert hf("blame", "old", "messages[1]", "--json").records[0]["id"] is None
+    assert hf("blame", "old", "messages[1]", "--json").records[0]["id"] == ""
     assert hf("blame", "old", "messages[1]", "--history").lines[0].startswith("(pruned)  step 1  pruned ")

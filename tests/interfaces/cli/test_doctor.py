@@ -22,7 +22,7 @@ def test_all_in_order(hf: Hf) -> None:
     assert any(line.startswith("ok ") and "store-opens" in line for line in done.lines)
     records = hf("doctor", "--json").records
     assert {each["level"] for each in records} <= {"ok", "note"}
-    assert records[0].keys() == {"code", "level", "found", "remedy"}
+    assert records[0].keys() == {"code", "level", "found", "remedy", "ok"}
     assert hf("doctor", "--quiet").out == ""
 
 

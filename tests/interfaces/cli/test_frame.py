@@ -295,14 +295,14 @@ def test_whoever_reads_the_output_may_stop(url: str) -> None:
 @command("trial")
 @yes_option
 @dry_run_option
-def trial(session: CliContext, yes: bool, dry_run: bool) -> None:
+def trial(session: CliContext) -> None:
     """Try things out."""
     session.warn("careful")
     session.note("a note")
     with session.progress("Trying") as tell:
         tell(1, 2, "things")
-    if not dry_run:
-        session.confirm("Really?", yes=yes)
+    if not session.dry_run:
+        session.confirm("Really?")
     session.out.line("done")
 
 

@@ -51,7 +51,7 @@ def test_a_job_is_added_listed_run_and_looked_at(hf: Hf) -> None:
     assert ran.code == 0
     assert ran.out.startswith("nightly: ok 4 checkpoints removed")
     assert hf("jobs", "list").lines[1].endswith("freed")
-    assert hf("jobs", "log", "nightly").lines[1].split()[-7:-5] == ["checkpoints", "removed,"]
+    assert "4 checkpoints removed" in hf("jobs", "log", "nightly").lines[1]
     assert "not run yet" in hf("jobs", "log", "room").err
 
 

@@ -32,7 +32,7 @@ def test_the_history_of_the_latest(hf: Hf) -> None:
     top = found.lines[:6]
     assert top[0] == "checkpoint c5 (HEAD -> main)"
     assert top[1] == "Step:     5 on main"
-    assert re.fullmatch(r"Date:     \w{3} \w{3} \d\d [\d:]{8} \d{4} [+-]\d{4} \(\d+ (second|minute)s? ago\)", top[2])
+    assert re.fullmatch(r"Time:     \w{3} \w{3} \d\d [\d:]{8} \d{4} [+-]\d{4} \(\d+ (second|minute)s? ago\)", top[2])
     assert top[3:5] == ["Kind:     save", 'Metadata: {"source":"loop","n":5}']
     assert "checkpoint c1 (tag: good, label: seen)" in found.lines
     assert "    messages[6], count=5" in found.lines
@@ -145,7 +145,7 @@ def test_a_merge_has_two_parents(url: str, hf: Hf) -> None:
     assert "|/" in found.lines
     (top, *_) = hf("log", "t1", "main", "--json").records
     assert top["id"] == merged.id
-    assert top["parents"] == ["c5", "b4"]
+    assert top["parent_ids"] == ["c5", "b4"]
     assert "Merge:    c5 b4" in hf("log", "t1", "main").lines
     own = hf("log", "t1", "main", "--first-parent", "--json").records
     assert [record["id"] for record in own][1:] == ["c5", "c4", "c3", "c2", "c1", "c0"]
@@ -155,14 +155,14 @@ def test_as_json(hf: Hf) -> None:
     records = hf("log", "t1", "--json").records
     assert [record["id"] for record in records] == ["c5", "c4", "c3", "c2", "c1", "c0"]
     top = records[0]
-    assert top["parents"] == ["c4"]
+    assert top["parent_ids"] == ["c4"]
     assert top["metadata"] == {"source": "loop", "n": 5}
     assert (top["head"], top["branches"], top["revision"]) == (True, ["main"], "#5")
     assert (records[4]["tags"], records[4]["labels"]) == (["good"], ["seen"])
     assert top["changed"] == ["messages", "count"]
     assert top["branch_name"] == "main"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", top["time"])
-    assert records[-1]["parents"] == []
+    assert records[-1]["parent_ids"] == []
 
 
 def test_with_what_each_changed(hf: Hf) -> None:
@@ -250,7 +250,7 @@ def test_a_damaged_checkpoint_is_shown_as_such(url: str, hf: Hf, tmp_path: Path)
     assert found.code == 5
     assert first_words(found) == ["c5", "c4", "c3", "c2", "c1", "c0"]
     assert found.lines[2].startswith("#3 c3 damaged: ")
-    assert "Damaged:  " in hf("log", "t1").out
+    assert re.search("^Damage: +", hf("log", "t1").out, re.MULTILINE)
     assert [bool(record.get("damage")) for record in hf("log", "t1", "--json").records].index(True) == 2
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
+from holdfast._views import encode
 from holdfast.codec import default_codec
 from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, EditText, KeepRun, Set
 from holdfast.engine.model.steps import Step, StepHeader
@@ -21,7 +22,6 @@ from holdfast.history.step_summary import changed_channels, summarize
 from holdfast.interfaces.cli import meta, output
 from holdfast.interfaces.cli.base import CliContext
 from holdfast.interfaces.cli.formatting import width
-from holdfast.interfaces.cli.json_output import encode
 from holdfast.interfaces.cli.main import cli
 from holdfast.interfaces.cli.output import Output, wants_color
 
@@ -66,7 +66,7 @@ def test_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = look(monkeypatch)
     out = Output("never", pager=False)
     rows = [("x" * 60, "12", "a moment ago"), ("short", "3", "y" * 50)]
-    widths = out.table(("NAME", "N", "WHEN"), rows, right=("N",), shrink="NAME", styles={"NAME": "yellow"})
+    widths = out.table(("NAME", "N", "WHEN"), rows, right=("N",))
     out.table(("NAME", "N", "WHEN"), [("later", "4", "now")], right=("N",), widths=widths)
     lines = screen.getvalue().splitlines()
     assert len(lines) == 4
@@ -74,8 +74,9 @@ def test_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[0].split() == ["NAME", "N", "WHEN"]
     assert "…" in lines[1]
     colored = Output("always", pager=False)
-    colored.table(("NAME",), [("a",)], styles={"NAME": "yellow"})
+    colored.table(("NAME", "STATE"), [("a", "failed")])
     assert "\x1b[33ma" in screen.getvalue()
+    assert "\x1b[31mfailed" in screen.getvalue()
 
 
 def test_what_is_paged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_limits_are_set_one_by_one_and_removed(hf: Hf) -> None:
     (record,) = hf("quota", "--threads", "none", "--steps", "1000", "--json").records
     assert record["limits"] == {"bytes": 10_000_000, "threads": None, "steps": 1000}
     lines = hf("quota").lines
-    assert [line.split()[0] for line in lines] == ["USED", "bytes", "threads", "steps"]
+    assert [line.split()[0] for line in lines] == ["QUOTA", "bytes", "threads", "steps"]
     assert lines[2].split() == ["threads", "3", "none"]
     assert lines[3].split()[2:] == ["1,000"]
     (record,) = hf("quota", "--remove", "--json").records

@@ -26,7 +26,7 @@ def test_a_session_from_start_to_end(hf: Hf) -> None:
     assert hf("session", "end", "chat-1").code == 0
     shown = hf("session", "show", "chat-1", "--full")
     assert "Status:   archived" in shown.lines
-    assert "): user left" in shown.out
+    assert "Reason:   user left" in shown.lines
     assert shown.lines[-1] == "seen: 3"
     refused = hf("state", "set", "user:alice/session:chat-1", "seen", "4", "--json")
     assert (refused.code, refused.error["code"]) == (1, "session-ended")
@@ -62,7 +62,7 @@ def test_sessions_are_listed(hf: Hf, url: str) -> None:
             store.sessions.start(f"s{number}", user="alice" if number % 2 else "bob", metadata={"n": number})
         store.sessions.end("s4")
     listed = hf("session").lines
-    assert listed[0].split() == ["SESSION", "STATUS", "USER", "STARTED", "METADATA"]
+    assert listed[0].split() == ["SESSION", "STATUS", "USER", "METADATA", "STARTED"]
     assert [line.split()[:2] for line in listed[1:]] == [*([f"s{n}", "active"] for n in range(4)), ["s4", "ended"]]
 
     def ids(*words: str) -> list[str]:
@@ -113,7 +113,7 @@ def test_deleting_asks(hf: Hf, url: str) -> None:
 def test_an_identity_manages_its_own(hf: Hf) -> None:
     hf("session", "start", "mine", "--user", "alice", "--as", "user:alice")
     hf("session", "start", "other", "--user", "bob")
-    assert "By:       user:alice" in hf("session", "show", "mine").lines
+    assert "By:      user:alice" in hf("session", "show", "mine").lines
     assert [each["id"] for each in hf("session", "list", "--as", "user:alice", "--json").records] == ["mine"]
     for words in (["show"], ["end"], ["resume"], ["touch"], ["update", "a=1"], ["delete", "--yes"]):
         denied = hf("session", words[0], "other", *words[1:], "--as", "user:alice")

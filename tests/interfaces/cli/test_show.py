@@ -24,7 +24,7 @@ def shown(url: str, state: dict[str, Any], *arguments: str) -> list[str]:
 def test_the_latest(hf: Hf) -> None:
     lines = hf("show", "t1").lines
     assert lines[0] == "checkpoint c5"
-    assert lines[1:4] == ["Thread:   t1", "Step:     5 on main", "Parent:   c4"]
+    assert lines[1:4] == ["Thread:   t1", "Parent:   c4", "Step:     5 on main"]
     assert 'Metadata: {"source":"loop","n":5}' in lines
     assert lines[lines.index("messages (6 messages)") + 1 :][:2] == ["  user: message 0", "  assistant: message 1"]
     assert lines[-1] == "count: 5"
@@ -33,9 +33,9 @@ def test_the_latest(hf: Hf) -> None:
 def test_another(hf: Hf) -> None:
     assert "Tags:     good" in hf("show", "t1", "good").lines
     assert "Labels:   seen" in hf("show", "t1", "c4").lines
-    assert "Step:     4 on other" in hf("show", "t1", "other").lines
+    assert "Step:   4 on other" in hf("show", "t1", "other").lines
     assert hf("show", "t1", "#1").lines[0] == "checkpoint c1"
-    assert hf("show", "t1", "c0").lines[3] == "Parent:   (none)"
+    assert hf("show", "t1", "c0").lines[2] == "Parent:   (none)"
 
 
 def test_as_json(hf: Hf) -> None:

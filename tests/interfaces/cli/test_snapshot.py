@@ -77,8 +77,8 @@ def test_show_tells_what_is_in_a_snapshot_without_thawing_it(tmp_path: Path) -> 
     shown = kit.run("snapshot", "show", "m.hfsnap")
     assert shown.code == 0
     assert shown.lines[0] == f"snapshot {info.id}"
-    assert f"SHA-256:    {info.sha256}" in shown.lines
-    assert "About:      a \\x1b[31mgreeting\\x1b[0m" in shown.lines
+    assert f"SHA-256:     {info.sha256}" in shown.lines
+    assert "Description: a \\x1b[31mgreeting\\x1b[0m" in shown.lines
     assert not any(line.startswith("Tools") for line in shown.lines)
     record = kit.run("snapshot", "show", "m.hfsnap", "--json").records[0]
     assert record["id"] == info.id
@@ -124,7 +124,7 @@ def test_list(tmp_path: Path) -> None:
     (tmp_path / "d\x1b.hfsnap").write_text("no snapshot")
     (tmp_path / "e.txt").write_text("something else")
     listed = kit.run("snapshot", "list")
-    assert listed.lines[0].split() == ["SNAPSHOT", "KIND", "NAME", "CREATED", "SIZE", "DESCRIPTION"]
+    assert listed.lines[0].split() == ["SNAPSHOT", "SIZE", "KIND", "AGENT", "CREATED", "DESCRIPTION"]
     assert len(listed.lines) == 5
     assert "\x1b" not in listed.out
     assert "cannot be read" in listed.lines[4]

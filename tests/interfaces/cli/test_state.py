@@ -218,7 +218,7 @@ def test_history(filled: Hf) -> None:
     ]
     assert told == [(0, "delete", "mood"), (3, "patch", "plan"), (2, "set", "mood"), (1, "set", "plan")]
     shown = filled("state", "history", RESEARCHER, "plan", "--values").lines
-    assert shown[0].split() == ["VERSION", "WHEN", "ACTION", "KEY", "BEFORE", "BY", "VALUE"]
+    assert shown[0].split() == ["VERSION", "TIME", "KEY", "ACTION", "BEFORE", "ACTOR", "VALUE"]
     assert shown[1].endswith('{"goal":"tides","done":1}')
     values = filled("state", "history", RESEARCHER, "--values", "--json").records
     assert ["value" in each for each in values] == [False, True, True, True]

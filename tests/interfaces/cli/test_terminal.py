@@ -128,7 +128,7 @@ from holdfast.interfaces.cli.base import command, yes_option
 
 @command("trial")
 @yes_option
-def trial(session, yes):
+def trial(session):
     with session.progress("Trying") as tell:
         for done in range(5):
             tell(done + 1, 5, "thing \\x1b[31m")
@@ -136,7 +136,7 @@ def trial(session, yes):
     with session.progress("Counting") as tell:
         tell(7, None, "things")
     session.out.line("Before.")
-    session.confirm("Destroy it?", yes=yes)
+    session.confirm("Destroy it?")
     session.out.line("Destroyed.")
 
 program._load = lambda name: trial

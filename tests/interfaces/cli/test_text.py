@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.interfaces.cli.formatting import ago, cut, first_line, local, pad, plural, safe, size, width
+from holdfast._views import size
+from holdfast.interfaces.cli.formatting import ago, cut, first_line, local, pad, plural, safe, width
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 ANY = st.text(st.characters(categories=None) | st.sampled_from("\x1b\n\t\r\x9b\u202e\ud800"))

@@ -9,7 +9,7 @@ import openapi_spec_validator
 import pytest
 
 import holdfast
-from holdfast.interfaces.cli.json_output import plain
+from holdfast._views import plain
 from holdfast.interfaces.http import values
 from tests.interfaces.http.kit import DOCUMENT, ServedStore, checked, thread_path
 

@@ -13,6 +13,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any, Self
 
+from holdfast._fields import Hidden
 from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.persister import AgentPersister
@@ -32,10 +33,10 @@ class Tool:
     """A tool that an agent declared, and the statistics of its use."""
 
     name: str
-    description: str = ""
+    description: Hidden[str] = ""
     permissions: tuple[str, ...] = ()
     """The permissions that the agent needs to use it."""
-    is_denied: bool = False
+    is_denied: Hidden[bool] = False
     """Whether the tool itself was denied, whatever its permissions."""
     uses: int = 0
     failures: int = 0
@@ -43,8 +44,8 @@ class Tool:
     """How often its use was denied."""
     seconds: float = 0.0
     """The time of all its uses, and of the last one."""
-    last_seconds: float = 0.0
-    last_used: datetime | None = None
+    last_seconds: Hidden[float] = 0.0
+    last_used: Hidden[datetime | None] = None
     last_error: str = ""
     """The error of the last failure; it stays when later uses succeed."""
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from time import perf_counter_ns
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from holdfast._fields import Local
 from holdfast.agents.definition.spec import Spec
 from holdfast.agents.definition.state_machine import ANY, Machine, Transition, bind, invoke
 from holdfast.agents.runtime.autosave import TrackedAgent, suspend_autosave
@@ -477,7 +478,7 @@ class Recovery:
     """When the change had begun; or when the agent was last saved."""
     version: int
     """The version of the agent that was found."""
-    pending: PendingChange | None = None
+    pending: Local[PendingChange | None] = None
     """The change that was under way."""
     ran: bool = False
     """Whether the action was run, or is known to have ended. If this is false for a finished change, the change was

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from holdfast._fields import Hidden, Label
 from holdfast.errors import HoldfastError, SnapshotCorruptError, SnapshotUnsupportedError
 
 FORMAT = "holdfast-snapshot"
@@ -86,7 +87,7 @@ class SnapshotInfo(NamedTuple):
     """The size of the file in bytes."""
     content_size: int
     """The size of the uncompressed content in bytes."""
-    sha256: str
+    sha256: Annotated[str, Label("SHA-256")]
     """The digest of the content."""
     compression: str
     """How the content is compressed: `gzip`, `zstd` or `none`."""
@@ -95,12 +96,12 @@ class SnapshotInfo(NamedTuple):
 class SnapshotListing(NamedTuple):
     """An entry of `list`: the info of a snapshot, or the problem with a file."""
 
-    source: str
-    name: str
+    source: Hidden[str]
+    name: Annotated[str, Label("snapshot")]
     """The last part of the path or URL."""
     size: int
-    modified: datetime
-    info: SnapshotInfo | None
+    modified: Hidden[datetime]
+    info: Hidden[SnapshotInfo | None]
     problem: str
     """Why there is no info; empty otherwise."""
 

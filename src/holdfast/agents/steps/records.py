@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
+from holdfast._fields import Hidden, Internal, Label
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Change, Expect, Get
 from holdfast.backends.tables import LINES, STEPS
@@ -62,30 +63,30 @@ class StepRecord:
     is `running`, its outcome is unknown.
     """
 
-    key: str
+    key: Annotated[str, Label("step")]
     state: StepState
     attempts: int
     function: str
     """The name of the function; for people."""
-    idempotency_key: str
+    idempotency_key: Hidden[str]
     """Shared by all attempts, and different for all other steps."""
     started: datetime
-    ended: datetime | None = None
-    agent_version: int = 0
+    ended: Hidden[datetime | None] = None
+    agent_version: Hidden[int] = 0
     """The version of the agent when the last attempt began."""
     error: str = ""
-    error_kind: str = ""
+    error_kind: Hidden[str] = ""
     resolved: str = ""
     """How an unknown outcome was resolved: `retry`, `decided` or `by hand`."""
-    by: str = ""
+    by: Hidden[str] = ""
     """The process of the last attempt."""
-    due: datetime | None = None
+    due: Hidden[datetime | None] = None
     """When a step that waits is run again."""
-    lease: float = 0.0
+    lease: Hidden[float] = 0.0
     """For how many seconds without a sign of life its process is believed to live."""
-    digest: str = field(default="", repr=False)
+    digest: Internal[str] = field(default="", repr=False)
     """The digest of its arguments."""
-    token: str = field(default="", repr=False)
+    token: Internal[str] = field(default="", repr=False)
     """The token of the attempt, or of who resolved it."""
 
     @classmethod

@@ -9,8 +9,9 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
+from holdfast._fields import Hidden, Label
 from holdfast.agents.steps.records import SIGNAL, StepLine
 from holdfast.engine import trace_context
 from holdfast.engine.types import to_datetime
@@ -28,12 +29,12 @@ _SWEEP_LIMIT = 8
 class Signal:
     """A signal that an agent got: its `value`, who sent it and when."""
 
-    name: str
+    name: Annotated[str, Label("signal")]
     value: Any
     id: str
     time: datetime
     actor: str = ""
-    correlation: str = ""
+    correlation: Hidden[str] = ""
 
     @classmethod
     def of(cls, stored: dict[str, Any]) -> Signal:

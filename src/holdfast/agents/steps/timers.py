@@ -14,10 +14,11 @@ import secrets
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from holdfast._fields import Hidden, Label
 from holdfast.agents.steps.records import StepLine
 from holdfast.agents.steps.signals import signal_entry, signal_writes
 from holdfast.agents.storage.agent_line import AgentLine
@@ -55,11 +56,11 @@ _MAX_REPORTED = 1000
 class Timer:
     """A timer of an agent. A sleep of the agent is one that sends no signal."""
 
-    name: str
+    name: Annotated[str, Label("timer")]
     due: datetime
     signal: str = ""
     """The name of the signal that it sends; empty for a sleep."""
-    value: Any = None
+    value: Hidden[Any] = None
 
 
 class _TimerBody(msgspec.Struct, frozen=True):

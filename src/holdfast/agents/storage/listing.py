@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import MsgspecError
 from msgspec.json import decode as decode_json
 
+from holdfast._fields import Hidden, Label
 from holdfast.agents.storage.agent_line import LARGE, PREFIX, AgentLine, agent_id
 from holdfast.agents.storage.record import STATUSES, Status
 from holdfast.backends.interface import Get, Row, Scan
@@ -35,18 +36,18 @@ _MIN_PAGE = 64
 class AgentInfo:
     """The summary of an agent in a list."""
 
-    id: str
-    kind: str
+    id: Annotated[str, Label("agent")]
+    kind: Annotated[str, Label("class")]
     """The name under which its class is registered."""
     status: Status
     state: str
     version: int
-    created: datetime
-    updated: datetime
+    created: Hidden[datetime]
+    updated: Annotated[datetime, Label("saved")]
     messages: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The metadata, as JSON values."""
-    damaged: bool = False
+    damaged: Hidden[bool] = False
     """Whether the summary of the newest step cannot be read; verify the store."""
     pending: str = ""
     """The change that is half-done, such as `transition commit`: it is under way, or was left by a crash."""
@@ -57,15 +58,15 @@ class AgentStep:
     """The summary of a step of an agent."""
 
     version: int
-    id: str
+    id: Hidden[str]
     time: datetime
     kind: str
     """The operation: `create`, `save`, `autosave`, `transition`, `lifecycle`, `transfer.given`, and so on."""
     status: str
     state: str
     actor: str = ""
-    correlation: str = ""
-    cause: str = ""
+    correlation: Hidden[str] = ""
+    cause: Hidden[str] = ""
     messages: int = 0
 
 

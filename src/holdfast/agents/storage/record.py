@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
+from holdfast._fields import Internal, Label
 from holdfast.errors import CorruptError
 
 Status: TypeAlias = Literal[
@@ -90,8 +91,8 @@ class AgentPosition(NamedTuple):
 class AgentRecord:
     """An agent as it was saved. Its messages are read separately: `store.agents.messages(id)`."""
 
-    id: str
-    kind: str
+    id: Annotated[str, Label("agent")]
+    kind: Annotated[str, Label("class")]
     """The name under which its class is registered."""
     status: Status
     state: str
@@ -99,7 +100,7 @@ class AgentRecord:
     version: int
     """The number of steps of its line. Each save adds one."""
     created: datetime
-    updated: datetime
+    updated: Annotated[datetime, Label("saved")]
     schema: str
     """The version of the schema of its fields."""
     configuration: Mapping[str, Any]
@@ -114,7 +115,7 @@ class AgentRecord:
     pending: PendingChange | None = None
     checkpoint: str = ""
     """The id of the step."""
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Internal[Mapping[str, Any]] = field(default_factory=dict)
     """The metadata of the step."""
 
 

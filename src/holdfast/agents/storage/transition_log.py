@@ -9,6 +9,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from holdfast._fields import Hidden, Local
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Row, Scan
@@ -41,15 +42,15 @@ class TransitionRecord:
     duration: float
     """In seconds."""
     error: str
-    data: Any
+    data: Hidden[Any]
     actor: str
-    correlation: str
-    cause: str
-    checkpoint: str
+    correlation: Hidden[str]
+    cause: Hidden[str]
+    checkpoint: Hidden[str]
     """The id of the step that completed it."""
-    begin_step: str
+    begin_step: Local[Hidden[str]]
     """The id of the step that began it; empty if it took a single step."""
-    cursor: str
+    cursor: Local[Hidden[str]]
     """The position of the record, as the `cursor` of what follows it in a listing."""
 
     @property

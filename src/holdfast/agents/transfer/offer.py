@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
+from holdfast._fields import Hidden, Label
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.record import PendingChange
@@ -47,17 +48,17 @@ class Offer:
 class Transfer:
     """A transfer, as far as it got."""
 
-    id: str
-    source: str
-    target: str
+    id: Hidden[str]
+    source: Annotated[str, Label("from")]
+    target: Annotated[str, Label("to")]
     phase: Phase
     """`begun`, `refused`, `undone` and `given` are recorded in the giver's line; `received` and `acknowledged` in the
     receiver's."""
     time: datetime
     messages: int = 0
-    tokens: int = 0
+    tokens: Hidden[int] = 0
     reason: str = ""
-    error: str = ""
+    error: Hidden[str] = ""
     actor: str = ""
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
+from holdfast._fields import Hidden, Local
 from holdfast.backends.tables import Key
 
 
@@ -122,15 +123,15 @@ class Finding:
 
     code: FindingCode
     message: str
-    tenant: str = ""
+    tenant: Hidden[Local[str]] = ""
     thread: str = ""
     checkpoint: str = ""
-    place: tuple[int, int] | None = None
-    space: str = ""
-    key: Key = ()
-    column: str = ""
-    affected: list[str] = field(default_factory=list)
-    affected_count: int = 0
+    place: Hidden[tuple[int, int] | None] = None
+    space: Hidden[Local[str]] = ""
+    key: Hidden[Local[Key]] = ()
+    column: Hidden[Local[str]] = ""
+    affected: Hidden[list[str]] = field(default_factory=list)
+    affected_count: Hidden[int] = 0
 
     @property
     def severity(self) -> Severity:

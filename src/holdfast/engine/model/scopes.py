@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Self
 
+from holdfast._fields import sent_as_text
 from holdfast._named_tuple import NamedTuple
 from holdfast.errors import InvalidError
 
@@ -60,6 +61,7 @@ class ScopePart(NamedTuple):
         return cls(kind, unquoted(name))
 
 
+@sent_as_text
 class Scope(NamedTuple):
     """The location of state. `str(scope)` and `Scope.parse` are inverse to each other."""
 

@@ -7,36 +7,19 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from holdfast._views import size
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
-from holdfast.interfaces.cli.agent_history import (
-    describe_pending,
-    diff,
-    history,
-    is_handed_over,
-    rollback,
-    transfer,
-    transfers,
-    transitions,
-)
-from holdfast.interfaces.cli.agent_steps import (
-    cancel_timer,
-    prune_steps,
-    resolve_step,
-    signal,
-    steps,
-    timers,
-    unsaved,
-)
 from holdfast.interfaces.cli.base import (
     CliContext,
+    check_folder,
     command,
     dry_run_option,
     group,
@@ -45,12 +28,13 @@ from holdfast.interfaces.cli.base import (
     yes_option,
 )
 from holdfast.interfaces.cli.completion_types import AGENT
-from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
-from holdfast.interfaces.cli.json_output import encode, plain
-from holdfast.interfaces.cli.scope_args import as_option, open_as, parse_value
+from holdfast.interfaces.cli.exit_codes import FINDINGS
+from holdfast.interfaces.cli.formatting import ago, plural, safe
+from holdfast.interfaces.cli.scope_args import as_option, diff_record, parse_value
 
 if TYPE_CHECKING:
-    from holdfast.agents import AgentInfo, AgentRecord
+    from holdfast.agents import AgentRecord, PendingChange, TransitionRecord
+    from holdfast.interfaces.cli.output import ProgressBar
     from holdfast.store import IdentityView, Store
 
 
@@ -60,19 +44,16 @@ if TYPE_CHECKING:
 @click.option("--state", metavar="NAME", help="The state that it is in.")
 @click.option("--data", metavar="JSON", help="Its data, an object, in place of what it had.")
 @as_option
-def save_state(
-    session: CliContext, id: str, kind: str | None, state: str | None, data: str | None, identity: str | None
-) -> None:
+def save_state(session: CliContext, id: str, kind: str | None, state: str | None, data: str | None) -> None:
     """Save an agent that has no class: its state and its data. What is not given stays.
 
     \b
     holdfast agent save-state crawl-7 --type crawler --state idle --data '{"url": "https://example.org"}'
     """
     fields = None if data is None else parse_value(data, "--data")
-    store = open_as(session, identity, write=True)
+    store = session.open_as(write=True)
     saved = store.agents.save_state(id, type=kind, state=state, data=fields)
-    record = {"id": id, "kind": saved.kind, "state": saved.state, "version": saved.version}
-    session.tell(f"Saved {id}, version {saved.version}.", record)
+    session.tell(f"Saved {id}, version {saved.version}.", saved)
 
 
 @command("record-transition")
@@ -85,15 +66,7 @@ def save_state(
 @click.option("--data", metavar="JSON", help="Other data of the transition.")
 @as_option
 def record_transition(
-    session: CliContext,
-    id: str,
-    from_: str,
-    to: str,
-    trigger: str,
-    refused: bool,
-    error: str,
-    data: str | None,
-    identity: str | None,
+    session: CliContext, id: str, from_: str, to: str, trigger: str, refused: bool, error: str, data: str | None
 ) -> None:
     """Record a transition that an agent without a class took elsewhere, or that was refused there.
 
@@ -104,14 +77,11 @@ def record_transition(
     if error and not refused:
         raise InvalidError("a transition that succeeded has no error", where="--error", hint="Give --refused with it")
     value = None if data is None else parse_value(data, "--data")
-    store = open_as(session, identity, write=True)
+    store = session.open_as(write=True)
     made = store.agents.record_transition(id, from_, to, trigger=trigger, success=not refused, error=error, data=value)
     session.tell(f"Recorded {from_} → {to} of {id}{', refused' if refused else ''}.", made)
 
 
-_HEADS = ("AGENT", "CLASS", "STATUS", "STATE", "VERSION", "MESSAGES", "SAVED", "PENDING", "METADATA")
-_TOOL_HEADS = ("TOOL", "MAY", "PERMISSIONS", "USES", "FAILURES", "DENIED", "SECONDS", "LAST ERROR")
-_COLORS = {"running": "green", "failed": "red", "stopped": "dim", "paused": "yellow"}
 _STATUSES = ("created", "starting", "running", "pausing", "paused", "resuming", "stopping", "stopped", "failed")
 _ENDS = {"forward": "finished", "back": "undone", "none": "unchanged"}
 _NOT_RUN = {
@@ -122,27 +92,7 @@ _NOT_RUN = {
 _PARTS = ("configuration", "fields", "context", "workflow", "metadata")
 
 
-def agent_record(found: AgentRecord) -> dict[str, Any]:
-    """Return an agent as a record, without its messages."""
-    return {
-        "id": found.id,
-        "kind": found.kind,
-        "schema": found.schema,
-        "status": found.status,
-        "state": found.state,
-        "version": found.version,
-        "checkpoint": found.checkpoint,
-        "created": found.created,
-        "updated": found.updated,
-        "messages": found.messages,
-        "tokens": found.tokens,
-        "pending": None if found.pending is None else found.pending.to_dict(),
-        **{part: getattr(found, part) for part in _PARTS},
-        "tools": found.tools,
-    }
-
-
-@group("agent", invoke_without_command=True)
+@group("agent", default="list")
 def agent(session: CliContext) -> None:
     """List and show agents and their history, resolve changes that a crash interrupted, transfer and export.
 
@@ -154,8 +104,6 @@ def agent(session: CliContext) -> None:
     holdfast agent transitions committer --mermaid
     holdfast agent resolve committer --back
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _list(session, open_as(session, None), {}, "", None)
 
 
 @command("list")
@@ -168,18 +116,7 @@ def agent(session: CliContext) -> None:
 @click.option("--after", default="", metavar="ID", help="Start after this agent.")
 @limit_option()
 @as_option
-def list_(
-    session: CliContext,
-    kind: str | None,
-    status: str | None,
-    state: str | None,
-    meta: tuple[str, ...],
-    pending: bool,
-    prefix: str,
-    after: str,
-    limit: int | None,
-    identity: str | None,
-) -> None:
+def list_(session: CliContext, meta: tuple[str, ...], after: str, limit: int | None, **filters: Any) -> None:
     """List the agents, by id.
 
     \b
@@ -187,31 +124,13 @@ def list_(
     holdfast agent list --pending
     holdfast agent list --meta team=docs --json
     """
-    filters: dict[str, Any] = {"kind": kind, "status": status, "state": state, "pending": pending, "prefix": prefix}
     filters["metadata"] = pairs(meta, "--meta")
-    _list(session, open_as(session, identity), {name: each for name, each in filters.items() if each}, after, limit)
-
-
-def _list(
-    session: CliContext, store: Store | IdentityView, filters: dict[str, Any], after: str, limit: int | None
-) -> None:
-    listed = islice(store.agents.list(**filters, cursor=after).all(), limit)
-    if session.json:
-        session.emit_all(listed)
-        return
-    session.out.page()
-    now = datetime.now(UTC)
-    rows = (_row(each, now) for each in listed)
-    right = ("VERSION", "MESSAGES")
-    if not session.out.long_table(_HEADS, rows, right=right, shrink="METADATA", styles={"AGENT": "yellow"}):
-        session.note("There are no such agents." if filters else "There are no agents.")
-
-
-def _row(info: AgentInfo, now: datetime) -> tuple[str, ...]:
-    counts = str(info.version), str(info.messages)
-    metadata = encode(info.metadata) if info.metadata else ""
-    status = "damaged" if info.damaged else info.status
-    return info.id, info.kind, status, info.state, *counts, ago(info.updated, now), info.pending, metadata
+    given = {name: each for name, each in filters.items() if each}
+    session.list(
+        islice(session.open_as().agents.list(**given, cursor=after).all(), limit),
+        none="There are no such agents." if given else "There are no agents.",
+        status=lambda agent: "damaged" if agent.damaged else agent.status,
+    )
 
 
 @command("show")
@@ -229,7 +148,7 @@ def _row(info: AgentInfo, now: datetime) -> tuple[str, ...]:
 )
 @click.option("--full", is_flag=True, help="Show all messages, and long values in full.")
 @as_option
-def show(session: CliContext, id: str, version: int | None, tail: int, full: bool, identity: str | None) -> None:
+def show(session: CliContext, id: str, version: int | None, tail: int, full: bool) -> None:
     """Show an agent: its status, state, fields, tools, pending change and last messages.
 
     \b
@@ -238,7 +157,7 @@ def show(session: CliContext, id: str, version: int | None, tail: int, full: boo
     """
     from holdfast.interfaces.cli.value_view import ALL, SHORT, DisplayLimits, ValueWriter
 
-    store = open_as(session, identity)
+    store = session.open_as()
     try:
         found = store.agents.load(id, version=version)
     except CorruptError:
@@ -246,61 +165,37 @@ def show(session: CliContext, id: str, version: int | None, tail: int, full: boo
         raise
     start = 0 if full else max(found.messages - tail, 0)
     conversation = store.agents.messages(id, start=start, version=found.version) if tail or full else []
-    if session.json:
-        session.emit(agent_record(found) | {"conversation": conversation})
-        return
-    out = session.out
-    out.page()
-    for line in _header(session, found):
-        out.line(line)
-    values = ValueWriter(out, ALL if full else DisplayLimits(SHORT.characters, SHORT.items, max(tail, 1)))
-    for part in _PARTS:
-        if value := getattr(found, part):
-            out.line()
-            _write(session, values.channel(part, dict(value)))
-    _tools(session, found)
-    if conversation:
-        out.line()
-        _write(session, values.items("conversation", conversation, start, found.messages))
+
+    def lines() -> Iterator[str]:
+        yield from _header(session, found)
+        values = ValueWriter(session.out, ALL if full else DisplayLimits(SHORT.characters, SHORT.items, max(tail, 1)))
+        for part in _PARTS:
+            if value := getattr(found, part):
+                yield from ("", *values.channel(part, dict(value)))
+        yield from _tools(session, found)
+        if conversation:
+            yield from ("", *values.items("conversation", conversation, start, found.messages))
+
+    session.report(lines(), found, {"conversation": conversation})
 
 
 def _header(session: CliContext, found: AgentRecord) -> Iterator[str]:
-    out = session.out
-    yield out.style(f"agent {safe(found.id)}", "yellow")
-    yield f"Class:    {safe(found.kind)}, schema {safe(found.schema)}"
-    yield f"Status:   {out.style(found.status, _COLORS.get(found.status, 'bold'))}"
-    if found.state:
-        yield f"State:    {out.style(safe(found.state), 'cyan')}"
-    yield f"Version:  {found.version}"
-    yield f"Created:  {local(found.created)} ({ago(found.created)})"
-    yield f"Saved:    {local(found.updated)} ({ago(found.updated)})"
-    yield f"Messages: {found.messages:,}" + (f" ({found.tokens:,} tokens)" if found.tokens else "")
-    if found.pending is not None:
-        pending = found.pending
-        yield f"Pending:  {out.style(safe(describe_pending(pending)), 'red')}, started {ago(pending.time)}"
-        yield "          If its process is gone, the agent's next start resolves it. Or manually:"
+    pending = found.pending
+    said = {"pending": "" if pending is None else f"{describe_pending(pending)}, started {ago(pending.time)}"}
+    yield from session.describe(found, f"agent {found.id}", hidden=("id", "tools", *_PARTS), **said)
+    if pending is not None:
+        yield "If its process is gone, the agent's next start resolves it. Or manually:"
         for option in ("--forward",) if is_handed_over(pending) else ("--back", "--forward"):
-            yield f"          holdfast agent resolve {shlex.quote(safe(found.id))} {option}"
+            yield f"  holdfast agent resolve {shlex.quote(safe(found.id))} {option}"
 
 
-def _tools(session: CliContext, found: AgentRecord) -> None:
+def _tools(session: CliContext, found: AgentRecord) -> Iterator[str]:
     from holdfast.agents import Tools
 
     tools = Tools.of(found)
-    if not tools:
-        return
-    session.out.line()
-    rows = []
-    for tool in map(tools.__getitem__, tools):
-        counts = (f"{count:,}" for count in (tool.uses, tool.failures, tool.denied))
-        may = "yes" if tools.may(tool.name) else "no"
-        rows.append((tool.name, may, ", ".join(tool.permissions), *counts, f"{tool.seconds:.3f}", tool.last_error))
-    session.out.table(_TOOL_HEADS, rows, right=_TOOL_HEADS[3:7], shrink="LAST ERROR", styles={"TOOL": "yellow"})
-
-
-def _write(session: CliContext, lines: Iterator[str]) -> None:
-    for line in lines:
-        session.out.line(line)
+    if tools:
+        yield ""
+        session.list(map(tools.__getitem__, tools), may=lambda tool: "yes" if tools.may(tool.name) else "no")
 
 
 @command("messages")
@@ -308,7 +203,7 @@ def _write(session: CliContext, lines: Iterator[str]) -> None:
 @limit_option()
 @click.option("--version", type=click.IntRange(1), metavar="N", help="Show the conversation of this version.")
 @as_option
-def messages(session: CliContext, id: str, limit: int | None, version: int | None, identity: str | None) -> None:
+def messages(session: CliContext, id: str, limit: int | None, version: int | None) -> None:
     """Show the conversation of an agent, or its last messages.
 
     \b
@@ -317,18 +212,16 @@ def messages(session: CliContext, id: str, limit: int | None, version: int | Non
     """
     from holdfast.interfaces.cli.value_view import ALL, ValueWriter
 
-    store = open_as(session, identity)
+    store = session.open_as()
     found = store.agents.load(id, version=version)
     start = max(found.messages - (limit or found.messages), 0)
     conversation = store.agents.messages(id, start, version=found.version)
-    if session.json:
-        session.emit_all(conversation)
-        return
     if not conversation:
         session.note(f"{id} has no messages.")
-        return
-    session.out.page()
-    _write(session, ValueWriter(session.out, ALL).items("conversation", conversation, start, found.messages))
+    elif session.json:
+        session.list(conversation)
+    else:
+        session.report(ValueWriter(session.out, ALL).items("conversation", conversation, start, found.messages), None)
 
 
 @command("resolve")
@@ -337,9 +230,7 @@ def messages(session: CliContext, id: str, limit: int | None, version: int | Non
 @click.option("--back", "direction", flag_value="back", help="Undo the change.")
 @dry_run_option
 @as_option
-def resolve(
-    session: CliContext, id: str, direction: Literal["forward", "back"] | None, dry_run: bool, identity: str | None
-) -> None:
+def resolve(session: CliContext, id: str, direction: Literal["forward", "back"] | None) -> None:
     """Resolve a change that a crash interrupted: a transition, a start, pause or stop, a transfer.
 
     Agents do this automatically when they start, by the policy of their class. This is for agents whose policy leaves
@@ -352,14 +243,14 @@ def resolve(
     """
     if direction is None:
         raise click.UsageError("give --forward or --back")
-    store = open_as(session, identity, write=not dry_run)
+    store = session.open_as(write=not session.dry_run)
     pending = store.agents.load(id).pending
     if pending is None:
-        record: dict[str, Any] = {"agent": id, "pending": None, "resolved": "none", "dry_run": dry_run}
+        record: dict[str, Any] = {"agent": id, "pending": None, "resolved": "none", "dry_run": session.dry_run}
         session.tell(f"{id} has no pending change.", record)
         return
     what = f"{describe_pending(pending)}, started {ago(pending.time)}"
-    if dry_run:
+    if session.dry_run:
         resolved = "forward" if is_handed_over(pending) else direction
         record = {"agent": id, "pending": pending.to_dict(), "resolved": resolved, "dry_run": True}
         session.tell(f"{what}: would be {_ENDS[resolved]}.", record)
@@ -367,7 +258,7 @@ def resolve(
     done = store.agents.resolve(id, direction)
     not_run = f" {_NOT_RUN[pending.kind]}" if done.resolved == "forward" and not done.ran else ""
     instead = " It could not be undone." if done.resolved != direction else ""
-    session.tell(f"{what}: {_ENDS[done.resolved]}.{instead}{not_run}", plain(done) | {"dry_run": False})
+    session.tell(f"{what}: {_ENDS[done.resolved]}.{instead}{not_run}", done, {"dry_run": False})
 
 
 @command("export")
@@ -375,7 +266,7 @@ def resolve(
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
 @click.option("--version", type=click.IntRange(1), metavar="N", help="Show this version.")
 @as_option
-def export(session: CliContext, id: str, file: str, version: int | None, identity: str | None) -> None:
+def export(session: CliContext, id: str, file: str, version: int | None) -> None:
     """Write an agent, with its conversation, as a readable JSON document, by default to stdout.
 
     \b
@@ -384,17 +275,16 @@ def export(session: CliContext, id: str, file: str, version: int | None, identit
     """
     if file == "-" and session.json:
         raise click.UsageError("--json needs a file: the document would mix with the record on stdout")
-    document = open_as(session, identity).agents.export(id, version=version)
+    document = session.open_as().agents.export(id, version=version)
     text = json.dumps(document, indent=2, ensure_ascii=False)
     if safe(text, lines=True) != text:
         # Escaped, since a terminal would obey it, or UTF-8 cannot encode it.
         text = json.dumps(document, indent=2)
     if file == "-":
-        _write(session, iter(text.split("\n")))
+        session.report(text.split("\n"), None)
         return
     target = Path(file)
-    if not target.absolute().parent.is_dir():
-        raise NotFoundError("there is no such directory", where=str(target.absolute().parent))
+    check_folder(target)
     new = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with new.open("x", encoding="utf-8") as out:
@@ -412,7 +302,7 @@ def export(session: CliContext, id: str, file: str, version: int | None, identit
 @click.option("--id", metavar="ID", help="Import it under this id.")
 @click.option("--create", is_flag=True, help="Create the store if there is none.")
 @as_option
-def import_(session: CliContext, file: str, id: str | None, create: bool, identity: str | None) -> None:
+def import_(session: CliContext, file: str, id: str | None, create: bool) -> None:
     """Import an agent that `holdfast agent export` wrote, as a new one. The file `-` is stdin.
 
     \b
@@ -425,8 +315,8 @@ def import_(session: CliContext, file: str, id: str | None, create: bool, identi
         raise NotFoundError("there is no such file", where=file) from None
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"the file is not JSON: {error}", where=file) from None
-    imported = open_as(session, identity, write=True, create=create).agents.import_(document, id=id)
-    session.tell(f"Imported {imported.id} with {plural(imported.messages, 'message')}.", agent_record(imported))
+    imported = session.open_as(write=True, create=create).agents.import_(document, id=id)
+    session.tell(f"Imported {imported.id} with {plural(imported.messages, 'message')}.", imported)
 
 
 @command("delete")
@@ -434,26 +324,342 @@ def import_(session: CliContext, file: str, id: str | None, create: bool, identi
 @dry_run_option
 @yes_option
 @as_option
-def delete(session: CliContext, id: str, dry_run: bool, yes: bool, identity: str | None) -> None:
+def delete(session: CliContext, id: str) -> None:
     """Delete an agent permanently, with its conversation and history.
 
     \b
     holdfast agent delete committer --yes
     """
-    store = open_as(session, identity, write=not dry_run)
+    store = session.open_as(write=not session.dry_run)
     last = store.agents.history(id, limit=1)[0]  # a damaged agent can be deleted, too
-    if not dry_run:
-        session.confirm(f"Delete the agent {id} with {plural(last.messages, 'message')}?", yes=yes)
+    if not session.dry_run:
+        session.confirm(f"Delete the agent {id} with {plural(last.messages, 'message')}?")
         store.agents.delete(id)
-    verb = "Would delete" if dry_run else "Deleted"
-    record = {"id": id, "version": last.version, "deleted": not dry_run, "dry_run": dry_run}
+    verb = "Would delete" if session.dry_run else "Deleted"
+    record = {"id": id, "version": last.version, "deleted": not session.dry_run, "dry_run": session.dry_run}
     session.tell(f"{verb} {id} with all of its history.", record)
 
 
-for _each in (
+def describe_pending(pending: PendingChange) -> str:
+    """Describe a pending change on one line."""
+    what = f"transition {pending.trigger}" if pending.kind == "transition" else pending.trigger
+    return f"{what}, {pending.source} → {pending.target}{', not acknowledged' * is_handed_over(pending)}"
+
+
+def is_handed_over(pending: PendingChange) -> bool:
+    """Return whether it is a transfer that only lacks its acknowledgement: that cannot be undone."""
+    return pending.kind == "transfer" and pending.phase == "received"
+
+
+@command("transitions")
+@click.argument("id", type=AGENT)
+@click.option("--trigger", metavar="NAME", help="Only those of this trigger.")
+@click.option("--outcome", type=click.Choice(("ok", "error")), help="Only those with this outcome.")
+@click.option("--mermaid", "form", flag_value="mermaid", help="Draw the state machine for Mermaid.")
+@click.option("--dot", "form", flag_value="dot", help="Draw the state machine for Graphviz.")
+@click.option("--before", metavar="CURSOR", help="Continue with those before the row of this cursor.")
+@limit_option(100)
+@as_option
+def transitions(
+    session: CliContext,
+    id: str,
+    trigger: str | None,
+    outcome: str | None,
+    form: str | None,
+    before: str | None,
+    limit: int,
+) -> None:
+    """Show the transitions of an agent's state machine, the latest first; or draw the machine.
+
+    A diagram has the states and transitions that are declared, and those that occurred, with their counts, and marks
+    the current state. With --json every row has a cursor for --before.
+
+    \b
+    holdfast agent transitions committer -n 20
+    holdfast agent transitions committer --outcome error --json
+    holdfast agent transitions committer --mermaid
+    holdfast agent transitions committer --dot | dot -Tsvg -o committer.svg
+    """
+    store = session.open_as()
+    if form is not None:
+        _draw(session, store, id, form)
+        return
+    filters: dict[str, Any] = {name: each for name, each in (("trigger", trigger), ("outcome", outcome)) if each}
+    listed = islice(store.agents.transitions(id, cursor=before, **filters).all(), limit)
+    none = "There are no such transitions." if filters else f"{id} has no transitions."
+    session.list(listed, none=none, first=("time",), exact=True)
+
+
+def _draw(session: CliContext, store: Store | IdentityView, id: str, form: str) -> None:
+    from holdfast.agents import Machine, count_transitions, dot, mermaid
+
+    record, declared = store.agents.load(id), store.agents.machine(id)
+    machine = None if declared is None else Machine.of(declared)
+    with session.progress("Counting") as progress:
+        taken = count_transitions(_reported(store.agents.transitions(id).all(), progress))
+    diagram = (mermaid if form == "mermaid" else dot)(machine, taken, current=record.state)
+    transitions = [
+        {**each._asdict(), "taken": taken.successes[each], "failed": taken.failures[each]}
+        for each in dict.fromkeys((*taken.successes, *taken.failures))
+    ]
+    drawn = {"id": id, "state": record.state, "transitions": transitions, "format": form, "diagram": diagram}
+    session.report(map(safe, diagram.splitlines()), drawn)
+
+
+def _reported(transitions: Iterable[TransitionRecord], progress: ProgressBar) -> Iterator[TransitionRecord]:
+    for number, each in enumerate(transitions, 1):
+        progress(number, None, each.trigger)
+        yield each
+
+
+@command("history")
+@click.argument("id", type=AGENT)
+@click.option("--before", type=click.IntRange(1), metavar="VERSION", help="Continue with those before this version.")
+@limit_option(100)
+@as_option
+def history(session: CliContext, id: str, before: int | None, limit: int) -> None:
+    """Show the saved versions of an agent, the latest first.
+
+    \b
+    holdfast agent history committer -n 20
+    """
+    store = session.open_as()
+    older = None if before is None else store.agents.load(id, version=before).checkpoint
+    session.list(store.agents.history(id, limit=limit, cursor=older))
+
+
+@command("diff")
+@click.argument("id", type=AGENT)
+@click.argument("a", metavar="[A]", type=click.IntRange(1), required=False)
+@click.argument("b", metavar="[B]", type=click.IntRange(1), required=False)
+@click.option("--exit-code", is_flag=True, help=f"End with exit code {FINDINGS} if anything differs.")
+@as_option
+def diff(session: CliContext, id: str, a: int | None, b: int | None, exit_code: bool) -> None:
+    """Compare two versions of an agent: A with B, by default the last one. Without A, show what the last one changed.
+
+    \b
+    holdfast agent diff committer
+    holdfast agent diff committer 3 7
+    """
+    changes = session.open_as().agents.diff(id, a, b)
+    if not changes:
+        session.note("Nothing differs.")
+    session.report(map(session.out.diff_line, changes.lines()), diff_record(changes), {"id": id, "a": a, "b": b})
+    session.exit_if(exit_code and changes, FINDINGS)
+
+
+@command("rollback")
+@click.argument("id", type=AGENT)
+@click.argument("to")
+@dry_run_option
+@yes_option
+@as_option
+def rollback(session: CliContext, id: str, to: str) -> None:
+    """Restore an older version of an agent, in a new step: its history is kept.
+
+    TO is a version, such as 12, or a state of its machine: then it is the last version in that state. Effects outside
+    of the store are not undone. A process that runs the agent gets a conflict when it saves.
+
+    \b
+    holdfast agent rollback committer 12 --dry-run
+    holdfast agent rollback committer idle --yes
+    """
+    store = session.open_as(write=not session.dry_run)
+    now = store.agents.load(id)
+    target = int(to) if to.isascii() and to.isdigit() else to
+    record: dict[str, Any] = {"id": id, "to": to, "before": now.version, "dry_run": session.dry_run}
+    if session.dry_run:
+        then = store.agents.load(id, version=target) if isinstance(target, int) else None
+        what = f"its last version in state {to}" if then is None else f"version {to}: {then.status}, {then.state}"
+        session.tell(f"{id}, at version {now.version}, would be rolled back to {what}.", record | {"version": None})
+        return
+    session.confirm(f"Roll {id} back to {to}?")
+    version = store.agents.rollback(id, target).version
+    session.tell(f"Rolled {id} back to {to}, as version {version}.", record | {"version": version})
+
+
+@command("transfer")
+@click.argument("source", type=AGENT)
+@click.argument("target", type=AGENT)
+@click.option("-m", "--reason", default="", metavar="TEXT", help="The reason.")
+@click.option("--context", multiple=True, metavar="KEY=VALUE", help="Pass this on, too; may be repeated.")
+@dry_run_option
+@yes_option
+@as_option
+def transfer(session: CliContext, source: str, target: str, reason: str, context: tuple[str, ...]) -> None:
+    """Transfer the conversation and the context of an agent to another, atomically.
+
+    The code of the agents is not run, so neither can refuse. A process that runs one of them gets a conflict when it
+    saves.
+
+    \b
+    holdfast agent transfer greeter haiku -m 'the greeter is gone' --yes
+    """
+    more = pairs(context, "--context")
+    store = session.open_as(write=not session.dry_run)
+    sender, receiver = store.agents.load(source), store.agents.load(target)
+    what = f"{plural(sender.messages, 'message')} from {source} to {target}, which has {receiver.messages:,}"
+    if session.dry_run:
+        record = {"source": source, "target": target, "messages": sender.messages, "dry_run": True}
+        session.tell(f"Would transfer {what}.", record)
+        return
+    session.confirm(f"Transfer {what}?")
+    done = store.agents.transfer(source, target, context=more, reason=reason, accept=True)
+    session.tell(f"Transferred {plural(done.messages, 'message')} from {source} to {target}.", done)
+
+
+@command("transfers")
+@click.argument("id", type=AGENT)
+@limit_option(100)
+@as_option
+def transfers(session: CliContext, id: str, limit: int) -> None:
+    """Show the transfers from and to an agent, the latest first, each with its phase.
+
+    \b
+    holdfast agent transfers greeter
+    """
+    listed = session.open_as().agents.transfers(id, limit=limit)
+    session.list(listed, none=f"{id} has no transfers.", first=("time",), exact=True)
+
+
+@command("steps")
+@click.argument("id", type=AGENT)
+@click.argument("key", required=False)
+@limit_option(100)
+@as_option
+def steps(session: CliContext, id: str, key: str | None, limit: int) -> None:
+    """List the durable steps of an agent, or show one.
+
+    A step that is running while no process runs it has an outcome that is unknown: see holdfast agent resolve-step.
+
+    \b
+    holdfast agent steps committer
+    holdfast agent steps committer charge-42 --json
+    """
+    durable = session.open_as().agents.steps(id)
+    if key is not None:
+        found = durable.get(key)
+        session.report(session.describe(found, f"step {key}", hidden=("key",)), found)
+        return
+    session.list(islice(durable.list().all(), limit))
+
+
+@command("resolve-step")
+@click.argument("id", type=AGENT)
+@click.argument("key")
+@click.option("--result", metavar="JSON", help="Record that the step is done, with this result.")
+@click.option("--error", metavar="TEXT", help="Record that the step failed.")
+@click.option("--retry", is_flag=True, help="Let the agent run the step again.")
+@as_option
+def resolve_step(session: CliContext, id: str, key: str, result: str | None, error: str | None, retry: bool) -> None:
+    """Record what became of a durable step whose outcome is unknown, or that failed.
+
+    \b
+    holdfast agent resolve-step committer charge-42 --result '{"paid": true}'
+    holdfast agent resolve-step committer charge-42 --retry
+    """
+    if (result is not None) + (error is not None) + retry != 1:
+        raise click.UsageError("give one of --result, --error and --retry")
+    durable = session.open_as(write=True).agents.steps(id)
+    if result is not None:
+        step = durable.resolve(key, result=parse_value(result, "--result"))
+    else:
+        step = durable.resolve(key, error=error, retry=retry)
+    session.tell(f"The step {key} is {step.state} now.", step)
+
+
+@command("timers")
+@click.argument("id", type=AGENT)
+@as_option
+def timers(session: CliContext, id: str) -> None:
+    """List the timers and sleeps of an agent, the next one first.
+
+    \b
+    holdfast agent timers committer
+    """
+    found = session.open_as().agents.timers(id).list()
+    session.list(found, exact=True, signal=lambda timer: timer.signal or "(sleep)")
+
+
+@command("cancel-timer")
+@click.argument("id", type=AGENT)
+@click.argument("name")
+@as_option
+def cancel_timer(session: CliContext, id: str, name: str) -> None:
+    """Cancel a timer of an agent, or end a sleep.
+
+    \b
+    holdfast agent cancel-timer committer reminder
+    """
+    done = session.open_as(write=True).agents.timers(id).cancel(name)
+    text = f"Cancelled {name}." if done else f"{id} has no timer {name}."
+    session.tell(text, {"agent": id, "name": name, "done": done})
+
+
+@command("signal")
+@click.argument("id", type=AGENT)
+@click.argument("name", required=False)
+@click.argument("value", metavar="[JSON]", required=False)
+@click.option("--id", "signal_id", metavar="TEXT", help="The id of the signal: one that was sent before is not sent.")
+@click.option("--create", is_flag=True, help="Keep it for an agent that does not exist yet.")
+@as_option
+def signal(
+    session: CliContext, id: str, name: str | None, value: str | None, signal_id: str | None, create: bool
+) -> None:
+    """Send a signal to an agent, which gets it when it waits for it; without a NAME, list those that wait.
+
+    \b
+    holdfast agent signal committer approved '{"by": "Ada"}' --id approval-42
+    holdfast agent signal committer
+    """
+    if name is not None:
+        store = session.open_as(write=True)
+        payload = None if value is None else parse_value(value, "JSON")
+        sent = store.agents.signal(id, name, payload, id=signal_id, create=create)
+        text = f"Sent {name} to {id}." if sent else f"The signal {signal_id} was sent before."
+        session.tell(text, {"agent": id, "signal": name, "new": sent})
+        return
+    session.list(session.open_as().agents.steps(id).signals(), exact=True)
+
+
+@command("unsaved")
+@limit_option(100)
+@as_option
+def unsaved(session: CliContext, limit: int) -> None:
+    """List the agents that have durable steps, timers or signals, and were never saved.
+
+    holdfast agent delete deletes these.
+
+    \b
+    holdfast agent unsaved
+    """
+    for each in islice(session.open_as().agents.unsaved().all(), limit):
+        session.report(each, {"agent": each})
+
+
+@command("prune-steps")
+@click.argument("id", type=AGENT, required=False)
+@click.option("--older-than", required=True, metavar="AGE", help="Records that ended at least this long ago: 90d, 1y.")
+@dry_run_option
+@as_option
+def prune_steps(session: CliContext, id: str | None, older_than: str) -> None:
+    """Delete old records of durable steps, sleeps, waits, signals and timers: of one agent, or of all.
+
+    A step that is deleted is run again if it is asked for.
+
+    \b
+    holdfast agent prune-steps --older-than 90d --dry-run
+    """
+    store = session.open_as(write=not session.dry_run)
+    done = store.agents.prune_steps(older_than, agent=id, dry_run=session.dry_run)
+    counts = ", ".join(f"{count} {name}" for name, count in asdict(done).items())
+    text = f"{'Would delete records' if session.dry_run else 'Deleted records'}: {counts}."
+    session.tell(text, done, {"dry_run": session.dry_run})
+
+
+agent.add(
     *(list_, show, messages, transitions, history, diff, resolve, rollback),
     *(transfer, transfers, export, import_, delete),
     *(steps, resolve_step, timers, cancel_timer, signal, unsaved, prune_steps),
     *(save_state, record_transition),
-):
-    agent.add_command(_each)
+)

@@ -8,13 +8,10 @@ import click
 
 from holdfast.interfaces.cli.base import CliContext, command, group
 from holdfast.interfaces.cli.exit_codes import FINDINGS
-from holdfast.interfaces.cli.formatting import ago, clock, safe
-
-_HEADS = ("RULE", "STATE", "SINCE", "SILENCED UNTIL", "")
-_COLORS = {"ok": "green", "pending": "yellow", "firing": "red", "resolved": "cyan"}
+from holdfast.interfaces.cli.formatting import clock
 
 
-@group("alerts", invoke_without_command=True)
+@group("alerts", default="list")
 def alerts(session: CliContext) -> None:
     """List alerts, silence them, and test where they are sent.
 
@@ -26,8 +23,6 @@ def alerts(session: CliContext) -> None:
     holdfast alerts list
     holdfast alerts silence backup-age 2h
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _list(session)
 
 
 @command("list")
@@ -37,28 +32,13 @@ def list_(session: CliContext) -> None:
     \b
     holdfast alerts list
     """
-    _list(session)
-
-
-def _list(session: CliContext) -> None:
-    found = session.open().alerts.list()
-    now = datetime.now(UTC)
-    if session.json:
-        session.emit_all(found)
-    else:
-        rows = [
-            (
-                each.rule,
-                session.out.style(each.state, _COLORS[each.state]),
-                ago(each.since, now) if each.since else "",
-                clock(each.silenced_until) if each.silenced_until and each.silenced_until > now else "",
-                safe(each.message if each.state != "ok" else ""),
-            )
-            for each in found
-        ]
-        session.out.table(_HEADS, rows)
-    if any(each.state == "firing" for each in found):
-        raise click.exceptions.Exit(FINDINGS)
+    found, now = session.open().alerts.list(), datetime.now(UTC)
+    session.list(
+        found,
+        silenced_until=lambda each: clock(each.silenced_until) if (each.silenced_until or now) > now else "",
+        message=lambda each: each.message if each.state != "ok" else "",
+    )
+    session.exit_if(any(each.state == "firing" for each in found), FINDINGS)
 
 
 @command("test")
@@ -70,12 +50,8 @@ def test(session: CliContext) -> None:
     """
     results = session.open().alerts.test()
     for name, error in results:
-        if session.json:
-            session.emit({"sink": name, "error": error})
-        else:
-            session.out.line(safe(f"{name}: {error or 'sent'}"))
-    if any(error for _, error in results):
-        raise click.exceptions.Exit(FINDINGS)
+        session.report(f"{name}: {error or 'sent'}", {"sink": name, "error": error})
+    session.exit_if(any(error for _, error in results), FINDINGS)
 
 
 @command("silence")
@@ -88,13 +64,8 @@ def silence(session: CliContext, rule: str, duration: str) -> None:
     holdfast alerts silence backup-age 2h
     """
     found = session.open(write=True).alerts.silence(rule, duration)
-    if session.json:
-        session.emit(found)
-    elif found.silenced_until is None:
-        session.note(f"{found.rule} is sent again.")
-    else:
-        session.note(f"{found.rule} is silent until {clock(found.silenced_until)}.")
+    end = found.silenced_until
+    session.tell(f"{found.rule} is {'sent again' if end is None else f'silent until {clock(end)}'}.", found)
 
 
-for _each in (list_, test, silence):
-    alerts.add_command(_each)
+alerts.add(list_, test, silence)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +11,7 @@ import click
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import (
     CliContext,
+    check_folder,
     command,
     dry_run_option,
     group,
@@ -21,13 +21,11 @@ from holdfast.interfaces.cli.base import (
 )
 from holdfast.interfaces.cli.completion_types import KEY, SCOPE, THREAD
 from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
-from holdfast.interfaces.cli.formatting import clock, plural, safe
-from holdfast.interfaces.cli.json_output import plain
+from holdfast.interfaces.cli.formatting import plural, safe
 
 if TYPE_CHECKING:
     from holdfast.security import AuditFinding
 
-_HEADS = ("TIME", "KIND", "ACTOR", "ACTION", "SCOPE", "KEY", "OUTCOME")
 _KINDS = (
     *("change", "hook", "access", "read", "denied", "session", "artifact", "thread"),
     *("agent", "lifecycle", "transition", "transfer", "recovery"),
@@ -73,16 +71,7 @@ def audit(session: CliContext, limit: int, after: str | None, actor: str | None,
     who, filters["kind"] = "" if actor == _OWNER else actor, filters["kind"] or ""
     page = session.open().audit.query(actor=who, **filters, limit=min(limit, 200), cursor=after)
     records = islice(page.all(), limit)
-    if session.json:
-        session.emit_all(records)
-        return
-    session.out.page()
-    rows = (
-        (clock(each.time), each.kind, each.actor or _OWNER, each.action, each.scope, each.key, each.outcome)
-        for each in records
-    )
-    if not session.out.long_table(_HEADS, rows, shrink="SCOPE", styles={"ACTOR": "yellow"}):
-        session.note("There are no such records.")
+    session.list(records, none="There are no such records.", exact=True, actor=lambda each: each.actor or _OWNER)
 
 
 @command("verify")
@@ -100,17 +89,13 @@ def verify(session: CliContext, heads_file: str | None) -> None:
     store = session.open()
     heads = None if heads_file is None else store.maintenance.load_heads(heads_file).audited()
     report = store.audit.verify(heads)
-    if session.json:
-        session.emit({"ok": report.ok, **plain(report)})
-    else:
-        verified = f"{plural(report.lines, 'line')}, {plural(report.steps, 'step')}, {plural(report.rows, 'row')}"
-        if report.unproven:
-            verified += f", {report.unproven:,} of which belong to steps that left nothing, and cannot be proven"
-        _report(session, report.findings, verified)
-        if report.compared is None:
-            session.note("Without --heads, it cannot be seen if records at the end are missing.")
-    if not report.ok:
-        raise click.exceptions.Exit(INTEGRITY)
+    verified = f"{plural(report.lines, 'line')}, {plural(report.steps, 'step')}, {plural(report.rows, 'row')}"
+    if report.unproven:
+        verified += f", {report.unproven:,} of which belong to steps that left nothing, and cannot be proven"
+    session.report(_lines(session, report.findings, verified), report, {"ok": report.ok})
+    if report.compared is None:
+        session.note("Without --heads, it cannot be seen if records at the end are missing.")
+    session.exit_if(not report.ok, INTEGRITY)
 
 
 @command("export")
@@ -123,18 +108,12 @@ def export(session: CliContext, file: str) -> None:
     \b
     holdfast audit export audit.jsonl
     """
-    if not Path(file).absolute().parent.is_dir():
-        raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
+    check_folder(file)
     done = session.open_to_record().audit.export(file)
-    if session.json:
-        session.emit(done)
-    else:
-        session.note(f"Exported {plural(done.rows, 'row')} of {plural(done.steps, 'step')}. Keep the digest elsewhere:")
-        session.out.line(done.digest)
-        if not done.public_key:
-            session.note(
-                "It is not signed: the store has no key, and this user may not write it or lacks cryptography."
-            )
+    session.note(f"Exported {plural(done.rows, 'row')} of {plural(done.steps, 'step')}. Keep the digest elsewhere:")
+    session.report(done.digest, done)
+    if not done.public_key:
+        session.note("It is not signed: the store has no key, and this user may not write it or lacks cryptography.")
 
 
 @command("archive")
@@ -142,7 +121,7 @@ def export(session: CliContext, file: str) -> None:
 @click.option("--older-than", required=True, metavar="AGE", help="Records of at least this age: 90d, 1y.")
 @kinds_option("Records in lines of this kind, in place of all but agents; may be repeated.")
 @dry_run_option
-def archive(session: CliContext, file: str, older_than: str, kinds: tuple[str, ...], dry_run: bool) -> None:
+def archive(session: CliContext, file: str, older_than: str, kinds: tuple[str, ...]) -> None:
     """Move old records of the audit to a file, a segment of the archive. The audit still verifies without them.
 
     `holdfast audit check` checks a segment. That of an encrypted store is encrypted, too.
@@ -150,19 +129,14 @@ def archive(session: CliContext, file: str, older_than: str, kinds: tuple[str, .
     \b
     holdfast audit archive audit-2031.jsonl --older-than 90d
     """
-    if not Path(file).absolute().parent.is_dir():
-        raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
-    audit = session.open(write=not dry_run).audit
-    done = audit.archive(file, older_than=older_than, kinds=parse_kinds(kinds), dry_run=dry_run)
-    if session.json:
-        session.emit(done)
-        return
-    verb = "Would archive" if dry_run else "Archived"
+    check_folder(file)
+    audit = session.open(write=not session.dry_run).audit
+    done = audit.archive(file, older_than=older_than, kinds=parse_kinds(kinds), dry_run=session.dry_run)
+    verb = "Would archive" if session.dry_run else "Archived"
     session.note(f"{verb} {plural(done.rows, 'row')} of {plural(done.steps, 'step')} in segment {done.segment}.")
     if done.held:
         session.note(f"Left as they are, since a legal hold protects them: {', '.join(map(safe, done.held))}")
-    if not dry_run and done.steps:
-        session.out.line(done.digest)
+    session.report([done.digest] if not session.dry_run and done.steps else (), done)
 
 
 @command("check")
@@ -191,17 +165,14 @@ def check(session: CliContext, file: str, heads_file: str | None, keys: str | No
         raise NotFoundError("there is no such file", where=file) from None
     except OSError as error:
         raise InvalidError(f"the file cannot be read: {error.strerror}", where=file) from None
-    if session.json:
-        session.emit({"ok": checked.ok, **plain(checked)})
-    else:
-        verified = f"{plural(checked.steps, 'step')}, {plural(checked.rows, 'row')}"
-        _report(session, checked.findings, verified + f", {checked.pruned:,} pruned" * bool(checked.pruned))
-        if not checked.public_key:
-            session.note("It is not signed.")
-        elif public_key is None:
-            session.note(f"It was signed with the key {checked.public_key}: compare it with that of the store.")
-    if not checked.ok:
-        raise click.exceptions.Exit(FINDINGS)
+    verified = f"{plural(checked.steps, 'step')}, {plural(checked.rows, 'row')}"
+    verified += f", {checked.pruned:,} pruned" * bool(checked.pruned)
+    session.report(_lines(session, checked.findings, verified), checked, {"ok": checked.ok})
+    if not checked.public_key:
+        session.note("It is not signed.")
+    elif public_key is None:
+        session.note(f"It was signed with the key {checked.public_key}: compare it with that of the store.")
+    session.exit_if(not checked.ok, FINDINGS)
 
 
 def _heads(file: str | None) -> dict[str, tuple[int, str]] | None:
@@ -210,16 +181,15 @@ def _heads(file: str | None) -> dict[str, tuple[int, str]] | None:
     return None if file is None else StoreHeads.load(file).audited()
 
 
-def _report(session: CliContext, findings: Sequence[AuditFinding], verified: str) -> None:
+def _lines(session: CliContext, findings: Sequence[AuditFinding], verified: str) -> Iterator[str]:
     from holdfast.store import short_name
 
-    out = session.out
+    style = session.out.style
     for finding in findings:
         where = f"{short_name(finding.line)} {finding.step}".strip()
-        out.line(f"{out.style(safe(where), 'red')}{': ' if where else ''}{safe(finding.what)}")
+        yield f"{style(safe(where), 'red')}{': ' if where else ''}{safe(finding.what)}"
     result = "OK" if not findings else f"NOT AS WRITTEN: {plural(len(findings), 'finding')}"
-    out.line(out.style(f"{result} ({verified})", "red" if findings else "green"))
+    yield style(f"{result} ({verified})", "red" if findings else "green")
 
 
-for _each in (verify, export, archive, check):
-    audit.add_command(_each)
+audit.add(verify, export, archive, check)

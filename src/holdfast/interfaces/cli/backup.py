@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast._views import size
 from holdfast.interfaces.cli import exit_codes
 from holdfast.interfaces.cli.backup_options import (
     of_option,
@@ -24,28 +25,21 @@ from holdfast.interfaces.cli.base import (
     parse_kinds,
     yes_option,
 )
-from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
+from holdfast.interfaces.cli.formatting import local, plural, safe
 from holdfast.interfaces.cli.prune import SizeType
 
 if TYPE_CHECKING:
     from holdfast.maintenance import BackupPruneReport, FollowStatus, OpenLock, RestoreReport
-    from holdfast.store import BackupInfo
 
 
-def describe_restore(session: CliContext, report: RestoreReport, *, dry_run: bool) -> None:
-    """Print what a restore did, or would do."""
+def restore_lines(session: CliContext, report: RestoreReport, *, dry_run: bool) -> Iterator[str]:
+    """Say what a restore did, or would do: the lines of its output, and notes and warnings."""
     if dry_run or session.verbose:
-        rows = [
-            (each.action, each.kind, each.name, f"{each.steps:,}", f"{each.added:,}", f"{each.newer:,}")
-            for each in report.lines
-        ]
-        heads = ("ACTION", "KIND", "NAME", "STEPS", "ADDED", "NEWER")
-        session.out.table(heads, rows, right=("STEPS", "ADDED", "NEWER"), shrink="NAME", styles={"NAME": "yellow"})
+        session.list(report.lines)
         for each in report.lines:
             if each.changes and each.action != "damaged":
-                session.out.line(f"\n{safe(each.name)}:")
-                for line in each.changes:
-                    session.out.line(f"  {safe(line)}")
+                yield f"\n{safe(each.name)}:"
+                yield from (f"  {safe(line)}" for line in each.changes)
     for each in report.lines:
         if each.action == "damaged":
             session.warn(f"{each.name} is damaged in the backup, and left out: {'; '.join(each.changes)}")
@@ -58,7 +52,7 @@ def describe_restore(session: CliContext, report: RestoreReport, *, dry_run: boo
     changed = [each for each in report.lines if each.action in ("create", "extend", "switch", "revert", "beside")]
     verb = "Would restore" if dry_run else "Restored"
     written = "" if dry_run else f": {report.rows:,} rows, {size(report.bytes)}"
-    session.out.line(f"{verb} {plural(len(changed), 'line')} from {report.backup}{written}")
+    yield f"{verb} {plural(len(changed), 'line')} from {report.backup}{written}"
     same = sum(each.action == "same" for each in report.lines)
     if same and not changed:
         session.note(f"The store has {plural(same, 'line')} of it as in the backup.")
@@ -110,10 +104,9 @@ def create(session: CliContext, repository: str, reason: str, accept_loss: bool)
         session.warn(f"{name!r} is damaged: the backup has its last readable state, if any. See `holdfast verify`")
     session.tell(
         f"Backup {made.id}: {plural(made.lines, 'line')}, {size(made.added)} added, {made.seconds:.1f} s.",
-        made._asdict(),
+        made,
     )
-    if made.damaged:
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    session.exit_if(made.damaged, exit_codes.FINDINGS)
 
 
 @command("list")
@@ -127,15 +120,7 @@ def list_(session: CliContext, repository: str, of: str | None) -> None:
     """
     backups = open_any(session, repository)
     found = backups.list(store=of)
-    if session.json:
-        session.emit_all(each._asdict() for each in found)
-        return
-    rows = [
-        (each.id, local(each.time), f"{each.lines:,}", size(each.added), size(each.bytes), each.reason, each.url)
-        for each in found
-    ]
-    heads = ("BACKUP", "TIME", "LINES", "ADDED", "SIZE", "REASON", "STORE")
-    session.out.table(heads, rows, right=("LINES", "ADDED", "SIZE"), shrink="STORE", styles={"BACKUP": "yellow"})
+    session.list(found, exact=True)
     for store in dict.fromkeys(each.store for each in found):
         if (span := backups.covered(store=store)) is not None:
             name = f" of {store[:8]}" if found[0].store != found[-1].store else ""
@@ -153,29 +138,12 @@ def show(session: CliContext, backup: str, repository: str, of: str | None) -> N
     holdfast backup show 12 -r backups
     """
     info, lines = open_any(session, repository).show(backup, store=of)
-    if session.json:
-        session.emit({**info._asdict(), "contents": [each._asdict() for each in lines]})
-        return
-    _describe(session, info)
-    rows = [(each.tenant, each.kind, each.name, f"{each.steps:,}", size(each.bytes)) for each in lines]
-    heads = ("TENANT", "KIND", "NAME", "STEPS", "SIZE")
-    session.out.table(heads, rows, right=("STEPS", "SIZE"), shrink="NAME", styles={"NAME": "yellow"})
-
-
-def _describe(session: CliContext, info: BackupInfo) -> None:
-    out = session.out
-    out.line(out.style(f"backup {info.id}", "yellow"))
-    rows = (
-        ("Time", f"{local(info.time)} ({ago(info.time)})"),
-        ("Store", f"{info.url} ({info.store})"),
-        ("Size", f"{size(info.bytes)}, {size(info.added)} of it added"),
-        ("Took", f"{info.seconds:.1f} s"),
-        ("Reason", info.reason),
-        ("Damaged", ", ".join(info.damaged)),
+    header = session.describe(
+        info, f"backup {info.id}", hidden=("id", "store", "lines"), url=f"{info.url} ({info.store})"
     )
-    for name, text in rows:
-        if text:
-            out.line(f"{name + ':':<10}{safe(text)}")
+    session.report(header, info, {"contents": lines})
+    if not session.json:
+        session.list(lines)
 
 
 @command("diff")
@@ -189,13 +157,7 @@ def diff(session: CliContext, before: str, after: str, repository: str, of: str 
     \b
     holdfast backup diff 11 12 -r backups
     """
-    changes = open_any(session, repository).diff(before, after, store=of)
-    if session.json:
-        session.emit_all(each._asdict() for each in changes)
-        return
-    rows = [(each.change, each.kind, each.name, f"{each.before:,}", f"{each.after:,}") for each in changes]
-    heads = ("CHANGE", "KIND", "NAME", "BEFORE", "AFTER")
-    session.out.table(heads, rows, right=("BEFORE", "AFTER"), shrink="NAME", styles={"NAME": "yellow"})
+    session.list(open_any(session, repository).diff(before, after, store=of))
 
 
 def _describe_lock(lock: OpenLock) -> str:
@@ -226,44 +188,37 @@ def verify(session: CliContext, backup: str | None, repository: str, of: str | N
     backups = open_any(session, repository)
     with session.progress("Verifying") as progress:
         report = backups.verify(backup, store=of, level=level, progress=progress)
-    if session.json:
-        findings = [each._asdict() for each in report.findings]
-        locks = [each.name for each in report.locks]
-        session.emit({**report._asdict(), "findings": findings, "locks": locks, "ok": report.ok})
-    else:
-        for finding in report.findings:
-            where = ", ".join(filter(None, (finding.backup, finding.thread, *finding.steps)))
-            session.out.line(f"{finding.code}: {safe(finding.what)} ({safe(where or finding.where)})")
-        for lock in report.locks:
-            session.note(_describe_lock(lock))
-        for name in report.lost:
-            session.note(f"{safe(name)} was lost in a backup, as a repair has said.")
-        result = plural(len(report.findings), "finding") if report.findings else "OK"
-        result += f", {len(report.locks)} not finished" if report.locks else ""
-        session.out.line(
-            f"{plural(report.backups, 'backup')}, {plural(report.packs, 'pack')}, {size(report.bytes)}: {result}"
-        )
-    if report.is_damaged:
-        raise click.exceptions.Exit(exit_codes.INTEGRITY)
-    if report.findings or report.locks:
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    lines = [
+        f"{each.code}: {safe(each.what)} "
+        f"({safe(', '.join(filter(None, (each.backup, each.thread, *each.steps))) or each.where)})"
+        for each in report.findings
+    ]
+    result = plural(len(report.findings), "finding") if report.findings else "OK"
+    result += f", {len(report.locks)} not finished" if report.locks else ""
+    lines += [f"{plural(report.backups, 'backup')}, {plural(report.packs, 'pack')}, {size(report.bytes)}: {result}"]
+    for lock in report.locks:
+        session.note(_describe_lock(lock))
+    for name in report.lost:
+        session.note(f"{safe(name)} was lost in a backup, as a repair has said.")
+    session.report(lines, report, {"locks": [each.name for each in report.locks]})
+    session.exit_if(report.is_damaged, exit_codes.INTEGRITY)
+    session.exit_if(report.findings or report.locks, exit_codes.FINDINGS)
 
 
 @command("repair")
 @repository_option
 @dry_run_option
-def repair(session: CliContext, repository: str, dry_run: bool) -> None:
+def repair(session: CliContext, repository: str) -> None:
     """Repair a repository: rebuild what is damaged, list what is lost, and make a backup of what the store has."""
-    report = open_to_record(session, repository).repair(dry_run=dry_run)
+    report = open_to_record(session, repository).repair(dry_run=session.dry_run)
     lost = [", ".join(filter(None, (each.backup, each.thread, each.what))) for each in report.lost]
     lines = [*(f"damaged: {safe(name)}" for name in report.rebuilt), *(f"lost: {safe(each)}" for each in lost)]
     count = f"{plural(len(report.rebuilt), 'object')}, {len(lost)} lost"
     session.tell(
-        "\n".join([*lines, f"{'Would repair' if dry_run else 'Repaired'} {count}."]),
-        {**report._asdict(), "lost": [each._asdict() for each in report.lost]},
+        "\n".join([*lines, f"{'Would repair' if session.dry_run else 'Repaired'} {count}."]),
+        report,
     )
-    if lost:
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    session.exit_if(lost, exit_codes.FINDINGS)
 
 
 @command("restore")
@@ -286,13 +241,8 @@ def restore(
     repository: str,
     of: str | None,
     kinds: tuple[str, ...],
-    at: str | None,
-    as_thread: str | None,
-    in_place: bool,
-    skip_damaged: bool,
-    exact: bool,
     create: bool,
-    dry_run: bool,
+    **options: Any,
 ) -> None:
     """Restore a backup into the store: everything, some threads, or lines of some kinds.
 
@@ -307,28 +257,19 @@ def restore(
     holdfast backup restore latest -r backups --store sqlite:///new.db --create
     holdfast backup restore 2h chat --as 'chat of before' -r backups
     """
-    backups = open_backups(session, repository, write=not dry_run or create, create=create)
+    backups = open_backups(session, repository, write=not session.dry_run or create, create=create)
     with session.progress("Restoring") as progress:
         report = backups.restore(
             backup,
             threads=threads or None,
             kinds=parse_kinds(kinds),
-            at=at,
-            as_thread=as_thread,
-            in_place=in_place,
-            skip_damaged=skip_damaged,
-            exact=exact,
             store=of,
-            dry_run=dry_run,
+            dry_run=session.dry_run,
             progress=progress,
+            **options,
         )
-    if session.json:
-        lines = [each._asdict() for each in report.lines]
-        session.emit({**report._asdict(), "lines": lines, "exact": report.exact})
-    else:
-        describe_restore(session, report, dry_run=dry_run)
-    if not report.exact:
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    session.report(restore_lines(session, report, dry_run=session.dry_run), report, {"exact": report.exact})
+    session.exit_if(not report.exact, exit_codes.FINDINGS)
 
 
 @command("drill")
@@ -355,10 +296,9 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
         f"Backup {report.backup} {'works' if report.ok else 'does not work'}: {plural(report.lines, 'line')}, "
         f"{plural(report.steps, 'step')}, {report.compared} compared, {seconds:.1f} s."
         + ("" if report.moment is None else f" Restored the moment {local(report.moment)}, too."),
-        {**report._asdict(), "ok": report.ok},
+        report,
     )
-    if not report.ok:
-        raise click.exceptions.Exit(exit_codes.INTEGRITY)
+    session.exit_if(not report.ok, exit_codes.INTEGRITY)
 
 
 @command("prune")
@@ -388,15 +328,7 @@ def drill(session: CliContext, backup: str, repository: str, of: str | None) -> 
 @dry_run_option
 @yes_option
 def prune(
-    session: CliContext,
-    repository: str,
-    of: str | None,
-    grace: str,
-    max_unused: float,
-    break_locks: bool,
-    dry_run: bool,
-    yes: bool,
-    **rules: Any,
+    session: CliContext, repository: str, of: str | None, grace: str, max_unused: float, break_locks: bool, **rules: Any
 ) -> None:
     """Remove old backups by a policy, and packs that nothing needs.
 
@@ -407,33 +339,25 @@ def prune(
     \b
     holdfast backup prune --keep-last 24 --keep-daily 30 --keep-monthly 12 --dry-run -r backups
     """
-    backups = open_any(session, repository) if dry_run else open_to_record(session, repository)
+    backups = open_any(session, repository) if session.dry_run else open_to_record(session, repository)
     given = {name: value for name, value in rules.items() if value not in (None, ())}
     planned = backups.prune(store=of, grace=grace, max_unused=max_unused, dry_run=True, **given)
-    if not dry_run:
-        session.confirm(f"Remove {plural(planned.removed, 'backup')} permanently?", yes=yes)
+    if not session.dry_run:
+        session.confirm(f"Remove {plural(planned.removed, 'backup')} permanently?")
     report = planned
-    if not dry_run:
+    if not session.dry_run:
         report = backups.prune(store=of, grace=grace, max_unused=max_unused, break_locks=break_locks, **given)
-    if session.json:
-        verdicts = [each._asdict() for each in report.verdicts]
-        locks = {name: [each.name for each in getattr(report, name)] for name in ("locks", "broken")}
-        unreadable = [each._asdict() for each in report.unreadable]
-        session.emit({**report._asdict(), "verdicts": verdicts, **locks, "unreadable": unreadable})
-    else:
-        _show_prune(session, report, dry_run=dry_run, grace=grace)
-    if report.excess:
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    locks = {name: [each.name for each in getattr(report, name)] for name in ("locks", "broken")}
+    session.report(_prune_lines(session, report, dry_run=session.dry_run, grace=grace), report, locks)
+    session.exit_if(report.excess, exit_codes.FINDINGS)
 
 
-def _show_prune(session: CliContext, report: BackupPruneReport, *, dry_run: bool, grace: str) -> None:
+def _prune_lines(session: CliContext, report: BackupPruneReport, *, dry_run: bool, grace: str) -> Iterator[str]:
     for each in report.verdicts:
         word = "keep" if each.kept else "would remove" if dry_run else "removed"
-        session.out.line(f"{word} {each.id}: {', '.join(each.reasons)}")
-    session.out.line(
-        f"{plural(report.deleted, 'pack')} deleted, {size(report.freed)}; {report.recorded} more after {grace};"
-        f" {report.repacked} repacked"
-    )
+        yield f"{word} {each.id}: {', '.join(each.reasons)}"
+    packs = f"{plural(report.deleted, 'pack')} deleted, {size(report.freed)}; {report.recorded} more after {grace}"
+    yield f"{packs}; {report.repacked} repacked"
     for lost in report.unreadable:
         session.warn(f"Backup {lost.id} cannot be read, so no pack was deleted: {lost.what}")
     for lock in report.locks:
@@ -459,9 +383,9 @@ def freeze(session: CliContext, repository: str, reason: str) -> None:
 @command("unfreeze")
 @repository_option
 @yes_option
-def unfreeze(session: CliContext, repository: str, yes: bool) -> None:
+def unfreeze(session: CliContext, repository: str) -> None:
     """Allow deletion in a repository again."""
-    session.confirm("Allow deletion again?", yes=yes)
+    session.confirm("Allow deletion again?")
     was_frozen = open_to_record(session, repository).unfreeze()
     text = "Deletion is allowed again." if was_frozen else "The repository was not frozen."
     session.tell(text, {"frozen": False, "changed": was_frozen})
@@ -504,7 +428,7 @@ def follow(session: CliContext, repository: str, interval: str) -> None:
             session.warn(status.error)
         elif status.backups > count:
             count = status.backups
-            session.tell(f"Backup {status.last}, {status.lag:.2f} s behind.", status._asdict())
+            session.tell(f"Backup {status.last}, {status.lag:.2f} s behind.", status)
 
     open_backups(session, repository, write=True).follow(interval=interval, report=report)
 
@@ -559,14 +483,10 @@ def keys(session: CliContext, repository: str, remove: str | None) -> None:
         session.tell(text, {"key": remove, "removed": removed})
         return
     found = backups.keys()
-    if session.json:
-        session.emit_all({"key": each.master, "created": each.created} for each in found)
-        return
-    rows = [(each.master, local(each.created)) for each in found]
-    session.out.table(("KEY", "ADDED"), rows, shrink="KEY", styles={"KEY": "yellow"})
+    session.list({"key": each.master, "created": each.created} for each in found)
 
 
-for _each in (
+backup.add(
     create,
     list_,
     show,
@@ -583,5 +503,4 @@ for _each in (
     schedule,
     add_key,
     keys,
-):
-    backup.add_command(_each)
+)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -15,7 +17,7 @@ from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.output import Output, ProgressBar, on_terminal, wants_color
 
 if TYPE_CHECKING:
-    from holdfast.store import Store
+    from holdfast.store import IdentityView, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +38,10 @@ class CliContext:
         self.color = "auto"
         self.quiet = False
         self.verbose = False
+        self.identity: str | None = None
+        """Who acts, with `--as`; the store's owner if it is None."""
+        self.dry_run = False
+        self.yes = False
         self._stack = ExitStack()
         self._output: Output | None = None
         self._store: Store | None = None
@@ -45,6 +51,12 @@ class CliContext:
         if self._store is None:
             self._store = self.open_other(self.store_name, write=write, create=create)
         return self._store
+
+    def open_as(self, *, write: bool = False, create: bool = False) -> Store | IdentityView:
+        """Open the store as its owner, or with `--as` as an identity, whose reads are recorded: that needs write
+        access."""
+        store = self.open(write=write or self.identity is not None, create=create)
+        return store if self.identity is None else store.as_identity(self.identity)
 
     def open_to_record(self) -> Store:
         """Open the store to read it and to record that; read-only, if this user may not write it."""
@@ -76,40 +88,103 @@ class CliContext:
         """Whether the output goes to a pager."""
         return self._output is not None and self._output.paging
 
-    def emit(self, record: object) -> None:
-        """Write a record as a line of JSON, for `--json`."""
-        from holdfast.interfaces.cli.json_output import encode
+    # Results: as text, or with `--json` as JSON ---------------------------------------------------------------
 
-        self.out.line(encode(record))
+    def emit(self, record: object, more: Mapping[str, Any] | None = None) -> None:
+        """Write a record as a line of JSON, with `more` beside its fields."""
+        from holdfast._views import encode, plain
 
-    def emit_all(self, records: Iterable[object]) -> None:
-        """Write records, one to a line, each as soon as it is read."""
-        for record in records:
-            self.emit(record)
+        self.out.line(encode(record if more is None else {**plain(record), **more}))
+
+    def list(
+        self,
+        records: Iterable[Any],
+        *,
+        none: str = "",
+        first: Sequence[str] = (),
+        exact: bool = False,
+        hidden: Sequence[str] = (),
+        of: Mapping[str, Any] | None = None,
+        **texts: Callable[[Any], str],
+    ) -> None:
+        """Write records: as a table of the fields that they declare, or as JSON, each as soon as it is read.
+
+        `texts` say what the command adds: the text of a field, or a further column. `first` names the columns
+        that lead, and `hidden` fields that say nothing here; `of` has what all records belong to, for JSON. Times are
+        `exact` in lists of events. `none` is the note if there are none.
+        """
+        if self.json:
+            for record in records:
+                self.emit(record, of)
+            return
+        from holdfast._views import columns_of
+        from holdfast.interfaces.cli.formatting import clock, when
+
+        found = iter(records)
+        self.out.page()
+        if (record := next(found, None)) is None:
+            if none:
+                self.note(none)
+            return
+        columns = columns_of(record, clock if exact else when, texts, first=first, hidden=hidden)
+        rows = ([column.text(each) for column in columns] for each in chain((record,), found))
+        right = [column.label.upper() for column in columns if column.is_number]
+        self.out.long_table([column.label.upper() for column in columns], rows, right=right)
+
+    def describe(self, record: Any, title: str, *, hidden: Sequence[str] = (), **texts: str) -> Iterator[str]:
+        """Yield the fields of a record as lines, those that are not empty. `texts` is what the command says of a field,
+        or adds to them."""
+        from holdfast._views import cell, fields_of
+        from holdfast.interfaces.cli.formatting import ago, local
+
+        kind: Any = type(record)
+        rows = {
+            each.label: texts.pop(each.name)
+            if each.name in texts
+            else cell(each, getattr(record, each.name), lambda time: f"{local(time)} ({ago(time)})")
+            for each in fields_of(kind)
+            if each.name not in hidden
+        }
+        yield self.out.style(safe(title), "yellow")
+        rows |= {name.replace("_", " "): text for name, text in texts.items()}
+        widest = max(len(label) for label, text in rows.items() if text)
+        for label, text in rows.items():
+            if text:
+                yield f"{f'{label[0].upper()}{label[1:]}:':<{widest + 1}} {safe(text)}"
 
     def note(self, text: str) -> None:
         """Write a note to stderr, unless `--quiet` or `--json` is given."""
         if not self.quiet and not self.json:
             sys.stderr.write(f"{safe(text, lines=True)}\n")
 
-    def tell(self, text: str, record: object) -> None:
+    def tell(self, text: str, record: object, more: Mapping[str, Any] | None = None) -> None:
         """Report a change: as a note, or as a record."""
         if self.json:
-            self.emit(record)
+            self.emit(record, more)
         else:
             self.note(text)
 
-    def report(self, text: str, record: object) -> None:
-        """Write the result of a command: as text, or as a record."""
+    def report(
+        self, text: str | Iterable[str], record: object, more: Mapping[str, Any] | None = None, *, page: bool = True
+    ) -> None:
+        """Write the result of a command: as a text, as lines, which are ready to be shown, or as a record.
+
+        Lines go through a pager, unless they are written while the command works.
+        """
         if self.json:
-            self.emit(record)
-        else:
+            self.emit(record, more)
+        elif isinstance(text, str):
             self.out.line(safe(text))
+        else:
+            if page:
+                self.out.page()
+            for line in text:
+                self.out.line(line)
 
     def warn(self, text: str) -> None:
         """Write a warning to stderr, also with `--quiet`."""
         if self.json:
-            from holdfast.interfaces.cli.json_output import encode
+            from holdfast._views import encode
 
             sys.stderr.write(f"{encode({'warning': text})}\n")
             return
@@ -120,12 +195,12 @@ class CliContext:
         """A callback `(done, total, what)` that draws a bar on stderr, used in a `with` block."""
         return ProgressBar(title, hidden=self.quiet or self.json)
 
-    def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask before something is destroyed. Ends the command unless the answer is yes.
+    def confirm(self, question: str, *, yes: bool | None = None) -> None:
+        """Ask before something is destroyed, unless `--yes` is given. Ends the command unless the answer is yes.
 
         Without a terminal, `--yes` is required.
         """
-        if yes:
+        if self.yes if yes is None else yes:
             return
         if not (on_terminal(sys.stdin) and on_terminal(sys.stderr)):
             raise InvalidError(
@@ -137,6 +212,11 @@ class CliContext:
         if not click.confirm(safe(question, lines=True), err=True):
             self.note("Nothing was changed.")
             raise click.exceptions.Exit(ERROR)
+
+    def exit_if(self, condition: object, code: int) -> None:
+        """End the command with an exit code, if something is so."""
+        if condition:
+            raise click.exceptions.Exit(code)
 
     def close(self) -> None:
         """End the output, and close the stores."""
@@ -254,6 +334,11 @@ class CliGroup(click.Group):
         self.params += shared_options()
         self._help = _help_option()
 
+    def add(self, *commands: click.Command) -> None:
+        """Add commands, in the order of the help."""
+        for each in commands:
+            self.add_command(each)
+
     def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002
         return self._help
 
@@ -271,11 +356,21 @@ def command(name: str, cls: type[CliCommand] = CliCommand, **settings: Any) -> C
     return decorate
 
 
-def group(name: str, cls: type[CliGroup] = CliGroup, **settings: Any) -> Callable[[F], CliGroup]:
-    """Make a function a group of commands, which `add_command` adds."""
+def group(name: str, cls: type[CliGroup] = CliGroup, *, default: str = "", **settings: Any) -> Callable[[F], CliGroup]:
+    """Make a function a group of commands, which `add` adds. Without a command, the `default` one runs."""
 
     def decorate(function: F) -> CliGroup:
-        return click.group(name, cls=cls, **settings)(click.pass_obj(function))
+        if not default:
+            return click.group(name, cls=cls, **settings)(click.pass_obj(function))
+
+        def run() -> None:
+            context = click.get_current_context()
+            if context.invoked_subcommand is None:
+                context.invoke(made.commands[default])
+
+        run.__doc__ = function.__doc__
+        made = click.group(name, cls=cls, invoke_without_command=True, **settings)(run)
+        return made
 
     return decorate
 
@@ -283,14 +378,18 @@ def group(name: str, cls: type[CliGroup] = CliGroup, **settings: Any) -> Callabl
 # Options of several commands --------------------------------------------------------------------------------------
 
 
-def yes_option(function: F) -> F:
-    """`--yes`: do not ask for confirmation."""
-    return click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+def context_option(field: str, *declarations: str, **settings: Any) -> Callable[[F], F]:
+    """Return an option that is read from the context, as `session.yes` is."""
+    return click.option(*declarations, expose_value=False, callback=_set_option(field), **settings)
 
 
-def dry_run_option(function: F) -> F:
-    """`--dry-run`: show the effect, and change nothing."""
-    return click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")(function)
+yes_option = context_option("yes", "-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+"""`--yes`: do not ask for confirmation."""
+
+dry_run_option = context_option(
+    "dry_run", "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
+)
+"""`--dry-run`: show the effect, and change nothing."""
 
 
 KINDS = click.Choice(("thread", "agent", "scope", "session", "access", "audit", "system", "all"))
@@ -329,6 +428,13 @@ def limit_option(default: int | None = None) -> Callable[[F], F]:
         metavar="N",
         help="Show at most N.",
     )
+
+
+def check_folder(file: str | Path) -> None:
+    """Check that there is a directory for a file that is to be written."""
+    folder = Path(file).absolute().parent
+    if not folder.is_dir():
+        raise NotFoundError("there is no such directory", where=str(folder))
 
 
 def pairs(texts: tuple[str, ...], option: str) -> dict[str, Any]:

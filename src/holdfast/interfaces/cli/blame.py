@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast._views import plain
 from holdfast.interfaces.cli.base import CliContext, command, limit_option
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.formatting import ago, first_line, safe
-from holdfast.interfaces.cli.json_output import plain
 
 if TYPE_CHECKING:
     from holdfast.history import BlameEntry, CheckpointRef, ValueChange
@@ -53,23 +53,19 @@ def _blame(session: CliContext, store: Store, thread: str, path: str, at: str, l
     widths: list[int] = []
     while page := list(islice(entries, _PAGE)):
         if session.json:
-            session.emit_all(
-                {"path": origin.where, **_record(origin.writer), "value": plain(origin.value)} for origin in page
-            )
+            session.list({"path": origin.where, **plain(origin.writer), "value": origin.value} for origin in page)
         else:
             session.out.page()
             short = _short(store, thread, [each.writer for each in page])
             rows = [_row(origin, id) for origin, id in zip(page, short, strict=True)]
-            widths = session.out.table(
-                _HEADS, rows, right=("STEP",), shrink="VALUE", styles={"CHECKPOINT": "yellow"}, widths=widths
-            )
+            widths = session.out.table(_HEADS, rows, right=("STEP",), widths=widths)
 
 
 def _history(session: CliContext, store: Store, thread: str, path: str, at: str, limit: int | None, word: bool) -> None:
     changes = list(islice(store.thread(thread).history(path, at, limit=_PAGE).all(), limit))
     if session.json:
-        session.emit_all(
-            {**_record(each.writer), "changes": [_change(change) for change in each.changes]} for each in changes
+        session.list(
+            {**plain(each.writer), "changes": [_change(change) for change in each.changes]} for each in changes
         )
         return
     out = session.out
@@ -117,19 +113,6 @@ def _value(value: Any) -> str:
         role = tree.get("role") or tree.get("type") or ""
         return first_line(f"{role}: {tree['content']}" if role else tree["content"])
     return json.dumps(tree, ensure_ascii=False)
-
-
-def _record(writer: CheckpointRef) -> dict[str, Any]:
-    return {
-        "id": writer.id or None,
-        "step": writer.step,
-        "branch": writer.branch,
-        "time": writer.time,
-        "kind": writer.kind,
-        "by": writer.by,
-        "hash": writer.hash,
-        "pruned": writer.pruned,
-    }
 
 
 def _change(change: Any) -> dict[str, Any]:

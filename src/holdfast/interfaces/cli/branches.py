@@ -13,9 +13,7 @@ from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
 from holdfast.interfaces.cli.formatting import plural
 
 if TYPE_CHECKING:
-    from holdfast.store import BranchInfo
-
-_HEADS = ("", "BRANCH", "HEAD", "OWN", "STARTS FROM")
+    pass
 
 
 @command("branch")
@@ -27,14 +25,7 @@ _HEADS = ("", "BRANCH", "HEAD", "OWN", "STARTS FROM")
 @dry_run_option
 @yes_option
 def branch(
-    session: CliContext,
-    thread: str,
-    names: tuple[str, ...],
-    rename: bool,
-    delete: bool,
-    delete_anyway: bool,
-    dry_run: bool,
-    yes: bool,
+    session: CliContext, thread: str, names: tuple[str, ...], rename: bool, delete: bool, delete_anyway: bool
 ) -> None:
     """List, create, rename or delete branches.
 
@@ -47,7 +38,13 @@ def branch(
     if rename + delete + delete_anyway > 1:
         raise InvalidError("give only one of -m, -d and -D")
     if not names and not (rename or delete or delete_anyway):
-        _list(session, session.open().thread(thread).branches())
+        session.list(
+            session.open().thread(thread).branches(),
+            first=("current", "name", "head", "ahead"),
+            current=lambda branch: "*" if branch.current else "",
+            name=lambda branch: branch.name or f"(branch {branch.branch})",
+            head=lambda branch: branch.head or "(pruned)",
+        )
     elif rename:
         if len(names) != 2:
             raise InvalidError("-m needs the old and the new name", hint="holdfast branch THREAD -m OLD NEW")
@@ -57,7 +54,7 @@ def branch(
     elif delete or delete_anyway:
         if not names:
             raise InvalidError("a branch is missing", hint="holdfast branch THREAD -d NAME")
-        _delete(session, thread, names, force=delete_anyway, dry_run=dry_run, yes=yes)
+        _delete(session, thread, names, force=delete_anyway)
     else:
         if len(names) > 2:
             raise InvalidError("too many arguments", hint="holdfast branch THREAD NAME [REVISION]")
@@ -66,39 +63,21 @@ def branch(
         session.report(f"Started branch {name} at {info.base}.", info)
 
 
-def _list(session: CliContext, branches: Sequence[BranchInfo]) -> None:
-    if session.json:
-        session.emit_all(branches)
-        return
-    session.out.page()
-    rows = [
-        (
-            "*" if each.current else "",
-            each.name or f"(branch {each.branch})",
-            each.head or "(pruned)",
-            str(each.ahead),
-            each.base or "",
-        )
-        for each in branches
-    ]
-    session.out.table(_HEADS, rows, right=("OWN",), shrink="STARTS FROM", styles={"": "green", "HEAD": "yellow"})
-
-
-def _delete(session: CliContext, thread: str, names: Sequence[str], *, force: bool, dry_run: bool, yes: bool) -> None:
-    handle = session.open(write=not dry_run).thread(thread)
+def _delete(session: CliContext, thread: str, names: Sequence[str], *, force: bool) -> None:
+    handle = session.open(write=not session.dry_run).thread(thread)
     try:
         deleted = {name: handle.delete_branch(name, force=force, dry_run=True) for name in names}
     except ConflictError as error:
         error.hint = f"If you are sure: holdfast branch {thread} -D {' '.join(names)}"
         raise
     count = sum(map(len, deleted.values()))
-    if not dry_run:
+    if not session.dry_run:
         what = f"{', '.join(names)} of {thread}, and {plural(count, 'checkpoint')} that only they have"
-        session.confirm(f"Delete {what}?", yes=yes or not count)
+        session.confirm(f"Delete {what}?", yes=session.yes or not count)
         deleted = {name: handle.delete_branch(name, force=force) for name in names}
     for name, ids in deleted.items():
-        record = {"thread": thread, "name": name, "ids": ids, "deleted": not dry_run}
-        verb = "Would delete" if dry_run else "Deleted"
+        record = {"thread": thread, "name": name, "ids": ids, "deleted": not session.dry_run}
+        verb = "Would delete" if session.dry_run else "Deleted"
         session.report(f"{verb} branch {name} and {plural(len(ids), 'checkpoint')} of its own.", record)
 
 

@@ -54,8 +54,13 @@ def _first(context: click.Context) -> str:
     return str(context.params.get("thread") or context.params.get("scope") or next(iter(context.args), ""))
 
 
-class _FromStore(click.ParamType[str]):
-    """A name that is in the store."""
+class StoredNameType(click.ParamType[str]):
+    """A name that is in the store. `read` lists such names, of a thread or scope where they belong to one; at least
+    those with a start."""
+
+    def __init__(self, name: str, read: Callable[[Store, str, str], Iterable[str]]) -> None:
+        self.name = name
+        self.names = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
         return value
@@ -64,7 +69,7 @@ class _FromStore(click.ParamType[str]):
         from click.shell_completion import CompletionItem
 
         session = ctx.ensure_object(CliContext)
-        found = from_store(session, self.candidates(_first(ctx), incomplete))
+        found = self._names(session, _first(ctx), incomplete)
         return [CompletionItem(name) for name in dict.fromkeys(found) if name.startswith(incomplete)]
 
     def similar_names(self, context: click.Context, parameter: click.Parameter, message: str) -> list[str]:
@@ -75,143 +80,55 @@ class _FromStore(click.ParamType[str]):
         given = context.params.get(parameter.name or "")
         for name in given if isinstance(given, tuple) else (given,):
             if isinstance(name, str) and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message):
-                starts = (name[:1], "")
-                names = [each for start in starts for each in from_store(session, self.candidates(first, start))]
+                names = [each for start in (name[:1], "") for each in self._names(session, first, start)]
                 if name not in names:
                     return get_close_matches(name, dict.fromkeys(names), 3)
         return []
 
-    def candidates(self, thread: str, start: str) -> Callable[[Store], Iterable[str]]:
-        """Return a function that lists the names in a store."""
-        return lambda store: self.names(store, thread, start)
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:
-        """List the names, of a thread where they belong to one; at least those with this start."""
-        raise NotImplementedError
+    def _names(self, session: CliContext, thread: str, start: str) -> list[str]:
+        return from_store(session, lambda store: self.names(store, thread, start))
 
 
-class ThreadNameType(_FromStore):
-    """The name of a thread."""
+def _branches(store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG001
+    from holdfast.store import branch_names
 
-    name = "thread"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return [each.thread for each in store.threads(prefix=start, limit=_MANY)]
+    return [name for name in branch_names(store.thread(thread)).values() if name]
 
 
-class BranchNameType(_FromStore):
-    """The name of a branch of the thread that precedes it."""
-
-    name = "branch"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        from holdfast.store import branch_names
-
-        return [name for name in branch_names(store.thread(thread)).values() if name]
+def _revisions(store: Store, thread: str, start: str) -> Iterable[str]:
+    yield "HEAD"
+    yield from _branches(store, thread, start)
+    yield from store.thread(thread).tags()
+    yield from (checkpoint.id for checkpoint in store.log(thread, limit=_RECENT))
 
 
-class TagNameType(_FromStore):
-    """A tag in the thread that precedes it."""
-
-    name = "tag"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return store.thread(thread).tags()
+def _threads(store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG001
+    return [each.thread for each in store.threads(prefix=start, limit=_MANY)]
 
 
-class LabelNameType(_FromStore):
-    """A label in the thread that precedes it."""
-
-    name = "label"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return store.thread(thread).labels()
+def _scopes(store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG001
+    return [str(each.scope) for each in store.scopes(start, limit=_MANY)]
 
 
-class RevisionType(_FromStore):
-    """A checkpoint of the thread that precedes it: `HEAD`, a branch, a tag, the start of an id, `HEAD~2`."""
-
-    name = "revision"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:
-        yield "HEAD"
-        yield from BranchNameType().names(store, thread, start)
-        yield from store.thread(thread).tags()
-        yield from (checkpoint.id for checkpoint in store.log(thread, limit=_RECENT))
+def _keys(store: Store, scope: str, start: str) -> Iterable[str]:
+    return store.state(scope).list_keys(start, limit=_MANY)
 
 
-class ScopeNameType(_FromStore):
-    """A scope, as in `agent:researcher`."""
-
-    name = "scope"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return [str(each.scope) for each in store.scopes(start, limit=_MANY)]
+def _agents(store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG001
+    return [each.id for each in store.agents.list(prefix=start, limit=_MANY)]
 
 
-class KeyNameType(_FromStore):
-    """A key of the scope that precedes it."""
-
-    name = "key"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:
-        return store.state(thread).list_keys(start, limit=_MANY)
-
-
-class SessionIdType(_FromStore):
-    """The id of a session."""
-
-    name = "id"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return [each.id for each in store.sessions.list(limit=_MANY)]
-
-
-class AgentIdType(_FromStore):
-    """The id of an agent."""
-
-    name = "id"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return [each.id for each in store.agents.list(prefix=start, limit=_MANY)]
-
-
-class GrantIdType(_FromStore):
-    """The id of a grant."""
-
-    name = "id"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return [each.id for each in store.access.grants()]
-
-
-class GroupNameType(_FromStore):
-    """The name of a group of identities."""
-
-    name = "group"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return store.access.groups()
-
-
-class RoleNameType(_FromStore):
-    """The name of a role."""
-
-    name = "role"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return store.access.roles()
-
-
-THREAD, BRANCH, REVISION = ThreadNameType(), BranchNameType(), RevisionType()
-TAG, LABEL = TagNameType(), LabelNameType()
-SCOPE, KEY, SESSION, GRANT, GROUP, ROLE = (
-    ScopeNameType(),
-    KeyNameType(),
-    SessionIdType(),
-    GrantIdType(),
-    GroupNameType(),
-    RoleNameType(),
-)
-AGENT = AgentIdType()
+THREAD = StoredNameType("thread", _threads)
+BRANCH = StoredNameType("branch", _branches)
+REVISION = StoredNameType("revision", _revisions)
+TAG = StoredNameType("tag", lambda store, thread, _: store.thread(thread).tags())
+LABEL = StoredNameType("label", lambda store, thread, _: store.thread(thread).labels())
+SCOPE = StoredNameType("scope", _scopes)
+KEY = StoredNameType("key", _keys)
+SESSION = StoredNameType("id", lambda store, *_: [each.id for each in store.sessions.list(limit=_MANY)])
+AGENT = StoredNameType("id", _agents)
+GRANT = StoredNameType("id", lambda store, *_: [each.id for each in store.access.grants()])
+GROUP = StoredNameType("group", lambda store, *_: store.access.groups())
+ROLE = StoredNameType("role", lambda store, *_: store.access.roles())
+JOB = StoredNameType("job", lambda store, *_: [job.name for job in store.jobs.list()])
 """Types for `click.argument` and `click.option`. The parameter of a thread is `thread`, that of a scope `scope`."""

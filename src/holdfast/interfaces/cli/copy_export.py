@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast._views import size
 from holdfast.errors import CorruptError, InvalidError
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, kinds_option, parse_kinds, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.exit_codes import INTEGRITY
-from holdfast.interfaces.cli.formatting import ago, plural, safe, size
+from holdfast.interfaces.cli.formatting import ago, plural, safe
 from holdfast.interfaces.cli.output import on_terminal
 
 if TYPE_CHECKING:
@@ -50,11 +51,9 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
     _warn_of_changes(session, copied.changing)
     if copied.audit_left_out:
         session.note("The other store has an audit of its own: that of this store was not copied.")
-    if session.json:
-        session.emit(copied)
-        return
     existing = f", {copied.skipped} of them existed already" if copied.skipped else ""
-    session.out.line(f"Copied {plural(copied.threads, 'thread')}{existing}: {copied.rows:,} rows, {size(copied.bytes)}")
+    text = f"Copied {plural(copied.threads, 'thread')}{existing}: {copied.rows:,} rows, {size(copied.bytes)}"
+    session.report(text, copied)
 
 
 @command("export")
@@ -102,15 +101,9 @@ def export(
             target, threads=threads or None, kinds=parse_kinds(kinds), format=form, progress=progress
         )
     _warn_of_changes(session, exported.changing)
-    if session.json:
-        session.emit(exported)
-        return
     records = plural(exported.records, "row" if form == "holdfast" else "state")
     text = f"Exported {plural(exported.threads, 'thread')}: {records}, {size(exported.bytes)}"
-    if to_stdout:
-        session.note(text)
-    else:
-        session.out.line(text)
+    (session.tell if to_stdout else session.report)(text, exported)
 
 
 @command("import")
@@ -120,12 +113,7 @@ def export(
 @click.option("--as", "as_thread", metavar="NAME", help="Import the thread under this name.")
 @dry_run_option
 def import_(
-    session: CliContext,
-    file: str,
-    threads: tuple[str, ...],
-    kinds: tuple[str, ...],
-    as_thread: str | None,
-    dry_run: bool,
+    session: CliContext, file: str, threads: tuple[str, ...], kinds: tuple[str, ...], as_thread: str | None
 ) -> None:
     """Read threads from a file that `holdfast export` wrote: all, or some. The file `-` is stdin.
 
@@ -139,7 +127,7 @@ def import_(
     holdfast import agents.gz --dry-run
     holdfast import agents.gz --kind access
     """
-    store = session.open(write=not dry_run, create=not dry_run)
+    store = session.open(write=not session.dry_run, create=not session.dry_run)
     source = sys.stdin.buffer if file == "-" else file
     with session.progress("Importing") as progress:
         imported = store.import_(
@@ -147,23 +135,18 @@ def import_(
             threads=threads or None,
             kinds=parse_kinds(kinds),
             as_thread=as_thread,
-            dry_run=dry_run,
+            dry_run=session.dry_run,
             progress=progress,
         )
-    if session.json:
-        contents = [each._asdict() for each in imported.contents]
-        session.emit({**imported._asdict(), "contents": contents, "dry_run": dry_run})
-        return
-    verb = "Would import" if dry_run else "Imported"
+    verb = "Would import" if session.dry_run else "Imported"
     existing = f"; {len(imported.skipped)} existed already" if imported.skipped else ""
-    written = "" if dry_run else f": {imported.rows:,} rows, {size(imported.bytes)}"
-    session.out.line(f"{verb} {plural(len(imported.threads), 'thread')}{written}{existing}")
-    if dry_run or session.verbose:
-        rows = [
-            (each.kind, each.name, f"{each.rows:,}", "import" if each.selected else "leave out")
-            for each in imported.contents
-        ]
-        session.out.table(("KIND", "NAME", "ROWS", ""), rows, right=("ROWS",), styles={"NAME": "yellow"})
+    written = "" if session.dry_run else f": {imported.rows:,} rows, {size(imported.bytes)}"
+    text = f"{verb} {plural(len(imported.threads), 'thread')}{written}{existing}"
+    session.report(text, imported, {"dry_run": session.dry_run})
+    if session.json:
+        return
+    if session.dry_run or session.verbose:
+        session.list(imported.contents, selected=lambda each: "import" if each.selected else "leave out")
     others = sorted({each.kind for each in imported.left_out} - {"thread", "agent", "scope", "session"})
     if others and not threads:
         options = " ".join(f"--kind {kind}" for kind in others)
@@ -185,8 +168,6 @@ def delete(
     expired: bool,
     prefix: str | None,
     kinds: tuple[str, ...],
-    yes: bool,
-    dry_run: bool,
 ) -> None:
     """Delete threads permanently, with their namespaces: some, all or none of them; or those that are stale.
 
@@ -203,26 +184,22 @@ def delete(
         raise InvalidError("one thing says what to delete", hint="Name threads, or give --where, or --expired")
     if threads and (prefix is not None or kinds):
         raise InvalidError("--prefix and --kind are for --where and --expired, and threads are named")
-    maintenance = session.open(write=not dry_run).maintenance
+    maintenance = session.open(write=not session.dry_run).maintenance
     if not threads:
-        _delete_stale(session, maintenance, where, prefix or "", kinds, yes=yes, dry_run=dry_run)
+        _delete_stale(session, maintenance, where, prefix or "", kinds)
         return
     found = maintenance.delete(threads, dry_run=True)
     names = [each.thread for each in found]
     steps, total = sum(each.steps for each in found), sum(each.bytes for each in found)
-    if not dry_run:
-        if not yes:
+    if not session.dry_run:
+        if not session.yes:
             _list_names(session, names, steps, total)
-        session.confirm(f"Delete {plural(len(names), 'thread')} permanently?", yes=yes)
+        session.confirm(f"Delete {plural(len(names), 'thread')} permanently?")
         maintenance.delete(threads)
-    if session.json:
-        session.emit({"threads": names, "steps": steps, "bytes": total, "dry_run": dry_run})
-        return
-    verb = "Would delete" if dry_run else "Deleted"
-    session.out.line(f"{verb} {plural(len(names), 'thread')}: {plural(steps, 'checkpoint')}, {size(total)}")
-    if dry_run:
-        for name in names:
-            session.out.line(f"  {safe(name)}")
+    verb = "Would delete" if session.dry_run else "Deleted"
+    text = f"{verb} {plural(len(names), 'thread')}: {plural(steps, 'checkpoint')}, {size(total)}"
+    lines = [text, *(f"  {safe(name)}" for name in names if session.dry_run)]
+    session.report(lines, {"threads": names, "steps": steps, "bytes": total, "dry_run": session.dry_run})
 
 
 def _list_names(session: CliContext, names: Sequence[str], steps: int, total: int) -> None:
@@ -238,13 +215,10 @@ def _delete_stale(
     where: str | None,
     prefix: str,
     kinds: tuple[str, ...],
-    *,
-    yes: bool,
-    dry_run: bool,
 ) -> None:
     """Delete what a query or its TTL selects, and say what was skipped."""
     delete = partial(maintenance.delete_stale, where, prefix=prefix, kinds=parse_kinds(kinds))
-    if not (dry_run or yes):
+    if not (session.dry_run or session.yes):
         if not (on_terminal(sys.stdin) and on_terminal(sys.stderr)):
             session.confirm("", yes=False)  # raises, before the long dry run
         with session.progress("Planning") as progress:
@@ -253,22 +227,17 @@ def _delete_stale(
             names = [each.name if each.kind == "thread" else f"{each.kind} {each.name}" for each in found]
             _list_names(session, names, sum(each.steps for each in found), sum(each.bytes for each in found))
             session.confirm(f"Delete {'these' if len(found) > 1 else 'this'} permanently?", yes=False)
-    with session.progress("Planning" if dry_run else "Deleting") as progress:
-        report = delete(dry_run=dry_run, progress=progress)
-    if session.json:
-        session.emit(report)
-    else:
-        for each in report.deleted:
-            verb = "would be deleted" if dry_run else "deleted"
-            session.out.line(safe(f"{each.kind} {each.name}: {verb}, last changed {ago(each.updated)}"))
-        for each in report.skipped:
-            session.warn(f"{each.kind} {each.name}: {each.problem}")
-        counts = Counter(each.kind for each in report.deleted) or {"thread": 0}
-        total = ", ".join(plural(count, kind) for kind, count in counts.items())
-        text = f"{total} {'would be ' * dry_run}deleted, {size(sum(each.bytes for each in report.deleted))}."
-        session.out.line(session.out.style(text, "bold"))
-    if any(each.code == CorruptError.code for each in report.skipped):
-        raise click.exceptions.Exit(INTEGRITY)
+    with session.progress("Planning" if session.dry_run else "Deleting") as progress:
+        report = delete(dry_run=session.dry_run, progress=progress)
+    verb = "would be deleted" if session.dry_run else "deleted"
+    lines = [safe(f"{each.kind} {each.name}: {verb}, last changed {ago(each.updated)}") for each in report.deleted]
+    counts = Counter(each.kind for each in report.deleted) or {"thread": 0}
+    total = ", ".join(plural(count, kind) for kind, count in counts.items())
+    text = f"{total} {verb}, {size(sum(each.bytes for each in report.deleted))}."
+    session.report([*lines, session.out.style(text, "bold")], report)
+    for each in () if session.json else report.skipped:
+        session.warn(f"{each.kind} {each.name}: {each.problem}")
+    session.exit_if(any(each.code == CorruptError.code for each in report.skipped), INTEGRITY)
 
 
 def _warn_of_changes(session: CliContext, names: Sequence[str]) -> None:

@@ -80,8 +80,7 @@ def diff(
         session.emit(record)
     else:
         _show(session.out, found, file, stat=stat, word=word, all_channels=all_channels)
-    if exit_code and found:
-        raise click.exceptions.Exit(FINDINGS)
+    session.exit_if(exit_code and found, FINDINGS)
 
 
 def _schemas() -> SchemaSet:
@@ -121,7 +120,7 @@ def _state(file: str) -> dict[str, Any]:
 
 
 def _patch(session: CliContext, found: Diff) -> None:
-    from holdfast.interfaces.cli.json_output import encode
+    from holdfast._views import encode
 
     operations = found.patch()
     if session.json or not operations:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,7 @@ from holdfast.interfaces.cli.exit_codes import EXIT_CODES, FINDINGS, NO_STORE
 from holdfast.interfaces.cli.formatting import first_line, safe
 
 if TYPE_CHECKING:
-    from holdfast.maintenance import CheckResult
+    from holdfast.maintenance import CheckResult, Explanation
 
 _TITLES = {"error": "Errors", "finding": "Findings of verify", "check": "Checks of the doctor"}
 _WIDTH = 88
@@ -34,23 +35,19 @@ def doctor(session: CliContext, full: bool) -> None:
     for check in examine(session.store_name, tenant=session.tenant, full=full, token=session.token):
         failed += not check.ok
         missing = missing or (check.code in ("store-there", "store-named") and not check.ok)
-        if session.json:
-            session.emit(check)
-        elif not (session.quiet and check.ok):
-            _print(session, check)
+        session.report(() if session.quiet and check.ok else _lines(session, check), check, page=False)
         session.out.flush()
-    if missing:
-        raise click.exceptions.Exit(NO_STORE)
+    session.exit_if(missing, NO_STORE)
     if failed:
         session.note(f"{failed} checks failed. `holdfast explain CODE` explains them.")
         raise click.exceptions.Exit(FINDINGS)
 
 
-def _print(session: CliContext, check: CheckResult) -> None:
+def _lines(session: CliContext, check: CheckResult) -> Iterator[str]:
     level = session.out.style(f"{check.level:7}", _STYLES[check.level])
-    session.out.line(f"{level}  {check.code:18}  {safe(check.found)}")
+    yield f"{level}  {check.code:18}  {safe(check.found)}"
     if check.remedy:
-        session.out.line(f"{'':27}  → {safe(check.remedy)}")
+        yield f"{'':27}  → {safe(check.remedy)}"
 
 
 class CodeType(click.ParamType[str]):
@@ -82,39 +79,37 @@ def explain(session: CliContext, code: str | None) -> None:
     if code is None:
         listed = list(explanations().values())
         if session.json:
-            session.emit_all(listed)
-            return
-        session.out.page()
-        kind = ""
-        for each in listed:
-            if each.kind != kind:
-                session.out.line(("\n" if kind else "") + session.out.style(_TITLES[each.kind], "bold"))
-                kind = each.kind
-            sentence = first_line(each.meaning).partition(". ")[0].rstrip(".")
-            session.out.line(f"  {session.out.style(f'{each.code:20}', 'yellow')} {sentence}")
+            session.list(listed)
+        else:
+            session.report(_all_lines(session, listed), None)
         return
     one = explained(code)
-    if session.json:
-        session.emit(one)
-        return
-    out = session.out
-    out.line(f"{out.style(one.code, 'bold', 'yellow')}  ({_TITLES[one.kind].lower()})")
-    out.line()
-    _paragraph(session, one.meaning)
+    session.report(_explanation_lines(session, one), one)
+
+
+def _all_lines(session: CliContext, listed: Sequence[Explanation]) -> Iterator[str]:
+    kind = ""
+    for each in listed:
+        if each.kind != kind:
+            yield ("\n" if kind else "") + session.out.style(_TITLES[each.kind], "bold")
+            kind = each.kind
+        sentence = first_line(each.meaning).partition(". ")[0].rstrip(".")
+        yield f"  {session.out.style(f'{each.code:20}', 'yellow')} {sentence}"
+
+
+def _explanation_lines(session: CliContext, one: Explanation) -> Iterator[str]:
+    style = session.out.style
+    yield from (f"{style(one.code, 'bold', 'yellow')}  ({_TITLES[one.kind].lower()})", "")
+    yield from _wrap(one.meaning)
     if one.causes:
-        out.line()
-        out.line(out.style("Usual causes", "bold"))
+        yield from ("", style("Usual causes", "bold"))
         for cause in one.causes:
-            _paragraph(session, cause, "- ")
-    out.line()
-    out.line(out.style("What to do", "bold"))
-    _paragraph(session, one.remedy)
-    out.line()
-    out.line(f"Exit code {one.exit_code}: {EXIT_CODES[one.exit_code]}.")
+            yield from _wrap(cause, "- ")
+    yield from ("", style("What to do", "bold"), *_wrap(one.remedy), "")
+    yield f"Exit code {one.exit_code}: {EXIT_CODES[one.exit_code]}."
 
 
-def _paragraph(session: CliContext, text: str, start: str = "") -> None:
+def _wrap(text: str, start: str = "") -> list[str]:
     from textwrap import wrap
 
-    for line in wrap(text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start)):
-        session.out.line(line)
+    return wrap(text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start))

@@ -9,27 +9,23 @@ import click
 
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.interfaces.cli import exit_codes
-from holdfast.interfaces.cli.base import CliContext, command, group
+from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, yes_option
 from holdfast.interfaces.cli.formatting import safe
 
 if TYPE_CHECKING:
     from holdfast.erasure import Certificate
     from holdfast.maintenance import ErasureReport
 
-_HEADS = ("FINISHED", "ID", "ERASED", "REWRITTEN", "UNREACHABLE")
-
 
 @group("erase", invoke_without_command=True)
 @click.option("--subject", metavar="NAME", help="The person whose data is erased.")
-@click.option("--dry-run", is_flag=True, help="Show what would be erased, and erase nothing.")
+@dry_run_option
 @click.option(
     "--metadata-key", "keys", multiple=True, metavar="KEY", help="The metadata that names the person: subject."
 )
 @click.option("--out", metavar="FILE", help="Where to write the certificate.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def erase(
-    session: CliContext, subject: str | None, dry_run: bool, keys: tuple[str, ...], out: str | None, yes: bool
-) -> None:
+@yes_option
+def erase(session: CliContext, subject: str | None, keys: tuple[str, ...], out: str | None) -> None:
     """Erase everything of one person, and write a signed certificate.
 
     Threads, agents, scopes, sessions and artifacts of the person are deleted, with their keys. From threads, topics and
@@ -46,12 +42,12 @@ def erase(
         return
     if subject is None:
         raise click.UsageError("Name the person: --subject NAME")
-    store = session.open(write=not dry_run)
+    store = session.open(write=not session.dry_run)
     names = keys or ("subject",)
-    if dry_run:
+    if session.dry_run:
         _show_plan(session, store.erasure.erase(subject, dry_run=True, metadata_keys=names))
         return
-    session.confirm(f"Erase everything of {safe(subject)}?", yes=yes)
+    session.confirm(f"Erase everything of {safe(subject)}?")
     with session.progress("Erasing") as progress:
         report = store.erasure.erase(subject, progress=progress, metadata_keys=names)
     certificate = report.certificate
@@ -71,25 +67,12 @@ def _rewritten(report: ErasureReport) -> list[tuple[str, int]]:
 
 
 def _show_plan(session: CliContext, report: ErasureReport) -> None:
-    if session.json:
-        session.emit(
-            {
-                "subject": report.subject,
-                "dry_run": True,
-                "erased": report.erased,
-                "rewritten": report.rewritten,
-                "names": list(report.names),
-                "held": list(report.held),
-                "steps": report.steps,
-            }
-        )
-    else:
-        session.out.page()
-        for name in report.names:
-            session.out.line(safe(name) + (" (held)" if name.partition(" ")[2] in report.held else ""))
-        session.note("Nothing was erased." if report.names else "There is nothing of this person.")
-    if report.held:
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    held = {name for name in report.names if name.partition(" ")[2] in report.held}
+    session.report(
+        [safe(name) + (" (held)" if name in held else "") for name in report.names], report, {"dry_run": True}
+    )
+    session.note("Nothing was erased." if report.names else "There is nothing of this person.")
+    session.exit_if(report.held, exit_codes.FINDINGS)
 
 
 @command("assign")
@@ -126,11 +109,14 @@ def list_(session: CliContext) -> None:
     holdfast erase list
     """
     found = session.open().erasure.certificates()
-    if session.json:
-        session.emit_all(map(_plain, found))
-        return
-    session.out.page()
-    session.out.table(_HEADS, map(_row, found))
+    session.list(
+        map(_plain, found) if session.json else found,
+        first=("finished",),
+        finished=lambda each: each.finished[:19],
+        erased=lambda each: str(sum(each.erased.values())),
+        rewritten=lambda each: str(sum(each.rewritten.values())),
+        unreachable=lambda each: str(len(each.unreachable)),
+    )
 
 
 @command("show")
@@ -144,10 +130,7 @@ def show(session: CliContext, id: str) -> None:
     found = [each for each in session.open().erasure.certificates() if each.id.startswith(id)]
     if len(found) != 1 or len(id) < 4:
         raise NotFoundError(f"there is no certificate {id!r}", hint="`holdfast erase list` shows them")
-    if session.json:
-        session.emit(_plain(found[0]))
-    else:
-        session.out.line(found[0].to_json())
+    session.report((found[0].to_json(),), _plain(found[0]))
 
 
 @command("key")
@@ -202,21 +185,11 @@ def _write(path: Path, certificate: Certificate) -> None:
 
 
 def _plain(certificate: Certificate) -> dict[str, object]:
+    """Return a certificate as a record that `holdfast erase verify` reads."""
     import json
 
     plain: dict[str, object] = json.loads(certificate.to_json())
     return plain
 
 
-def _row(each: Certificate) -> tuple[str, ...]:
-    return (
-        each.finished[:19],
-        each.id,
-        str(sum(each.erased.values())),
-        str(sum(each.rewritten.values())),
-        str(len(each.unreachable)),
-    )
-
-
-for _each in (assign, list_, show, key, verify):
-    erase.add_command(_each)
+erase.add(assign, list_, show, key, verify)

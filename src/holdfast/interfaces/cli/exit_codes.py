@@ -116,7 +116,7 @@ def report_unexpected(error: BaseException, *, as_json: bool, color: bool) -> in
 
 def _report(code: str, what: str, where: str, hint: str, exit_code: int, *, as_json: bool, color: bool) -> int:
     if as_json:
-        from holdfast.interfaces.cli.json_output import encode
+        from holdfast._views import encode
 
         record: dict[str, Any] = {"code": code, "message": what, "where": where, "hint": hint, "exit_code": exit_code}
         _write(encode({"error": record}) + "\n")

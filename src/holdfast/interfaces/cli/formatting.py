@@ -82,18 +82,6 @@ def first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def size(count: int) -> str:
-    """Format a number of bytes: `1.2 MB`, with powers of 1000."""
-    if count < 1000:
-        return f"{count} B"
-    amount = float(count)
-    for unit in ("kB", "MB", "GB"):
-        amount /= 1000
-        if amount < 999.5:
-            return f"{amount:.1f} {unit}" if amount < 99.95 else f"{amount:.0f} {unit}"
-    return f"{amount / 1000:.1f} TB"
-
-
 def plural(count: int, noun: str) -> str:
     """Format a number of things: `1 step`, `2 branches`."""
     if count == 1:
@@ -136,3 +124,9 @@ def in_words(seconds: float) -> str:
         if seconds >= size:
             return f"in {int(seconds // size)}{unit}"
     return f"in {max(int(seconds), 0)}s"
+
+
+def when(moment: datetime) -> str:
+    """Format a time for a table: `2 hours ago`, or `in 2h`."""
+    ahead = (moment - datetime.now(UTC)).total_seconds()
+    return in_words(ahead) if ahead > 60 else ago(moment)

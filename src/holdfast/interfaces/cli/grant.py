@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from holdfast.state import Grant, StoreAccess
     from holdfast.store import IdentityView
 
-_HEADS = ("ID", "TO", "RIGHT", "SCOPE", "KEYS", "UNTIL", "BY")
 _THREAD = "thread:"
 """The start of a pattern of threads, in place of a scope."""
 
@@ -40,7 +39,7 @@ class GrantGroup(CliGroup):
         return super().resolve_command(ctx, ["give", *args] if ":" in args[0] else args)
 
 
-@group("grant", cls=GrantGroup, invoke_without_command=True)
+@group("grant", cls=GrantGroup, default="list")
 def grant(session: CliContext) -> None:
     """Grant, list and revoke the rights of identities; manage groups and roles.
 
@@ -54,8 +53,6 @@ def grant(session: CliContext) -> None:
     holdfast grant list
     holdfast grant revoke ID
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _list(session, None, None, None, dead=False)
 
 
 @command("give")
@@ -66,16 +63,7 @@ def grant(session: CliContext) -> None:
 @click.option("--below", is_flag=True, help="Also all scopes below it.")
 @click.option("--until", "end", metavar="WHEN", help="When it expires: after a duration (2h, 30d), or at a time.")
 @as_option
-def give(
-    session: CliContext,
-    to: str,
-    right: str,
-    scope: str,
-    keys: str,
-    below: bool,
-    end: str | None,
-    identity: str | None,
-) -> None:
+def give(session: CliContext, to: str, right: str, scope: str, keys: str, below: bool, end: str | None) -> None:
     """Grant an identity or a group rights to a scope, or to threads. Prints the id of the grant.
 
     Rights are read, write, delete, erase, keys and admin; several are separated by commas. In place of a scope, thread:
@@ -85,16 +73,13 @@ def give(
     holdfast grant give agent:b read agent:a
     holdfast grant give agent:b write agent:a --keys 'inbox/*' --until 2026-12-31
     """
-    rights, granter = cast("list[Right]", right.split(",")), _granter(session, identity)
+    rights, granter = cast("list[Right]", right.split(",")), _granter(session, session.identity)
     if scope.startswith(_THREAD):
         pattern = scope.removeprefix(_THREAD)
         granted = granter.grant(to, rights, thread=pattern, keys=keys, below=below, until=end)
     else:
         granted = granter.grant(to, rights, scope, keys=keys, below=below, until=end)
-    if session.json:
-        session.emit(granted)
-        return
-    session.out.line(safe(granted.id))
+    session.report(granted.id, granted)
     may = granted.right.replace(",", " and ")
     what = f"{scope}{' and all below it' if below else ''}{f', keys {keys}' if keys else ''}"
     session.note(f"{granted.to} may {may} {what}{f', until {clock(granted.until)}' if granted.until else ''}.")
@@ -105,36 +90,22 @@ def give(
 @click.option("--scope", type=SCOPE, metavar="SCOPE", help="Only grants for this scope.")
 @click.option("--dead", is_flag=True, help="Also those that were recently revoked or expired.")
 @as_option
-def list_(session: CliContext, to: str | None, scope: str | None, dead: bool, identity: str | None) -> None:
+def list_(session: CliContext, to: str | None, scope: str | None, dead: bool) -> None:
     """List the grants, the oldest first. With --as: those for its own scopes, and those to it.
 
     \b
     holdfast grant list --to agent:b
     holdfast grant list --scope agent:a --dead
     """
-    _list(session, to, scope, identity, dead=dead)
-
-
-def _list(session: CliContext, to: str | None, scope: str | None, identity: str | None, *, dead: bool) -> None:
-    store = session.open(write=identity is not None)
-    if identity is None:
+    store = session.open(write=session.identity is not None)
+    if session.identity is None:
         found = store.access.grants(to, scope, dead=dead)
     else:
-        mine = store.as_identity(identity)
+        mine = store.as_identity(session.identity)
         every = {each.id: each for each in (*mine.grants(dead=dead), *mine.granted(dead=dead))}
         found = [each for each in every.values() if to in (None, each.to) and scope in (None, each.scope)]
-    if session.json:
-        session.emit_all(found)
-        return
-    if not found:
-        session.note("There are no such grants." if to or scope or identity else "There are no grants.")
-        return
-    session.out.page()
-    rows = [
-        (each.id, each.to, each.right, _place(each) + "/**" * bool(each.below), each.keys, _format_end(each), each.by)
-        for each in found
-    ]
-    session.out.table(_HEADS, rows, shrink="SCOPE", styles={"ID": "yellow"})
+    none = "There are no such grants." if to or scope or session.identity else "There are no grants."
+    session.list(found, none=none, scope=_place, until=_format_end)
 
 
 def _granter(session: CliContext, identity: str | None) -> StoreAccess | IdentityView:
@@ -144,7 +115,7 @@ def _granter(session: CliContext, identity: str | None) -> StoreAccess | Identit
 
 
 def _place(grant: Grant) -> str:
-    return f"{_THREAD}{grant.thread}" if grant.thread else grant.scope
+    return (f"{_THREAD}{grant.thread}" if grant.thread else grant.scope) + "/**" * bool(grant.below)
 
 
 def _format_end(grant: Grant) -> str:
@@ -158,23 +129,23 @@ def _format_end(grant: Grant) -> str:
 @command("revoke")
 @click.argument("ids", nargs=-1, required=True, type=GRANT, metavar="ID...")
 @as_option
-def revoke(session: CliContext, ids: tuple[str, ...], identity: str | None) -> None:
+def revoke(session: CliContext, ids: tuple[str, ...]) -> None:
     """Revoke grants, with immediate effect, also in running programs.
 
     \b
     holdfast grant revoke ID
     """
-    granter = _granter(session, identity)
+    granter = _granter(session, session.identity)
     for id in ids:
         revoked = granter.revoke(id)
-        session.tell(f"Revoked the grant {id} to {revoked.to}.", revoked._asdict())
+        session.tell(f"Revoked the grant {id} to {revoked.to}.", revoked)
 
 
 @command("cut-off")
 @click.argument("who", type=SCOPE)
 @dry_run_option
 @yes_option
-def cut_off(session: CliContext, who: str, dry_run: bool, yes: bool) -> None:
+def cut_off(session: CliContext, who: str) -> None:
     """Revoke everything of an identity or a group: grants, roles, groups, access to its children.
 
     It keeps its own scopes.
@@ -182,16 +153,16 @@ def cut_off(session: CliContext, who: str, dry_run: bool, yes: bool) -> None:
     \b
     holdfast grant cut-off agent:b --yes
     """
-    access = session.open(write=not dry_run).access
-    if dry_run:
+    access = session.open(write=not session.dry_run).access
+    if session.dry_run:
         grants, roles = len(access.grants(who)), len(access.assignments().get(who, ()))
         groups = [name for name, members in access.groups().items() if who in members]
         count = grants + roles + len(groups) + (who in access.parents())
     else:
-        session.confirm(f"Revoke all rights of {who}?", yes=yes)
+        session.confirm(f"Revoke all rights of {who}?")
         count = access.cut_off(who)
-    text = f"{'Would revoke' if dry_run else 'Revoked'} {plural(count, 'right')} of {who}."
-    session.tell(text, {"who": who, "rights": count, "dry_run": dry_run})
+    text = f"{'Would revoke' if session.dry_run else 'Revoked'} {plural(count, 'right')} of {who}."
+    session.tell(text, {"who": who, "rights": count, "dry_run": session.dry_run})
 
 
 @command("freeze")
@@ -227,12 +198,7 @@ def frozen(session: CliContext) -> None:
     holdfast grant frozen
     """
     found = session.open().access.frozen()
-    if session.json:
-        session.emit_all({"who": who, "reason": reason} for who, reason in found.items())
-    elif found:
-        session.out.table(("WHO", "REASON"), list(found.items()), styles={"WHO": "yellow"})
-    else:
-        session.note("No identity is frozen.")
+    session.list(({"who": who, "reason": reason} for who, reason in found.items()), none="No identity is frozen.")
 
 
 @command("check")
@@ -247,12 +213,9 @@ def check(session: CliContext, who: str, right: Literal["read", "write"], scope:
     holdfast grant check agent:b read agent:a plan
     """
     may = session.open().access.may(who, right, scope, key)
-    if session.json:
-        session.emit({"who": who, "right": right, "scope": scope, "key": key, "may": may})
-    else:
-        session.out.line(session.out.style("yes", "green") if may else session.out.style("no", "red"))
-    if not may:
-        raise click.exceptions.Exit(ERROR)
+    answer = session.out.style("yes", "green") if may else session.out.style("no", "red")
+    session.report((answer,), {"who": who, "right": right, "scope": scope, "key": key, "may": may})
+    session.exit_if(not may, ERROR)
 
 
 # Groups ---------------------------------------------------------------------------------------------------------
@@ -265,15 +228,10 @@ def groups(session: CliContext) -> None:
     \b
     holdfast grant groups
     """
-    found = session.open().access.groups()
-    if session.json:
-        session.emit_all({"group": name, "members": members} for name, members in found.items())
-    elif found:
-        session.out.table(
-            ("GROUP", "MEMBERS"), [(name, ", ".join(members)) for name, members in found.items()], shrink="MEMBERS"
-        )
-    else:
-        session.note("There are no groups. `holdfast grant join GROUP WHO` creates one.")
+    session.list(
+        ({"group": name, "members": members} for name, members in session.open().access.groups().items()),
+        none="There are no groups. `holdfast grant join GROUP WHO` creates one.",
+    )
 
 
 @command("join")
@@ -314,19 +272,15 @@ def roles(session: CliContext) -> None:
     """
     access = session.open().access
     policies, assignments = access.roles(), access.assignments()
-    if not policies and not session.json:
+    if not policies:
         session.note("There are no roles. `holdfast grant define ROLE FILE` creates one.")
     for name, policy in policies.items():
-        holders = [who for who, names in assignments.items() if name in names]
-        if session.json:
-            session.emit({"role": name, "rules": policy.to_list(), "holders": holders})
-            continue
-        out = session.out
-        suffix = f": {', '.join(holders)}" if holders else ""
-        out.line(f"{out.style(safe(name), 'yellow')}{safe(suffix)}")
-        for rule in policy.to_list():
+        holders, rules = [who for who, names in assignments.items() if name in names], policy.to_list()
+        lines = [session.out.style(safe(name), "yellow") + safe(f": {', '.join(holders)}" if holders else "")]
+        for rule in rules:
             keys = "" if rule["keys"] == "**" else f", keys {rule['keys']}"
-            out.line(f"    {safe(rule['effect'])} {rule['right']} {safe(rule['scope'])}{safe(keys)}")
+            lines.append(f"    {safe(rule['effect'])} {rule['right']} {safe(rule['scope'])}{safe(keys)}")
+        session.report(lines, {"role": name, "rules": rules, "holders": holders})
 
 
 @command("define")
@@ -368,21 +322,21 @@ def _policy(file: str) -> Policy:
 @click.argument("role", type=ROLE)
 @dry_run_option
 @yes_option
-def drop(session: CliContext, role: str, dry_run: bool, yes: bool) -> None:
+def drop(session: CliContext, role: str) -> None:
     """Delete a role. Its rules no longer apply to its holders.
 
     \b
     holdfast grant drop auditor --yes
     """
-    access = session.open(write=not dry_run).access
+    access = session.open(write=not session.dry_run).access
     if role not in access.roles():
         raise NotFoundError(f"there is no role {role!r}", hint="See holdfast grant roles")
     holders = [who for who, names in access.assignments().items() if role in names]
-    if not dry_run:
-        session.confirm(f"Delete the role {role} of {plural(len(holders), 'holder')}?", yes=yes)
+    if not session.dry_run:
+        session.confirm(f"Delete the role {role} of {plural(len(holders), 'holder')}?")
         access.drop_role(role)
-    text = f"{'Would delete' if dry_run else 'Deleted'} the role {role}."
-    session.tell(text, {"role": role, "holders": holders, "dry_run": dry_run})
+    text = f"{'Would delete' if session.dry_run else 'Deleted'} the role {role}."
+    session.tell(text, {"role": role, "holders": holders, "dry_run": session.dry_run})
 
 
 @command("assign")
@@ -422,10 +376,7 @@ def parents(session: CliContext) -> None:
     holdfast grant parents
     """
     for who in session.open().access.parents():
-        if session.json:
-            session.emit({"who": who})
-        else:
-            session.out.line(safe(who))
+        session.report(who, {"who": who})
 
 
 @command("allow-children")
@@ -452,7 +403,5 @@ def forbid_children(session: CliContext, who: str) -> None:
     session.tell(f"{who} may no longer read the scopes of its children.", {"who": who, "children": False})
 
 
-for _each in (give, list_, revoke, cut_off, check, groups, join, leave, roles, define, drop, assign, unassign):
-    grant.add_command(_each)
-for _each in (freeze, unfreeze, frozen, parents, allow_children, forbid_children):
-    grant.add_command(_each)
+grant.add(give, list_, revoke, cut_off, check, groups, join, leave, roles, define, drop, assign, unassign)
+grant.add(freeze, unfreeze, frozen, parents, allow_children, forbid_children)

@@ -86,8 +86,7 @@ def grep(
     else:
         _each(session, search)
     search.finish()
-    if not search.count:
-        raise click.exceptions.Exit(NOT_FOUND)
+    session.exit_if(not search.count, NOT_FOUND)
 
 
 def _set_index(session: CliContext, *, drop: bool) -> object:
@@ -172,10 +171,10 @@ def _by_thread(session: CliContext, search: _Search, *, count: bool) -> None:
     for match in search:
         counts[match.thread] = counts.get(match.thread, 0) + 1
         if not count and counts[match.thread] == 1:
-            _write(session, {"thread": match.thread}, safe(_title(match.thread)))
+            session.report(_title(match.thread), {"thread": match.thread})
     if count:
         for thread, number in counts.items():
-            _write(session, {"thread": thread, "count": number}, f"{safe(_title(thread))}:{number}")
+            session.report(f"{_title(thread)}:{number}", {"thread": thread, "count": number})
 
 
 def _title(thread: str) -> str:
@@ -184,13 +183,6 @@ def _title(thread: str) -> str:
 
     kind = line_kind(thread)
     return thread if kind == "thread" else f"{kind} {short_name(thread)}"
-
-
-def _write(session: CliContext, record: object, text: str) -> None:
-    if session.json:
-        session.emit(record)
-    else:
-        session.out.line(text)
 
 
 def _each(session: CliContext, search: _Search) -> None:

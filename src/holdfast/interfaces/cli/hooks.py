@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
+from typing import Any
 
 import click
 
-from holdfast.errors import InvalidError, NotFoundError
-from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, limit_option
+from holdfast.errors import InvalidError
+from holdfast.interfaces.cli.base import CliContext, check_folder, command, dry_run_option, group, limit_option
 from holdfast.interfaces.cli.completion_types import SCOPE
-from holdfast.interfaces.cli.formatting import clock, plural
+from holdfast.interfaces.cli.formatting import plural
 
-_HISTORY = ("TIME", "HOOK", "SCOPE", "KEY", "OUTCOME", "MS", "ERROR")
-_STATISTICS = ("HOOK", "CALLS", "FAILED", "VETOES", "SKIPPED", "AVERAGE MS", "WORST MS", "LAST")
-_UNDELIVERED = ("STATE", "HOOK", "SCOPE", "KEY", "ATTEMPTS", "ERROR", "DUE", "REFERENCE")
 _ORDERS = {"slowest": "slowest", "failing": "failing", "most-called": "most_called"}
 
 
@@ -40,47 +37,21 @@ def hooks(session: CliContext) -> None:
 @click.option("--slower-than", metavar="DURATION", help="Only those that took at least so long: 100ms.")
 @click.option("--since", metavar="WHEN", help="Only since a time: 2h, yesterday, 2026-11-01.")
 @limit_option(100)
-def history(
-    session: CliContext,
-    hook: str | None,
-    scope: str | None,
-    key: str | None,
-    point: str | None,
-    failed: bool,
-    slower_than: str | None,
-    since: str | None,
-    limit: int,
-) -> None:
+def history(session: CliContext, hook: str | None, limit: int, **filters: Any) -> None:
     """List the calls of a HOOK, or of all, the latest first. With --json, each with its details.
 
     \b
     holdfast hooks history notify --since 1d
     holdfast hooks history --failed --slower-than 100ms
     """
-    page = session.open().hooks.history(
-        hook,
-        scope=scope,
-        key=key,
-        point=point,
-        failed=failed,
-        slower_than=slower_than,
-        since=since,
-        limit=min(limit, 500),
+    page = session.open().hooks.history(hook, **filters, limit=min(limit, 500))
+    session.list(
+        islice(page.all(), limit),
+        none="There are no such calls.",
+        first=("time",),
+        exact=True,
+        error=lambda call: str(call.detail.get("error", "")),
     )
-    calls = islice(page.all(), limit)
-    if session.json:
-        session.emit_all(calls)
-        return
-    session.out.page()
-    rows = (
-        (
-            *(clock(each.time), each.hook, each.scope, each.key, each.outcome, f"{each.duration * 1000:.1f}"),
-            str(each.detail.get("error", "")),
-        )
-        for each in calls
-    )
-    if not session.out.long_table(_HISTORY, rows, shrink="SCOPE", styles={"HOOK": "yellow"}):
-        session.note("There are no such calls.")
 
 
 @command("stats")
@@ -95,20 +66,7 @@ def stats(session: CliContext, hook: str | None, scope: str | None, since: str |
     holdfast hooks stats --by slowest --since 7d
     """
     found = session.open().hooks.statistics(hook, scope=scope, since=since)
-    ordered = getattr(found, _ORDERS[by])(len(found))
-    if session.json:
-        session.emit_all(ordered)
-        return
-    session.out.page()
-    rows = (
-        (
-            *(each.hook, str(each.calls), str(each.failures), str(each.vetoes), str(each.skipped)),
-            *(f"{each.average * 1000:.2f}", f"{each.worst * 1000:.1f}", clock(each.last)),
-        )
-        for each in ordered
-    )
-    if not session.out.long_table(_STATISTICS, rows, shrink="HOOK", styles={"HOOK": "yellow"}):
-        session.note("There are no such calls.")
+    session.list(getattr(found, _ORDERS[by])(len(found)), none="There are no such calls.")
 
 
 @command("archive")
@@ -117,14 +75,7 @@ def stats(session: CliContext, hook: str | None, scope: str | None, since: str |
 @click.option("--keep-last", type=click.IntRange(1), metavar="N", help="Keep at least the last N records.")
 @click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Keep at most this many bytes of records.")
 @dry_run_option
-def archive(
-    session: CliContext,
-    file: str,
-    keep_within: str | None,
-    keep_last: int | None,
-    max_bytes: int | None,
-    dry_run: bool,
-) -> None:
+def archive(session: CliContext, file: str, **kept: Any) -> None:
     """Move old records of after-hooks and vetoes to a FILE, a segment of the archive of the audit.
 
     A record stays if it is young enough or among the last, as far as all fit into --max-bytes. `holdfast audit check`
@@ -133,12 +84,9 @@ def archive(
     \b
     holdfast hooks archive hooks-1.jsonl --keep-within 30d --keep-last 100000
     """
-    if not Path(file).absolute().parent.is_dir():
-        raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
-    done = session.open(write=not dry_run).maintenance.archive_hooks(
-        file, keep_within=keep_within, keep_last=keep_last, max_bytes=max_bytes, dry_run=dry_run
-    )
-    verb = "Would move" if dry_run else "Moved"
+    check_folder(file)
+    done = session.open(write=not session.dry_run).maintenance.archive_hooks(file, dry_run=session.dry_run, **kept)
+    verb = "Would move" if session.dry_run else "Moved"
     session.tell(f"{verb} {plural(done.rows, 'record')} to {file}.", done)
 
 
@@ -153,20 +101,14 @@ def undelivered(session: CliContext, hook: str | None, state: str | None, limit:
     holdfast hooks undelivered deliver --state failed
     """
     page = session.open().hooks.undelivered(hook, state=state, limit=min(limit, 500))
-    calls = islice(page.all(), limit)
-    if session.json:
-        session.emit_all(calls)
-        return
-    session.out.page()
-    rows = (
-        (
-            *(each.state, each.hook, each.scope, each.key, str(each.attempts), each.error),
-            *(clock(each.due) if each.due else "", each.reference),
-        )
-        for each in calls
+    session.list(
+        islice(page.all(), limit),
+        none="There are no such calls.",
+        first=("state",),
+        exact=True,
+        hidden=("reference",),
+        reference=lambda call: call.reference,  # last, since it is long
     )
-    if not session.out.long_table(_UNDELIVERED, rows, shrink="SCOPE", styles={"HOOK": "yellow"}):
-        session.note("There are no such calls.")
 
 
 @command("retry")
@@ -202,5 +144,4 @@ def discard(session: CliContext, references: tuple[str, ...]) -> None:
     session.tell(f"Removed {plural(len(references), 'call')}.", {"calls": len(references)})
 
 
-for _each in (history, stats, archive, undelivered, retry, discard):
-    hooks.add_command(_each)
+hooks.add(history, stats, archive, undelivered, retry, discard)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import click
 
 from holdfast.errors import CorruptError
 from holdfast.interfaces.cli.base import CliContext, command, group, limit_option, pairs, yes_option
-from holdfast.interfaces.cli.completion_types import ThreadNameType
+from holdfast.interfaces.cli.completion_types import JOB
 from holdfast.interfaces.cli.exit_codes import ERROR, FINDINGS, INTERRUPTED
 from holdfast.interfaces.cli.formatting import ago, in_words, local, safe
 
@@ -20,18 +20,7 @@ if TYPE_CHECKING:
     from holdfast.jobs import Job, JobRun, Jobs, JobTypes
     from holdfast.store import Store
 
-_HEADS = ("NAME", "KIND", "SCHEDULE", "DUE", "LAST RUN", "OUTCOME")
-_LOG_HEADS = ("STARTED", "TOOK", "OUTCOME", "BY", "")
 _COLORS = {"ok": "green", "failed": "red", "findings": "red", "killed": "red", "stopped": "yellow", "running": "cyan"}
-
-
-class JobNameType(ThreadNameType):
-    """The name of a job."""
-
-    name = "job"
-
-    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return [job.name for job in store.jobs.list()]
 
 
 class KindNameType(click.ParamType[str]):
@@ -45,9 +34,6 @@ class KindNameType(click.ParamType[str]):
         from holdfast.jobs import JobTypes
 
         return [CompletionItem(each) for each in JobTypes().names() if each.startswith(incomplete)]
-
-
-JOB = JobNameType()
 
 
 def code_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,62 +61,44 @@ def _jobs(store: Store, graph: str | None, hooks: str | None) -> tuple[Jobs, Job
     return Jobs(store, types), types
 
 
-def job_record(job: Job) -> dict[str, Any]:
-    """Return a job as a record."""
-    names = ("name", "kind", "schedule", "settings", "paused", "due", "failures")
-    return {name: getattr(job, name) for name in names} | {"runs": [run_record(run) for run in job.runs]}
-
-
-def run_record(run: JobRun) -> dict[str, Any]:
-    """Return a run of a job as a record."""
-    return {name: getattr(run, name) for name in ("started", "ended", "outcome", "summary", "error", "code", "by")}
-
-
-@group("jobs", invoke_without_command=True)
+@group("jobs", default="list")
 def jobs(session: CliContext) -> None:
     """List, add, run or pause scheduled jobs.
 
     Jobs are stored in the store. `holdfast jobs work` runs those that are due; any number of processes may do so, and
     each job is run by one of them.
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _list(session)
 
 
 @command("list")
 def list_(session: CliContext) -> None:
     """List the jobs: when each is due, and how its last run ended."""
-    _list(session)
+    session.list(
+        session.open().jobs.list(),
+        none="There are no jobs. See `holdfast jobs kinds`, and add one with `holdfast jobs add`.",
+        hidden=("paused", "failures"),
+        schedule=lambda job: job.schedule or "by hand",
+        due=_due,
+        last_run=lambda job: "never" if job.last is None else ago(job.last.started),
+        outcome=_last_outcome,
+    )
 
 
-def _list(session: CliContext) -> None:
-    jobs = session.open().jobs.list()
-    if session.json:
-        session.emit_all(map(job_record, jobs))
-        return
-    if not jobs:
-        session.note("There are no jobs. See `holdfast jobs kinds`, and add one with `holdfast jobs add`.")
-        return
-    now = datetime.now(UTC)
-    rows = [(job.name, job.kind, job.schedule or "by hand", _due(job, now), *(_last(job, now))) for job in jobs]
-    session.out.table(_HEADS, rows, shrink="OUTCOME", styles={"NAME": "yellow"})
-
-
-def _due(job: Job, now: datetime) -> str:
+def _due(job: Job) -> str:
     if job.paused:
         return "paused"
     if job.due is None:
         return ""
-    seconds = int((job.due - now).total_seconds())
+    seconds = int((job.due - datetime.now(UTC)).total_seconds())
     return "now" if seconds <= 0 else in_words(seconds)
 
 
-def _last(job: Job, now: datetime) -> tuple[str, str]:
+def _last_outcome(job: Job) -> str:
     if job.last is None:
-        return "never", ""
+        return ""
     failed = f" ({job.failures} in a row)" if job.failures > 1 else ""
     summary = job.last.summary or job.last.error
-    return ago(job.last.started, now), f"{job.last.outcome}{failed}" + (f": {summary}" if summary else "")
+    return f"{job.last.outcome}{failed}" + (f": {summary}" if summary else "")
 
 
 @command("add")
@@ -149,10 +117,9 @@ def add(
     every: str | None,
     schedule: str | None,
     settings: tuple[str, ...],
-    paused: bool,
-    replace: bool,
     graph: str | None,
     hooks: str | None,
+    **options: Any,
 ) -> None:
     """Add a job. Without a schedule, only `holdfast jobs run NAME` runs it.
 
@@ -167,23 +134,19 @@ def add(
         raise click.UsageError("give --every or --schedule, not both")
     when = schedule or (f"every {every}" if every is not None else "")
     store_jobs, _ = _jobs(session.open(write=True), graph, hooks)
-    job = store_jobs.add(name, kind, schedule=when, settings=pairs(settings, "--set"), paused=paused, replace=replace)
-    if session.json:
-        session.emit(job_record(job))
-        return
-    due = f", due {_due(job, datetime.now(UTC))}" if job.due else ""
-    session.note(f"Added the job {name}{due}.")
+    job = store_jobs.add(name, kind, schedule=when, settings=pairs(settings, "--set"), **options)
+    session.tell(f"Added the job {name}{f', due {_due(job)}' if job.due else ''}.", job)
 
 
 @command("remove")
 @click.argument("name", type=JOB)
 @yes_option
-def remove(session: CliContext, name: str, yes: bool) -> None:
+def remove(session: CliContext, name: str) -> None:
     """Remove a job and its log. A run in progress continues to its end."""
     jobs = session.open(write=True).jobs
     with contextlib.suppress(CorruptError):  # a damaged job can be removed, too
         jobs.get(name)
-    session.confirm(f"Remove the job {name}?", yes=yes)
+    session.confirm(f"Remove the job {name}?")
     jobs.remove(name)
     session.tell(f"Removed the job {name}.", {"name": name, "removed": True})
 
@@ -193,7 +156,7 @@ def remove(session: CliContext, name: str, yes: bool) -> None:
 def pause(session: CliContext, name: str) -> None:
     """Pause a job until it is resumed."""
     job = session.open(write=True).jobs.pause(name)
-    session.tell(f"Paused the job {name}.", job_record(job))
+    session.tell(f"Paused the job {name}.", job)
 
 
 @command("resume")
@@ -201,7 +164,7 @@ def pause(session: CliContext, name: str) -> None:
 def resume(session: CliContext, name: str) -> None:
     """Resume a paused job, at the next time of its schedule."""
     job = session.open(write=True).jobs.resume(name)
-    session.tell(f"Resumed the job {name}, due {_due(job, datetime.now(UTC)) or 'by hand'}.", job_record(job))
+    session.tell(f"Resumed the job {name}, due {_due(job) or 'by hand'}.", job)
 
 
 @command("run")
@@ -218,14 +181,11 @@ def run(session: CliContext, name: str, graph: str | None, hooks: str | None) ->
     store_jobs, _ = _jobs(session.open(write=True), graph, hooks)
     with session.progress(name) as progress, _stop_on_signal(session) as signals:
         done = store_jobs.run(name, progress=progress, stop=lambda: bool(signals))
-    if session.json:
-        session.emit({"name": name, **run_record(done)})
-    else:
-        session.out.line(f"{safe(name)}: {_outcome(session, done)} {safe(done.summary)}".rstrip())
-    if signals and done.outcome == "stopped":
-        raise click.exceptions.Exit(INTERRUPTED)
-    if not done.ok:
-        raise click.exceptions.Exit(FINDINGS)
+    session.report(
+        (f"{safe(name)}: {_outcome(session, done)} {safe(done.summary)}".rstrip(),), done, {"name": name}, page=False
+    )
+    session.exit_if(signals and done.outcome == "stopped", INTERRUPTED)
+    session.exit_if(not done.ok, FINDINGS)
 
 
 def _outcome(session: CliContext, done: JobRun) -> str:
@@ -249,13 +209,8 @@ def work(session: CliContext, once: bool, graph: str | None, hooks: str | None) 
 
     def on_run(job: Job, done: JobRun) -> None:
         outcomes.append(done.outcome)
-        if session.json:
-            session.emit({"name": job.name, **run_record(done)})
-        else:
-            summary = done.summary or done.error
-            session.out.line(
-                f"{local(done.started)}  {safe(job.name)}: {_outcome(session, done)} {safe(summary)}".rstrip()
-            )
+        text = f"{safe(job.name)}: {_outcome(session, done)} {safe(done.summary or done.error)}"
+        session.report((f"{local(done.started)}  {text}".rstrip(),), done, {"name": job.name}, page=False)
         session.out.flush()
 
     with session.progress("jobs") as progress:
@@ -266,12 +221,9 @@ def work(session: CliContext, once: bool, graph: str | None, hooks: str | None) 
             else:
                 session.note("Waiting for jobs to be due. Ctrl-C stops.")
                 runner.work()
-    if signal.SIGINT in signals:
-        raise click.exceptions.Exit(INTERRUPTED)
-    if once and "failed" in outcomes:
-        raise click.exceptions.Exit(ERROR)
-    if once and "findings" in outcomes:
-        raise click.exceptions.Exit(FINDINGS)
+    session.exit_if(signal.SIGINT in signals, INTERRUPTED)
+    session.exit_if(once and "failed" in outcomes, ERROR)
+    session.exit_if(once and "findings" in outcomes, FINDINGS)
 
 
 @contextlib.contextmanager
@@ -300,19 +252,13 @@ def _stop_on_signal(session: CliContext, on_stop: Callable[[], None] = lambda: N
 def log(session: CliContext, name: str, limit: int | None) -> None:
     """Show the last runs of a job, the latest first."""
     runs = session.open().jobs.get(name).runs[:limit]
-    if session.json:
-        session.emit_all(map(run_record, runs))
-        return
-    session.out.page()
-    rows = [(local(run.started), _duration(run), run.outcome, run.by, run.summary or run.error) for run in runs]
-    if rows:
-        session.out.table(_LOG_HEADS, rows, shrink="")
-    else:
-        session.note(f"{name} has not run yet.")
-
-
-def _duration(run: JobRun) -> str:
-    return f"{(run.ended_ns - run.started_ns) / 1e9:.1f} s" if run.ended_ns else ""
+    session.list(
+        runs,
+        none=f"{name} has not run yet.",
+        first=("started",),
+        exact=True,
+        took=lambda run: f"{(run.ended_ns - run.started_ns) / 1e9:.1f} s" if run.ended_ns else "",
+    )
 
 
 @command("kinds")
@@ -322,13 +268,9 @@ def kinds(session: CliContext) -> None:
 
     types = JobTypes()
     for each in map(types.get, types.names()):
-        if session.json:
-            session.emit({"kind": each.name, "about": each.about, "settings": dict(each.settings)})
-            continue
-        session.out.line(f"{session.out.style(safe(each.name), 'yellow')}: {safe(each.about)}")
-        for key, about in each.settings.items():
-            session.out.line(f"    {safe(key)}: {safe(about)}")
+        lines = [f"{session.out.style(safe(each.name), 'yellow')}: {safe(each.about)}"]
+        lines += [f"    {safe(key)}: {safe(about)}" for key, about in each.settings.items()]
+        session.report(lines, {"kind": each.name, "about": each.about, "settings": dict(each.settings)})
 
 
-for _each in (list_, add, remove, pause, resume, run, work, log, kinds):
-    jobs.add_command(_each)
+jobs.add(list_, add, remove, pause, resume, run, work, log, kinds)

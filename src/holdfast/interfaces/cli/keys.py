@@ -9,16 +9,14 @@ import click
 
 from holdfast.errors import ConfigError
 from holdfast.interfaces.cli import exit_codes
-from holdfast.interfaces.cli.base import CliContext, command, group
-from holdfast.interfaces.cli.formatting import ago, clock, safe
+from holdfast.interfaces.cli.base import CliContext, command, group, yes_option
+from holdfast.interfaces.cli.formatting import clock, safe
 
 if TYPE_CHECKING:
     from holdfast.maintenance import KeyInfo
 
-_HEADS = ("ID", "KIND", "STATE", "LINES", "MASTER", "CREATED")
 
-
-@group("keys", invoke_without_command=True)
+@group("keys", default="list")
 def keys(session: CliContext) -> None:
     """List, rotate and destroy the keys of an encrypted store.
 
@@ -31,8 +29,6 @@ def keys(session: CliContext) -> None:
     holdfast keys rotate
     holdfast keys reencrypt
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _list(session)
 
 
 @command("list")
@@ -42,22 +38,11 @@ def list_(session: CliContext) -> None:
     \b
     holdfast keys list
     """
-    _list(session)
+    session.list(session.open().keys.list(), state=_state)
 
 
-def _list(session: CliContext) -> None:
-    found = session.open().keys.list()
-    if session.json:
-        session.emit_all(found)
-        return
-    session.out.page()
-    session.out.table(_HEADS, map(_row, found), shrink="MASTER", right=("LINES",))
-
-
-def _row(key: KeyInfo) -> tuple[str, ...]:
-    state = f"destroyed from {clock(key.destroyed_at)}" if key.destroyed_at else key.state
-    created = "" if key.destroyed_at else ago(key.created)
-    return (key.id, key.kind, state, str(key.lines), safe(key.master), created)
+def _state(key: KeyInfo) -> str:
+    return f"destroyed from {clock(key.destroyed_at)}" if key.destroyed_at else key.state
 
 
 @command("add")
@@ -133,8 +118,8 @@ def reencrypt(session: CliContext) -> None:
 @click.argument("id", metavar="ID")
 @click.option("--wait", metavar="TIME", default="7d", show_default=True, help="How long it can be saved; 7d or more.")
 @click.option("--cancel", is_flag=True, help="Keep a key that was to be destroyed.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def destroy(session: CliContext, id: str, wait: str, cancel: bool, yes: bool) -> None:
+@yes_option
+def destroy(session: CliContext, id: str, wait: str, cancel: bool) -> None:
     """Destroy an old key: at first it is marked, and the same command destroys it when the time has passed.
 
     A key with which anything is still encrypted is refused.
@@ -148,7 +133,7 @@ def destroy(session: CliContext, id: str, wait: str, cancel: bool, yes: bool) ->
         kept = store.keys.cancel(id)
         session.tell(f"The key {kept.id} is kept.", kept)
         return
-    session.confirm(f"Destroy the key {id}?", yes=yes)
+    session.confirm(f"Destroy the key {id}?")
     done = store.keys.destroy(id, wait=wait)
     left = {each.id for each in store.keys.list()}
     text = f"It can be destroyed from {clock(done.destroyed_at)}." if done.id in left and done.destroyed_at else "Gone."
@@ -163,15 +148,9 @@ def check(session: CliContext) -> None:
     holdfast keys check
     """
     found = session.open().keys.check()
-    if session.json:
-        session.emit({"keys": found.keys, "ok": found.ok, "problems": list(found.problems)})
-    else:
-        session.out.line(f"{found.keys} keys checked, {len(found.problems)} problems")
-        for each in found.problems:
-            session.out.line(safe(each))
-    if not found.ok:
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    lines = (f"{found.keys} keys checked, {len(found.problems)} problems", *map(safe, found.problems))
+    session.report(lines, found, {"ok": found.ok})
+    session.exit_if(not found.ok, exit_codes.FINDINGS)
 
 
-for _each in (list_, add, rotate, reencrypt, destroy, check):
-    keys.add_command(_each)
+keys.add(list_, add, rotate, reencrypt, destroy, check)

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from holdfast._views import encode
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import CliCommand, CliContext, all_channels_option, command, migrate_option
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
 from holdfast.interfaces.cli.exit_codes import INTEGRITY
-from holdfast.interfaces.cli.formatting import ago, cut, first_line, local, safe
-from holdfast.interfaces.cli.json_output import encode
+from holdfast.interfaces.cli.formatting import ago, cut, first_line, safe
 
 if TYPE_CHECKING:
     from holdfast.history import Diff
     from holdfast.interfaces.cli.graph import GraphDrawing
     from holdfast.schemas import SchemaSet
-    from holdfast.store import LogEntry, LogReader, Thread
+    from holdfast.store import LogEntry, Thread
 
 _USUAL = ("save", "update", "loop")
 """The common kinds of checkpoints, which are not shown."""
+
+_SAID_ELSEWHERE = (
+    *("thread", "id", "short", "revision", "matches", "position", "parents", "parent_ids", "branch", "branch_name"),
+    *("hash", "head", "branches", "tags", "labels", "summary", "message", "changed"),
+)
+"""The fields of a checkpoint that its paragraph has in the title, beside another one, or at the end."""
 
 _MESSAGE = 60
 """How many columns of a message are shown."""
@@ -89,7 +96,7 @@ def log(
         from holdfast.interfaces.cli.migrate import load_declared
 
         schemas = load_declared()
-    writer = LogWriter(session, handle, reader, LogOptions(oneline, graph, patch, all_channels, schemas))
+    writer = LogWriter(session, handle, LogOptions(oneline, graph, patch, all_channels, schemas))
     left = limit
     for entry in reader.entries():
         if left == 0:
@@ -99,8 +106,7 @@ def log(
             continue
         writer.write(entry)
         left = None if left is None else left - 1
-    if reader.damaged:
-        raise click.exceptions.Exit(INTEGRITY)
+    session.exit_if(reader.damaged, INTEGRITY)
 
 
 class LogOptions(NamedTuple):
@@ -117,10 +123,9 @@ class LogOptions(NamedTuple):
 class LogWriter:
     """Writes the entries of a log."""
 
-    def __init__(self, session: CliContext, thread: Thread, reader: LogReader, options: LogOptions) -> None:
+    def __init__(self, session: CliContext, thread: Thread, options: LogOptions) -> None:
         self._session = session
         self._thread = thread
-        self._reader = reader
         self._options = options
         self._out = session.out
         self._graph: GraphDrawing | None = None
@@ -138,7 +143,7 @@ class LogWriter:
     def write(self, entry: LogEntry) -> None:
         """Write a checkpoint."""
         if self._session.json:
-            self._session.emit(self._record(entry))
+            self._session.emit(entry, self._more(entry))
         elif self._options.oneline:
             self._lines(entry, [self._oneline(entry), *self._patch(entry)])
         else:
@@ -198,21 +203,20 @@ class LogWriter:
                 return "its parent was pruned"
             diff = diff if self._options.all_channels else diff.without_internal()
             return ", ".join(safe(str(each)) for each in diff.summary) or "no change"
-        return ", ".join(map(safe, entry.summary(hidden=self._options.all_channels))) or "no change"
+        return ", ".join(map(safe, entry.summarize(hidden=self._options.all_channels))) or "no change"
 
     def _paragraph(self, entry: LogEntry) -> Iterator[str]:
-        style = self._out.style
-        yield f"{style('checkpoint ' + safe(entry.id), 'yellow')}{self._names(entry)}"
+        said = {
+            "step": f"{entry.step} on {entry.branch_name}",
+            "metadata": cut(encode(entry.metadata), 400) if entry.metadata else "",
+        }
         if len(entry.parents) > 1:
-            yield f"Merge:    {' '.join(safe(id or '(pruned)') for id in entry.parent_ids)}"
-        yield f"Step:     {entry.step} on {safe(entry.branch_name)}"
-        yield f"Date:     {local(entry.time)} ({ago(entry.time, self._now)})"
-        yield f"Kind:     {safe(entry.kind)}"
+            said["merge"] = " ".join(id or "(pruned)" for id in entry.parent_ids)
+        title, *lines = self._session.describe(entry, f"checkpoint {entry.id}", hidden=_SAID_ELSEWHERE, **said)
+        yield f"{title}{self._names(entry)}"
+        yield from lines
         if entry.damage:
-            yield f"{style('Damaged:', 'red')}  {safe(entry.damage)}"
             return
-        if metadata := self._reader.metadata(entry):
-            yield f"Metadata: {safe(cut(encode(metadata), 400))}"
         yield ""
         if message := entry.message:
             yield f"    {safe(cut(message, _MESSAGE))}"
@@ -228,43 +232,15 @@ class LogWriter:
         diff = diff if self._options.all_channels else diff.without_internal()
         return ["", *("    " + self._out.diff_line(line) if line else "" for line in diff.lines())]
 
-    # JSON -----------------------------------------------------------------------------------------------------
-
-    def _record(self, entry: LogEntry) -> dict[str, Any]:
-        names = entry.names
-        record: dict[str, Any] = {
-            "thread": self._thread.name,
-            "id": entry.id,
-            "revision": entry.revision,
-            "parents": entry.parent_ids,
-            "branch": entry.branch,
-            "branch_name": entry.branch_name,
-            "step": entry.step,
-            "time": entry.time,
-            "kind": entry.kind,
-            "hash": entry.hash,
-            "head": names.head,
-            "branches": names.branches,
-            "tags": names.tags,
-            "labels": names.labels,
-        }
-        if entry.damage:
-            return {**record, "damage": entry.damage}
-        record |= {"metadata": self._reader.metadata(entry), "changed": self._changed(entry)}
-        if self._options.patch:
-            try:
-                record["patch"] = self._diff(entry, large=True).patch()
-            except NotFoundError:
-                record["patch"] = None  # its parent was pruned
-        return record
-
-    def _changed(self, entry: LogEntry) -> list[str]:
-        if self._options.schemas is None:
-            return entry.changed
-        try:
-            return [each.channel for each in self._diff(entry).summary]
-        except NotFoundError:
-            return entry.changed  # its parent was pruned
+    def _more(self, entry: LogEntry) -> dict[str, Any]:
+        """Return what options add to the JSON of a checkpoint, if its parent was not pruned."""
+        found: dict[str, Any] = {"patch": None} if self._options.patch and not entry.damage else {}
+        with suppress(NotFoundError):
+            if self._options.schemas is not None:
+                found["changed"] = [each.channel for each in self._diff(entry).summary]
+            if "patch" in found:
+                found["patch"] = self._diff(entry, large=True).patch()
+        return found
 
     def _diff(self, entry: LogEntry, *, large: bool = False) -> Diff:
         """Compare a checkpoint with its parent. A patch needs the large values too."""

@@ -2,23 +2,23 @@
 
 A command is a function in a module of this package::
 
-    @command("blame")
+    @command("pin")
     @click.argument("thread", type=THREAD)
-    @click.argument("revision", type=REVISION, default="HEAD")
-    def blame(session: CliContext, thread: str, revision: str) -> None:
-        \"\"\"Show which checkpoint wrote each part of a state.\"\"\"
-        store = session.open()  # read-only; write=True to write, create=True to create it
-        if session.json:
-            session.emit_all(…)  # dicts, dataclasses, named tuples: one line of JSON each
+    @click.argument("revision", type=REVISION, required=False)
+    def pin(session: CliContext, thread: str, revision: str | None) -> None:
+        \"\"\"List pins, or add one.\"\"\"
+        handle = session.open(write=revision is not None).thread(thread)  # read-only, unless write=True
+        if revision is None:
+            session.list(handle.pins())  # a table of the fields that the records declare, or JSON
             return
-        session.out.page()  # where the output may be long
-        session.out.line(session.out.style(safe(text), "yellow"))  # text from a store goes through `safe`
+        id = handle.pin(revision)
+        session.report(f"{id} is pinned.", {"thread": thread, "id": id})  # a text, or JSON
 
 and has a line in `COMMANDS`. Its module is imported when it runs, and heavy imports are inside functions, so that
-`--help` is fast. It imports package roots only (`holdfast.store`), never the engine. Errors of `holdfast.errors` are
-raised; `main` reports them and chooses the exit code. `session.progress(title)` reports progress,
-`session.confirm(question, yes=yes)` asks before something is destroyed, `session.note` writes to stderr, and
-`raise click.exceptions.Exit(exit_codes.FINDINGS)` ends with an exit code.
+`--help` is fast. It imports package roots only (`holdfast.store`), never the engine. A result is a text, or ready
+lines, in which text from a store went through `safe`. Errors of `holdfast.errors` are raised; `main` reports them and
+chooses the exit code. `session.progress(title)` reports progress, `session.confirm(question)` asks before something is
+destroyed, `session.note` writes to stderr, and `session.exit_if(found, exit_codes.FINDINGS)` ends with an exit code.
 """
 
 from __future__ import annotations

@@ -76,16 +76,12 @@ def merge(
         raise
     if dry_run:
         found = store.thread(thread).diff(before, state=merged.state).without_internal()
-        if session.json:
-            session.emit(found.to_json())
-        else:
-            session.out.line(safe(found.text()) if found else "Nothing would change.")
-    elif session.json:
-        session.emit(merged)
-    elif merged.id == before:
-        session.out.line("Already up to date.")
-    else:
-        session.out.line(safe(f"Merged {merged.merged} into {merged.parent}: {merged.id}."))
+        session.report(found.text() if found else "Nothing would change.", found.to_json())
+        return
+    same = merged.id == before
+    session.report(
+        "Already up to date." if same else f"Merged {merged.merged} into {merged.parent}: {merged.id}.", merged
+    )
 
 
 def _parse_rule(text: str) -> tuple[str, str]:
@@ -97,23 +93,10 @@ def _parse_rule(text: str) -> tuple[str, str]:
 
 def _show(session: CliContext, conflicts: tuple[MergeConflict, ...]) -> None:
     """Write the conflicts."""
-    if session.json:
-        sides = ("base", "ours", "theirs")
-        session.emit_all(
-            {"path": conflict.where, **{side: _plain(getattr(conflict, side)) for side in sides if _is(conflict, side)}}
-            for conflict in conflicts
-        )
-        return
     for conflict in conflicts:
-        for line in _describe(session, conflict):
-            session.out.line(line)
+        sides = {side: getattr(conflict, side) for side in ("base", "ours", "theirs") if _is(conflict, side)}
+        session.report(_describe(session, conflict), {"path": conflict.where, **sides})
     session.out.flush()
-
-
-def _plain(value: Any) -> Any:
-    from holdfast.interfaces.cli.json_output import plain
-
-    return plain(value)
 
 
 def _is(conflict: MergeConflict, side: str) -> bool:

@@ -95,10 +95,7 @@ def completion(context: click.Context, session: CliContext, shell: str) -> None:
     """
     classes: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": ZshComplete, "fish": FishComplete}
     script = classes[shell](context.find_root().command, {}, "holdfast", COMPLETE).source()
-    if session.json:
-        session.emit({"shell": shell, "script": script})
-        return
-    session.out.line(script)
+    session.report((script,), {"shell": shell, "script": script})
 
 
 @command("version")
@@ -109,13 +106,8 @@ def version(session: CliContext) -> None:
     import apsw
 
     python, sqlite = platform.python_version(), apsw.sqlite_lib_version()
-    if session.json:
-        session.emit({"holdfast": __version__, "python": python, "sqlite": sqlite})
-        return
-    session.out.line(f"holdfast {__version__}")
-    if session.verbose:
-        session.out.line(f"Python {python}")
-        session.out.line(f"SQLite {sqlite}")
+    lines = [f"holdfast {__version__}", *([f"Python {python}", f"SQLite {sqlite}"] if session.verbose else ())]
+    session.report(lines, {"holdfast": __version__, "python": python, "sqlite": sqlite})
 
 
 @command("help")
@@ -130,8 +122,4 @@ def help_(context: click.Context, session: CliContext, command: tuple[str, ...])
         if found is None:
             raise click.UsageError(f"there is no command {' '.join(command)!r}.", context)
         inner = click.Context(found, parent=inner, info_name=name)
-    if session.json:
-        session.emit({"command": inner.command_path, "help": inner.get_help()})
-        return
-    session.out.page()
-    session.out.line(inner.get_help())
+    session.report((inner.get_help(),), {"command": inner.command_path, "help": inner.get_help()})

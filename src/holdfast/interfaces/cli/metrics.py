@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 
-import click
-
 from holdfast.interfaces.cli.base import CliContext, command, group
 
 
-@group("metrics", invoke_without_command=True)
+@group("metrics", default="show")
 def metrics(session: CliContext) -> None:
     """Print the metrics of a store, a dashboard for Grafana, or alert rules for Prometheus.
 
@@ -20,8 +18,6 @@ def metrics(session: CliContext) -> None:
     holdfast metrics dashboard > holdfast.json
     holdfast metrics rules > holdfast.rules.yml
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _show(session)
 
 
 @command("show")
@@ -31,10 +27,6 @@ def show(session: CliContext) -> None:
     \b
     holdfast metrics show --store agents.db
     """
-    _show(session)
-
-
-def _show(session: CliContext) -> None:
     from holdfast.interfaces.metrics.prometheus import to_prometheus
     from holdfast.store import FAMILIES, Distribution
 
@@ -61,10 +53,8 @@ def dashboard(session: CliContext) -> None:
     """
     from holdfast.interfaces.metrics.grafana import build_dashboard
 
-    if session.json:
-        session.emit({"definition": build_dashboard()})
-    else:
-        session.out.line(json.dumps(build_dashboard(), indent=2))
+    dashboard = build_dashboard()
+    session.report(json.dumps(dashboard, indent=2).splitlines(), {"definition": dashboard})
 
 
 @command("rules")
@@ -77,11 +67,7 @@ def rules(session: CliContext) -> None:
     from holdfast.interfaces.metrics.prometheus_rules import RULES_FILE
 
     text = RULES_FILE.read_text(encoding="utf-8")
-    if session.json:
-        session.emit({"rules": text})
-    else:
-        session.out.line(text.rstrip("\n"))
+    session.report(text.splitlines(), {"rules": text})
 
 
-for _each in (show, dashboard, rules):
-    metrics.add_command(_each)
+metrics.add(show, dashboard, rules)

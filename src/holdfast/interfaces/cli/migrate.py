@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,8 @@ from holdfast.interfaces.cli.base import CliContext, F, command, dry_run_option,
 from holdfast.interfaces.cli.formatting import plural, safe
 
 if TYPE_CHECKING:
-    from holdfast.maintenance import MigrationPlan, MigrationReport
+    from holdfast.interfaces.cli.output import Output
+    from holdfast.maintenance import MigrationPlan, MigrationReport, UnfitState
     from holdfast.schemas import SchemaSet
 
 _MODULE = click.option(
@@ -86,27 +88,18 @@ def status(session: CliContext, module: str | None) -> None:
     declared = load_declared(module)
     with session.progress("Counting") as progress:
         found = session.open().schemas.status(declared, progress=progress)
-    if session.json:
-        session.emit_all(found)
-    else:
-        rows = [
-            (
-                each.name,
-                f"{each.current or '-'}{' (downgraded)' if each.pinned else ''}",
-                each.newest or "-",
-                ", ".join(f"{version}: {count}" for version, count in each.states.items()) or "none",
-                str(each.pending),
-            )
-            for each in found
-        ]
-        session.out.table(("NAME", "STORE", "CODE", "STATES", "PENDING"), rows, shrink="STATES")
-        for each in found:
-            for text in each.edited:
-                session.warn(f"the migration {text} was edited after it was applied")
-            for reference in each.changed:
-                session.warn(f"{reference} has another form in the store: a schema that changes gets a new version")
-    if any(each.edited or each.changed for each in found):
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    session.list(
+        found,
+        current=lambda each: f"{each.current or '-'}{' (downgraded)' if each.pinned else ''}",
+        newest=lambda each: each.newest or "-",
+        states=lambda each: ", ".join(f"{version}: {count}" for version, count in each.states.items()) or "none",
+    )
+    for each in () if session.json else found:
+        for text in each.edited:
+            session.warn(f"the migration {text} was edited after it was applied")
+        for reference in each.changed:
+            session.warn(f"{reference} has another form in the store: a schema that changes gets a new version")
+    session.exit_if(any(each.edited or each.changed for each in found), exit_codes.FINDINGS)
 
 
 @command("plan")
@@ -114,15 +107,7 @@ def status(session: CliContext, module: str | None) -> None:
 @click.option("--to", metavar="VERSION", help="The version to migrate to, in place of the newest.")
 @click.option("--samples", type=click.IntRange(0), default=3, show_default=True, help="How many states to show.")
 @_selection
-def plan(
-    session: CliContext,
-    name: str | None,
-    to: str | None,
-    samples: int,
-    threads: str | None,
-    branches: Any,
-    module: str | None,
-) -> None:
+def plan(session: CliContext, name: str | None, samples: int, module: str | None, **selected: Any) -> None:
     """Check all states, and show what a migration would do to some of them. Nothing is written.
 
     Ends with exit code 6 if a state does not fit, or a migration was edited after it was applied.
@@ -130,57 +115,40 @@ def plan(
     declared = load_declared(module)
     with session.progress("Planning") as progress:
         found = session.open().schemas.plan(
-            declared,
-            _choose(declared, name),
-            to=to,
-            branches=branches,
-            threads=threads,
-            samples=samples,
-            progress=progress,
+            declared, _choose(declared, name), samples=samples, progress=progress, **selected
         )
     _show_plan(session, found)
-    if not found.ok:
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    session.exit_if(not found.ok, exit_codes.FINDINGS)
 
 
 def _show_plan(session: CliContext, found: MigrationPlan) -> None:
-    if session.json:
-        session.emit(
-            {
-                "name": found.name,
-                "target": str(found.target),
-                "pending": found.pending,
-                "states": [{"version": version, "count": count} for version, count in found.states.items()],
-                "migrations": found.migrations,
-                "lossy": found.lossy,
-                "edited": found.edited,
-                "unfit": [each._asdict() for each in found.unfit],
-                "unfit_total": found.unfit_total,
-            }
-        )
-        return
-    out = session.out
-    out.line(f"{safe(found.name)} to {found.target}: {plural(found.pending, 'state')} to migrate")
-    for version, count in found.states.items():
-        out.line(f"  {version}: {plural(count, 'state')}")
+    session.report(_plan_lines(session.out, found), found)
+
+
+def _plan_lines(out: Output, found: MigrationPlan) -> Iterator[str]:
+    yield f"{safe(found.name)} to {found.target}: {plural(found.pending, 'state')} to migrate"
+    yield from (f"  {version}: {plural(count, 'state')}" for version, count in found.states.items())
     for text in found.migrations:
         lossy = out.style(" (lossy: a downgrade may not restore everything)", "yellow") if text in found.lossy else ""
-        out.line(f"  {safe(text)}{lossy}")
-    for text in found.edited:
-        out.line(out.style(f"  {safe(text)} was edited after it was applied", "red"))
+        yield f"  {safe(text)}{lossy}"
+    yield from (out.style(f"  {safe(text)} was edited after it was applied", "red") for text in found.edited)
     for sample in found.samples:
-        out.line(f"{sample.kind} {safe(sample.thread)}, checkpoint {safe(sample.checkpoint)}")
+        yield f"{sample.kind} {safe(sample.thread)}, checkpoint {safe(sample.checkpoint)}"
         for key in dict.fromkeys((*sample.before, *sample.after)):
             before, after = (side.get(key, _NONE) for side in (sample.before, sample.after))
             if before is not _NONE and before != after:
-                out.line(out.style(f"- {safe(key)}: {safe(repr(before)[:200])}", "red"))
+                yield out.style(f"- {safe(key)}: {safe(repr(before)[:200])}", "red")
             if after is not _NONE and before != after:
-                out.line(out.style(f"+ {safe(key)}: {safe(repr(after)[:200])}", "green"))
-    for each in found.unfit:
-        where = f"{each.kind} {each.thread}, step {each.step}" + (f", {each.path}" if each.path else "")
-        out.line(out.style(f"{each.code} {safe(where)}: {safe(each.reason)}", "red"))
+                yield out.style(f"+ {safe(key)}: {safe(repr(after)[:200])}", "green")
+    yield from _unfit_lines(out, found.unfit)
     if found.unfit_total:
-        out.line(f"{plural(found.unfit_total, 'state')} cannot be migrated")
+        yield f"{plural(found.unfit_total, 'state')} cannot be migrated"
+
+
+def _unfit_lines(out: Output, unfit: Iterable[UnfitState]) -> Iterator[str]:
+    for each in unfit:
+        where = f"{each.kind} {each.thread}, step {each.step}" + (f", {each.path}" if each.path else "")
+        yield out.style(f"{each.code} {safe(where)}: {safe(each.reason)}", "red")
 
 
 _NONE = object()
@@ -205,16 +173,12 @@ _NONE = object()
 def up(
     session: CliContext,
     name: str | None,
-    to: str | None,
     backup: str | None,
     no_backup: bool,
     on_error: Any,
     accept_edited: bool,
-    dry_run: bool,
-    yes: bool,
-    threads: str | None,
-    branches: Any,
     module: str | None,
+    **selected: Any,
 ) -> None:
     """Migrate all latest states, after all of them were checked.
 
@@ -223,11 +187,10 @@ def up(
     """
     declared = load_declared(module)
     chosen = _choose(declared, name)
-    selected: dict[str, Any] = {"to": to, "branches": branches, "threads": threads}
-    store = session.open(write=not dry_run)
+    store = session.open(write=not session.dry_run)
     with session.progress("Planning") as progress:
-        found = store.schemas.plan(declared, chosen, samples=3 if dry_run else 0, progress=progress, **selected)
-    if dry_run:
+        found = store.schemas.plan(declared, chosen, samples=3 if session.dry_run else 0, progress=progress, **selected)
+    if session.dry_run:
         _show_plan(session, found)
         return
     if on_error != "skip":
@@ -238,7 +201,7 @@ def up(
                 "say where to make a backup first, or that none is to be made",
                 hint="Give --backup DIRECTORY, or --no-backup",
             )
-        session.confirm(f"Migrate {plural(found.pending, 'state')} of {chosen} to {found.target}?", yes=yes)
+        session.confirm(f"Migrate {plural(found.pending, 'state')} of {chosen} to {found.target}?")
         if backup is not None and not no_backup:
             made = store.backups(backup).create(reason="migration")
             session.note(f"Made backup {made.number} of {plural(made.lines, 'line')} in {backup}.")
@@ -262,17 +225,7 @@ def up(
 @dry_run_option
 @yes_option
 @_selection
-def down(
-    session: CliContext,
-    name: str | None,
-    to: str,
-    on_error: Any,
-    dry_run: bool,
-    yes: bool,
-    threads: str | None,
-    branches: Any,
-    module: str | None,
-) -> None:
+def down(session: CliContext, name: str | None, on_error: Any, module: str | None, **selected: Any) -> None:
     """Take all latest states back to an older version, after all of them were checked.
 
     States that were not changed since are exactly what they were. Programs with a newer version cannot write until
@@ -280,49 +233,31 @@ def down(
     """
     declared = load_declared(module)
     chosen = _choose(declared, name)
-    selected: dict[str, Any] = {"to": to, "branches": branches, "threads": threads}
-    store = session.open(write=not dry_run)
-    if dry_run:
+    store = session.open(write=not session.dry_run)
+    if session.dry_run:
         with session.progress("Planning") as progress:
             _show_plan(session, store.schemas.plan(declared, chosen, progress=progress, **selected))
         return
-    session.confirm(f"Downgrade the states of {chosen} to {to}?", yes=yes)
+    session.confirm(f"Downgrade the states of {chosen} to {selected['to']}?")
     with session.progress("Migrating") as progress:
         report = store.schemas.down(declared, chosen, on_error=on_error, progress=progress, **selected)
     _show_report(session, report)
 
 
 def _show_report(session: CliContext, report: MigrationReport) -> None:
-    if session.json:
-        session.emit(
-            {
-                "name": report.name,
-                "target": str(report.target),
-                "migrated": report.migrated,
-                "skipped": report.skipped,
-                "restored": report.restored,
-                "deferred": report.deferred,
-                "still_written": report.still_written,
-                "unfit": [each._asdict() for each in report.unfit],
-                "unfit_total": report.unfit_total,
-            }
-        )
-    else:
-        out = session.out
-        restored = f", {report.restored} of them as they were" if report.restored else ""
-        out.line(
-            f"Migrated {plural(report.migrated, 'state')} of {safe(report.name)} to {report.target}{restored}; "
-            f"{report.skipped} had that version."
-        )
-        for thread in report.deferred:
-            out.line(f"{safe(thread)} is in the middle of a step: it is upgraded when it is resumed")
-        for version in report.still_written:
-            out.line(f"Programs still write {version}: states of it may be left. Run this again when they have ended.")
-        for each in report.unfit:
-            where = f"{each.kind} {each.thread}, step {each.step}" + (f", {each.path}" if each.path else "")
-            out.line(out.style(f"{each.code} {safe(where)}: {safe(each.reason)}", "red"))
-    if report.unfit_total:
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    session.report(_report_lines(session.out, report), report)
+    session.exit_if(report.unfit_total, exit_codes.FINDINGS)
+
+
+def _report_lines(out: Output, report: MigrationReport) -> Iterator[str]:
+    restored = f", {report.restored} of them as they were" if report.restored else ""
+    what = f"Migrated {plural(report.migrated, 'state')} of {safe(report.name)} to {report.target}{restored}"
+    yield f"{what}; {report.skipped} had that version."
+    for thread in report.deferred:
+        yield f"{safe(thread)} is in the middle of a step: it is upgraded when it is resumed"
+    for version in report.still_written:
+        yield f"Programs still write {version}: states of it may be left. Run this again when they have ended."
+    yield from _unfit_lines(out, report.unfit)
 
 
 @command("new")
@@ -348,10 +283,8 @@ def new(session: CliContext, name: str | None, source: str | None, to: str | Non
     if older.version == newer.version:
         raise InvalidError(f"{older.schema_reference} is the newest version", hint="Give --from and --to")
     text = migration_skeleton(chosen, older.version, newer.version, older, newer, declared.compare)
-    if session.json:
-        session.emit({"name": chosen, "source": str(older.version), "target": str(newer.version), "text": text})
-    else:
-        session.out.line(safe(text, lines=True))
+    made = {"name": chosen, "source": older.version, "target": newer.version, "text": text}
+    session.report((safe(text, lines=True),), made)
 
 
 @command("test")
@@ -371,7 +304,7 @@ def test(session: CliContext, examples: int, module: str | None) -> None:
     except ImportError as error:
         raise missing_extra("testing", error) from error
     declared = load_declared(module)
-    rows, failed = [], list[str]()
+    found, failed = list[dict[str, Any]](), list[str]()
     for edge in migration_edges(declared):
         reason, seconds = "", 0.0
         try:
@@ -379,30 +312,17 @@ def test(session: CliContext, examples: int, module: str | None) -> None:
             seconds = seconds_per_state(declared, edge, 100)
         except (AssertionError, HoldfastError) as error:
             reason = _reason(error) if isinstance(error, HoldfastError) else str(error)
-        record = {
-            "name": edge.name,
-            "source": str(edge.source.version),
-            "target": str(edge.target.version),
-            "ok": not reason,
-            "reason": reason,
-            "seconds": round(seconds, 9),
-        }
-        if session.json:
-            session.emit(record)
-        versions = str(edge.source.version), str(edge.target.version)
+        versions = {"source": str(edge.source.version), "target": str(edge.target.version)}
+        found.append({"name": edge.name, **versions, "ok": not reason, "reason": reason, "seconds": round(seconds, 9)})
         failed += [reason if reason.startswith(str(edge)) else f"{edge}: {reason}"] if reason else []
-        rows.append((edge.name, *versions, "failed" if reason else "ok", "-" if reason else f"{seconds * 1e6:.0f} µs"))
-    if not session.json:
-        session.out.table(("NAME", "FROM", "TO", "RESULT", "PER STATE"), rows)
-        for text in failed:  # whole, below the table: it says which value is the counterexample
-            session.out.line(session.out.style(safe(text), "red"))
-    if failed:
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    session.list(found, hidden=("reason",), ok=lambda each: "ok" if each["ok"] else "failed")
+    for text in () if session.json else failed:  # whole, below the table: it says which value is the counterexample
+        session.out.line(session.out.style(safe(text), "red"))
+    session.exit_if(failed, exit_codes.FINDINGS)
 
 
 def _reason(error: HoldfastError) -> str:
     return f"{error.where}: {error.what}" if error.where else error.what
 
 
-for _each in (status, plan, up, down, new, test):
-    migrate.add_command(_each)
+migrate.add(status, plan, up, down, new, test)

@@ -33,6 +33,14 @@ _DIFF_STYLES: dict[str, tuple[str, ...]] = {
     "new word": ("green", "bold"),
 }
 
+_OUTCOME_HEADS = ("STATE", "STATUS", "OUTCOME")
+_OUTCOMES = {
+    **dict.fromkeys(("ok", "active", "running", "done"), "green"),
+    **dict.fromkeys(("failed", "error", "denied", "findings", "killed", "firing", "damaged"), "red"),
+    **dict.fromkeys(("paused", "pending", "expired", "stopped", "waiting"), "yellow"),
+}
+"""The colours of words in columns that say how something stands or ended."""
+
 _PAGE = 200
 _BAR = 24
 _BARS_EVERY, _LINES_EVERY = 0.1, 5.0
@@ -137,21 +145,19 @@ class Output:
         rows: Iterable[Sequence[str]],
         *,
         right: Sequence[str] = (),
-        shrink: str = "",
-        styles: dict[str, str] | None = None,
         widths: Sequence[int] = (),
     ) -> list[int]:
         """Write rows under headings. Returns the widths of the columns, for further rows.
 
-        A table is never wider than the terminal: the column `shrink` (by default the first) is cut, then the last
-        ones. In a pipe nothing is cut. `right` names the columns that are aligned to the right.
+        A table is never wider than the terminal: the widest column is cut, then the last ones. In a pipe nothing is
+        cut. `right` names the columns that are aligned to the right.
         """
         cells = [[safe(cell) for cell in row] for row in rows]
-        fitted = list(widths) if widths else self._fit(heads, cells, shrink)
+        fitted = list(widths) if widths else self._fit(heads, cells)
         if not widths and heads:
             cells.insert(0, list(heads))
         for number, row in enumerate(cells):
-            parts = []
+            parts: list[str] = []
             for head, cell, columns in zip(heads, row, fitted, strict=True):
                 if columns < 1:
                     continue
@@ -159,8 +165,8 @@ class Output:
                 last = head == heads[-1] and head not in right
                 padded = text if last else pad(text, columns, right=head in right)
                 is_head = not number and not widths
-                style = ("bold",) if is_head else ((styles[head],) if styles and head in styles else ())
-                parts.append(self.style(padded, *style))
+                style = "bold" if is_head else _OUTCOMES.get(cell, "") if head in _OUTCOME_HEADS else ""
+                parts.append(self.style(padded, *filter(None, [style or ("" if parts else "yellow")])))
             self.line("  ".join(parts).rstrip() if not self.color else "  ".join(parts))
         return fitted
 
@@ -172,12 +178,12 @@ class Output:
             widths = self.table(heads, page, widths=widths, **options)
         return bool(widths)
 
-    def _fit(self, heads: Sequence[str], cells: list[list[str]], shrink: str) -> list[int]:
+    def _fit(self, heads: Sequence[str], cells: list[list[str]]) -> list[int]:
         found = [max(map(width, column)) for column in zip(heads, *cells, strict=True)]
         room = self.columns
         if room is None:
             return found
-        order = [heads.index(shrink) if shrink else 0, *range(len(heads) - 1, -1, -1)]
+        order = [found.index(max(found)), *range(len(heads) - 1, -1, -1)]
         least = [_LEAST, *[0] * len(heads)]
         for place, smallest in zip(order, least, strict=True):
             over = sum(found) + 2 * (sum(1 for each in found if each) - 1) - room

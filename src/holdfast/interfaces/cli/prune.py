@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast._views import size
 from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, kinds_option, parse_kinds, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.exit_codes import CONFLICT, ERROR, INTEGRITY
-from holdfast.interfaces.cli.formatting import ago, plural, safe, size
+from holdfast.interfaces.cli.formatting import plural, safe
 from holdfast.interfaces.cli.output import on_terminal
 
 if TYPE_CHECKING:
@@ -78,8 +79,6 @@ def prune(
     kinds: tuple[str, ...],
     orphans: bool,
     grace: str,
-    dry_run: bool,
-    yes: bool,
     **rules: Any,
 ) -> None:
     """Remove old checkpoints of threads by a policy.
@@ -102,9 +101,9 @@ def prune(
         raise InvalidError("no thread is selected", hint="Name threads, or give --all, --prefix or --where")
     if policy is not None and everything and (threads or prefix is not None or where is not None):
         raise InvalidError("give --all or a selection of threads, not both")
-    if not (dry_run or yes or (on_terminal(sys.stdin) and on_terminal(sys.stderr))):
+    if not (session.dry_run or session.yes or (on_terminal(sys.stdin) and on_terminal(sys.stderr))):
         session.confirm("", yes=False)  # raises, before the long dry run
-    store = session.open(write=not dry_run)
+    store = session.open(write=not session.dry_run)
     selected: dict[str, Any] = {"threads": threads or None, "prefix": prefix or "", "where": where}
     selected["kinds"] = parse_kinds(kinds)
     details = session.verbose or len(threads) == 1
@@ -119,10 +118,10 @@ def prune(
                 swept = store.maintenance.sweep_orphans(dry_run=dry, grace=grace, progress=progress)
         return pruned, swept
 
-    planned = dry_run or not yes
+    planned = session.dry_run or not session.yes
     if planned:
-        pruned, swept = run(dry=True, shown=dry_run or not session.json)
-        if dry_run or not (_removes(pruned) or _removes(swept)):
+        pruned, swept = run(dry=True, shown=session.dry_run or not session.json)
+        if session.dry_run or not (_removes(pruned) or _removes(swept)):
             _finish(session, pruned, swept, shown=True)
             return
         _finish(session, pruned, swept, shown=not session.json, final=False)
@@ -156,24 +155,16 @@ def _removes(report: PruneReport | OrphanReport | None) -> bool:
 
 def _show(session: CliContext, thread: ThreadPruneReport, *, details: bool, dry: bool) -> None:
     """Write the effect on a thread."""
-    if session.json:
-        session.emit(thread)
-        return
-    out = session.out
-    if thread.problem:
+    if thread.problem and not session.json:
         session.warn(f"{thread.thread}: {thread.problem}")
         return
-    if details:
-        rows = [
-            ("keep" if each.kept else "drop", each.id, ago(each.time), ", ".join(each.reasons))
-            for each in thread.checkpoints
-        ]
-        if rows:
-            out.table(("", "CHECKPOINT", "SAVED", "WHY"), rows, styles={"CHECKPOINT": "yellow"})
-    if thread.dropped or details:
-        verb = "would be removed" if dry else "removed"
-        text = f"{thread.thread}: {plural(thread.dropped, 'checkpoint')} {verb}, {thread.kept:,} kept, "
-        out.line(safe(text + _freed(thread.bytes, dry=dry)))
+    if details and not session.json:
+        session.list(thread.checkpoints, first=("kept",), kept=lambda each: "keep" if each.kept else "drop")
+    verb = "would be removed" if dry else "removed"
+    text = f"{thread.thread}: {plural(thread.dropped, 'checkpoint')} {verb}, {thread.kept:,} kept, "
+    session.report(
+        [safe(text + _freed(thread.bytes, dry=dry))] if thread.dropped or details else (), thread, page=False
+    )
 
 
 def _freed(count: int, *, dry: bool) -> str:

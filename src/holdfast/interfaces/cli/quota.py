@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
+from holdfast._views import size
 from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.base import CliContext, command
-from holdfast.interfaces.cli.formatting import size
 from holdfast.interfaces.cli.prune import SizeType
 
 _NO_LIMIT = "none"
@@ -57,10 +57,10 @@ def quota(
         store.maintenance.set_quota(**store.maintenance.quota().limits._asdict() | changes)
     report = store.maintenance.quota()
     if session.json:
-        session.emit({"tenant": session.tenant, "limits": report.limits._asdict(), "used": report.used._asdict()})
+        session.emit(report, {"tenant": session.tenant})
         return
     rows = []
     for name, limit, used in zip(report.limits._fields, report.limits, report.used, strict=True):
-        shown = [size(each) if name == "bytes" else f"{each:,}" for each in (used, limit) if each is not None]
-        rows.append((name, shown[0], shown[1] if limit is not None else _NO_LIMIT))
-    session.out.table(("", "USED", "LIMIT"), rows, right=("USED", "LIMIT"))
+        texts = [size(each) if name == "bytes" else f"{each:,}" for each in (used, limit) if each is not None]
+        rows.append({"quota": name, "used": texts[0], "limit": texts[1] if limit is not None else _NO_LIMIT})
+    session.list(rows)

@@ -9,7 +9,7 @@ import click
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import KINDS, CliContext, command
 from holdfast.interfaces.cli.completion_types import LABEL, REVISION, TAG, THREAD
-from holdfast.interfaces.cli.formatting import ago, local
+from holdfast.interfaces.cli.formatting import local
 from holdfast.interfaces.cli.scope_args import SPAN
 
 Kind: TypeAlias = Literal["tag", "label"]
@@ -88,13 +88,8 @@ def _list(session: CliContext, thread: str, kind: Kind) -> None:
     handle = session.open().thread(thread)
     handle.info()  # raises if there is no such thread
     refs = {name: [id] for name, id in handle.tags().items()} if kind == "tag" else handle.labels()
-    if session.json:
-        session.emit_all({"thread": thread, kind: name, **_ids(kind, ids)} for name, ids in refs.items())
-        return
-    session.out.page()
-    rows = [(name, id) for name, ids in refs.items() for id in ids]
-    if rows:
-        session.out.table((kind.upper(), "CHECKPOINT"), rows, styles={"CHECKPOINT": "yellow"})
+    listed = ({"thread": thread, kind: name, **_ids(kind, ids)} for name, ids in refs.items())
+    session.list(listed, hidden=("thread",))
 
 
 def _added(session: CliContext, thread: str, kind: Kind, name: str, id: str) -> None:
@@ -133,7 +128,7 @@ def pin(session: CliContext, thread: str, revision: str | None, reason: str | No
     if revision is None:
         if delete or reason is not None:
             raise InvalidError("a revision is missing", hint="holdfast pin THREAD REVISION")
-        _pins(session, thread)
+        session.list(session.open().thread(thread).pins(), of={"thread": thread})
         return
     store = session.open(write=True)
     if delete:
@@ -142,17 +137,6 @@ def pin(session: CliContext, thread: str, revision: str | None, reason: str | No
         id = store.thread(thread).pin(revision, reason=reason or "")
     record = {"thread": thread, "id": id, "pinned": not delete, "reason": reason}
     session.report(f"{id} is {'no longer pinned' if delete else 'pinned'}.", record)
-
-
-def _pins(session: CliContext, thread: str) -> None:
-    pins = session.open().thread(thread).pins()
-    if session.json:
-        session.emit_all({"thread": thread, **each._asdict()} for each in pins)
-        return
-    session.out.page()
-    rows = [(each.id, ago(each.time), each.reason) for each in pins]
-    if rows:
-        session.out.table(("CHECKPOINT", "SINCE", "REASON"), rows, styles={"CHECKPOINT": "yellow"})
 
 
 @command("hold")
@@ -172,7 +156,7 @@ def hold(session: CliContext, thread: str | None, reason: str | None, release: b
     if thread is None:
         if release or reason is not None:
             raise InvalidError("a thread is missing", hint="holdfast hold THREAD")
-        _holds(session)
+        session.list(session.open().maintenance.holds())
         return
     maintenance = session.open(write=True).maintenance
     if release:
@@ -181,17 +165,6 @@ def hold(session: CliContext, thread: str | None, reason: str | None, release: b
         maintenance.hold(thread, kind=kind, reason=reason or "")
     record = {"thread": thread, "held": not release, "reason": reason}
     session.report(f"{thread} is {'released' if release else 'held'}.", record)
-
-
-def _holds(session: CliContext) -> None:
-    holds = session.open().maintenance.holds()
-    if session.json:
-        session.emit_all(holds)
-        return
-    session.out.page()
-    rows = [(each.thread, ago(each.time), each.reason) for each in holds]
-    if rows:
-        session.out.table(("THREAD", "SINCE", "REASON"), rows, styles={"THREAD": "yellow"})
 
 
 @command("expire")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast._views import size
 from holdfast.errors import ConfigError
 from holdfast.interfaces.cli import exit_codes
 from holdfast.interfaces.cli.base import CliContext, command, group, pairs
 from holdfast.interfaces.cli.completion_types import THREAD
-from holdfast.interfaces.cli.formatting import plural, safe, size
+from holdfast.interfaces.cli.formatting import plural, safe
 
 if TYPE_CHECKING:
     from holdfast.replay import ReplayReport
@@ -152,16 +152,10 @@ def run(
 def hooks(
     session: CliContext,
     register: str,
-    hook: str | None,
-    scope: str | None,
-    key: str | None,
-    since: str | None,
-    reference: str | None,
-    limit: int,
     value: str | None,
     changes: tuple[str, ...],
     env: tuple[str, ...],
-    timeout: float,
+    **selected: Any,
 ) -> None:
     """Replay recorded calls of hooks with those that a function registers, and compare how they end.
 
@@ -176,26 +170,19 @@ def hooks(
     found = replay.run_hooks(
         session.open_to_record(),
         register,
-        hook=hook,
-        scope=scope,
-        key=key,
-        since=since,
-        reference=reference,
-        limit=limit,
         value=None if value is None else _json(value, "--value"),
         changes=pairs(changes, "--set"),
         env=dict(map(_pair, env)),
-        timeout=timeout,
+        **selected,
     )
     if session.json:
-        session.emit_all({**asdict(each), "matches": each.matches} for each in found.calls)
+        session.list(found.calls)
     else:
         for each in found.differing:
             what = f"{each.outcome}, and was {each.recorded_outcome}" + (f"; it {each.effect}" if each.effect else "")
             session.out.line(safe(f"{each.hook} {each.scope} {each.key}: {what}\n{each.diff}".rstrip(), lines=True))
         session.out.line(found.summary)
-    if found.differing:
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    session.exit_if(found.differing, exit_codes.FINDINGS)
 
 
 @command("compare")
@@ -213,22 +200,20 @@ def compare(session: CliContext, a: str, b: str) -> None:
 
 
 def _report(session: CliContext, found: list[ReplayReport]) -> None:
-    if session.json:
-        session.emit_all(each.to_json() for each in found)
-    for each in found if not session.json else ():
-        first = each.divergence
-        done = f"{plural(each.steps, 'step')}, {plural(each.calls, 'call')}"
-        if each.matches:
-            session.out.line(f"{safe(each.thread)}: as recorded ({done})")
-        elif first is None:
-            session.out.line(f"{safe(each.thread)}: cannot be replayed exactly: {safe(each.note)}")
-        else:
-            session.out.line(f"{safe(each.thread)}: diverges at {safe(str(first), lines=True)}")
-            further = [effect for effect in each.effects if effect != str(first)]
-            for effect in further:
-                session.out.line(f"  also at {safe(effect)}")
-    if not all(each.matches for each in found):
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    for each in found:
+        session.report(_lines(each), each.to_json())
+    session.exit_if(not all(each.matches for each in found), exit_codes.FINDINGS)
+
+
+def _lines(found: ReplayReport) -> Iterator[str]:
+    first = found.divergence
+    if found.matches:
+        yield f"{safe(found.thread)}: as recorded ({plural(found.steps, 'step')}, {plural(found.calls, 'call')})"
+    elif first is None:
+        yield f"{safe(found.thread)}: cannot be replayed exactly: {safe(found.note)}"
+    else:
+        yield f"{safe(found.thread)}: diverges at {safe(str(first), lines=True)}"
+        yield from (f"  also at {safe(effect)}" for effect in found.effects if effect != str(first))
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -247,5 +232,4 @@ def _json(text: str, option: str = "--change") -> Any:
         raise ConfigError(f"the value of {option} is no JSON: {error}", where=text[:80]) from error
 
 
-for _each in (record, export, run, hooks, compare):
-    replay.add_command(_each)
+replay.add(record, export, run, hooks, compare)

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
+from holdfast._views import encode
 from holdfast.interfaces.cli.base import CliContext, command, pairs
 from holdfast.interfaces.cli.formatting import safe
-from holdfast.interfaces.cli.json_output import encode
 from holdfast.interfaces.cli.prune import SizeType
-from holdfast.interfaces.cli.scope_args import SPAN, as_option, open_as
+from holdfast.interfaces.cli.scope_args import SPAN, as_option
 
 
 @command("run")
@@ -52,7 +52,6 @@ def run(
     repositories: tuple[str, ...],
     code: tuple[str, ...],
     recordings: tuple[str, ...],
-    identity: str | None,
 ) -> None:
     """Run a script in Lua (.lua) or JavaScript (.js) on the store.
 
@@ -71,16 +70,13 @@ def run(
 
     values: dict[str, Any] = pairs(args, "SCRIPT")
     language = find_language(script)
-    store = open_as(session, identity, write=not read_only)
+    store = session.open_as(write=not read_only)
 
     def show(text: str) -> None:
-        if session.json:
-            session.emit({"text": text})
-        else:
-            session.out.line(safe(text, lines=True))
+        session.report(safe(text, lines=True).split("\n"), {"text": text}, page=False)
 
     urls = _named(repositories, "--backups", "NAME=REPOSITORY")
-    if urls and identity is not None:
+    if urls and session.identity is not None:
         raise click.UsageError("--backups gives a script the whole store, and --as only what an identity may do")
     with Sandbox(
         language,
@@ -93,10 +89,8 @@ def run(
         recordings=_named(recordings, "--recording", "NAME=FILE"),
     ) as sandbox:
         result = sandbox.run_file(script, args=values)
-    if session.json:
-        session.emit({"value": result})
-    elif result is not None:
-        session.out.line(safe(result, lines=True) if isinstance(result, str) else encode(result))
+    text = safe(result, lines=True) if isinstance(result, str) else encode(result)
+    session.report(() if result is None else (text,), {"value": result}, page=False)
 
 
 def _named(given: tuple[str, ...], option: str, form: str) -> dict[str, str]:

@@ -60,19 +60,13 @@ def check(session: CliContext, module: str | None, lock: str | None) -> None:
     """
     settings, declared = _load(module, lock)
     findings = settings.read_lock().check(declared)
-    if session.json:
-        session.emit_all(findings)
-    else:
-        for each in findings:
-            session.out.line(f"{session.out.style(each.code, 'red')} {safe(each.reference)}: {safe(each.message)}")
-            if each.hint:
-                session.out.line("\n".join(f"  {line}" for line in safe(each.hint, lines=True).split("\n")))
-        if not findings:
-            session.out.line(
-                f"{len(list(declared))} schemas and {len(declared.migrations())} migrations are as locked."
-            )
-    if findings:
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    for each in findings:
+        lines = [f"{session.out.style(each.code, 'red')} {safe(each.reference)}: {safe(each.message)}"]
+        lines += [f"  {line}" for line in safe(each.hint, lines=True).split("\n") if each.hint]
+        session.report(lines, each)
+    if not findings and not session.json:
+        session.out.line(f"{len(list(declared))} schemas and {len(declared.migrations())} migrations are as locked.")
+    session.exit_if(findings, exit_codes.FINDINGS)
 
 
 @command("lock")
@@ -113,31 +107,18 @@ def show(session: CliContext, reference: str | None, module: str | None, lock: s
     settings, declared = _load(module, lock)
     everything = declared.extended(settings.read_lock().schemas)
     if reference is None:
-        rows = [(each.name, str(each.version), each.hash[:12]) for each in everything]
-        if session.json:
-            session.emit_all(
-                {"name": each.name, "version": str(each.version), "hash": each.hash} for each in everything
-            )
-            return
-        session.out.table(("NAME", "VERSION", "HASH"), rows)
+        listed = ({"name": each.name, "version": str(each.version), "hash": each.hash} for each in everything)
+        session.list(listed, hash=lambda each: each["hash"][:12])
         return
     from holdfast.schemas import describe_fields
 
     found = everything.get(reference)
-    if session.json:
-        session.emit(
-            {
-                "name": found.name,
-                "version": str(found.version),
-                "hash": found.hash,
-                "definition": found.definition,
-                "migrations": [str(each) for each in everything.migrations(found.name)],
-            }
-        )
-        return
-    session.out.page()
-    session.out.line(f"{session.out.style(safe(found.schema_reference), 'yellow')} {found.hash}")
-    session.out.table(("FIELD", "TYPE", "REQUIRED", "DEFAULT", "DESCRIPTION"), describe_fields(found), shrink="TYPE")
+    names = ("name", "version", "hash", "definition")
+    record = {name: getattr(found, name) for name in names}
+    record["migrations"] = [str(each) for each in everything.migrations(found.name)]
+    session.report((f"{session.out.style(safe(found.schema_reference), 'yellow')} {found.hash}",), record)
+    if not session.json:
+        session.out.table(("FIELD", "TYPE", "REQUIRED", "DEFAULT", "DESCRIPTION"), describe_fields(found))
 
 
 @command("diff")
@@ -157,25 +138,14 @@ def diff(session: CliContext, older: str, newer: str | None, module: str | None,
     new = everything.get(newer or old.name)
     result = everything.compare(old, new)
     steps = _path(everything, old.name, old.version, new.version)
-    if session.json:
-        session.emit(
-            {
-                "older": old.schema_reference,
-                "newer": new.schema_reference,
-                "level": result.level,
-                "changes": [
-                    {"path": each.path, "kind": each.kind, "level": each.level, "reason": each.reason}
-                    for each in result.changes
-                ],
-                "path": steps,
-            }
-        )
-        return
-    session.out.line(f"{old.schema_reference} -> {new.schema_reference}: {result.level}")
-    rows = [(each.path or "(value)", each.kind, str(each.level), each.reason) for each in result.changes]
-    if rows:
-        session.out.table(("PATH", "CHANGE", "LEVEL", "REASON"), rows, shrink="REASON")
-    session.out.line(f"migrations: {', '.join(steps) or 'none'}")
+    sides = {"older": old.schema_reference, "newer": new.schema_reference}
+    session.report(
+        f"{old.schema_reference} -> {new.schema_reference}: {result.level}",
+        {**sides, "level": result.level, "changes": result.changes, "path": steps},
+    )
+    if not session.json:
+        session.list(result.changes, path=lambda each: each.path or "(value)")
+        session.out.line(f"migrations: {', '.join(steps) or 'none'}")
 
 
 def _path(schemas: SchemaSet, name: str, older: Any, newer: Any) -> list[str]:
@@ -203,12 +173,8 @@ def docs(session: CliContext, form: str, output: str | None, module: str | None,
 
         Path(output).write_text(text, encoding="utf-8")
         session.tell(f"Wrote {output}.", {"file": output, "format": form})
-    elif session.json:
-        session.emit({"format": form, "text": text})
     else:
-        session.out.page()
-        session.out.line(safe(text.rstrip("\n"), lines=True))
+        session.report((safe(text.rstrip("\n"), lines=True),), {"format": form, "text": text})
 
 
-for _each in (check, lock_, show, diff, docs):
-    schema.add_command(_each)
+schema.add(check, lock_, show, diff, docs)

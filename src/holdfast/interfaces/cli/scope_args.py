@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast._views import encode
 from holdfast.errors import InvalidError
-from holdfast.interfaces.cli.base import CliContext
+from holdfast.interfaces.cli.base import CliContext, context_option
 from holdfast.interfaces.cli.completion_types import SCOPE
 from holdfast.interfaces.cli.formatting import safe
-from holdfast.interfaces.cli.json_output import encode
 
 if TYPE_CHECKING:
+    from holdfast.history import Diff
     from holdfast.state import State
-    from holdfast.store import IdentityView, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,28 +25,22 @@ CELL = 60
 """The most characters of a value in a table."""
 
 
-def as_option(function: F) -> F:
-    """`--as`: act as an identity instead of the store's owner."""
-    text = "Act as this identity, such as agent:b, with its rights; what it does is in the audit."
-    return click.option("--as", "identity", type=SCOPE, metavar="WHO", help=text)(function)
+as_option = context_option(
+    "identity",
+    "--as",
+    type=SCOPE,
+    metavar="WHO",
+    help="Act as this identity, such as agent:b, with its rights; what it does is in the audit.",
+)
+"""`--as`: act as an identity instead of the store's owner."""
 
 
-def open_as(
-    session: CliContext, identity: str | None, *, write: bool = False, create: bool = False
-) -> Store | IdentityView:
-    """Open the store as its owner or as an identity, whose reads are recorded: that needs write access."""
-    store = session.open(write=write or identity is not None, create=create)
-    return store if identity is None else store.as_identity(identity)
-
-
-def open_state(
-    session: CliContext, scope: str, identity: str | None, *, write: bool = False, create: bool = False
-) -> State:
+def open_state(session: CliContext, scope: str, *, write: bool = False, create: bool = False) -> State:
     """Open the state of a scope."""
     from holdfast.state import Scope
 
     Scope.parse(scope)  # fails before a store is opened
-    return open_as(session, identity, write=write, create=create).state(scope)
+    return session.open_as(write=write, create=create).state(scope)
 
 
 def version_or_time(text: str) -> int | str:
@@ -100,6 +94,11 @@ def read_value(given: str, where: str, *, text: bool, raw: bool = False) -> Any:
         except UnicodeError:
             raise InvalidError("standard input is not UTF-8 text", where=where, hint="Give --bytes") from None
     return given if text else parse_value(given, where)
+
+
+def diff_record(changes: Diff) -> dict[str, Any]:
+    """Return a difference as a record, without its sides, which the command names."""
+    return {name: value for name, value in changes.to_json().items() if name in ("summary", "changes")}
 
 
 def short(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.interfaces.cli.base import CliContext, command, group, kinds_option, parse_kinds
+from holdfast.interfaces.cli.base import CliContext, command, group, kinds_option, parse_kinds, yes_option
 from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
 from holdfast.interfaces.cli.formatting import plural, safe
 
@@ -43,27 +43,14 @@ def scan(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], 
     with session.progress("Scanning") as bar:
         report = store.sensitive.scan(formats=formats or "credentials", history=history, progress=bar, **chosen)
     if session.json:
-        session.emit(
-            {
-                "scanned": report.scanned,
-                "damaged": report.damaged,
-                "findings": [each._asdict() for each in report.findings],
-            }
-        )
+        session.emit(report)
     else:
-        rows = [
-            (safe(each.scope), each.checkpoint[:8], safe(each.path), each.format, str(each.times))
-            for each in report.findings
-        ]
-        if rows:
-            session.out.table(("SCOPE", "CHECKPOINT", "PATH", "FORMAT", "TIMES"), rows, right=("TIMES",))
-        for name in report.damaged:
-            session.note(f"{safe(name)} is damaged, and was not scanned: holdfast verify")
-        session.note(f"Scanned {plural(report.scanned, 'line')}: threads, scopes, agents.")
-    if report.damaged:
-        raise click.exceptions.Exit(INTEGRITY)
-    if report.findings:
-        raise click.exceptions.Exit(FINDINGS)
+        session.list(report.findings, checkpoint=lambda each: each.checkpoint[:8])
+    for name in report.damaged:
+        session.note(f"{safe(name)} is damaged, and was not scanned: holdfast verify")
+    session.note(f"Scanned {plural(report.scanned, 'line')}: threads, scopes, agents.")
+    session.exit_if(report.damaged, INTEGRITY)
+    session.exit_if(report.findings, FINDINGS)
 
 
 @command("redact")
@@ -75,8 +62,8 @@ def scan(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], 
     help="Credentials, personal, all, or one such as email; may be repeated. By default, what the doctor reports.",
 )
 @kinds_option("Only in lines of this kind; may be repeated.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], yes: bool) -> None:
+@yes_option
+def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...]) -> None:
     """Replace sensitive data in what is stored, in the latest states, and prune the checkpoints that have it.
 
     `holdfast sensitive scan --history` shows where it is. The states of those checkpoints cannot be read any more.
@@ -87,18 +74,17 @@ def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...]
     holdfast sensitive redact --format github-token --yes
     """
     store = session.open(write=True)
-    session.confirm("Replace sensitive data, and prune all checkpoints that have some?", yes=yes)
+    session.confirm("Replace sensitive data, and prune all checkpoints that have some?")
     chosen = {} if not kinds else {"kinds": parse_kinds(kinds)}
     with session.progress("Redacting") as bar:
         report = store.sensitive.redact(formats=formats or None, progress=bar, **chosen)
     records = f" and {plural(report.records, 'record')}" if report.records else ""
     session.tell(
         f"Replaced in {plural(report.lines, 'line')}{records}; {plural(report.checkpoints, 'checkpoint')} pruned.",
-        report._asdict(),
+        report,
     )
     for each in report.remains:
         session.warn(f"copies may still be in {each}")
 
 
-sensitive.add_command(scan)
-sensitive.add_command(redact)
+sensitive.add(scan, redact)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import click
 
+from holdfast._views import encode
 from holdfast.interfaces.cli.base import (
     CliContext,
     command,
@@ -19,9 +19,8 @@ from holdfast.interfaces.cli.base import (
     yes_option,
 )
 from holdfast.interfaces.cli.completion_types import SESSION
-from holdfast.interfaces.cli.formatting import ago, local, plural, safe
-from holdfast.interfaces.cli.json_output import encode
-from holdfast.interfaces.cli.scope_args import SPAN, as_option, open_as
+from holdfast.interfaces.cli.formatting import plural
+from holdfast.interfaces.cli.scope_args import SPAN, as_option
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -29,19 +28,11 @@ if TYPE_CHECKING:
     from holdfast.state import Session
     from holdfast.store import Page
 
-_HEADS = ("SESSION", "STATUS", "USER", "STARTED", "METADATA")
-_COLORS = {"active": "green", "expired": "yellow"}
 _STATUSES = ("active", "expired", "ended", "archived")
 _Status: TypeAlias = Literal["active", "expired", "ended", "archived"]
 
 
-def session_record(found: Session) -> dict[str, Any]:
-    """Return a session as a record, without its state."""
-    names = ("id", "status", "scope", "user", "metadata", "started", "ended", "reason", "on_end", "owner", "by")
-    return {name: getattr(found, name) for name in names} | {"scope": str(found.scope)}
-
-
-@group("session", invoke_without_command=True)
+@group("session", default="list")
 def session(session: CliContext) -> None:
     """Start, list, show, end and resume sessions: state that lasts as long as a conversation, a visit or a run.
 
@@ -50,8 +41,6 @@ def session(session: CliContext) -> None:
     holdfast session list --user alice --status active
     holdfast session end chat-1
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _show(session, open_as(session, None).sessions.list(), None, filtered=False)
 
 
 @command("start")
@@ -77,16 +66,10 @@ def session(session: CliContext) -> None:
 def start(
     session: CliContext,
     id: str | None,
-    user: str | None,
-    agent: str | None,
-    owner: str | None,
     meta: tuple[str, ...],
-    ttl: timedelta | None,
-    idle: timedelta | None,
-    on_end: Literal["delete", "archive", "keep"],
     retention: timedelta | None,
     create: bool,
-    identity: str | None,
+    **options: Any,
 ) -> None:
     """Start a session, and print its id, which is random unless it is given.
 
@@ -96,21 +79,10 @@ def start(
     """
     from holdfast.state import RETENTION
 
-    started = open_as(session, identity, write=True, create=create).sessions.start(
-        id,
-        user=user,
-        agent=agent,
-        owner=owner,
-        metadata=pairs(meta, "--meta"),
-        ttl=ttl,
-        idle=idle,
-        on_end=on_end,
-        retention=retention or RETENTION,
+    started = session.open_as(write=True, create=create).sessions.start(
+        id, metadata=pairs(meta, "--meta"), retention=retention or RETENTION, **options
     )
-    if session.json:
-        session.emit(session_record(started))
-        return
-    session.out.line(safe(started.id))
+    session.report(started.id, started)
     session.note(f"Its scope is {started.scope}.")
 
 
@@ -122,38 +94,20 @@ def start(
 @click.option("--after", default="", metavar="ID", help="Start after this session.")
 @limit_option()
 @as_option
-def list_(
-    session: CliContext,
-    user: str | None,
-    owner: str | None,
-    status: _Status | None,
-    meta: tuple[str, ...],
-    after: str,
-    limit: int | None,
-    identity: str | None,
-) -> None:
+def list_(session: CliContext, meta: tuple[str, ...], after: str, limit: int | None, **filters: Any) -> None:
     """List the sessions, by id.
 
     \b
     holdfast session list --user alice
     holdfast session list --status expired --json
     """
-    sessions = open_as(session, identity).sessions.list(
-        user=user, owner=owner, status=status, metadata=pairs(meta, "--meta"), cursor=after
-    )
-    _show(session, sessions, limit, filtered=bool(user or owner or status or meta))
+    sessions = session.open_as().sessions.list(metadata=pairs(meta, "--meta"), cursor=after, **filters)
+    _show(session, sessions, limit, filtered=bool(meta or any(filters.values())))
 
 
 def _show(session: CliContext, sessions: Page[Session], limit: int | None, *, filtered: bool) -> None:
-    listed = islice(sessions.all(), limit)
-    if session.json:
-        session.emit_all(map(session_record, listed))
-        return
-    session.out.page()
-    now = datetime.now(UTC)
-    rows = ((each.id, each.status, each.user or "", ago(each.started, now), _format(each.metadata)) for each in listed)
-    if not session.out.long_table(_HEADS, rows, shrink="METADATA", styles={"SESSION": "yellow"}):
-        session.note("There are no such sessions." if filtered else "There are no sessions.")
+    none = "There are no such sessions." if filtered else "There are no sessions."
+    session.list(islice(sessions.all(), limit), none=none)
 
 
 def _format(metadata: Mapping[str, Any]) -> str:
@@ -164,7 +118,7 @@ def _format(metadata: Mapping[str, Any]) -> str:
 @click.argument("id", type=SESSION)
 @click.option("--full", is_flag=True, help="Do not shorten long values.")
 @as_option
-def show(session: CliContext, id: str, full: bool, identity: str | None) -> None:
+def show(session: CliContext, id: str, full: bool) -> None:
     """Show a session and its state; if it is archived, the state at its end.
 
     \b
@@ -172,70 +126,53 @@ def show(session: CliContext, id: str, full: bool, identity: str | None) -> None
     """
     from holdfast.interfaces.cli.value_view import ALL, SHORT, ValueWriter
 
-    store = open_as(session, identity)
+    store = session.open_as()
     found = store.sessions.get(id)
     state = store.sessions.archived(id) if found.status == "archived" else dict(found.state)
-    if session.json:
-        session.emit(session_record(found) | {"state": state})
-        return
-    out = session.out
-    out.page()
-    out.line(out.style(f"session {safe(found.id)}", "yellow"))
-    out.line(f"Status:   {out.style(found.status, _COLORS.get(found.status, 'bold'))}")
-    out.line(f"Scope:    {safe(str(found.scope))}")
-    out.line(f"Started:  {local(found.started)} ({ago(found.started)})")
-    if found.ended is not None:
-        out.line(f"Ended:    {local(found.ended)} ({ago(found.ended)}){f': {safe(found.reason)}' * bool(found.reason)}")
-    out.line(f"At end:   {found.on_end}")
-    if found.by:
-        out.line(f"By:       {safe(found.by)}")
-    if found.metadata:
-        out.line(f"Metadata: {safe(_format(found.metadata))}")
-    values = ValueWriter(out, ALL if full else SHORT)
-    for key, value in state.items():
-        out.line()
-        for line in values.channel(key, value):
-            out.line(line)
+    values = ValueWriter(session.out, ALL if full else SHORT)
+    header = session.describe(found, f"session {found.id}", hidden=("id",))
+    channels = (line for key, value in state.items() for line in ("", *values.channel(key, value)))
+    session.report(chain(header, channels), found, {"state": state})
 
 
 @command("end")
 @click.argument("id", type=SESSION)
 @click.option("-m", "--reason", default="", metavar="TEXT", help="The reason.")
 @as_option
-def end(session: CliContext, id: str, reason: str, identity: str | None) -> None:
+def end(session: CliContext, id: str, reason: str) -> None:
     """End a session: its state is deleted, archived or kept, as its start said.
 
     \b
     holdfast session end chat-1 -m 'user left'
     """
-    done = open_as(session, identity, write=True).sessions.end(id, reason)
+    done = session.open_as(write=True).sessions.end(id, reason)
     result = {"delete": "deleted", "archive": "archived", "keep": "kept"}[done.on_end]
-    session.tell(f"Ended {id}; its state is {result}.", session_record(done))
+    session.tell(f"Ended {id}; its state is {result}.", done)
 
 
 @command("resume")
 @click.argument("id", type=SESSION)
 @as_option
-def resume(session: CliContext, id: str, identity: str | None) -> None:
+def resume(session: CliContext, id: str) -> None:
     """Resume a session, also one that has ended, if its state was archived or kept.
 
     \b
     holdfast session resume chat-1
     """
-    done = open_as(session, identity, write=True).sessions.resume(id)
-    session.tell(f"{id} is active.", session_record(done))
+    done = session.open_as(write=True).sessions.resume(id)
+    session.tell(f"{id} is active.", done)
 
 
 @command("touch")
 @click.argument("id", type=SESSION)
 @as_option
-def touch(session: CliContext, id: str, identity: str | None) -> None:
+def touch(session: CliContext, id: str) -> None:
     """Renew a session, so that it does not expire for being idle.
 
     \b
     holdfast session touch chat-1
     """
-    open_as(session, identity, write=True).sessions.touch(id)
+    session.open_as(write=True).sessions.touch(id)
     session.tell(f"Renewed {id}.", {"id": id, "touched": True})
 
 
@@ -243,20 +180,20 @@ def touch(session: CliContext, id: str, identity: str | None) -> None:
 @click.argument("id", type=SESSION)
 @click.argument("metadata", nargs=-1, required=True, metavar="KEY=VALUE...")
 @as_option
-def update(session: CliContext, id: str, metadata: tuple[str, ...], identity: str | None) -> None:
+def update(session: CliContext, id: str, metadata: tuple[str, ...]) -> None:
     """Add to the metadata of a session, or change it.
 
     \b
     holdfast session update chat-1 rating=5 channel=mail
     """
-    done = open_as(session, identity, write=True).sessions.update(id, pairs(metadata, "metadata"))
-    session.tell(f"{id} has metadata {_format(done.metadata)}.", session_record(done))
+    done = session.open_as(write=True).sessions.update(id, pairs(metadata, "metadata"))
+    session.tell(f"{id} has metadata {_format(done.metadata)}.", done)
 
 
 @command("collect")
 @limit_option(1000)
 @dry_run_option
-def collect(session: CliContext, limit: int, dry_run: bool) -> None:
+def collect(session: CliContext, limit: int) -> None:
     """End the sessions that have expired, and delete those that ended before their retention.
 
     A job of the kind `expire` does this automatically: holdfast jobs add sweep expire --every 1h
@@ -264,13 +201,13 @@ def collect(session: CliContext, limit: int, dry_run: bool) -> None:
     \b
     holdfast session collect
     """
-    if dry_run:
+    if session.dry_run:
         _show(session, session.open().sessions.list(status="expired"), limit, filtered=True)
         return
     done = session.open(write=True).sessions.collect(limit)
     text = f"Ended {plural(done.ended, 'session')}, deleted {done.forgotten:,}"
     text += f", {done.spared:,} renewed meanwhile" * bool(done.spared) + f", {done.held:,} held" * bool(done.held)
-    session.tell(f"{text}.", done._asdict())
+    session.tell(f"{text}.", done)
 
 
 @command("delete")
@@ -278,23 +215,22 @@ def collect(session: CliContext, limit: int, dry_run: bool) -> None:
 @dry_run_option
 @yes_option
 @as_option
-def delete(session: CliContext, id: str, dry_run: bool, yes: bool, identity: str | None) -> None:
+def delete(session: CliContext, id: str) -> None:
     """Delete a session permanently: its state with its history, its archive and its record.
 
     \b
     holdfast session delete chat-1 --yes
     """
-    store = open_as(session, identity, write=not dry_run)
+    store = session.open_as(write=not session.dry_run)
     found = store.sessions.get(id)
-    if not dry_run:
-        session.confirm(f"Delete the session {id} with all of its state?", yes=yes)
+    if not session.dry_run:
+        session.confirm(f"Delete the session {id} with all of its state?")
         store.sessions.delete(id)
-    verb = "Would delete" if dry_run else "Deleted"
+    verb = "Would delete" if session.dry_run else "Deleted"
     session.tell(
         f"{verb} {id} with all of its state.",
-        {"id": id, "scope": str(found.scope), "deleted": not dry_run, "dry_run": dry_run},
+        {"id": id, "scope": str(found.scope), "deleted": not session.dry_run, "dry_run": session.dry_run},
     )
 
 
-for _each in (start, list_, show, end, resume, touch, update, collect, delete):
-    session.add_command(_each)
+session.add(start, list_, show, end, resume, touch, update, collect, delete)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast._views import plain
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import CliContext, all_channels_option, command
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD
-from holdfast.interfaces.cli.formatting import ago, local, plural, safe
-from holdfast.interfaces.cli.json_output import checkpoint_record, encode, plain
+from holdfast.interfaces.cli.formatting import plural
 
 if TYPE_CHECKING:
     from holdfast.interfaces.cli.value_view import DisplayLimits, ValueWriter
@@ -46,7 +46,7 @@ def show(
     """
     from holdfast.history import parse_path
     from holdfast.interfaces.cli.value_view import ALL, SHORT, ValueWriter
-    from holdfast.store import is_hidden
+    from holdfast.store import branch_names, is_hidden
 
     if (path is not None) + bool(channels) + no_state > 1:
         raise InvalidError("give only one of --path, --channel and --no-state")
@@ -55,35 +55,33 @@ def show(
     out = session.out
     if path is not None:
         found = at_path(checkpoint.state, parse_path(path))
-        if session.json:
-            session.emit({"thread": thread, "id": checkpoint.id, "path": path, "value": found})
-            return
-        out.page()
-        for line in ValueWriter(out, ALL).value(found):
-            out.line(line)
+        record = {"thread": thread, "id": checkpoint.id, "path": path, "value": found}
+        session.report(ValueWriter(out, ALL).value(found), record)
         return
     names = _check_channels(checkpoint, channels)
-    if session.json:
-        record: dict[str, Any] = checkpoint_record(checkpoint) | _labels(store, checkpoint)
-        if not no_state:
-            record["state"] = plain({name: checkpoint.state[name] for name in names})
-        session.emit(record)
-        return
-    out.page()
-    for line in _header(session, store, checkpoint):
-        out.line(line)
-    if no_state:
-        return
-    values = ValueWriter(out, ALL if full else SHORT)
-    shown = names if channels or all_channels else [name for name in names if not is_hidden(name)]
-    for name in shown:
-        out.line()
-        for line in _channel(values, checkpoint.state, name, ALL if full else SHORT):
-            out.line(line)
-    if len(shown) < len(names):
-        out.line()
-        left_out = plural(len(names) - len(shown), "internal channel")
-        out.line(out.style(f"… {left_out} (--all-channels shows all)", "dim"))
+    labels = _labels(store, checkpoint)
+
+    def lines() -> Iterator[str]:
+        branch = branch_names(store.thread(checkpoint.thread)).get(checkpoint.branch, "")
+        place = f"{checkpoint.step} on {branch or f'branch {checkpoint.branch}'}"
+        said = {"step": place, "parent": checkpoint.parent or "(none)"}
+        said |= {name: ", ".join(each) for name, each in labels.items()}
+        yield from session.describe(checkpoint, f"checkpoint {checkpoint.id}", hidden=("id", "branch"), **said)
+        if no_state:
+            return
+        limits = ALL if full else SHORT
+        values = ValueWriter(out, limits)
+        shown = names if channels or all_channels else [name for name in names if not is_hidden(name)]
+        for name in shown:
+            yield ""
+            yield from _channel(values, checkpoint.state, name, limits)
+        if len(shown) < len(names):
+            yield ""
+            left_out = plural(len(names) - len(shown), "internal channel")
+            yield out.style(f"… {left_out} (--all-channels shows all)", "dim")
+
+    state = {} if no_state or not session.json else {"state": {name: checkpoint.state[name] for name in names}}
+    session.report(lines(), checkpoint, labels | state)
 
 
 def at_path(state: LazyState, path: Sequence[Any]) -> Any:
@@ -123,29 +121,10 @@ def _check_channels(checkpoint: Checkpoint, channels: tuple[str, ...]) -> list[s
     return list(channels) or existing
 
 
-def _labels(store: Store, checkpoint: Checkpoint) -> dict[str, list[str]]:
+def _labels(store: Store, checkpoint: Checkpoint) -> dict[str, Any]:
     tags = [tag for tag, id in store.thread(checkpoint.thread).tags().items() if id == checkpoint.id]
     labels = [label for label, ids in store.thread(checkpoint.thread).labels().items() if checkpoint.id in ids]
     return {"tags": tags, "labels": labels}
-
-
-def _header(session: CliContext, store: Store, checkpoint: Checkpoint) -> Iterator[str]:
-    from holdfast.store import branch_names
-
-    branch = branch_names(store.thread(checkpoint.thread)).get(checkpoint.branch, "")
-    labels = _labels(store, checkpoint)
-    yield session.out.style(f"checkpoint {safe(checkpoint.id)}", "yellow")
-    yield f"Thread:   {safe(checkpoint.thread)}"
-    yield f"Step:     {checkpoint.step} on {safe(branch) or f'branch {checkpoint.branch}'}"
-    yield f"Parent:   {safe(checkpoint.parent or '(none)')}"
-    yield f"Date:     {local(checkpoint.time)} ({ago(checkpoint.time)})"
-    yield f"Kind:     {safe(checkpoint.kind)}"
-    yield f"Hash:     {checkpoint.hash}"
-    for title, found in (("Tags:    ", labels["tags"]), ("Labels:  ", labels["labels"])):
-        if found:
-            yield f"{title} {', '.join(map(safe, found))}"
-    if checkpoint.metadata:
-        yield f"Metadata: {safe(encode(dict(checkpoint.metadata)))}"
 
 
 def _channel(values: ValueWriter, state: LazyState, name: str, limits: DisplayLimits) -> Iterator[str]:

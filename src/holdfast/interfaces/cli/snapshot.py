@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast._views import size
 from holdfast.interfaces.cli import exit_codes
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, group, limit_option, yes_option
 from holdfast.interfaces.cli.completion_types import AGENT
-from holdfast.interfaces.cli.formatting import ago, local, plural, safe, size
-from holdfast.interfaces.cli.scope_args import as_option, open_as
+from holdfast.interfaces.cli.formatting import ago, plural, safe
+from holdfast.interfaces.cli.scope_args import as_option
 
 if TYPE_CHECKING:
-    from holdfast.snapshots import SnapshotListing
-
-_HEADS = ("SNAPSHOT", "KIND", "NAME", "CREATED", "SIZE", "DESCRIPTION")
+    pass
 
 
 @group("snapshot")
@@ -52,17 +51,7 @@ def snapshot(session: CliContext) -> None:
     help="How the content is compressed; zcat shows it if it is gzip.",
 )
 @as_option
-def create(
-    session: CliContext,
-    agent: str,
-    file: str,
-    version: int | None,
-    description: str,
-    not_secret: tuple[str, ...],
-    overwrite: bool,
-    compression: Literal["gzip", "zstd", "none"],
-    identity: str | None,
-) -> None:
+def create(session: CliContext, agent: str, file: str, version: int | None, **options: Any) -> None:
     """Save an agent of the store to a file.
 
     \b
@@ -71,16 +60,9 @@ def create(
     """
     from holdfast import snapshots
 
-    saved = snapshots.StoredAgent(open_as(session, identity), agent, version)
-    info = snapshots.snapshot(
-        saved,
-        file,
-        description=description,
-        not_secret=not_secret,
-        overwrite=overwrite,
-        compression=compression,
-    )
-    session.tell(f"Saved {agent} to {info.source} ({size(info.size)}).", info._asdict())
+    saved = snapshots.StoredAgent(session.open_as(), agent, version)
+    info = snapshots.snapshot(saved, file, **options)
+    session.tell(f"Saved {agent} to {info.source} ({size(info.size)}).", info)
 
 
 @command("restore")
@@ -88,7 +70,7 @@ def create(
 @click.option("--id", "id", metavar="ID", help="The id of the agent in the store; by default that in the file.")
 @click.option("--create", is_flag=True, help="Create the store if there is none.")
 @as_option
-def restore(session: CliContext, file: str, id: str | None, create: bool, identity: str | None) -> None:
+def restore(session: CliContext, file: str, id: str | None, create: bool) -> None:
     """Restore a Holdfast agent to the store, as a new one.
 
     LangChain agents and chains are restored by programs, which have their tools and secrets: snapshots.restore().
@@ -107,7 +89,7 @@ def restore(session: CliContext, file: str, id: str | None, create: bool, identi
             where=info.source,
             hint="Restore it in a program: snapshots.restore(…)",
         )
-    store = open_as(session, identity, write=True, create=create)
+    store = session.open_as(write=True, create=create)
     record = snapshots.restore(file, store=store, agent_id=id, live=False)
     session.tell(f"Restored {record.id}, {record.status}.", {"id": record.id, "status": record.status})
 
@@ -123,27 +105,13 @@ def show(session: CliContext, file: str) -> None:
     from holdfast import snapshots
 
     info = snapshots.info(file)
-    if session.json:
-        session.emit(info._asdict())
-        return
-    out = session.out
-    out.line(out.style(f"snapshot {info.id}", "yellow"))
-    rows = (
-        ("Kind", f"{info.kind}, of a {info.type}"),
-        ("Name", info.name),
-        ("Created", f"{local(info.time)} ({ago(info.time)})"),
-        ("With", ", ".join(f"{name} {version}" for name, version in info.versions.items())),
-        ("Size", f"{size(info.size)}, {size(info.content_size)} unpacked ({info.compression})"),
-        ("SHA-256", info.sha256),
-        ("Secrets", ", ".join(info.secrets)),
-        ("Classes", ", ".join(info.classes)),
-        ("Tools", ", ".join(info.tools)),
-        ("Middleware", ", ".join(info.middleware)),
-        ("About", info.description),
-    )
-    for name, text in rows:
-        if text:
-            out.line(f"{name + ':':<12}{safe(text)}")
+    said = {
+        "type": f"a {info.type}" if info.type else "",
+        "versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
+        "size": f"{size(info.size)}, {size(info.content_size)} unpacked ({info.compression})",
+    }
+    hidden = ("id", "source", "format", "content_size", "compression")
+    session.report(session.describe(info, f"snapshot {info.id}", hidden=hidden, **said), info)
 
 
 @command("verify")
@@ -169,19 +137,12 @@ def verify(session: CliContext, files: tuple[str, ...]) -> None:
                     raise
                 problem, bad = str(error), bad + 1
             progress.clear()
-            _report(session, file, problem)
+            result = session.out.style("DAMAGED", "red") if problem else session.out.style("OK", "green")
+            text = f"{result} {safe(file)}{f': {safe(problem)}' if problem else ''}"
+            session.report((text,), {"file": file, "ok": not problem, "problem": problem}, page=False)
     if bad:
         session.note(f"{bad} of {plural(len(files), 'snapshot')} are damaged.")
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
-
-
-def _report(session: CliContext, file: str, problem: str) -> None:
-    if session.json:
-        session.emit({"file": file, "ok": not problem, "problem": problem})
-        return
-    out = session.out
-    result = out.style("OK", "green") if not problem else out.style("DAMAGED", "red")
-    out.line(f"{result} {safe(file)}{f': {safe(problem)}' if problem else ''}")
 
 
 @command("list")
@@ -197,20 +158,15 @@ def list_(session: CliContext, location: str, after: str, limit: int | None) -> 
     """
     from holdfast import snapshots
 
-    listed = islice(snapshots.list(location, cursor=after).all(), limit)
-    if session.json:
-        session.emit_all(listed)
-        return
-    session.out.page()
-    if not session.out.long_table(_HEADS, map(_row, listed), shrink="DESCRIPTION", styles={"SNAPSHOT": "yellow"}):
-        session.note("There are no snapshots.")
-
-
-def _row(each: SnapshotListing) -> tuple[str, ...]:
-    info = each.info
-    if info is None:
-        return each.name, "?", "", ago(each.modified), size(each.size), f"cannot be read: {each.problem}"
-    return each.name, info.kind, info.name, ago(info.time), size(each.size), info.description
+    session.list(
+        islice(snapshots.list(location, cursor=after).all(), limit),
+        none="There are no snapshots.",
+        hidden=("problem",),
+        kind=lambda each: each.info.kind if each.info else "?",
+        agent=lambda each: each.info.name if each.info else "",
+        created=lambda each: ago(each.info.time if each.info else each.modified),
+        description=lambda each: each.info.description if each.info else f"cannot be read: {each.problem}",
+    )
 
 
 @command("delete")
@@ -218,7 +174,7 @@ def _row(each: SnapshotListing) -> tuple[str, ...]:
 @click.option("--force", is_flag=True, help="Also damaged files, and those that may not be snapshots.")
 @dry_run_option
 @yes_option
-def delete(session: CliContext, files: tuple[str, ...], force: bool, dry_run: bool, yes: bool) -> None:
+def delete(session: CliContext, files: tuple[str, ...], force: bool) -> None:
     """Delete snapshots. Other files are refused.
 
     \b
@@ -233,13 +189,15 @@ def delete(session: CliContext, files: tuple[str, ...], force: bool, dry_run: bo
             snapshots.info(file)
         elif not snapshots.exists(file):
             raise SnapshotNotFoundError("there is no snapshot", where=file)
-    if not dry_run:
-        session.confirm(f"Delete {plural(len(files), 'snapshot')}: {', '.join(files)}?", yes=yes)
+    if not session.dry_run:
+        session.confirm(f"Delete {plural(len(files), 'snapshot')}: {', '.join(files)}?")
     for file in files:
-        if not dry_run:
+        if not session.dry_run:
             snapshots.delete(file, force=force)
-        session.tell(f"{'Would delete' if dry_run else 'Deleted'} {file}.", {"file": file, "deleted": not dry_run})
+        session.tell(
+            f"{'Would delete' if session.dry_run else 'Deleted'} {file}.",
+            {"file": file, "deleted": not session.dry_run},
+        )
 
 
-for _each in (create, restore, show, verify, list_, delete):
-    snapshot.add_command(_each)
+snapshot.add(create, restore, show, verify, list_, delete)

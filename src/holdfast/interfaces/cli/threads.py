@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast._views import size
 from holdfast.errors import CorruptError
 from holdfast.interfaces.cli.base import KINDS, CliContext, command, kinds_option, parse_kinds
 from holdfast.interfaces.cli.completion_types import THREAD
-from holdfast.interfaces.cli.formatting import ago, line_counts, plural, safe, size
-from holdfast.interfaces.cli.json_output import plain
+from holdfast.interfaces.cli.formatting import ago, line_counts, plural, safe, when
 
 if TYPE_CHECKING:
     from holdfast.store import Store, StoreStats, ThreadInfo
 
 _PAGE = 500
 _NAMED = 5
-_COLUMNS = ("STEPS", "BRANCHES", "SIZE", "UPDATED")
 _ORDERS: dict[str, Callable[[ThreadInfo], Any]] = {
     "name": lambda thread: thread.thread,
     "updated": lambda thread: thread.updated,
@@ -65,16 +63,13 @@ def threads(
         listed = iter(sorted(listed, key=_ORDERS[sort], reverse=(sort != "name") is not reverse))
     if limit is not None:
         listed = islice(listed, limit)
-    if session.json:
-        session.emit_all({**plain(each), "name": each.name} for each in listed)
-    elif names:
-        session.out.page()
-        for each in listed:
-            session.out.line(safe(each.name))
+    if names and not session.json:
+        session.report((safe(each.name) for each in listed), None)
     else:
-        session.out.page()
         what = f"{kind}s" if kind in ("thread", "agent", "scope", "session") else "lines"
-        _table(session, listed, kind, f"There are no {what}." if not pattern and where is None else f"No {what} match.")
+        none = f"There are no {what}." if not pattern and where is None else f"No {what} match."
+        hidden = ("damaged",) if kind == "all" else ("damaged", "kind")
+        session.list(listed, none=none, first=("name", "steps", "branches", "bytes"), hidden=hidden, updated=_updated)
     if damaged:
         raise _damage_error(f"damaged: {', '.join(damaged[:_NAMED])}{', …' if len(damaged) > _NAMED else ''}")
 
@@ -94,25 +89,12 @@ def _noting_damage(listed: Iterator[ThreadInfo], damaged: list[str]) -> Iterator
         yield each
 
 
+def _updated(thread: ThreadInfo) -> str:
+    return "damaged" if thread.damaged else when(thread.updated)
+
+
 def _damage_error(what: str) -> CorruptError:
     return CorruptError(what, hint="holdfast verify shows what is wrong, and holdfast repair repairs it")
-
-
-def _table(session: CliContext, listed: Iterator[ThreadInfo], kind: str, none: str) -> None:
-    now = datetime.now(UTC)
-    heads = (kind.upper(), *_COLUMNS) if kind != "all" else ("NAME", "KIND", *_COLUMNS)
-    widths: list[int] = []
-    while page := list(islice(listed, _PAGE)):
-        rows = []
-        for each in page:
-            kinds = (each.kind,) if kind == "all" else ()
-            numbers = f"{each.steps:,}", str(each.branches), size(each.bytes), ago(each.updated, now)
-            rows.append((each.name, *kinds, *(("damaged", "", "", "") if each.damaged else numbers)))
-        widths = session.out.table(
-            heads, rows, right=_COLUMNS[:3], shrink=heads[0], styles={heads[0]: "yellow"}, widths=widths
-        )
-    if not widths:
-        session.note(none)
 
 
 @command("stats")
@@ -134,47 +116,37 @@ def stats(session: CliContext, everything: bool, kinds: tuple[str, ...]) -> None
     numbers = {name: getattr(counts, name) for name in ("threads", "agents", "scopes", "system")}
     read = ("all",) if of_kinds == "all" else of_kinds or ("thread",)
     totals, largest = _totals(session, store, read, sum(numbers.values())) if everything else ({}, None)
-    _show_stats(session, store, counts, numbers, totals, largest)
+    more = {"tenant": session.tenant, **numbers, **totals, "status": store.status()}
+    more |= {name: getattr(store.capabilities, name) for name in ("durable", "shared")}
+    session.report(_stats_lines(session, counts, more, largest), counts, more)
     damaged = max(counts.damaged, totals.get("damaged", 0))
     if damaged:
         raise _damage_error(f"{plural(damaged, 'line')} of the store {'is' if damaged == 1 else 'are'} damaged")
 
 
-def _show_stats(
-    session: CliContext,
-    store: Store,
-    counts: StoreStats,
-    numbers: dict[str, int],
-    totals: dict[str, Any],
-    largest: ThreadInfo | None,
-) -> None:
-    status, capabilities = store.status(), store.capabilities
-    if session.json:
-        record = {"url": counts.url, "tenant": session.tenant, "bytes": counts.bytes, **numbers}
-        record |= {"damaged": counts.damaged, **totals}
-        record |= {"complete": counts.complete}
-        record |= {"durable": capabilities.durable, "shared": capabilities.shared, "status": status}
-        session.emit(record)
-        return
+def _stats_lines(
+    session: CliContext, counts: StoreStats, more: dict[str, Any], largest: ThreadInfo | None
+) -> Iterator[str]:
     rows = [
         ("Store", counts.url),
-        *([("Tenant", session.tenant)] if session.tenant else []),
+        ("Tenant", session.tenant),
         ("Size", f"{size(counts.bytes)} ({counts.bytes:,} bytes)"),
         ("Contents", line_counts(counts) + ("" if counts.complete else " or more; --all counts them")),
     ]
-    if totals:
-        steps, branches = f"{totals['steps']:,}", plural(totals["branches"], "branch")
-        rows.append(("Steps", f"{steps} in {branches}, {size(totals['line_bytes'])}"))
+    if "steps" in more:
+        branches = plural(more["branches"], "branch")
+        rows.append(("Steps", f"{more['steps']:,} in {branches}, {size(more['line_bytes'])}"))
     if largest is not None:
         rows.append(("Largest", f"{largest.kind} {largest.name} ({size(largest.bytes)})"))
-        rows += [("Created", ago(totals["created"])), ("Updated", ago(totals["updated"]))]
+        rows += [("Created", ago(more["created"])), ("Updated", ago(more["updated"]))]
     rows += [
-        ("Durable", "yes" if capabilities.durable else "no: a crash of the machine may lose the last saves"),
-        *((name.replace("_", " ").capitalize(), str(value)) for name, value in status.items()),
+        ("Durable", "yes" if more["durable"] else "no: a crash of the machine may lose the last saves"),
+        *((name.replace("_", " ").capitalize(), str(value)) for name, value in more["status"].items()),
     ]
     widest = max(len(title) for title, _ in rows)
     for title, text in rows:
-        session.out.line(f"{session.out.style(f'{title}:'.ljust(widest + 1), 'bold')} {safe(text)}")
+        if text:
+            yield f"{session.out.style(f'{title}:'.ljust(widest + 1), 'bold')} {safe(text)}"
 
 
 def _totals(

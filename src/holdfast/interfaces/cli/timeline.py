@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import NotFoundError
-from holdfast.interfaces.cli.base import CliContext, command, limit_option
+from holdfast.interfaces.cli.base import CliContext, check_folder, command, limit_option
 from holdfast.interfaces.cli.completion_types import SCOPE, THREAD
 from holdfast.interfaces.cli.exit_codes import NOT_FOUND
 from holdfast.interfaces.cli.formatting import clock, plural, safe
 from holdfast.interfaces.cli.grep import GrepCommand
 
 if TYPE_CHECKING:
+    from holdfast.interfaces.cli.output import Output
     from holdfast.store import CausalNode, Timeline, TimelineEvent
 
-_HEADS = ("TIME", "KIND", "ACTION", "SCOPE", "KEY", "OUTCOME", "SUMMARY")
 _PAGE = 500
 
 
@@ -82,14 +81,11 @@ def timeline(
     events = _Events(source, text, limit, after, filters)
     if html is not None or otlp is not None:
         _write(session, events, html, otlp, text)
-    elif session.json:
-        session.emit_all(events)
     else:
-        _show(session, events)
+        session.list(events, none="Nothing of that kind happened.", exact=True)
     if events.next is not None:
         session.note(f"There are more: --after {events.next}")
-    if not events.count:
-        raise click.exceptions.Exit(NOT_FOUND)
+    session.exit_if(not events.count, NOT_FOUND)
 
 
 class _Events:
@@ -116,18 +112,9 @@ class _Events:
                 return
 
 
-def _show(session: CliContext, events: Iterable[TimelineEvent]) -> None:
-    session.out.page()
-    rows = (
-        (clock(each.time), each.kind, each.action, each.scope, each.key, each.outcome, each.summary) for each in events
-    )
-    if not session.out.long_table(_HEADS, rows, shrink="SUMMARY", styles={"KIND": "yellow"}):
-        session.note("Nothing of that kind happened.")
-
-
 def _write(session: CliContext, events: _Events, html: str | None, otlp: str | None, query: str) -> None:
     """Write files."""
-    from holdfast.interfaces.cli.json_output import encode
+    from holdfast._views import encode
     from holdfast.store import TimelinePage
 
     page = TimelinePage(events)
@@ -135,8 +122,7 @@ def _write(session: CliContext, events: _Events, html: str | None, otlp: str | N
     for name, content in files.items():
         if name is None:
             continue
-        if not Path(name).absolute().parent.is_dir():
-            raise NotFoundError("there is no such directory", where=str(Path(name).absolute().parent))
+        check_folder(name)
         Path(name).write_text(content, encoding="utf-8")
         session.tell(f"Wrote {plural(len(page), 'event')} to {name}.", {"file": name, "events": len(page)})
 
@@ -153,20 +139,18 @@ def _find_causes(
 
 def _show_tree(session: CliContext, tree: CausalNode) -> None:
     """Show a tree: an event to a line, indented below what it belongs to."""
-    if session.json:
-        for depth, node in tree.walk():
-            session.emit({"depth": depth, "id": node.id, "events": node.events, "more": node.more})
-        return
-    session.out.page()
     for depth, node in tree.walk():
-        for event in node.events or (None,):
-            if event is None:
-                session.out.line(f"{'  ' * depth}{session.out.style(safe(node.id), 'dim')} is not there any more")
-                continue
-            kind = session.out.style(f"{event.kind} {safe(event.action)}", "yellow")
-            place = " ".join(filter(None, (event.scope, event.key)))
-            outcome = f" [{event.outcome}]" if event.failed else ""
-            text = safe(f"{place}{outcome} {event.summary}".rstrip())
-            session.out.line(f"{'  ' * depth}{clock(event.time)} {kind} {text}")
-        if node.more:
-            session.out.line(f"{'  ' * (depth + 1)}…")
+        record = {"depth": depth, "id": node.id, "events": node.events, "more": node.more}
+        session.report(_node_lines(session.out, depth, node), record)
+
+
+def _node_lines(out: Output, depth: int, node: CausalNode) -> Iterator[str]:
+    if not node.events:
+        yield f"{'  ' * depth}{out.style(safe(node.id), 'dim')} is not there any more"
+    for event in node.events:
+        kind = out.style(f"{event.kind} {safe(event.action)}", "yellow")
+        place = " ".join(filter(None, (event.scope, event.key)))
+        outcome = f" [{event.outcome}]" if event.failed else ""
+        yield f"{'  ' * depth}{clock(event.time)} {kind} {safe(f'{place}{outcome} {event.summary}'.rstrip())}"
+    if node.more:
+        yield f"{'  ' * (depth + 1)}…"

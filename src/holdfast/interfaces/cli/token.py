@@ -8,15 +8,13 @@ import click
 
 from holdfast.interfaces.cli.base import CliContext, command, group
 from holdfast.interfaces.cli.completion_types import SCOPE
-from holdfast.interfaces.cli.formatting import ago, clock, safe
+from holdfast.interfaces.cli.formatting import clock
 
 if TYPE_CHECKING:
     from holdfast.state import Token
 
-_HEADS = ("ID", "IDENTITY", "NAME", "MODE", "CREATED", "UNTIL")
 
-
-@group("token", invoke_without_command=True)
+@group("token", default="list")
 def token(session: CliContext) -> None:
     """Issue, list and revoke tokens, by which programs use a served store.
 
@@ -28,8 +26,6 @@ def token(session: CliContext) -> None:
     holdfast token list
     holdfast token revoke ID
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _list(session, dead=False)
 
 
 @command("issue")
@@ -49,10 +45,7 @@ def issue(session: CliContext, identity: str | None, owner: bool, end: str, read
         raise click.UsageError("give an identity, or --owner")
     until = None if end == "never" else end
     made = session.open(write=True).access.issue_token(identity, until=until, read_only=read_only, name=name)
-    if session.json:
-        session.emit(made)
-        return
-    session.out.line(safe(made.secret))
+    session.report(made.secret, made)
     ends = f"until {clock(made.until)}" if made.until else "until it is revoked"
     session.note(f"It is shown this once, and valid {ends}. Revoke it with: holdfast token revoke {made.id}")
 
@@ -65,25 +58,16 @@ def list_(session: CliContext, dead: bool) -> None:
     \b
     holdfast token list --dead
     """
-    _list(session, dead=dead)
+    session.list(
+        session.open().access.tokens(dead=dead),
+        none="There are no tokens.",
+        identity=lambda token: token.identity or "(owner)",
+        until=_end,
+    )
 
 
-def _list(session: CliContext, *, dead: bool) -> None:
-    found = session.open().access.tokens(dead=dead)
-    if session.json:
-        session.emit_all(found)
-        return
-    session.out.page()
-    if found:
-        session.out.table(_HEADS, map(_row, found), shrink="IDENTITY")
-    else:
-        session.note("There are no tokens.")
-
-
-def _row(token: Token) -> tuple[str, ...]:
-    ends = "revoked" if token.revoked else clock(token.until) if token.until else "never"
-    mode = "read-only" if token.read_only else "full"
-    return (token.id, token.identity or "(owner)", token.name, mode, ago(token.created), ends)
+def _end(token: Token) -> str:
+    return "revoked" if token.revoked else clock(token.until) if token.until else "never"
 
 
 @command("revoke")
@@ -98,5 +82,4 @@ def revoke(session: CliContext, id: str) -> None:
     session.tell(f"Revoked the token {revoked.id} of {revoked.identity or 'the owner'}.", revoked)
 
 
-for _each in (issue, list_, revoke):
-    token.add_command(_each)
+token.add(issue, list_, revoke)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from holdfast._views import encode, plain
 from holdfast.codec import default_codec
 from holdfast.history import tool_calls
 from holdfast.interfaces.cli.formatting import plural, safe
-from holdfast.interfaces.cli.json_output import encode, plain
 from holdfast.interfaces.cli.output import Output
 from holdfast.store import RenderedMessage, messages
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import line_counts, plural, safe
 
 if TYPE_CHECKING:
+    from holdfast.interfaces.cli.output import Output
     from holdfast.maintenance import Finding, RepairReport, StoreHeads, VerifyReport
     from holdfast.store import Store
 
@@ -68,7 +70,8 @@ def verify(
     def each(finding: Finding) -> None:
         if not session.json:
             bar.clear()
-            _write_finding(session, finding)
+            for line in _finding_lines(session.out, finding):
+                session.out.line(line)
 
     with session.progress("Verifying") as bar:
         try:
@@ -86,17 +89,14 @@ def verify(
                 )
             raise
     for report in reports:
-        if session.json:
-            session.emit(report.plain())
-        else:
-            _write_report(session, report)
-    if not all(report.ok for report in reports):
-        raise click.exceptions.Exit(exit_codes.INTEGRITY)
+        session.report((_result(session, report),), report, page=False)
+        if not report.ok:
+            session.note("`holdfast explain CODE` explains a code; `holdfast repair` repairs the store.")
+    session.exit_if(not all(report.ok for report in reports), exit_codes.INTEGRITY)
     if write_heads is not None:
         store.maintenance.heads().save(write_heads)
         session.note(f"Exported the heads to {write_heads}. Keep the file elsewhere.")
-    if any(report.findings for report in reports):
-        raise click.exceptions.Exit(exit_codes.FINDINGS)
+    session.exit_if(any(report.findings for report in reports), exit_codes.FINDINGS)
 
 
 @command("heads")
@@ -109,37 +109,32 @@ def heads(session: CliContext, file: str) -> None:
     """
     exported = session.open().maintenance.heads()
     exported.save(file)
-    if session.json:
-        session.emit({"file": file, "threads": len(exported.threads), "time": datetime.fromisoformat(exported.time)})
-    else:
-        session.note(f"Exported {plural(len(exported.threads), 'head')} to {file}. Keep the file elsewhere.")
+    count = len(exported.threads)
+    record = {"file": file, "threads": count, "time": datetime.fromisoformat(exported.time)}
+    session.tell(f"Exported {plural(count, 'head')} to {file}. Keep the file elsewhere.", record)
 
 
 def _load_heads(store: Store, file: str | None) -> StoreHeads | None:
     return None if file is None else store.maintenance.load_heads(file)
 
 
-def _write_report(session: CliContext, report: VerifyReport) -> None:
-    out = session.out
+def _result(session: CliContext, report: VerifyReport) -> str:
     verified = f"{line_counts(report)}; {plural(report.steps, 'step')}, level {report.level}"
     result = "OK" if report.ok else f"DAMAGED: {plural(len(report.damaged), 'line')}"
-    out.line(out.style(f"{safe(result)} ({verified}, {report.seconds:.1f} s)", "green" if report.ok else "red"))
-    if not report.ok:
-        session.note("`holdfast explain CODE` explains a code; `holdfast repair` repairs the store.")
+    return session.out.style(f"{safe(result)} ({verified}, {report.seconds:.1f} s)", "green" if report.ok else "red")
 
 
-def _write_finding(session: CliContext, finding: Finding) -> None:
-    out = session.out
-    color = "red" if finding.severity.value == "damage" else "yellow"
+def _finding_lines(out: Output, finding: Finding) -> Iterator[str]:
     from holdfast.store import short_name
 
+    color = "red" if finding.severity.value == "damage" else "yellow"
     where = f"{short_name(finding.thread)}: " if finding.thread else ""
-    out.line(f"{out.style(finding.code.value, color)} {safe(where)}{safe(finding.message)}")
+    yield f"{out.style(finding.code.value, color)} {safe(where)}{safe(finding.message)}"
     if finding.affected_count:
         ids = [id for id in finding.affected if id][:3]  # those of unreadable rows are unknown
         some = ", ".join(ids) + (", …" if finding.affected_count > len(ids) else "")
         listed = f": {safe(some)}" if ids else ""
-        out.line(f"    {plural(finding.affected_count, 'checkpoint')} cannot be read{listed}")
+        yield f"    {plural(finding.affected_count, 'checkpoint')} cannot be read{listed}"
 
 
 @command("repair")
@@ -163,8 +158,6 @@ def repair(
     sources: tuple[str, ...],
     heads_file: str | None,
     accept_loss: bool,
-    dry_run: bool,
-    yes: bool,
 ) -> None:
     """Repair damage, from a copy or by salvage.
 
@@ -176,17 +169,17 @@ def repair(
     """
     from holdfast.maintenance import salvage_file
 
-    if not dry_run:
-        session.confirm("Repair the store? Rows that cannot be repaired are moved to quarantine.", yes=yes)
+    if not session.dry_run:
+        session.confirm("Repair the store? Rows that cannot be repaired are moved to quarantine.")
     try:
-        store = session.open(write=not dry_run)
+        store = session.open(write=not session.dry_run)
     except CorruptError as error:
-        salvaged = salvage_file(error.where, dry_run=dry_run)
+        salvaged = salvage_file(error.where, dry_run=session.dry_run)
         if salvaged is None:
             raise
-        verb = "could be" if dry_run else "were"
+        verb = "could be" if session.dry_run else "were"
         session.note(f"The store cannot be opened: {salvaged.rows:,} rows {verb} salvaged.")
-        if dry_run:
+        if session.dry_run:
             raise click.exceptions.Exit(exit_codes.INTEGRITY) from error
         session.note(f"The damaged file is now {salvaged.damaged}")
         store = session.open(write=True)
@@ -198,51 +191,37 @@ def repair(
                 thread=name,
                 kind=kind,
                 heads=heads,
-                dry_run=dry_run,
+                dry_run=session.dry_run,
                 accept_loss=accept_loss,
                 progress=progress,
             )
             for name in threads or (None,)
         ]
     for report in reports:
-        if session.json:
-            session.emit(report.plain())
-        else:
-            _write_repairs(session, report)
-    if not all(report.ok for report in reports):
-        raise click.exceptions.Exit(exit_codes.INTEGRITY)
+        session.report(_repair_lines(session.out, report), report, page=False)
+    session.exit_if(not all(report.ok for report in reports), exit_codes.INTEGRITY)
 
 
-def _write_repairs(session: CliContext, report: RepairReport) -> None:
-    out = session.out
+def _repair_lines(out: Output, report: RepairReport) -> Iterator[str]:
     would = "would be " if report.dry_run else ""
-    if report.files is not None:
-        out.line(
-            f"files of the store: {report.files.rows:,} rows {would}kept, {report.files.unreadable:,} ranges unreadable"
-        )
-        for lost_rows in report.files.lost:
-            what = f"    lost: {lost_rows.rows:,} rows of {lost_rows.table} of {lost_rows.line}"
-            out.line(out.style(safe(what), "red"))
-        for path in report.files.damaged:
-            out.line(f"    the damaged file is now {safe(path)}")
+    files = report.files
+    if files is not None:
+        yield f"files of the store: {files.rows:,} rows {would}kept, {files.unreadable:,} ranges unreadable"
+        for rows in files.lost:
+            yield out.style(safe(f"    lost: {rows.rows:,} rows of {rows.table} of {rows.line}"), "red")
+        yield from (f"    the damaged file is now {safe(path)}" for path in files.damaged)
     for each in report.repaired:
-        out.line(out.style(safe(each.thread), "yellow"))
-        out.line(
-            f"    {each.restored:,} rows {would}restored, {each.rebuilt:,} rebuilt, {each.quarantined:,} quarantined"
-        )
+        yield out.style(safe(each.thread), "yellow")
+        yield f"    {each.restored:,} rows {would}restored, {each.rebuilt:,} rebuilt, {each.quarantined:,} quarantined"
         for lost in each.lost[:_LISTED]:
             name = lost.checkpoint or (f"branch {lost.branch}, step {lost.step}" if lost.step >= 0 else "a change")
-            out.line(out.style(f"    lost: {safe(name)}: {safe(lost.reason)}", "red"))
+            yield out.style(f"    lost: {safe(name)}: {safe(lost.reason)}", "red")
         if len(each.lost) > _LISTED:
-            out.line(f"    and {len(each.lost) - _LISTED:,} more")
-    for name in report.rebuilt:
-        out.line(f"{safe(name)}: readable rows or text index {would}rebuilt")
+            yield f"    and {len(each.lost) - _LISTED:,} more"
+    yield from (f"{safe(name)}: readable rows or text index {would}rebuilt" for name in report.rebuilt)
     for finding in report.left:
-        _write_finding(session, finding)
-    for problem in report.problems:
-        out.line(out.style(safe(problem), "red"))
+        yield from _finding_lines(out, finding)
+    yield from (out.style(safe(problem), "red") for problem in report.problems)
     result = f"{would}repaired".capitalize() if report.repaired else "nothing is damaged"
-    result = result if report.ok else "damage remains"
-    out.line(
-        out.style(f"{result} ({plural(report.lines, 'line')}, {report.seconds:.1f} s)", "green" if report.ok else "red")
-    )
+    text = f"{result if report.ok else 'damage remains'} ({plural(report.lines, 'line')}, {report.seconds:.1f} s)"
+    yield out.style(text, "green" if report.ok else "red")

@@ -10,53 +10,18 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from types import UnionType
-from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from holdfast.agents import AgentRecord, Recovery, StepRecord, TransitionRecord
-from holdfast.interfaces.cli.json_output import plain
+from holdfast._views import fields_of, is_record, is_text, plain
 from holdfast.interfaces.http.models import Model
 from holdfast.interfaces.http.values import small_json
-from holdfast.jobs import Job, JobRun
-from holdfast.maintenance import DrillReport, Finding, RepositoryReport, VerifyReport
-from holdfast.replay import ReplayedCall, ReplayReport
-from holdfast.security import AuditRecord
-from holdfast.state import ArtifactLink, Scope
-from holdfast.store import BackupInfo, Checkpoint, Page, ThreadInfo
-
-_COMPUTED: Mapping[type, tuple[str, ...]] = {
-    DrillReport: ("ok",),
-    Job: ("due",),
-    JobRun: ("started", "ended"),
-    ReplayReport: ("matches",),
-    ReplayedCall: ("matches",),
-    RepositoryReport: ("ok",),
-    ThreadInfo: ("name",),
-    VerifyReport: ("ok",),
-}
-"""Properties of records that are sent like their fields."""
-
-_LEFT_OUT: Mapping[type, tuple[str, ...]] = {
-    AgentRecord: ("notes",),  # of the runtime
-    ArtifactLink: ("cursor",),
-    AuditRecord: ("cursor",),
-    BackupInfo: ("store", "url"),  # an address of the server's
-    Checkpoint: ("state",),  # read part by part
-    Finding: ("tenant", "space", "key", "column"),  # rows of the backend
-    Job: ("tenant", "settings", "due_ns", "created_ns", "version", "mark"),  # settings may have keys and addresses
-    JobRun: ("started_ns", "ended_ns"),
-    Recovery: ("pending",),
-    RepositoryReport: ("locks",),
-    StepRecord: ("digest", "token"),  # by which a process holds the step
-    TransitionRecord: ("begin_step", "cursor"),
-    VerifyReport: ("store", "tenant", "each"),
-}
-"""Fields that are not sent, because they are the server's, or have an operation of their own."""
+from holdfast.replay import ReplayReport
+from holdfast.store import Page
 
 _WHOLE: Mapping[type, tuple[str, ...]] = {ReplayReport: ("state",)}
 """Values that are sent also if they are large: there is no other way to read them."""
@@ -133,24 +98,10 @@ def _record_shape(kind: type) -> _Shape:
 
 def _fields(kind: type) -> dict[str, _Shape]:
     """Return the fields of a record that are sent."""
-    hints = get_type_hints(kind)
-    hints |= {name: get_type_hints(getattr(kind, name).fget)["return"] for name in _COMPUTED.get(kind, ())}
-    names = [name for name in _names(kind) if name not in _LEFT_OUT.get(kind, ()) and not name.startswith("_")]
     own = issubclass(kind, Model)
-    found = {name: _shape(hints[name], own=own) for name in (*names, *_COMPUTED.get(kind, ()))}
+    found = {each.name: _shape(each.type, own=own) for each in fields_of(kind) if each.sent}
     whole = {name: _Shape(Any, plain) for name in _WHOLE.get(kind, ())}
     return found | whole
-
-
-def _names(kind: type) -> Sequence[str]:
-    if is_dataclass(kind):
-        return [each.name for each in fields(kind)]
-    names: Sequence[str] = getattr(kind, "_fields" if issubclass(kind, tuple) else "__struct_fields__", ())
-    return names
-
-
-def _is_record(hint: Any) -> bool:
-    return isinstance(hint, type) and bool(_names(hint))
 
 
 @cache
@@ -159,9 +110,9 @@ def _shape(hint: Any, *, own: bool) -> _Shape:
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any or isinstance(hint, TypeVar):
         return _Shape(Any, None if own else small_json)
-    if hint is Scope:
+    if is_text(hint):
         return _Shape(str, str)
-    if _is_record(origin or hint):  # a checkpoint names the type of its state
+    if is_record(origin or hint):  # a checkpoint names the type of its state
         return _record_shape(origin or hint)
     if origin in (Union, UnionType):
         shapes = [_shape(each, own=own) for each in arguments]
@@ -189,8 +140,8 @@ def _plain_mapping(value: Mapping[str, Any]) -> Any:
 
 
 def _description(kind: type, name: str) -> str:
-    if name in _COMPUTED.get(kind, ()):
-        return inspect.getdoc(getattr(kind, name)) or ""
+    if isinstance(found := getattr(kind, name, None), property):
+        return inspect.getdoc(found) or ""
     texts = (_descriptions(each.__module__).get((each.__name__, name)) for each in kind.__mro__)
     return next(filter(None, texts), "")
 

@@ -80,33 +80,6 @@ class PendingWriteModel(Model):
     preview: str
 
 
-class LogEntryModel(Model):
-    """A checkpoint in a log."""
-
-    id: str
-    short: str
-    revision: str
-    branch: int
-    branch_name: str
-    step: int
-    time: datetime
-    kind: str
-    hash: str
-    position: str
-    parents: list[str]
-    """The positions of the parents."""
-    parent_ids: list[str | None]
-    head: bool
-    branches: list[str]
-    tags: list[str]
-    labels: list[str]
-    damage: str
-    summary: list[str]
-    message: str
-    metadata: dict[str, Any]
-    matches: bool
-
-
 class ValueNodeModel(Model):
     """A value of a state: its kind, its size, and how it begins."""
 
@@ -215,20 +188,6 @@ class SearchPageModel(Model):
     how: str
     examined: int
     stopped: bool
-
-
-class SessionModel(Model):
-    """A session."""
-
-    id: str
-    scope: str
-    status: str
-    user: str | None
-    owner: str | None
-    started: datetime
-    ended: datetime | None
-    reason: str
-    metadata: dict[str, Any]
 
 
 class DoctorModel(Model):

@@ -10,9 +10,9 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from holdfast import MISSING, replay
+from holdfast._views import plain
 from holdfast.codec import default_codec
 from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
-from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import Limit, RouteTable
 from holdfast.interfaces.http.service import Call

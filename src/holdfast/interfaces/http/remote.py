@@ -288,7 +288,7 @@ class RemoteSession(RemotePart, Session):
 
     def __init__(self, connection: Connection, id: str, record: Any, status: Any) -> None:
         RemotePart.__init__(self, connection)
-        self.id, self._record, self.status = id, record, status
+        self._id, self._record, self._status = id, record, status
 
     @property
     def state(self) -> State:
@@ -302,7 +302,7 @@ class RemoteSession(RemotePart, Session):
     def end(self, reason: str = "") -> None:
         """End the session."""
         ended = Caller(self._connection, "sessions", ()).call("end", self.id, reason)
-        self._record, self.status = ended._record, ended.status
+        self._record, self._status = ended._record, ended.status
 
 
 @_served("artifacts", Artifacts)

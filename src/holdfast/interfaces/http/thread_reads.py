@@ -13,7 +13,6 @@ from holdfast.codec import default_codec
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.history import Change as HistoryChange
 from holdfast.history import Diff, parse_path, path_text
-from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import StaleError
 from holdfast.interfaces.http.routes import FileContent, Limit, RouteTable
@@ -22,6 +21,8 @@ from holdfast.interfaces.http.values import StateParts, file_of, long_text, prev
 from holdfast.maintenance import PinInfo
 from holdfast.store import (
     Checkpoint,
+    LineKind,
+    LogEntry,
     LogReader,
     Page,
     RenderedMessage,
@@ -29,7 +30,6 @@ from holdfast.store import (
     branch_names,
     messages,
 )
-from holdfast.store import LogEntry as ReaderEntry
 from holdfast.store import PendingWrite as StoredWrite
 
 THREADS = RouteTable()
@@ -96,32 +96,13 @@ def get_log(
     where: str | None = None,
     limit: Limit = 100,
     cursor: str | None = None,
-) -> Page[models.LogEntryModel]:
+) -> Page[LogEntry]:
     """List the checkpoints that lead to one, to HEAD, or to all branches, with what each changed."""
     if not 0 < limit <= 1000:
         raise InvalidError("a page of a log has 1 to 1000 checkpoints")
     reader = LogReader(call.store.thread(thread), first_parents=first_parent, where=where)
     reader.start(at, all_branches=all_branches, cursor=cursor)
-    return Page([_log_entry(reader, entry) for entry in reader.page(limit)], reader.cursor)
-
-
-def _log_entry(reader: LogReader, entry: ReaderEntry) -> models.LogEntryModel:
-    readable = not entry.damage and bool(entry.id)
-    return models.LogEntryModel(
-        **{name: getattr(entry, name) for name in models.LogEntryModel.__struct_fields__ if name in entry._fields}
-        | {"position": _position(entry.position), "parents": [_position(each) for each in entry.parents]},
-        head=entry.names.head,
-        branches=entry.names.branches,
-        tags=entry.names.tags,
-        labels=entry.names.labels,
-        summary=entry.summary(),
-        message=entry.message,
-        metadata=plain(dict(reader.metadata(entry) or {})) if readable else {},
-    )
-
-
-def _position(position: tuple[int, int]) -> str:
-    return f"{position[0]}.{position[1]}"
+    return Page(reader.page(limit), reader.cursor)
 
 
 # Checkpoints ------------------------------------------------------------------------------------------------------

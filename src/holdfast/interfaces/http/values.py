@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Any, Literal
 
 from holdfast.codec.value_text import json_text, text_of
+from holdfast._views import plain
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history import parse_path, path_text
-from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http.models import ValueNodeModel, ValuePartModel
 from holdfast.store import LazyState, ValueOutline, is_hidden
 

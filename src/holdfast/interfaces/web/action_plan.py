@@ -73,10 +73,12 @@ class ActionPlan(NamedTuple):
 
 
 class ActionForm:
-    """The fields that were filled in, by name, some of them more than once."""
+    """The fields that were filled in, by name, some of them more than once; and whether they were sent, or are those
+    of an address."""
 
-    def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, fields: Mapping[str, Sequence[str]], *, sent: bool = True) -> None:
         self._fields = fields
+        self.sent = sent
 
     def text(self, name: str, default: str = "") -> str:
         """Return a field without the space around it; the default if it is not there."""

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from holdfast import MISSING
+from holdfast._views import size
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
-from holdfast.interfaces.cli.formatting import plural, size
+from holdfast.interfaces.cli.formatting import plural
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.admin_routes import prune
 from holdfast.interfaces.http.service import Call

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, get_args
 from holdfast.agents import AgentRecord, Machine, PendingChange, Status, count_transitions
 from holdfast.codec import default_codec
 from holdfast.errors import HoldfastError, InvalidError
-from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text, preview_of
 from holdfast.interfaces.web.agent_step_page import step_parts
+from holdfast.interfaces.web.listing import list_values
 from holdfast.interfaces.web.state_diagram import draw_machine
 from holdfast.store import messages
 
@@ -33,23 +33,9 @@ class AgentPart(NamedTuple):
 
 def agent_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the list of agents shows."""
-    prefix, status, state = (params.get(name, "").strip() for name in ("prefix", "status", "state"))
     pending = params.get("pending") == "1"
-    values: dict[str, Any] = {"prefix": prefix, "status": status, "state": state, "pending": pending, "items": []}
-    values |= {"statuses": STATUSES, "next": None, "problem": None}
-    values["filtered"] = bool(prefix or status or state or pending)
-    try:
-        page = call.store.agents.list(
-            prefix=prefix,
-            status=status or None,  # type: ignore[arg-type]
-            state=state or None,
-            pending=True if pending else None,
-            limit=100,
-            cursor=params.get("cursor") or None,
-        )
-    except InvalidError as error:
-        return {**values, "problem": to_problem(error)}
-    return {**values, "items": page, "next": page.next}
+    found = list_values(call.store.agents.list, params, ("prefix", "status", "state"), pending=pending)
+    return {**found["given"], **found, "pending": pending, "statuses": STATUSES}
 
 
 def agent_values(call: Call, id: str, params: Mapping[str, str]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from holdfast.interfaces.cli.formatting import clock
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.values import preview_of
 from holdfast.interfaces.web.action_plan import (
     ActionField,
     ActionForm,
@@ -50,7 +49,7 @@ class StepParts(NamedTuple):
     timers: Sequence[Timer] = ()
     more_timers: int = 0
     """How many timers are not shown."""
-    signals: Sequence[tuple[Signal, str]] = ()
+    signals: Sequence[Signal] = ()
     """Each with the start of its value."""
     more_signals: int = 0
     problem: models.Problem | None = None
@@ -74,7 +73,7 @@ def step_parts(call: Call, id: str, params: Mapping[str, str]) -> StepParts:
             examined=len(page),
             timers=timers[:_ROWS],
             more_timers=len(timers[_ROWS:]),
-            signals=[(each, preview_of(each.value)) for each in signals[:_ROWS]],
+            signals=signals[:_ROWS],
             more_signals=len(signals[_ROWS:]),
             changeable=_may_change(call, id, "step"),
             sendable=_may_change(call, id, "signal"),

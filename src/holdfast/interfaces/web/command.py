@@ -11,11 +11,10 @@ import click
 from holdfast._lazy import missing_extra
 from holdfast.errors import ConfigError, InvalidError
 from holdfast.interfaces.cli.base import CliContext, command
-from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.prune import SizeType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from holdfast.store import Store
@@ -62,19 +61,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
 @command("ui")
 @_options
 @click.option("--no-browser", is_flag=True, help="Print the address, and open nothing.")
-def ui(
-    session: CliContext,
-    location: str | None,
-    host: str,
-    port: int,
-    write: bool,
-    names: tuple[str, ...],
-    plain: bool,
-    max_body: int,
-    graph: str,
-    hooks: str,
-    no_browser: bool,
-) -> None:
+def ui(session: CliContext, location: str | None, write: bool, no_browser: bool, **settings: Any) -> None:
     """Look at a store in the browser.
 
     Opening it changes no byte of the store, unless --write allows changes. The browser signs in with a code that works
@@ -88,28 +75,14 @@ def ui(
     holdfast ui agents.db --write --graph shop.agent:graph --hooks shop.hooks:register
     """
     opened = _open(session, location, write=write, record=False)
-
-    options = {"graph": graph, "hooks": hooks, "max_body": max_body}
     browser = not no_browser and not session.json
-    _serve(session, opened, host, port, write, names, plain, options, start_token=True, browser=browser)
+    _serve(session, opened, write=write, start_token=True, browser=browser, **settings)
 
 
 @command("serve")
 @_options
 @click.option("--no-start-token", is_flag=True, help="Accept only tokens of `holdfast token issue`.")
-def serve(
-    session: CliContext,
-    location: str | None,
-    host: str,
-    port: int,
-    write: bool,
-    names: tuple[str, ...],
-    plain: bool,
-    max_body: int,
-    graph: str,
-    hooks: str,
-    no_start_token: bool,
-) -> None:
+def serve(session: CliContext, location: str | None, write: bool, no_start_token: bool, **settings: Any) -> None:
     """Serve a store over HTTP, to programs and to browsers.
 
     Whoever uses it needs a token: that of the start, in a file that only you can read, or one of `holdfast token
@@ -121,8 +94,7 @@ def serve(
     holdfast serve agents.db --host 0.0.0.0 --allowed-host agents.internal --no-start-token
     """
     opened = _open(session, location, write=write, record=True)
-    options = {"graph": graph, "hooks": hooks, "max_body": max_body}
-    _serve(session, opened, host, port, write, names, plain, options, start_token=not no_start_token)
+    _serve(session, opened, write=write, start_token=not no_start_token, **settings)
 
 
 def _open(session: CliContext, location: str | None, *, write: bool, record: bool) -> Store:
@@ -138,15 +110,15 @@ def _open(session: CliContext, location: str | None, *, write: bool, record: boo
 def _serve(
     session: CliContext,
     store: Store,
+    *,
     host: str,
     port: int,
     write: bool,
     names: tuple[str, ...],
     plain: bool,
-    further: Mapping[str, Any],
-    *,
     start_token: bool,
     browser: bool = False,
+    **further: Any,
 ) -> None:
     try:
         from holdfast.interfaces.http.app import build_app
@@ -195,13 +167,9 @@ def _serve(
         terminal = start_token and sys.stdin.isatty() and sys.stdout.isatty()
 
         def report() -> None:
-            if session.json:
-                where = None if file is None else str(file)
-                session.emit({"url": url, "pages": pages, "token_file": where, "writable": write})
-            else:
-                session.out.line(safe(pages))
-                session.note(f"Programs use {url}" + (f" with the token in {file}." if file is not None else "."))
-                session.note("Press Ctrl-C to stop." if write else "The store is only read. Press Ctrl-C to stop.")
+            session.report(pages, {"url": url, "pages": pages, "token_file": file, "writable": write})
+            session.note(f"Programs use {url}" + (f" with the token in {file}." if file is not None else "."))
+            session.note("Press Ctrl-C to stop." if write else "The store is only read. Press Ctrl-C to stop.")
             if plain and is_loopback(host):
                 session.warn(_WEAKER)
             if terminal:

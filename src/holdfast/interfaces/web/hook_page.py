@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
@@ -15,6 +16,7 @@ from holdfast.interfaces.http.recording_routes import (
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
 from holdfast.interfaces.web.action_plan import ActionForm
+from holdfast.interfaces.web.listing import list_values
 from holdfast.interfaces.web.page_renderer import python_text, shell_text
 
 FIELDS = ("hook", "point", "scope", "key", "slower_than", "since")
@@ -29,30 +31,15 @@ _DETAILS = {"before": "Version before", "error": "Error", "reason": "Reason"}
 
 def hook_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the history of hooks shows: a page of calls."""
-    given = {name: params.get(name, "").strip() for name in FIELDS}
     failed = params.get("failed") == "true"
-    values: dict[str, Any] = {"given": given, "failed": failed, "points": sorted(POINTS), "items": [], "next": None}
-    values |= {"problem": None, "filtered": failed or any(given.values())}
-    present: dict[str, Any] = {name: value for name, value in given.items() if value}
-    try:
-        page = call.owned.hooks.history(**present, failed=failed, limit=_ROWS, cursor=params.get("cursor") or None)
-    except InvalidError as error:
-        return {**values, "problem": to_problem(error)}
-    return {**values, "items": page, "next": page.next}
+    found = list_values(call.owned.hooks.history, params, FIELDS, _ROWS, failed=failed)
+    return {**found, "failed": failed, "points": sorted(POINTS)}
 
 
 def undelivered_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the outbox of durable hooks shows: a page of calls that were not delivered."""
-    hook, state = params.get("hook", "").strip(), params.get("state", "")
-    values: dict[str, Any] = {"hook": hook, "state": state, "items": [], "next": None, "problem": None}
-    values["changeable"] = call.service.may_write(call.caller)
-    try:
-        page = call.owned.hooks.undelivered(
-            hook or None, state=state or None, limit=_ROWS, cursor=params.get("cursor") or None
-        )
-    except InvalidError as error:
-        return {**values, "problem": to_problem(error)}
-    return {**values, "items": page, "next": page.next}
+    found = list_values(call.owned.hooks.undelivered, params, ("hook", "state"), _ROWS)
+    return {**found["given"], **found, "changeable": call.service.may_write(call.caller)}
 
 
 def change_undelivered(call: Call, reference: str, change: str) -> None:
@@ -94,8 +81,8 @@ class CallValue(NamedTuple):
     complete: bool
 
 
-def hook_call_values(call: Call, reference: str, form: ActionForm | None = None) -> dict[str, Any]:
-    """Return what the page of a call shows; with a form, also how its replay ended."""
+def hook_call_values(call: Call, reference: str, form: ActionForm) -> dict[str, Any]:
+    """Return what the page of a call shows; if its form was sent, also how its replay ended."""
     found = call.owned.hooks.get(reference)
     detail = found.detail
     shown = [CallValue(name.capitalize(), *long_text(detail[name], _LONGEST)) for name in _VALUES if name in detail]
@@ -108,13 +95,13 @@ def hook_call_values(call: Call, reference: str, form: ActionForm | None = None)
         "rest": {label: str(detail[name]) for name, label in _DETAILS.items() if name in detail},
         "code": code,
         "replayable": exact and bool(code) and call.service.may_write(call.caller),
-        "given": "" if form is None else form.text("value"),
+        "given": form.text("value") if form.sent else "",
         "replayed": None,
         "problem": None,
     }
     values["python"] = _python(found, code or "MODULE:FUNCTION", values["given"])
     values["cli"] = _command(found, code or "MODULE:FUNCTION", values["given"])
-    if form is not None:
+    if form.sent:
         values |= _replay(call, reference, values["given"])
     return values
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.listing import list_values
 from holdfast.schemas import describe_fields
 from holdfast.store import Backups, Store
 
@@ -198,7 +200,7 @@ def _restore_values(backups: Backups[Store], wanted: str, *, in_place: bool) -> 
 # Jobs, audit, verification ----------------------------------------------------------------------------------------
 
 
-def job_values(call: Call, name: str | None) -> dict[str, Any]:
+def job_values(call: Call, name: str | None = None) -> dict[str, Any]:
     """Return what the page of jobs shows: all jobs, or the runs of one; and the alerts."""
     jobs = call.owned.jobs.list()
     if name is None:
@@ -235,16 +237,7 @@ AUDIT_FIELDS = ("actor", "thread", "scope", "kind", "action", "outcome", "since"
 
 def audit_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the audit shows."""
-    given = {name: params.get(name, "").strip() for name in AUDIT_FIELDS}
-    values: dict[str, Any] = {"given": given, "kinds": AUDIT_KINDS, "items": [], "next": None, "problem": None}
-    values["filtered"] = any(given.values())
-    present: dict[str, Any] = {name: value for name, value in given.items() if value}
-    try:
-        page = call.owned.audit.query(**present, cursor=params.get("cursor") or None)
-    except InvalidError as error:
-        return {**values, "problem": to_problem(error)}
-    rows = [(each, long_text(dict(each.detail), 2000)[0] if each.detail else "") for each in page]
-    return {**values, "items": rows, "next": page.next}
+    return {**list_values(call.owned.audit.query, params, AUDIT_FIELDS), "kinds": AUDIT_KINDS}
 
 
 def verify_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:

@@ -15,13 +15,16 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from holdfast.interfaces.cli.formatting import clock, plural, size
+from holdfast._views import Column, Field, cell, columns_of, fields_of, seconds, size
+from holdfast.interfaces.cli.formatting import clock, plural
 from holdfast.interfaces.http.models import MessageModel, ToolCallModel
+from holdfast.interfaces.http.values import long_text, preview_of
 
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)(?:^```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`([^`\n]+)`")
 _BOLD = re.compile(r"\*\*([^*\n<>]+)\*\*")
 _SPANS = ((365 * 86400, "y"), (30 * 86400, "mo"), (7 * 86400, "w"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_LONGEST = 4000
 _MEDIA = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 
@@ -68,18 +71,41 @@ def environment() -> Environment:
         "segment": segment,
         "rich": rich_text,
         "number": lambda value: f"{value:,}",
-        "milliseconds": milliseconds,
+        "milliseconds": seconds,
+        "long_json": lambda value: long_text(dict(value), _LONGEST)[0],
+        "preview": preview_of,
         "json_text": json_text,
         "python": python_text,
         "shell": shell_text,
     }
-    made.globals |= {"static": _static_url, "query": query_text}
+    made.globals |= {"static": _static_url, "query": query_text, "columns": _columns, "pairs_of": _pairs}
     made.globals["ui"] = made.get_template("parts/macros.html").module
     return made
 
 
 def _static_url(name: str) -> str:
     return f"/static/{static_version()}/{name}"
+
+
+def _columns(
+    items: Sequence[Any], texts: Mapping[str, Any], first: Sequence[str], hidden: Sequence[str]
+) -> list[Column]:
+    """Return the columns of a table of records. `texts` are macros, of what a page says of a field or adds."""
+    return columns_of(items[0], time_tag, texts, first=first, hidden=hidden)
+
+
+def _pairs(record: Any, texts: Mapping[str, Any], hidden: Sequence[str]) -> list[tuple[str, Any]]:
+    """Return the labels and texts of the fields of a record that are not empty, and of what a page adds."""
+    kind: Any = type(record)
+    found = {each.label: _pair(record, each, texts) for each in fields_of(kind) if each.name not in hidden}
+    found |= {name.replace("_", " "): text(record) for name, text in texts.items() if not hasattr(record, name)}
+    return [(label, text) for label, text in found.items() if text]
+
+
+def _pair(record: Any, field: Field, texts: Mapping[str, Any]) -> Any:
+    if field.name in texts:
+        return texts[field.name](record)
+    return cell(field, getattr(record, field.name), lambda time: Markup("{} ({})").format(clock(time), time_tag(time)))
 
 
 def segment(text: object) -> str:
@@ -99,15 +125,6 @@ def short_span(seconds: float) -> str:
         if seconds >= span:
             return f"{int(seconds // span)} {unit}"
     return "0 s"
-
-
-def milliseconds(seconds: float) -> str:
-    """Return a duration: `20 µs`, `0.4 ms`, `120 ms`, `2.5 s`."""
-    if seconds >= 1:
-        return f"{seconds:,.1f} s"
-    if 0 < seconds < 0.0001:
-        return f"{max(1, round(seconds * 1e6))} µs"
-    return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"
 
 
 def json_text(value: Any) -> str:

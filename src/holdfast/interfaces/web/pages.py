@@ -5,8 +5,9 @@ Scripts fetch the same addresses with the header `X-Fragment`, and get the part 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from inspect import signature
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -84,11 +85,8 @@ def rail(caller: Caller) -> list[tuple[str, str]]:
     return [(address, name) for address, name, of_owner in _RAIL if not (of_owner and caller.identity)]
 
 
-View = Callable[[Call, Request], tuple[str, dict[str, Any]]]
-"""What a page shows: its template, and the values in it."""
-
-FormView = Callable[[Call, Request, ActionForm], tuple[str, dict[str, Any]]]
-"""What a page with a form shows, as it is filled in."""
+Values = Callable[..., dict[str, Any]]
+"""Returns the values in the template of a page."""
 
 
 class Pages:
@@ -97,14 +95,21 @@ class Pages:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    def page(self, view: View) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a page."""
+    def page(self, template: str, values: Values) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a page. One with a form gets it again when it is filled in, to show what it would
+        do."""
+        parameters = signature(values).parameters
 
         async def respond(request: Request) -> Response:
             caller = Caller()
+            given: dict[str, Any] = {"params": request.query_params, "want": request.headers.get("x-fragment", "")}
+            if "form" in parameters:
+                given["form"] = ActionForm(await _form_fields(request), sent=request.method == "POST")
+            named = {name: value for name, value in given.items() if name in parameters}
+            view = partial(values, **named)
             try:
                 caller = await self._server.authenticate(request)
-                return await self._server.work(partial(self._render, view, caller, request))  # type: ignore[no-any-return]
+                return await self._server.work(partial(self._render, template, view, caller, request))  # type: ignore[no-any-return]
             except Redirection as target:
                 return RedirectResponse(target.address, 303)
             except HoldfastError as error:
@@ -113,31 +118,19 @@ class Pages:
                 thread_page.log.exception("a page failed: %s", request.url.path)
                 return self._failure(request, None, caller)
 
-        return respond
+        return reporting(respond) if "form" in parameters else respond
 
-    def form_page(self, view: FormView) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a page with a form that is sent to it again, to show what it would do."""
-
-        async def respond(request: Request) -> Response:
-            form = ActionForm(await _form_fields(request))
-
-            def show(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-                if request.method == "POST":
-                    self._server.authenticator.check_csrf(call.caller, form.text("csrf"))
-                return view(call, request, form)
-
-            return await self.page(show)(request)
-
-        return reporting(respond)
-
-    def _render(self, view: View, caller: Caller, request: Request) -> Response:
+    def _render(self, template: str, view: partial[dict[str, Any]], caller: Caller, request: Request) -> Response:
         call = Call(self._server.service, caller)
-        template, values = view(call, request)
+        form = view.keywords.get("form")
+        if form is not None and form.sent:
+            self._server.authenticator.check_csrf(caller, form.text("csrf"))
+        values = view(call, *map(unquote, request.path_params.values()))
         want = request.headers.get("x-fragment", "")
         common = self._common(request, call)
         if want == "main":
-            return _html(render_main(template, **common, **values))
-        return _html(render(_PARTS.get(want, template), **common, **values))
+            return _html(render_main(f"{template}.html", **common, **values))
+        return _html(render(_PARTS.get(want, f"{template}.html"), **common, **values))
 
     def _common(self, request: Request, call: Call) -> dict[str, Any]:
         info = call.info()
@@ -273,257 +266,114 @@ async def _static(request: Request) -> Response:
 # Views ------------------------------------------------------------------------------------------------------------
 
 
-def _overview(call: Call, request: Request) -> tuple[str, dict[str, Any]]:  # noqa: ARG001
-    return "overview.html", overview_values(call)
-
-
-def _threads(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "threads.html", thread_list_values(call, request.query_params)
-
-
-def _search(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    query = request.query_params.get("q", "").strip()
-    if _want(request) == "find":
-        return "search.html", {"found": find_values(call, query, rail(call.caller))}
+def _search(call: Call, params: Mapping[str, str], want: str) -> dict[str, Any]:
+    query = params.get("q", "").strip()
+    if want == "find":
+        return {"found": find_values(call, query, rail(call.caller))}
     values: dict[str, Any] = {"q": query, "page": None, "problem": None}
     if query:
         try:
-            values["page"] = search_threads(call, query=query, cursor=request.query_params.get("cursor"))
+            values["page"] = search_threads(call, query=query, cursor=params.get("cursor"))
         except InvalidError as error:
             values["problem"] = to_problem(error)
-    return "search.html", values
+    return values
 
 
-def _thread(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "thread.html", thread_page.step_values(call, _name(request), "HEAD", request.query_params, _want(request))
-
-
-def _step(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    name, at = _name(request), unquote(request.path_params["at"])
-    return "thread.html", thread_page.step_values(call, name, at, request.query_params, _want(request))
-
-
-def _go(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
+def _go(call: Call, name: str, params: Mapping[str, str]) -> dict[str, Any]:
     """Go to a step by its number, or by any revision."""
-    name, to = _name(request), request.query_params.get("to", "").strip() or "HEAD"
-    branch = request.query_params.get("branch", "")
+    to, branch = params.get("to", "").strip() or "HEAD", params.get("branch", "")
     if to.isdecimal():
         to = f"{branch}#{to}" if branch else f"#{to}"
     found = call.store.thread(name).resolve(to)
-    tab = request.query_params.get("tab", "")
-    raise Redirection(f"/threads/{segment(name)}/{segment(found.id)}{query_text(tab=tab)}")
+    raise Redirection(f"/threads/{segment(name)}/{segment(found.id)}{query_text(tab=params.get('tab', ''))}")
 
 
-def _value(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    name, at = _name(request), unquote(request.path_params["at"])
-    return "value.html", thread_page.value_values(call, name, at, request.query_params)
-
-
-def _inspect(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    name, at = _name(request), unquote(request.path_params["at"])
-    return "inspect.html", thread_page.inspect_values(call, name, at, request.query_params)
-
-
-def _scopes(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "state.html", state_page.scopes_values(call, request.query_params)
-
-
-def _scope(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "state.html", state_page.scope_values(call, _part(request, "scope"), request.query_params)
-
-
-def _key(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    scope, key = _part(request, "scope"), _part(request, "key")
-    return "state.html", state_page.key_values(call, scope, key, request.query_params)
-
-
-def _agents(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "agents.html", agent_page.agent_list_values(call, request.query_params)
-
-
-def _agent(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "agent.html", agent_page.agent_values(call, _part(request, "id"), request.query_params)
-
-
-def _resolve(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
-    id = _part(request, "id")
+def _resolve(call: Call, id: str, form: ActionForm) -> dict[str, Any]:
     agent_page.resolve_agent(call, id, form.text("how"), form.text("typed"))
     raise Redirection(f"/agents/{segment(id)}")
 
 
-def _resolve_step(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
-    id, key = _part(request, "id"), _part(request, "key")
-    return "agent_action.html", agent_step_page.resolve_step_values(call, id, key, form)
-
-
-def _cancel_timer(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
-    id, name = _part(request, "id"), _part(request, "name")
-    return "agent_action.html", agent_step_page.cancel_timer_values(call, id, name, form)
-
-
-def _send_signal(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
-    return "agent_action.html", agent_step_page.send_signal_values(call, _part(request, "id"), form)
-
-
-def _sessions(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "sessions.html", session_page.session_list_values(call, request.query_params)
-
-
-def _session(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "session.html", session_page.session_values(call, _part(request, "id"))
-
-
-def _artifacts(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "artifacts.html", session_page.artifact_list_values(call, request.query_params)
-
-
-def _artifact(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "artifact.html", session_page.artifact_values(call, _part(request, "id"), request.query_params)
-
-
-def _schemas(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "schemas.html", operations_page.schema_list_values(call, request.query_params)
-
-
-def _schema(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "schema.html", operations_page.schema_values(call, _part(request, "reference"))
-
-
-def _backups(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "backups.html", operations_page.backup_values(call, request.query_params)
-
-
-def _jobs(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    name = _part(request, "name") if "name" in request.path_params else None
-    return "jobs.html", operations_page.job_values(call, name)
-
-
-def _change_job(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:  # noqa: ARG001
-    name = _part(request, "name")
-    operations_page.change_job(call, name, request.path_params["change"])
+def _change_job(call: Call, name: str, change: str, form: ActionForm) -> dict[str, Any]:  # noqa: ARG001
+    operations_page.change_job(call, name, change)
     raise Redirection(f"/jobs/{segment(name)}")
 
 
-def _timeline(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "timeline.html", timeline_page.timeline_values(call, request.query_params)
-
-
-def _event(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "event.html", timeline_page.event_values(call, _part(request, "id"))
-
-
-def _hooks(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "hooks.html", hook_page.hook_list_values(call, request.query_params)
-
-
-def _hook_statistics(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "hook_statistics.html", hook_page.hook_statistics_values(call, request.query_params)
-
-
-def _undelivered(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "hook_undelivered.html", hook_page.undelivered_values(call, request.query_params)
-
-
-def _change_undelivered(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:  # noqa: ARG001
-    hook_page.change_undelivered(call, _part(request, "reference"), request.path_params["change"])
+def _change_undelivered(call: Call, reference: str, change: str, form: ActionForm) -> dict[str, Any]:  # noqa: ARG001
+    hook_page.change_undelivered(call, reference, change)
     raise Redirection("/hooks/undelivered")
 
 
-def _hook_call(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
-    sent = form if request.method == "POST" else None
-    return "hook_call.html", hook_page.hook_call_values(call, _part(request, "reference"), sent)
+def _nothing(call: Call, rest: str) -> dict[str, Any]:  # noqa: ARG001
+    raise NotFoundError("there is no page at this address", hint="Go to the overview")
 
 
-def _recording(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
-    name, at = _name(request), unquote(request.path_params["at"])
-    sent = form if request.method == "POST" else None
-    return "recording.html", recording_page.recording_values(call, name, at, request.query_params, sent)
-
-
-def _audit(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "audit.html", operations_page.audit_values(call, request.query_params)
-
-
-def _verify(call: Call, request: Request) -> tuple[str, dict[str, Any]]:
-    return "verify.html", operations_page.verify_values(call, request.query_params)
-
-
-def _action(call: Call, request: Request, form: ActionForm) -> tuple[str, dict[str, Any]]:
-    at, action = unquote(request.path_params["at"]), request.path_params["action"]
-    return "action.html", action_values(call, _name(request), at, action, form)
-
-
-def _part(request: Request, name: str) -> str:
-    return unquote(request.path_params[name])
-
-
-def _name(request: Request) -> str:
-    return _part(request, "thread")
-
-
-def _want(request: Request) -> str:
-    return request.headers.get("x-fragment", "")
+PAGES: tuple[tuple[str, str, Callable[..., dict[str, Any]]], ...] = (
+    ("/", "overview", overview_values),
+    ("/threads", "threads", thread_list_values),
+    ("/search", "search", _search),
+    ("/threads/{thread}", "thread", thread_page.step_values),
+    ("/go/{thread}", "", _go),
+    ("/threads/{thread}/{at}", "thread", thread_page.step_values),
+    ("/threads/{thread}/{at}/value", "value", thread_page.value_values),
+    ("/threads/{thread}/{at}/inspect", "inspect", thread_page.inspect_values),
+    ("/threads/{thread}/{at}/actions/{action}", "action", action_values),
+    ("/threads/{thread}/{at}/recording", "recording", recording_page.recording_values),
+    ("/state", "state", state_page.scopes_values),
+    ("/state/{scope}", "state", state_page.scope_values),
+    ("/state/{scope}/{key}", "state", state_page.key_values),
+    ("/agents", "agents", agent_page.agent_list_values),
+    ("/agents/{id}", "agent", agent_page.agent_values),
+    ("/agents/{id}/resolve", "", _resolve),
+    ("/agents/{id}/steps/{key}/resolve", "agent_action", agent_step_page.resolve_step_values),
+    ("/agents/{id}/timers/{name}/cancel", "agent_action", agent_step_page.cancel_timer_values),
+    ("/agents/{id}/signal", "agent_action", agent_step_page.send_signal_values),
+    ("/sessions", "sessions", session_page.session_list_values),
+    ("/sessions/{id}", "session", session_page.session_values),
+    ("/artifacts", "artifacts", session_page.artifact_list_values),
+    ("/artifacts/{id}", "artifact", session_page.artifact_values),
+    ("/schemas", "schemas", operations_page.schema_list_values),
+    ("/schemas/{reference}", "schema", operations_page.schema_values),
+    ("/backups", "backups", operations_page.backup_values),
+    ("/jobs", "jobs", operations_page.job_values),
+    ("/jobs/{name}", "jobs", operations_page.job_values),
+    ("/jobs/{name}/{change}", "", _change_job),
+    ("/timeline", "timeline", timeline_page.timeline_values),
+    ("/timeline/{id}", "event", timeline_page.event_values),
+    ("/hooks", "hooks", hook_page.hook_list_values),
+    ("/hooks/statistics", "hook_statistics", hook_page.hook_statistics_values),
+    ("/hooks/undelivered", "hook_undelivered", hook_page.undelivered_values),
+    ("/hooks/undelivered/{reference}/{change}", "", _change_undelivered),
+    ("/hooks/calls/{reference}", "hook_call", hook_page.hook_call_values),
+    ("/audit", "audit", operations_page.audit_values),
+    ("/verify", "verify", operations_page.verify_values),
+)
+"""The pages: the address, the template, and the function that returns its values. The function is called with the
+parts of the address, and as it has them: the `params` of the query, the part that a script `want`s, and the `form` that
+is sent to the page. A page without a template only changes something, and leads to another."""
 
 
 def page_routes(server: Server) -> Iterable[BaseRoute]:
     """Return the routes of the pages."""
     pages = Pages(server)
-    history = MetricsHistory()
+    metrics: Values = partial(metrics_values, history=MetricsHistory())
+    nothing = pages.page("", _nothing)
 
-    def metrics(call: Call, request: Request) -> tuple[str, dict[str, Any]]:  # noqa: ARG001
-        return "metrics.html", metrics_values(call, history)
-
-    async def nothing(request: Request) -> Response:
+    async def no_page(request: Request) -> Response:
         if request.url.path.startswith("/api/"):
             raise HTTPException(404)
-
-        def view(call: Call, request: Request) -> tuple[str, dict[str, Any]]:  # noqa: ARG001
-            raise NotFoundError("there is no page at this address", hint="Go to the overview")
-
-        return await pages.page(view)(request)
+        return await nothing(request)
 
     return [
         Route(SIGN_IN, reporting(pages.sign_in), methods=["POST"]),
         Route("/logout", reporting(pages.sign_out), methods=["POST"]),
         Route("/static/{version}/{name}", _static),
-        Route("/", pages.page(_overview)),
-        Route("/threads", pages.page(_threads)),
-        Route("/search", pages.page(_search)),
-        Route("/threads/{thread}", pages.page(_thread)),
-        Route("/go/{thread}", pages.page(_go)),
-        Route("/threads/{thread}/{at}", pages.page(_step)),
-        Route("/threads/{thread}/{at}/value", pages.page(_value)),
-        Route("/threads/{thread}/{at}/inspect", pages.page(_inspect)),
-        Route("/threads/{thread}/{at}/actions/{action}", pages.form_page(_action), methods=["GET", "POST"]),
-        Route("/threads/{thread}/{at}/recording", pages.form_page(_recording), methods=["GET", "POST"]),
-        Route("/state", pages.page(_scopes)),
-        Route("/state/{scope}", pages.page(_scope)),
-        Route("/state/{scope}/{key}", pages.page(_key)),
-        Route("/agents", pages.page(_agents)),
-        Route("/agents/{id}", pages.page(_agent)),
-        Route("/agents/{id}/resolve", pages.form_page(_resolve), methods=["POST"]),
-        Route("/agents/{id}/steps/{key}/resolve", pages.form_page(_resolve_step), methods=["GET", "POST"]),
-        Route("/agents/{id}/timers/{name}/cancel", pages.form_page(_cancel_timer), methods=["GET", "POST"]),
-        Route("/agents/{id}/signal", pages.form_page(_send_signal), methods=["GET", "POST"]),
-        Route("/sessions", pages.page(_sessions)),
-        Route("/sessions/{id}", pages.page(_session)),
-        Route("/artifacts", pages.page(_artifacts)),
-        Route("/artifacts/{id}", pages.page(_artifact)),
-        Route("/schemas", pages.page(_schemas)),
-        Route("/schemas/{reference}", pages.page(_schema)),
-        Route("/backups", pages.page(_backups)),
-        Route("/jobs", pages.page(_jobs)),
-        Route("/jobs/{name}", pages.page(_jobs)),
-        Route("/jobs/{name}/{change}", pages.form_page(_change_job), methods=["POST"]),
-        Route("/timeline", pages.page(_timeline)),
-        Route("/timeline/{id}", pages.page(_event)),
-        Route("/hooks", pages.page(_hooks)),
-        Route("/hooks/statistics", pages.page(_hook_statistics)),
-        Route("/hooks/undelivered", pages.page(_undelivered)),
-        Route("/hooks/undelivered/{reference}/{change}", pages.form_page(_change_undelivered), methods=["POST"]),
-        Route("/hooks/calls/{reference}", pages.form_page(_hook_call), methods=["GET", "POST"]),
-        Route("/audit", pages.page(_audit)),
-        Route("/verify", pages.page(_verify)),
-        Route("/metrics/plots", pages.page(metrics)),
-        Route("/{rest:path}", nothing),
+        *(_route(pages, *page) for page in PAGES),
+        _route(pages, "/metrics/plots", "metrics", metrics),
+        Route("/{rest:path}", no_page),
     ]
+
+
+def _route(pages: Pages, path: str, template: str, values: Values) -> Route:
+    has_form = "form" in signature(values).parameters
+    methods = ["GET"] * bool(template or not has_form) + ["POST"] * has_form
+    return Route(path, pages.page(template, values), methods=methods)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.interfaces.cli.formatting import size as format_size
+from holdfast._views import size as format_size
 from holdfast.store import Distribution
 
 _WIDTH, _HEIGHT = 320, 96

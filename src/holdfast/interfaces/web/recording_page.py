@@ -33,17 +33,16 @@ class ReplayPlan(NamedTuple):
     """What replaces its result, as JSON."""
 
 
-def recording_values(
-    call: Call, name: str, at: str, params: Mapping[str, str], form: ActionForm | None = None
-) -> dict[str, Any]:
-    """Return what the page of a recorded run shows, up to a checkpoint; with a form, also how its replay ended."""
+def recording_values(call: Call, name: str, at: str, params: Mapping[str, str], form: ActionForm) -> dict[str, Any]:
+    """Return what the page of a recorded run shows, up to a checkpoint; if its form was sent, also how its replay
+    ended."""
     checkpoint = call.store.thread(name).resolve(at)
     cursor = params.get("cursor") or None
     page = get_recording(call, name, at=None if cursor else checkpoint.id, cursor=cursor, limit=_STEPS)
     redaction = Redaction(call, name, clear=params.get("clear") == "1")
     steps = [redaction.apply(each) for each in reversed(page)]
     calls = {each.name: each for step in steps for task in step.tasks for each in task.calls}
-    plan = _plan(params if form is None else {field: form.text(field) for field in ReplayPlan._fields}, calls)
+    plan = _plan({field: form.text(field) for field in ReplayPlan._fields} if form.sent else params, calls)
     graph = call.service.options.graph
     until = "" if at == "HEAD" else checkpoint.id
     values: dict[str, Any] = {
@@ -65,7 +64,7 @@ def recording_values(
         **_namespaces(call, name),
     }
     values["python"], values["cli"] = _commands(name, plan, until, graph or "MODULE:NAME")
-    if form is not None:
+    if form.sent:
         values |= _replay(call, name, plan, until)
     return values
 

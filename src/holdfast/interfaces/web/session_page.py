@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from holdfast.errors import HoldfastError, InvalidError
+from holdfast.errors import HoldfastError
 from holdfast.interfaces.http.forwards import to_session
-from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
-from holdfast.interfaces.http.values import long_text, preview_of
+from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.listing import list_values
 
 SESSION_STATUSES = ("active", "ended", "archived")
 _KEYS = 100
@@ -18,29 +19,18 @@ _LONGEST = 4000
 
 def session_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the list of sessions shows."""
-    user, status = params.get("user", "").strip(), params.get("status", "").strip()
-    values: dict[str, Any] = {"user": user, "status": status, "statuses": SESSION_STATUSES, "problem": None}
-    values |= {"items": [], "next": None, "filtered": bool(user or status)}
-    try:
-        page = call.store.sessions.list(
-            user=user or None,
-            status=status or None,  # type: ignore[arg-type]
-            limit=100,
-            cursor=params.get("cursor") or None,
-        )
-    except InvalidError as error:
-        return {**values, "problem": to_problem(error)}
-    return {**values, "items": [to_session(each) for each in page], "next": page.next}
+    found = list_values(call.store.sessions.list, params, ("user", "status"))
+    return {**found["given"], **found, "statuses": SESSION_STATUSES}
 
 
 def session_values(call: Call, id: str) -> dict[str, Any]:
     """Return what the page of a session shows: its record, and its state."""
-    session = to_session(call.store.sessions.get(id))
+    session = call.store.sessions.get(id)
     values: dict[str, Any] = {"session": session, "rows": [], "more": False, "archive": None}
     values["metadata"] = long_text(session.metadata, _LONGEST)[0] if session.metadata else ""
     try:
         page = call.store.state(session.scope).list_items(limit=_KEYS)
-        values |= {"rows": [(each, preview_of(each.value)) for each in page], "more": page.next is not None}
+        values |= {"rows": page, "more": page.next is not None}
         if session.status == "archived":
             values["archive"] = long_text(call.store.sessions.archived(id), _LONGEST)[0]
     except HoldfastError:
@@ -50,15 +40,8 @@ def session_values(call: Call, id: str) -> dict[str, Any]:
 
 def artifact_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the list of artifacts shows."""
-    kind, producer = params.get("type", "").strip(), params.get("producer", "").strip()
-    page = call.store.artifacts.list(type=kind or None, producer=producer or None, cursor=params.get("cursor") or None)
-    return {
-        "kind": kind,
-        "producer": producer,
-        "items": page,
-        "next": page.next,
-        "filtered": bool(kind or producer),
-    }
+    found = list_values(call.store.artifacts.list, params, ("type", "producer"))
+    return {**found["given"], **found, "kind": found["given"]["type"]}
 
 
 def artifact_values(call: Call, id: str, params: Mapping[str, str]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import to_change
-from holdfast.interfaces.http.values import long_text, preview_of
-from holdfast.state import HistoryEntry, ScopeInfo, StateItem
+from holdfast.interfaces.http.values import long_text
+from holdfast.state import HistoryEntry, ScopeInfo
 
 GLOBAL = "global"
 _SCOPES = 500
@@ -27,13 +27,6 @@ class ScopeNode(NamedTuple):
     part: str
     depth: int
     found: ScopeInfo | None
-
-
-class KeyRow(NamedTuple):
-    """A key of a scope."""
-
-    item: StateItem
-    preview: str
 
 
 class KeyChange(NamedTuple):
@@ -73,8 +66,7 @@ def scope_values(call: Call, scope: str, params: Mapping[str, str]) -> dict[str,
     """Return what the page of a scope shows: its keys, beside the tree."""
     prefix, cursor = params.get("key", "").strip(), params.get("cursor") or None
     page = call.store.state(scope).list_items(prefix, limit=_KEYS, cursor=cursor)
-    rows = [KeyRow(each, preview_of(each.value)) for each in page]
-    return {**scopes_values(call, {}), "scope": scope, "rows": rows, "more": page.next, "key_prefix": prefix}
+    return {**scopes_values(call, {}), "scope": scope, "rows": page, "more": page.next, "key_prefix": prefix}
 
 
 def key_values(call: Call, scope: str, key: str, params: Mapping[str, str]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from holdfast.codec.value_text import json_text
+from holdfast._views import plain
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
-from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.recording_routes import read_records, to_tasks
@@ -31,7 +31,7 @@ from holdfast.interfaces.web.actions import may_change, offered
 from holdfast.interfaces.web.lanes import MAX_WIDTH, LaneRow, Lanes, width_of
 from holdfast.interfaces.web.page_renderer import message_blocks, query_text, render, segment, short_span
 from holdfast.interfaces.web.redaction import Redaction
-from holdfast.store import Checkpoint
+from holdfast.store import Checkpoint, LogEntry
 
 log = logging.getLogger("holdfast.web")
 
@@ -55,7 +55,7 @@ Params = Mapping[str, str]
 class HistoryRow(NamedTuple):
     """A checkpoint in the history of a page."""
 
-    entry: models.LogEntryModel
+    entry: LogEntry
     lane: LaneRow
     node: str
     change: str
@@ -134,12 +134,12 @@ def _rows(call: Call, name: str, waiting: str, from_latest: bool, **where: Any) 
     return History(rows, page.next, lanes.waiting, from_latest, width_of(row.lane for row in rows))
 
 
-def _names(entry: models.LogEntryModel) -> list[tuple[str, str]]:
+def _names(entry: LogEntry) -> list[tuple[str, str]]:
     kinds = (("branch", entry.branches), ("tag", entry.tags), ("label", entry.labels))
     return [(kind, name) for kind, names in kinds for name in names]
 
 
-def _node(entry: models.LogEntryModel) -> str:
+def _node(entry: LogEntry) -> str:
     """Return what saved a checkpoint: the node of a graph, or its kind."""
     for key in ("node", "langgraph_node", "by", "agent", "author", "source"):
         found = entry.metadata.get(key)
@@ -158,7 +158,7 @@ def _gap(time: datetime, before: datetime | None) -> str:
 # A step -----------------------------------------------------------------------------------------------------------
 
 
-def step_values(call: Call, name: str, at: str, params: Params, want: str) -> dict[str, Any]:
+def step_values(call: Call, name: str, at: str = "HEAD", *, params: Params, want: str) -> dict[str, Any]:
     """Return what the page of a step shows. `want` is the part that a script asks for; empty for the whole page."""
     if want == "rows":
         return {"name": name, "history": _history(call, name, params), "selected": ""}

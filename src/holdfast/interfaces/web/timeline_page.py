@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.http.forwards import to_nodes
-from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
+from holdfast.interfaces.web.listing import list_values
 
 FIELDS = ("query", "thread", "scope", "since", "until")
 _LONGEST = 4000
@@ -17,17 +17,8 @@ _LONGEST = 4000
 
 def timeline_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     """Return what the timeline shows: a page of events."""
-    given = {name: params.get(name, "").strip() for name in FIELDS}
     errors = params.get("errors") == "true"
-    values: dict[str, Any] = {"given": given, "errors": errors, "items": [], "next": None, "problem": None}
-    values["filtered"] = errors or any(given.values())
-    present: dict[str, Any] = {name: value for name, value in given.items() if value}
-    try:
-        page = call.store.timeline.query(**present, errors=errors, cursor=params.get("cursor") or None)
-    except (InvalidError, NotFoundError) as error:
-        return {**values, "problem": to_problem(error)}
-    rows = [(each, _detail(each.detail), _same_correlation(each.correlation)) for each in page]
-    return {**values, "items": rows, "next": page.next}
+    return {**list_values(call.store.timeline.query, params, FIELDS, errors=errors), "errors": errors}
 
 
 def event_values(call: Call, id: str) -> dict[str, Any]:
@@ -35,12 +26,6 @@ def event_values(call: Call, id: str) -> dict[str, Any]:
     causes, effects = to_nodes(call.store.timeline.causes(id)), to_nodes(call.store.timeline.effects(id))
     events = [(each, _detail(each.detail)) for each in effects[0].events]
     return {"id": id, "events": events, "causes": causes[1:], "effects": effects[1:]}
-
-
-def _same_correlation(correlation: str) -> str:
-    """Return the query for all events with a correlation id."""
-    text = correlation.replace("\\", "\\\\").replace('"', '\\"')
-    return f'correlation="{text}"' if correlation else ""
 
 
 def _detail(detail: Mapping[str, Any]) -> str:

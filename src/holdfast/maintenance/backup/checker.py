@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from holdfast._fields import Local, computed
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import VerifyLevel
@@ -67,12 +68,13 @@ class RepositoryReport(NamedTuple):
     lines: int
     bytes: int
     findings: tuple[BackupFinding, ...]
-    locks: tuple[OpenLock, ...]
+    locks: Local[tuple[OpenLock, ...]]
     seconds: float
     erased: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
 
     @property
+    @computed
     def ok(self) -> bool:
         """Whether there are no findings."""
         return not self.findings

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast._fields import computed
 from holdfast.backends.interface import Get, Query, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES, REFS, STEPS, Key
@@ -61,6 +62,7 @@ class DrillReport(NamedTuple):
     moment: datetime | None = None
 
     @property
+    @computed
     def ok(self) -> bool:
         """Whether there are no findings."""
         return not self.findings

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
+from holdfast._fields import Hidden
 from holdfast.engine.namespaces import agent_of, line_kind, root_of, short_name
 from holdfast.engine.row_format import Line
 from holdfast.maintenance.backup.format import LineEntry
@@ -37,16 +38,16 @@ class RestoredLine(NamedTuple):
     what is damaged. Where the backups do not know all that the line had at the moment of the restore, `known_at` is the
     moment that it is restored to."""
 
-    tenant: str
+    tenant: Hidden[str]
     kind: str
     name: str
     action: RestoreAction
     steps: int
     newer: int = 0
     added: int = 0
-    as_name: str = ""
-    changes: tuple[str, ...] = ()
-    known_at: datetime | None = None
+    as_name: Hidden[str] = ""
+    changes: Hidden[tuple[str, ...]] = ()
+    known_at: Hidden[datetime | None] = None
 
 
 class RestoreReport(NamedTuple):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from holdfast._fields import computed
+
 
 class CheckLevel(StrEnum):
     """How serious a result is."""
@@ -27,6 +29,7 @@ class CheckResult(NamedTuple):
     remedy: str = ""
 
     @property
+    @computed
     def ok(self) -> bool:
         """Whether there is nothing to do."""
         return self.level in (CheckLevel.OK, CheckLevel.NOTE)

@@ -17,6 +17,7 @@ from unicodedata import normalize
 
 import msgspec
 
+from holdfast._fields import Hidden
 from holdfast.errors import CorruptError
 from holdfast.security.audit.erasure_ledger import digest_subject
 from holdfast.security.audit.signature import is_signed, parse_public_key, public_key_of, sign
@@ -35,27 +36,27 @@ class Certificate:
     """What was erased, and what could not be reached. Times are ISO 8601, in UTC."""
 
     id: str
-    store: str
-    tenant: str
-    subject_salt: str
+    store: Hidden[str]
+    tenant: Hidden[str]
+    subject_salt: Hidden[str]
     """Random, in hex: with it, `subject_digest` is a digest of the name of the subject."""
-    subject_digest: str
-    started: str
+    subject_digest: Hidden[str]
+    started: Hidden[str]
     finished: str
     erased: Mapping[str, int]
     """How much was erased, by kind: threads, agents, scopes, sessions, artifacts, messages and so on."""
     rewritten: Mapping[str, int] = field(default_factory=dict)
     """From how many lines that others share, by kind, the data was removed."""
-    keys_destroyed: int = 0
-    steps_removed: int = 0
+    keys_destroyed: Hidden[int] = 0
+    steps_removed: Hidden[int] = 0
     """How many steps were removed, with what was erased or from lines that others share."""
-    retained: tuple[str, ...] = ()
+    retained: Hidden[tuple[str, ...]] = ()
     """What was kept on purpose, such as records of the audit without their content."""
     unreachable: tuple[str, ...] = ()
     """Where copies may still be that Holdfast cannot reach."""
-    public_key: str = ""
+    public_key: Hidden[str] = ""
     """The key that checks the signature, in hex."""
-    signature: str = ""
+    signature: Hidden[str] = ""
 
     def is_about(self, subject: str) -> bool:
         """Return whether the certificate is about a person, by the name that the store had for them."""

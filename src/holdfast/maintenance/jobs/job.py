@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from holdfast._fields import Hidden, Internal, Local, computed
 from holdfast.backends.interface import Expect, Put, Row, Scan
 from holdfast.backends.runtime.metrics import Sample
 from holdfast.backends.tables import FIRST_JOB, JOBS
@@ -196,12 +197,12 @@ class JobRun(msgspec.Struct, frozen=True, kw_only=True):
     `stopped`, if it was asked to stop; `running`; or `killed`, if its process died.
     """
 
-    started_ns: int
-    ended_ns: int = 0
+    started_ns: Internal[int]
+    ended_ns: Internal[int] = 0
     outcome: str = "running"
     summary: str = ""
     error: str = ""
-    code: str = ""
+    code: Hidden[str] = ""
     by: str = ""
     """The process that ran it: the machine and the process id."""
 
@@ -211,11 +212,13 @@ class JobRun(msgspec.Struct, frozen=True, kw_only=True):
         return self.outcome == "ok"
 
     @property
+    @computed
     def started(self) -> datetime:
         """When it started."""
         return to_datetime(self.started_ns)
 
     @property
+    @computed
     def ended(self) -> datetime | None:
         """When it ended; None while it runs."""
         return to_datetime(self.ended_ns) if self.ended_ns else None
@@ -235,23 +238,24 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
 class Job:
     """A stored job. `due` is None if it runs only on demand, or is paused."""
 
-    tenant: str
+    tenant: Internal[str]
     name: str
     kind: str
     schedule: str
-    settings: Mapping[str, Any]
+    settings: Local[Hidden[Mapping[str, Any]]]
     paused: bool
-    due_ns: int
+    due_ns: Internal[int]
     failures: int
     """The number of failed runs in a row."""
-    runs: tuple[JobRun, ...]
+    runs: Hidden[tuple[JobRun, ...]]
     """The last runs, the latest first."""
-    created_ns: int
-    version: int
-    mark: str = ""
+    created_ns: Internal[int]
+    version: Internal[int]
+    mark: Internal[str] = ""
     """The progress of a run that did not finish, as its type writes it: the next run resumes there."""
 
     @property
+    @computed
     def due(self) -> datetime | None:
         """When it runs next."""
         return to_datetime(self.due_ns) if self.due_ns and not self.paused else None

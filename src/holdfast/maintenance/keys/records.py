@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from holdfast._fields import Hidden
+
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
@@ -12,7 +14,7 @@ class KeyInfo:
 
     id: str
     kind: str
-    number: int
+    number: Hidden[int]
     state: str
     """`active`, `retired` when a newer one is in use, or `destroying`."""
     master: str
@@ -20,7 +22,7 @@ class KeyInfo:
     created: datetime
     lines: int
     """How many keys of threads and other lines it encrypts."""
-    destroyed_at: datetime | None = None
+    destroyed_at: Hidden[datetime | None] = None
     """When it may be destroyed."""
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
+from holdfast._fields import Hidden, Internal, Label, computed
 from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import PackedMap, pack_name, unpack_state
@@ -70,14 +71,16 @@ class MigrationPlan:
     unfit: list[UnfitState] = field(default_factory=list)
     """States that cannot be migrated."""
     unfit_total: int = 0
-    samples: list[MigrationSample] = field(default_factory=list)
+    samples: Internal[list[MigrationSample]] = field(default_factory=list)
 
     @property
+    @computed
     def pending(self) -> int:
         """How many states are to be migrated."""
         return sum(count for version, count in self.states.items() if version != str(self.target))
 
     @property
+    @computed
     def ok(self) -> bool:
         """Whether the migration can be made."""
         return not self.unfit_total and not self.edited
@@ -286,17 +289,17 @@ class SchemaStatus(NamedTuple):
     """A schema in a store: the version that is written now, and how many latest states there are of each."""
 
     name: str
-    current: str
-    pinned: bool
+    current: Annotated[str, Label("store")]
+    pinned: Hidden[bool]
     """Whether its states were downgraded on purpose."""
-    newest: str
+    newest: Annotated[str, Label("code")]
     """The newest version of the program; empty if it does not know the schema."""
     states: dict[str, int]
     pending: int
     """How many states have another version than the newest of the program."""
-    edited: list[str]
+    edited: Hidden[list[str]]
     """Migrations that were edited after they were applied."""
-    changed: list[str]
+    changed: Hidden[list[str]]
     """Versions of the program that have another form in the store."""
 
 

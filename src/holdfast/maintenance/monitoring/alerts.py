@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from holdfast._fields import Hidden
 from holdfast.backends.interface import BlockingCall, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.runtime.metrics import Sample
 from holdfast.backends.tables import REFS
@@ -92,8 +93,8 @@ class Alert:
 
     rule: str
     state: AlertState
-    severity: str
-    about: str
+    severity: Hidden[str]
+    about: Hidden[str]
     message: str
     since: datetime | None
     silenced_until: datetime | None

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast._fields import Internal, Local, computed
 from holdfast.backends.interface import Backend, Get, Scan
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS
@@ -38,8 +39,8 @@ class VerifyReport:
     counts the findings, also those that are too many to be listed.
     """
 
-    store: str
-    tenant: str
+    store: Local[str]
+    tenant: Local[str]
     level: str
     threads: int = 0
     agents: int = 0
@@ -55,7 +56,7 @@ class VerifyReport:
     next: str | None = None
     found: int = 0
     findings: list[Finding] = field(default_factory=list)
-    each: Callable[[Finding], None] | None = field(default=None, repr=False, compare=False)
+    each: Internal[Callable[[Finding], None] | None] = field(default=None, repr=False, compare=False)
     """Called with every finding."""
 
     @property
@@ -69,6 +70,7 @@ class VerifyReport:
         setattr(self, field, getattr(self, field) + 1)
 
     @property
+    @computed
     def ok(self) -> bool:
         """Whether nothing is damaged. Notices, and rows that can be rebuilt, are not damage."""
         return not self.damage

@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+from holdfast._fields import Hidden, Local
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import EVENTS, LINKS, STEPS
 from holdfast.engine.events import BETWEEN, lines_of, place_of
@@ -54,13 +55,13 @@ class AuditRecord(NamedTuple):
     scope: str
     key: str
     outcome: str
-    correlation: str
-    cause: str
-    duration: float
+    correlation: Hidden[str]
+    cause: Hidden[str]
+    duration: Hidden[float]
     """In seconds."""
-    detail: Mapping[str, Any]
-    id: str
-    cursor: str
+    detail: Hidden[Mapping[str, Any]]
+    id: Hidden[str]
+    cursor: Local[Hidden[str]]
 
     @property
     def thread(self) -> str:

@@ -16,6 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from holdfast._fields import Hidden, Local
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import FILES, OBJECTS, AsyncApi, SyncApi, arun, operation, run
 from holdfast.backends.tables import LINKS
@@ -57,13 +58,13 @@ class ArtifactLink(NamedTuple):
 
     Of a checkpoint, `scope` is the place of its thread, `thread:chat-1`, and `key` its id."""
 
-    artifact: str
+    artifact: Hidden[str]
     scope: Scope
     key: str
     version: int
-    id: str
+    id: Hidden[str]
     time: datetime
-    cursor: str
+    cursor: Hidden[Local[str]]
 
 
 class ArtifactSource(NamedTuple):

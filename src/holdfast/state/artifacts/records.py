@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from holdfast._fields import Hidden, Label
 from holdfast.backends.interface import Change, Delete, Expect, Get, Scan
 from holdfast.backends.tables import LINES, LINKS, TABLES
 from holdfast.engine.artifact_links import CHANGE, LINE
@@ -39,18 +40,18 @@ class Artifact(NamedTuple):
     the same content when this one was registered.
     """
 
-    id: str
+    id: Hidden[str]
     type: str
     producer: str
     name: str
-    sha256: str
+    sha256: Annotated[str, Label("SHA-256")]
     size: int
     created: datetime
-    metadata: Mapping[str, Any]
-    uri: str
-    stored: bool
-    by: str
-    same_as: str
+    metadata: Hidden[Mapping[str, Any]]
+    uri: Hidden[str]
+    stored: Hidden[bool]
+    by: Hidden[str]
+    same_as: Hidden[str]
 
 
 @dataclass

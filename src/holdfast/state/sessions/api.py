@@ -12,8 +12,9 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
+from holdfast._fields import Hidden, Label, computed
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import Action
@@ -46,55 +47,75 @@ class SessionOperations:
     def __init__(self, handle: StoreHandle, id: str, record: SessionRecord, status: Status) -> None:
         self._handle = handle
         self._record = record
-        self.id = id
-        self.status = status
-        """`active`; `expired`, if it is to be collected; `archived`; or `ended`."""
+        self._id = id
+        self._status = status
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} {self.status}>"
 
     @property
-    def scope(self) -> Scope:
+    @computed
+    def id(self) -> Annotated[str, Label("session")]:
+        """The name of the session."""
+        return self._id
+
+    @property
+    @computed
+    def status(self) -> Status:
+        """`active`; `expired`, if it is to be collected; `archived`; or `ended`."""
+        return self._status
+
+    @property
+    @computed
+    def scope(self) -> Hidden[Scope]:
         """The scope whose state the session uses."""
         return Scope.parse(self._record.state)
 
     @property
+    @computed
     def user(self) -> str | None:
         """The user, if there is one."""
         return self._record.user or None
 
     @property
+    @computed
     def metadata(self) -> dict[str, Any]:
         """The metadata."""
         return dict(self._record.metadata)
 
     @property
+    @computed
     def started(self) -> datetime:
         """When it was started, or resumed after an end."""
         return to_datetime(self._record.started)
 
     @property
-    def ended(self) -> datetime | None:
+    @computed
+    def ended(self) -> Hidden[datetime | None]:
         """When it ended."""
         return to_datetime(self._record.ended) if self._record.ended else None
 
     @property
-    def reason(self) -> str:
+    @computed
+    def reason(self) -> Hidden[str]:
         """Why it ended: `expired`, or the reason that was given."""
         return self._record.reason
 
     @property
-    def on_end(self) -> OnEnd:
+    @computed
+    def on_end(self) -> Hidden[OnEnd]:
         """The treatment of its state at the end."""
         return self._record.on_end
 
     @property
-    def owner(self) -> str | None:
+    @computed
+    def owner(self) -> Hidden[str | None]:
         """The identity that owns it, if there is one."""
         return self._record.owner or None
 
     @property
-    def by(self) -> str:
+    @computed
+    def by(self) -> Hidden[str]:
         """Who started it; empty for the store's owner."""
         return self._record.by
 
@@ -108,7 +129,7 @@ class SessionOperations:
     async def end(self, reason: str = "") -> None:
         """End the session; its `on_end` says what happens to its state. Ending it again is no error."""
         done = await _SessionManager(self._handle).end(self.id, reason)
-        self._record, self.status = done, "archived" if done.archived else "ended"
+        self._record, self._status = done, "archived" if done.archived else "ended"
 
 
 class Session(SyncApi, SessionOperations):

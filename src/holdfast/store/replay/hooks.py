@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
+from holdfast._fields import computed
 from holdfast.backends.runtime.drivers import run as drive
 from holdfast.codec import Codec
 from holdfast.engine.events import lines_of
@@ -51,6 +52,7 @@ class ReplayedCall:
     """An effect that the code was stopped from: using the network, writing a file, starting a process."""
 
     @property
+    @computed
     def matches(self) -> bool:
         """Whether it ended as the recorded one did."""
         return not self.diff and not self.effect and self.outcome == self.recorded_outcome

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast._fields import computed
 from holdfast.errors import ConflictError, UnsupportedError
 from holdfast.recording.comparison import plain
 from holdfast.recording.journal import Divergence, DivergenceKind, current_journal
@@ -36,6 +37,7 @@ class ReplayReport:
     task ends with the first one, and the replay goes on with the step after it."""
 
     @property
+    @computed
     def matches(self) -> bool:
         """Whether the replay was as the recording."""
         return self.divergence is None and self.complete

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from holdfast._fields import Hidden
 from holdfast.backends.tables import STEPS
 from holdfast.engine.events import BETWEEN
 from holdfast.engine.model.scopes import MARK, THREAD, Scope, parse_place
@@ -47,21 +48,21 @@ class TimelineEvent(NamedTuple):
     action: str
     scope: str
     key: str
-    actor: str
+    actor: Hidden[str]
     outcome: str
-    duration: float
+    duration: Hidden[float]
     """In seconds."""
-    correlation: str
-    cause: str
-    id: str
-    number: int
+    correlation: Hidden[str]
+    cause: Hidden[str]
+    id: Hidden[str]
+    number: Hidden[int]
     """Its number among the events of the step, from 0 on."""
     summary: str
     """The change in short, `messages +2 · human: Hello`; or what went wrong."""
-    detail: Mapping[str, Any]
-    trace_id: str = ""
+    detail: Hidden[Mapping[str, Any]]
+    trace_id: Hidden[str] = ""
     """The id of the OpenTelemetry trace that it happened in, and of the span; empty if there was none."""
-    span_id: str = ""
+    span_id: Hidden[str] = ""
 
     @property
     def thread(self) -> str:
