@@ -35,7 +35,7 @@ from holdfast.agents.storage.record import AgentRecord, Status, error_text
 from holdfast.agents.storage.transition_log import TransitionRecord, read_transitions
 from holdfast.agents.transfer.offer import Transfer, read_transfers
 from holdfast.agents.transfer.transfer import transfer
-from holdfast.backends.runtime.drivers import OBJECTS, AsyncApi, SyncApi, arun, operation, run, sync_or_async
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, operation, run, sync_or_async
 from holdfast.engine import validation
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import StepRef

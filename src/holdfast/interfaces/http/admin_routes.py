@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.erasure import Certificate
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.jobs import Job, JobRun
-from holdfast.maintenance import BackupRepairReport, DrillReport, ErasureReport, KeyInfo, RepositoryReport
-from holdfast.store import BackupInfo, Backups, Store
 from holdfast.interfaces.http.thread_reads import open_thread
 from holdfast.maintenance import BackupRepairReport, DrillReport, ErasureReport, PruneReport, RepositoryReport
 from holdfast.store import BackupInfo, Backups, Store, StoreStats

@@ -12,14 +12,12 @@ from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from holdfast import agents, history, hooks, jobs, maintenance, security, state, store
-from holdfast.interfaces.cli.json_output import plain
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.calls import find_receiver
 from holdfast.interfaces.http.routes import FileContent, Limit, Route, input_type, names_in
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import open_thread
 from holdfast.maintenance import CheckResult
-from holdfast.state import Session
 from holdfast.store import CausalNode, Page
 from holdfast.store.catalogue import CataloguedOperation, store_parts
 
@@ -245,13 +243,6 @@ def _is_nested(kind: Any) -> bool:
 # Results ----------------------------------------------------------------------------------------------------------
 
 
-def to_session(session: Session) -> models.SessionModel:
-    """Return a session, which is a handle, as a response."""
-    names = [name for name in models.SessionModel.__struct_fields__ if name not in ("scope", "metadata")]
-    fields = {name: getattr(session, name) for name in names}
-    return models.SessionModel(**fields, scope=str(session.scope), metadata=plain(session.metadata))
-
-
 def to_doctor(checks: Sequence[CheckResult]) -> models.DoctorModel:
     """Return the checks of the doctor as a response."""
     return models.DoctorModel(ok=all(each.ok for each in checks), items=list(checks))
@@ -271,8 +262,6 @@ _RESULTS: Mapping[Any, tuple[Any, Callable[[Any], Any]]] = {
     CausalNode: (list[models.CausalNodeModel], to_nodes),
     "maintenance.doctor": (models.DoctorModel, to_doctor),
     "agents.signal": (models.SentSignalModel, lambda new: models.SentSignalModel(new=new)),
-    "sessions.list": (Page[models.SessionModel], lambda page: Page(map(to_session, page), page.next)),
-    **dict.fromkeys(("sessions.get", "sessions.start", "sessions.end"), (models.SessionModel, to_session)),
 }
 """How results that are no records are sent, by the operation or by the type."""
 
@@ -324,4 +313,4 @@ def _resolve(operation: CataloguedOperation, annotation: Any) -> Any:
     return _evaluate(annotation, _Names(inspect.unwrap(operation.function).__globals__))
 
 
-__all__ = ["FORWARDS", "first_sentence", "forward_routes", "to_nodes", "to_session"]
+__all__ = ["FORWARDS", "first_sentence", "forward_routes", "to_nodes"]

@@ -21,7 +21,6 @@ from holdfast.interfaces.http.values import StateParts, file_of, long_text, prev
 from holdfast.maintenance import PinInfo
 from holdfast.store import (
     Checkpoint,
-    LineKind,
     LogEntry,
     LogReader,
     Page,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
 
-from holdfast.codec.value_text import json_text, text_of
 from holdfast._views import plain
+from holdfast.codec.value_text import json_text, text_of
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history import parse_path, path_text
 from holdfast.interfaces.http.models import ValueNodeModel, ValuePartModel

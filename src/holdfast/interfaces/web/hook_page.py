@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.interfaces.http.forwards import to_session
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
 from holdfast.interfaces.web.listing import list_values

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from holdfast.codec.value_text import json_text
 from holdfast._views import plain
+from holdfast.codec.value_text import json_text
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem

@@ -54,8 +54,8 @@ from holdfast.maintenance.archive.format import (
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 from holdfast.maintenance.erasure.store_copy import add_digests, takes_ledger
 from holdfast.maintenance.line_documents import Document, find_documents
-from holdfast.schemas.attached_version import ExternalStates
 from holdfast.maintenance.progress import report_each
+from holdfast.schemas.attached_version import ExternalStates
 from holdfast.schemas.graph_checkpoint import is_internal
 from holdfast.schemas.registry import LINE
 from holdfast.security.audit import thread_audit

@@ -38,8 +38,8 @@ from holdfast.maintenance.erasure.removal import (
     forget_reasons,
     sum_parts,
 )
-from holdfast.security.access.registry import ASSIGNED, MEMBER, AccessRegistry
 from holdfast.maintenance.erasure.subjects import tenant_key
+from holdfast.security.access.registry import ASSIGNED, MEMBER, AccessRegistry
 from holdfast.security.audit.archive_records import archived_segments
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry, digest_subject
 from holdfast.security.audit.thread_audit import record

@@ -43,9 +43,9 @@ from holdfast.engine.system_line import LineChange, SystemLine, audited_request
 from holdfast.errors import ConflictError
 from holdfast.maintenance.erasure.audit_rows import record_place
 from holdfast.security.audit.thread_audit import recorded
-from holdfast.state.sharing.topic import PUBLISH
 from holdfast.state.artifacts.content import content_name
 from holdfast.state.sessions.records import LINE as SESSIONS
+from holdfast.state.sharing.topic import PUBLISH
 
 _ATTEMPTS = 20
 
