@@ -359,7 +359,7 @@ def migrate_scope(
     internal = {key: value for key, value in packed.items() if _is_internal(key) and key != _SCOPE_ASIDE}
     aside = as_map(packed.get(_SCOPE_ASIDE, b"\x80")) or {}
     try:
-        result = schemas.migrate_packed(name, own, aside, source, target)
+        result = schemas.prepared_path(name, source, target).migrate(own, aside, default_codec)
     except HoldfastError as error:
         error.where = f"{where}; {error.where}" if error.where else where
         raise
