@@ -533,11 +533,11 @@ def test_a_migration_of_a_small_state_is_fast() -> None:
         Schema("x", "1", One), Schema("x", "2", Two), Migration("x", "1", "2", rename("a", "b"), add("c", default=[]))
     )
     packed = pack_state(default_codec, {"a": 1, "notes": ["x"] * 20, "plan": {"goal": "y"}})
-    schemas.migrate_packed("x", packed, {}, "1")
+    schemas.prepared_path("x", "1").migrate(packed, {}, default_codec)
     best = 1.0
     for _ in range(5):
         start = time.perf_counter()
         for _ in range(100):
-            schemas.migrate_packed("x", packed, {}, "1")
+            schemas.prepared_path("x", "1").migrate(packed, {}, default_codec)
         best = min(best, (time.perf_counter() - start) / 100)
     assert best < 1 / 4_000

@@ -1,4 +1,4 @@
-"""A registered hook, and the check of its signature."""
+"""A registered hook: how it is run, its statistics, and the check of its signature."""
 
 from __future__ import annotations
 

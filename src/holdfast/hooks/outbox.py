@@ -3,7 +3,8 @@
 A call is a row. A process that is going to make it is its owner; a call without an owner is made by the first process
 with the hook that finds it due. So a call survives the process that was to make it, and is made at least once: perhaps
 a second time, if a process was killed before it recorded the call. A call that fails is due again after a pause; when
-it is given up, its row is kept as failed, until somebody retries or discards it.
+it is given up, its row is kept as failed, until somebody retries or discards it. The queue of after-hooks, durable or
+not, is below.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A schema that a program attached to threads: what it writes is checked, and what it reads is upgraded."""
+"""A schema that a program attached to threads, scopes or values: writes are checked, and reads are upgraded."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def _changed(new: PackedMap, before: Mapping[bytes, Packed]) -> list[bytes]:
     return put + [key for key in before if key not in new and key not in _RESERVED]
 
 
-# Scope attachment -----------------------------------------------------------------------------------------------------
+# Scopes ---------------------------------------------------------------------------------------------------------------
 #
 # A schema that a program attached to whole scopes: a record whose fields are the keys.
 #
@@ -359,7 +359,7 @@ def migrate_scope(
     internal = {key: value for key, value in packed.items() if _is_internal(key) and key != _SCOPE_ASIDE}
     aside = as_map(packed.get(_SCOPE_ASIDE, b"\x80")) or {}
     try:
-        result = schemas.migrate_packed(name, own, aside, source, target)
+        result = schemas.prepared_path(name, source, target).migrate(own, aside, default_codec)
     except HoldfastError as error:
         error.where = f"{where}; {error.where}" if error.where else where
         raise
@@ -400,7 +400,7 @@ def _given(edit: EditMap) -> Edit:
     return unchanged
 
 
-# Value attachment -----------------------------------------------------------------------------------------------------
+# Values ---------------------------------------------------------------------------------------------------------------
 #
 # A schema that a program attached to single values: keys of scopes, fields of agents, metadata of artifacts.
 #
@@ -485,7 +485,7 @@ def _fields(value: Packed) -> PackedMap | None:
     return None if fields is None or not all(map(msgpack.is_str, fields)) else fields
 
 
-# Migration --------------------------------------------------------------------------------------------------------
+# Migration of values --------------------------------------------------------------------------------------------------
 
 _WHOLE = pack_name("")
 """The name under which a value is a field of a document, for operations on the path `""`."""

@@ -32,7 +32,7 @@ SCALARS = (
     *("datetime", "date", "time", "timedelta", "message"),
 )
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_LIMITED: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[type, ...]], ...] = (
+LIMITED: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[type, ...]], ...] = (
     (_NUMBERS, ("int", "float", "decimal"), (int, float)),
     (("minLength", "maxLength"), ("str", "bytes"), (int, float)),
     (("pattern",), ("str",), (str,)),
@@ -42,7 +42,7 @@ _LIMITED: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[type, ...]], ...] 
 )
 """Constraints, the types that they mean something for, and the classes of their values."""
 
-CONSTRAINTS = tuple(key for keys, _, _ in _LIMITED for key in keys)
+CONSTRAINTS = tuple(key for keys, _, _ in LIMITED for key in keys)
 NOTES = frozenset({"title", "description", "default"})
 
 ANY: Node = {"type": "any"}
@@ -155,7 +155,7 @@ class _Canonical:
     def _limits(self, kind: str, node: Node) -> Node:
         """Return the constraints that mean something for this type."""
         found: Node = {}
-        for keys, kinds, classes in _LIMITED:
+        for keys, kinds, classes in LIMITED:
             for key in keys if kind in kinds else ():
                 value = node.get(key)
                 if value is None or (key == "uniqueItems" and not value):

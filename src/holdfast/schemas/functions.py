@@ -1,4 +1,4 @@
-"""Functions of migrations: the modules that they must not use, and the errors that they raise."""
+"""Functions of migrations: the modules that they must not use, their errors, their source and their time limit."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from holdfast.errors import HoldfastError, InvalidError, UnsupportedError
-from holdfast.schemas.definition import ANY, CONSTRAINTS, NULL, Node, bind, canonical
+from holdfast.schemas.definition import ANY, CONSTRAINTS, LIMITED, NULL, Node, bind, canonical
 from holdfast.schemas.validator import Validator
 
 _NOTES = ("title", "description", "default")
@@ -29,13 +29,8 @@ _KNOWN = frozenset(
 _SIMPLE = {"null": "null", "boolean": "bool", "integer": "int", "number": "float", "string": "str"}
 _FORMATS = {"date-time": "datetime", "date": "date", "time": "time", "duration": "timedelta", "uuid": "uuid"}
 _LIMITS = {
-    "int": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    "float": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    "str": ("minLength", "maxLength", "pattern"),
-    "list": ("minItems", "maxItems", "uniqueItems"),
-    "tuple": ("minItems", "maxItems", "uniqueItems"),
-    "map": ("minProperties", "maxProperties"),
-    "record": ("minProperties", "maxProperties"),
+    kind: [key for keys, kinds, _ in LIMITED if kind in kinds for key in keys]
+    for kind in ("int", "float", "str", "list", "tuple", "map", "record")
 }
 
 _CHOICES = ("$ref", "anyOf", "oneOf", "allOf")

@@ -651,7 +651,6 @@ def _gaps(known: Sequence[int | None]) -> dict[int, tuple[list[int], int]]:
 # Operations on the items of a list, and on a whole state.
 
 _ITEM = pack_name("")
-_NOTHING = b"\xc0"
 
 
 @dataclass(frozen=True)
@@ -672,7 +671,7 @@ class Each(Operation):
 
     def _map(self, document: PackedDocument, notes: Notes, change: Callable[[PackedDocument, Notes], None]) -> None:
         packed = document.get(self.path)
-        if packed is None or packed == _NOTHING:
+        if packed is None or packed == _NONE:
             return
         items = read_items(packed)
         if items is None:

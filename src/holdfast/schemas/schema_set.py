@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from holdfast.codec import Codec, default_codec
-from holdfast.engine.model.packed_state import Packed, pack_state, unpack_state
+from holdfast.engine.model.packed_state import pack_state, unpack_state
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.schemas.compatibility import Compatibility
-from holdfast.schemas.migration import MigratedState, Migration
+from holdfast.schemas.migration import Migration
 from holdfast.schemas.schema import Schema
 from holdfast.schemas.validator import Problem, Validator
 from holdfast.schemas.version import Version, parse_reference
@@ -156,27 +156,9 @@ class SchemaSet:
         codec: Codec = default_codec,
     ) -> MigratedValues:
         """Return a state in the form of another version, and what was kept aside for the way back."""
-        packed = self.migrate_packed(
-            name, pack_state(codec, state), pack_state(codec, aside), source, target, codec=codec
-        )
+        path = self.prepared_path(name, source, target)
+        packed = path.migrate(pack_state(codec, state), pack_state(codec, aside), codec)
         return MigratedValues(unpack_state(codec, packed.state), unpack_state(codec, packed.aside))
-
-    def migrate_packed(
-        self,
-        name: str,
-        state: Mapping[bytes, Packed],
-        aside: Mapping[bytes, Packed],
-        source: str | Version,
-        target: str | Version | None = None,
-        *,
-        codec: Codec = default_codec,
-        validate: bool = True,
-    ) -> MigratedState:
-        """Migrate a packed state. Channels that no operation touches are neither decoded nor copied.
-
-        The result is checked against the schema of its version, as far as it may have changed.
-        """
-        return self.prepared_path(name, source, target).migrate(state, aside, codec, validate=validate)
 
     def prepared_path(self, name: str, source: str | Version, target: str | Version | None = None) -> MigrationPath:
         """Return the way from a version to another, prepared for many states."""

@@ -307,7 +307,6 @@ class MigrationPath:
         aside: Mapping[bytes, Packed],
         codec: Codec,
         *,
-        validate: bool = True,
         whole: Literal["complete", "partial"] | None = None,
     ) -> MigratedState:
         """Migrate a packed state. Channels that no operation touches are neither decoded nor copied.
@@ -318,7 +317,7 @@ class MigrationPath:
         result = MigratedState(dict(state), dict(aside))
         for run in self._runs:
             result = run(result.state, result.aside, codec)
-        if validate and self._target is not None and (self.steps or whole):
+        if self._target is not None and (self.steps or whole):
             if whole is None:
                 problems = self._problems(state, result.state, codec)
             else:

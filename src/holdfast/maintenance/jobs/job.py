@@ -1,4 +1,4 @@
-"""A job and its runs, as they are stored."""
+"""A job and its runs, as they are stored; schedules, and metrics of jobs."""
 
 from __future__ import annotations
 
