@@ -17,6 +17,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, NotFoundError
+from holdfast.maintenance.backup.line_history import LineHistory
 from holdfast.store import Store
 from tests.interfaces.cli import kit
 from tests.maintenance.kit import SECOND, Clock, timed
@@ -104,6 +105,26 @@ def test_what_was_pruned_since_returns(kind: str, clock: Clock, repository: Path
                 new.backups(repository).restore(to_datetime(time), exact=True)
             assert error.value.code == "not-exact"
             assert not list(new.threads(kind="all").all()), "nothing is restored"
+
+
+def test_a_long_history_that_was_pruned_is_not_gone_through_step_by_step(
+    clock: Clock, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, look = list[int](), LineHistory._lost_ends
+    monkeypatch.setattr(LineHistory, "_lost_ends", lambda self, time: looked.append(time) or look(self, time))  # type: ignore[func-returns-value]
+    store = timed(clock)
+    store.backups(repository).create()
+    for number in range(100):
+        clock.now += SECOND
+        store.put("chat", {"n": number})
+    moment = clock.now - SECOND
+    store.maintenance.prune(keep_last=1)
+    clock.now += SECOND
+    store.backups(repository).create()
+    with holdfast.open("memory://") as new:
+        report = new.backups(repository).restore(to_datetime(moment), dry_run=True)
+    assert not report.exact
+    assert 0 < len(looked) < 20
 
 
 def test_hashes_stay_as_they_were(clock: Clock, repository: Path) -> None:

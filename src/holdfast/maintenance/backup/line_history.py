@@ -8,7 +8,7 @@ elsewhere. Pruned steps return if a backup has them. Where a line had a step tha
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import count
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -121,6 +121,9 @@ class LineHistory:
         self._others = [time for each in others for time in _appearances(known, each)]
         """When there was another line of the name: by then, this one was gone, recorded or not."""
         self._steps = [_steps_of(line, source) for source in sources]
+        hashes = {(place, each.step.hash) for steps in self._steps for place, each in steps.items()}
+        self._is_ambiguous = len(hashes) > len({place for place, _ in hashes})
+        """Whether backups have several steps of the same place."""
         self._in_first = {place: each.step.hash for place, each in self._steps[0].items()} if has_first else {}
 
     # Steps --------------------------------------------------------------------------------------------------------
@@ -179,13 +182,25 @@ class LineHistory:
                 times[place] = since
                 lost.add(place)
         ends = dict(sorted(times))
-        found = [times[place] for place in ends.items() if place in lost]
+        found = [self._first_lost(place, times, lost, time) for place in ends.items() if place in lost]
         found += (
             branch.created  # one without steps of its own ends where it starts
             for branch in self._branches(time)
             if branch.branch not in ends and (branch.base_branch, branch.base_length - 1) in lost
         )
         return [each for each in found if each <= time]
+
+    def _first_lost(self, end: Place, times: Mapping[Place, int], lost: Set[Place], time: int) -> int:
+        """Return the time of the first of the lost steps that a branch ended with, one after another. They are looked
+        at together as long as nothing happened to the line since: then each was the end of the branch in its turn."""
+        happened = bisect_right(self._events, time, key=lambda each: each.time)
+        since = self._events[happened - 1].time if happened else -1
+        branch, seq = end
+        while (
+            not self._is_ambiguous and (branch, seq - 1) in lost and since < times[branch, seq - 1] < times[branch, seq]
+        ):
+            seq -= 1
+        return times[branch, seq]
 
     def _union(self, time: int) -> dict[Place, _Chosen]:
         """Return the steps and stubs that a line had by a time, and those that were removed before."""
