@@ -49,7 +49,7 @@ with holdfast.open(sys.argv[1]) as store:
         began = time.perf_counter()
         try:
             store.update(f"thread {appended % int(sys.argv[2]):05}", {"turn": appended})
-        except holdfast.HoldfastError:
+        except holdfast.errors.HoldfastError:
             errors += 1
         slowest = max(slowest, time.perf_counter() - began)
         appended += 1

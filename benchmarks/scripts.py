@@ -12,7 +12,8 @@ from pathlib import Path
 
 import holdfast
 from benchmarks.measure import Figure, Job, turns
-from holdfast.scripts import Language, Sandbox
+from holdfast.interfaces.scripting.process import Language
+from holdfast.scripts import Sandbox
 
 _CALLS, _ROUNDS, _STARTS, _MANY = 100, 20, 15, 50
 _LANGUAGES: tuple[Language, ...] = ("lua", "javascript")

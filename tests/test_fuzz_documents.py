@@ -46,8 +46,9 @@ from holdfast.security.access.identity import parse_holder, parse_identity
 from holdfast.security.audit.export import check_audit
 from holdfast.security.encryption.cipher import Cipher
 from holdfast.store.store import Store
-from holdfast.testing.security import HOSTILE_KEYS, HOSTILE_QUERIES
 from holdfast.testing.security.archives import Frozen
+from holdfast.testing.security.filters import HOSTILE_QUERIES
+from holdfast.testing.security.names import HOSTILE_KEYS
 from holdfast.time_parser import parse_duration, parse_time
 from tests.maintenance.test_backup_golden import GOLDEN as BACKUP
 from tests.support.nightly import by_day

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import settings
 
 import holdfast
+from holdfast.backends.conformance.suite import SyncConformance
 from holdfast.backends.runtime.drivers import run
-from holdfast.testing import Stores, SyncConformance
+from holdfast.testing import Stores
 from tests.engine.test_kills import rounds
 from tests.interfaces.langgraph.test_conformance import TESTS, report_on
 from tests.servers.places import COMPOSED, EMULATED, KINDS, REMOTE, place

@@ -21,8 +21,7 @@ import tempfile
 from pathlib import Path
 
 import holdfast
-from holdfast import PersistentAgent
-from holdfast.agents import Machine, Recovery, count_transitions, mermaid
+from holdfast.agents import Machine, PersistentAgent, Recovery, count_transitions, mermaid
 
 ID = "committer"
 TOOLS = {"add": "write", "reset": "write", "commit": "write", "diff": "read", "log": "read", "push": "network"}

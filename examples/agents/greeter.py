@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import holdfast
-from holdfast import persistent
+from holdfast.agents import persistent
 
 
 @persistent(name="greeter", fields=("met",), configuration=("greeting",))

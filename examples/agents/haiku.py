@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import holdfast
-from holdfast import AsyncPersistentAgent
+from holdfast.agents import AsyncPersistentAgent
 
 LINES = {
     "tides": "The moon pulls the sea / a crab waits under the stone / twice a day it rains",

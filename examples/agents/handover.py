@@ -18,7 +18,8 @@ from pathlib import Path
 import holdfast
 from examples.agents.greeter import Greeter
 from examples.agents.haiku import LINES, HaikuAgent
-from holdfast.agents import AsyncAgentHandle, Offer
+from holdfast.agents import Offer
+from holdfast.agents.api.handle import AsyncAgentHandle
 
 
 class Poet(HaikuAgent, name="poet"):

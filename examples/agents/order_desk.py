@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast import PersistentAgent
-from holdfast.agents import Retry, StepRecord
+from holdfast.agents import PersistentAgent, Retry, StepRecord
 
 POWER = ["off", "on"]
 """Whether there is power when the parcel is shipped: not at first."""

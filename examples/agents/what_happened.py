@@ -12,7 +12,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.hooks import HookContext
-from holdfast.store import CausalNode
+from holdfast.store.timeline.causality import CausalNode
 
 
 def work(store: holdfast.Store) -> None:

@@ -1,38 +1,8 @@
-"""Encryption at rest: `holdfast.open(url, encryption=Encryption(FileKeys("holdfast.key")))`."""
+"""Encryption at rest: `holdfast.open(url, encryption=Encryption("file:holdfast.key"))`."""
 
 from __future__ import annotations
 
-from holdfast.maintenance import KeyCheck, KeyInfo, ReencryptReport
-from holdfast.security import (
-    AwsKms,
-    Clear,
-    Encryption,
-    EnvironmentKeys,
-    FileKeys,
-    KeyProvider,
-    KeyringKeys,
-    LocalKeys,
-    Mode,
-    PassphraseKeys,
-    generate_key,
-)
-from holdfast.store import AsyncKeys, Keys
+from holdfast.security.encryption.provider import KeyProvider, LocalKeys, generate_key
+from holdfast.security.encryption.settings import Encryption
 
-__all__ = [
-    "AsyncKeys",
-    "AwsKms",
-    "Clear",
-    "Encryption",
-    "EnvironmentKeys",
-    "FileKeys",
-    "KeyCheck",
-    "KeyInfo",
-    "KeyProvider",
-    "KeyringKeys",
-    "Keys",
-    "LocalKeys",
-    "Mode",
-    "PassphraseKeys",
-    "ReencryptReport",
-    "generate_key",
-]
+__all__ = ["Encryption", "KeyProvider", "LocalKeys", "generate_key"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.errors import ScriptError
-from holdfast.interfaces.scripting import Language, ReturnedFunction, Sandbox, ScriptHook
+from holdfast.interfaces.scripting.sandbox import Sandbox, ScriptHook
 
-__all__ = ["Language", "ReturnedFunction", "Sandbox", "ScriptError", "ScriptHook"]
+__all__ = ["Sandbox", "ScriptHook"]

@@ -29,7 +29,7 @@ from holdfast.agents.transfer.offer import Offer
 from holdfast.backends.interface import Backend, Batch, Query, Row, WordMatch, WordMatches
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import DeniedError
 from holdfast.store.store import Store

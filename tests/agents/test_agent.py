@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.agents import AsyncPersistentAgent, Persistent, PersistentAgent, persistent, registry
+from holdfast.agents import AsyncPersistentAgent, PersistentAgent, persistent
+from holdfast.agents.definition.spec import Persistent, registry
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened

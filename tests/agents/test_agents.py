@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.agents import AgentInfo
 from holdfast.agents.storage.agent_line import Delta
+from holdfast.agents.storage.listing import AgentInfo
 from holdfast.backends.interface import Get, Put, Query, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run

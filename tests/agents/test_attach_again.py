@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.agents import AgentBuilder, Autosave, registry
+from holdfast.agents import AgentBuilder, Autosave
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.definition.spec import registry
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.context import EngineContext

@@ -11,7 +11,9 @@ import attrs
 import pydantic
 import pytest
 
-from holdfast.agents import AgentBuilder, AgentHandle, AsyncAgentHandle, Spec, persistent, registry
+from holdfast.agents import AgentBuilder, persistent
+from holdfast.agents.api.handle import AgentHandle, AsyncAgentHandle
+from holdfast.agents.definition.spec import Spec, registry
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import InvalidError, NotFoundError
 from tests.agents.greeters import aopened, machine, opened

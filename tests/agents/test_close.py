@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.agents import AgentBuilder, Autosave, registry
+from holdfast.agents import AgentBuilder, Autosave
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.definition.spec import registry
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.context import EngineContext
@@ -185,7 +186,7 @@ def test_the_end_of_a_program(tmp_path: Path, closed: bool) -> None:
     program = f"""
 import holdfast
 
-class Cook(holdfast.PersistentAgent, name="cook"):
+class Cook(holdfast.agents.PersistentAgent, name="cook"):
     dishes: list[str] = []
 
 store = holdfast.open({str(tmp_path / "store.db")!r})

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents import AgentBuilder, AgentHandle, registry
+from holdfast.agents import AgentBuilder
+from holdfast.agents.api.handle import AgentHandle
+from holdfast.agents.definition.spec import registry
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import InvalidError
 from holdfast.store.store import Store

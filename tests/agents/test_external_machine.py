@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import PersistentAgent
-from holdfast.agents import Machine, count_transitions
+from holdfast.agents import Machine, PersistentAgent, count_transitions
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError, VetoError
 from tests.servers.places import KINDS, place
 from tests.support.cases import case

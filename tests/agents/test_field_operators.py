@@ -16,11 +16,12 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.model.operations import Combine, EditMap, Operation, Set
+from holdfast.engine.model.operators import UpdateOperator
 from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.namespaces import AGENTS
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, OutcomeUnknownError
-from holdfast.state import AddToSet, Append, Increment, Max, UpdateOperator
+from holdfast.state import AddToSet, Append, Increment, Max
 from holdfast.store.store import Store
 from tests.agents.greeters import opened
 from tests.support.nightly import fewer_examples

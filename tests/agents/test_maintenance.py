@@ -88,7 +88,7 @@ def test_old_versions_are_pruned_when_asked_for_and_the_agent_stays(store: Store
     store.maintenance.prune(kinds="agent", keep_last=2)
     assert store.agents.load("a") == before
     assert len(store.agents.history("a", limit=100)) == 2
-    with pytest.raises(holdfast.NotFoundError):
+    with pytest.raises(holdfast.errors.NotFoundError):
         store.agents.load("a", version=3)
     assert len(store.agents.messages("a")) == 40
     agent.start()

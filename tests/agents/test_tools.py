@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.agents import Tools
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.api.tools import Tools
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 
 

@@ -168,7 +168,7 @@ def test_replay_goes_as_the_machine_does(triggers: list[str]) -> None:
         assert check_transitions(recorded(store), changed_machine()).path == tuple(walked)
 
 
-class Walker(holdfast.PersistentAgent, name="test-walker"):
+class Walker(holdfast.agents.PersistentAgent, name="test-walker"):
     machine = changed_machine()
 
 

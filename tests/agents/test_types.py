@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, assert_type
 import pytest
 
 import holdfast
-from holdfast.agents import AgentHandle, AsyncAgentHandle, AsyncPersistentAgent, PersistentAgent, persistent
+from holdfast.agents import AsyncPersistentAgent, PersistentAgent, persistent
+from holdfast.agents.api.handle import AgentHandle, AsyncAgentHandle
 from holdfast.errors import InvalidError
 
 

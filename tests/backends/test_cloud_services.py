@@ -22,11 +22,12 @@ from obstore import exceptions
 
 import holdfast
 from holdfast.backends.async_backend import ServerInterrupted
+from holdfast.backends.conformance.suite import ShortConformance
 from holdfast.backends.object_store.cloud import Bucket
 from holdfast.backends.object_store.object_storage import RetryingStorage, deadline_in, gather_limited
 from holdfast.errors import ConfigError, DeniedError, HoldfastError
 from holdfast.langgraph import HoldfastSaver
-from holdfast.testing import ShortConformance, Stores
+from holdfast.testing import Stores
 from tests import servers
 from tests.servers.gcs import write_service_account
 from tests.servers.places import EMULATED, place

@@ -15,10 +15,11 @@ from hypothesis import Phase, settings
 from holdfast.backends.conformance import child
 from holdfast.backends.conformance.model import Model
 from holdfast.backends.conformance.rows import column, row_of, step
+from holdfast.backends.conformance.suite import ShortConformance
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, STEPS
-from holdfast.testing import BackendConformance, ShortConformance, Stores
+from holdfast.testing import BackendConformance, Stores
 from tests.backends.broken import BROKEN
 
 pytest_plugins = ["pytester"]

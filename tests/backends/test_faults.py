@@ -8,14 +8,14 @@ import time
 import pytest
 
 from holdfast.backends.conformance.rows import row_of, step
-from holdfast.backends.conformance.suite import WrapperConformance
+from holdfast.backends.conformance.suite import SyncConformance, WrapperConformance
 from holdfast.backends.interface import Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import LINES, NODES, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import ConfigError, TransientError, UnavailableError
-from holdfast.testing import Stores, SyncConformance
+from holdfast.testing import Stores
 from tests.support.counting import CountingBackend
 from tests.support.faults import Fault, Faults, acknowledgement_lost
 

@@ -8,7 +8,8 @@ from functools import cache
 import pytest
 from pymongo import MongoClient, WriteConcern
 
-from holdfast.testing import ShortConformance, Stores, SyncConformance
+from holdfast.backends.conformance.suite import ShortConformance, SyncConformance
+from holdfast.testing import Stores
 from tests.servers import mongodb
 
 

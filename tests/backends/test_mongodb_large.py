@@ -14,8 +14,9 @@ from pymongo.errors import OperationFailure
 from holdfast.backends.conformance.kit import Driven
 from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Batch, Create, Delete, Ensure, Put, Row
-from holdfast.backends.mongodb import MongoDBBackend, commit_group
+from holdfast.backends.mongodb import commit_group
 from holdfast.backends.mongodb import committer as mongodb_commits
+from holdfast.backends.mongodb.backend import MongoDBBackend
 from holdfast.backends.mongodb.commit_group import cache_weight
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, METADATA, NODES, Key

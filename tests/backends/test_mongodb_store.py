@@ -29,8 +29,9 @@ from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.conformance.kit import Driven, case
 from holdfast.backends.conformance.rows import meaning, row_of, step
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.mongodb import MongoDBBackend, maintenance
 from holdfast.backends.mongodb import large_bodies as mongodb_uploads
+from holdfast.backends.mongodb import maintenance
+from holdfast.backends.mongodb.backend import MongoDBBackend
 from holdfast.backends.mongodb.commit_group import CommitGroup
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Table

@@ -12,14 +12,14 @@ import pytest
 import holdfast
 from holdfast.backends.conformance.reads import Reads
 from holdfast.backends.conformance.rows import step
-from holdfast.backends.conformance.suite import SyncOnly
+from holdfast.backends.conformance.suite import ShortConformance, SyncConformance, SyncOnly
 from holdfast.backends.conformance.writes import Writes
 from holdfast.backends.interface import Create, Put, Scan
 from holdfast.backends.object_store.cloud import Bucket, CloudBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.errors import ConfigError, CorruptError, UnavailableError
-from holdfast.testing import ShortConformance, Stores, SyncConformance
+from holdfast.testing import Stores
 from tests import servers
 
 NUMBERS = itertools.count()

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.backends.conformance.histories import Histories
 from holdfast.backends.conformance.processes import Processes
-from holdfast.backends.conformance.suite import WrapperConformance
-from holdfast.testing import BackendConformance, Stores, SyncConformance
+from holdfast.backends.conformance.suite import SyncConformance, WrapperConformance
+from holdfast.testing import BackendConformance, Stores
 from tests.backends.daily_conformance import DailyConformance
 from tests.backends.postgres_databases import emptied, emptied_pooled
 

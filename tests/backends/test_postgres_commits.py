@@ -16,10 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.backends.async_backend import GroupStamp
+from holdfast.backends.conformance.kit import Driven
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Scan
-from holdfast.backends.postgres import PostgresBackend, setup
+from holdfast.backends.postgres import setup
 from holdfast.backends.postgres.apply_function import MAX_LOCKS, lock_id
+from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.binary_values import escape, unescape
 from holdfast.backends.postgres.queries import MAX_COMBINED
 from holdfast.backends.runtime.drivers import run
@@ -35,7 +37,6 @@ from holdfast.errors import (
     TransientError,
     UnavailableError,
 )
-from holdfast.testing import Driven
 from tests import servers
 from tests.backends.postgres_databases import emptied, emptied_pooled
 from tests.servers.pace import TooSoon, given_time, hurried

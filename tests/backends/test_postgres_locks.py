@@ -12,14 +12,14 @@ import psycopg
 import pytest
 
 from holdfast.backends.async_backend import GroupStamp
+from holdfast.backends.conformance.kit import Driven
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Change, Create, Delete, Expect, Put
-from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.apply_function import GROUP_LINES, MAX_LOCKS, lock_id, pack
+from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import LINES, STEPS
-from holdfast.testing import Driven
 from tests.backends.postgres_databases import emptied
 
 _WAITERS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"

@@ -14,15 +14,16 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast.backends.conformance.kit import case
+from holdfast.backends.conformance.kit import Driven, case
 from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Create, Delete, Expect, Get, Put, Scan
-from holdfast.backends.postgres import PostgresBackend, setup, setup_sql
+from holdfast.backends.postgres import setup
+from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.schema import VERSION, table_names
+from holdfast.backends.postgres.setup import setup_sql
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LATER, LINES, NODES, STEPS, TABLES, WORDS
 from holdfast.errors import ConfigError, DeniedError, TransientError
-from holdfast.testing import Driven
 from tests import servers
 
 ACME = row_of(LINES, "acme", "line", body=b"acme's")

@@ -12,15 +12,16 @@ import psycopg
 import pytest
 
 import holdfast
+from holdfast.backends.conformance.kit import Driven
 from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Create, Get, Put, Scan
-from holdfast.backends.postgres import PostgresBackend, setup
+from holdfast.backends.postgres import setup
+from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.queries import MAX_COMBINED
 from holdfast.backends.postgres.schema import table_names
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, METADATA, READABLE, STEPS, WORDS
 from holdfast.errors import UnavailableError
-from holdfast.testing import Driven
 from tests import servers
 
 

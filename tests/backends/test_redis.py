@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.backends.conformance.rows import row_of, step
+from holdfast.backends.conformance.suite import ShortConformance, SyncConformance
 from holdfast.backends.interface import Create, Delete, Get, Put, Row, Scan
-from holdfast.backends.redis import RedisBackend
-from holdfast.backends.redis.backend import MAX_BODY
+from holdfast.backends.redis.backend import MAX_BODY, RedisBackend
 from holdfast.backends.redis.key_layout import decode_words, encode_words
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, OBJECTS, STEPS, WRITES, Key
 from holdfast.errors import CorruptError, InvalidError, TooLargeError
-from holdfast.testing import ShortConformance, Stores, SyncConformance
+from holdfast.testing import Stores
 from tests.servers import RedisServer, redis
 
 KINDS = {str: st.text(), int: st.integers(-(2**63), 2**63 - 1), bytes: st.binary()}

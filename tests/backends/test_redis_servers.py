@@ -19,7 +19,7 @@ import redis as client
 from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Create, Delete, Get, Put, Scan
-from holdfast.backends.redis import RedisBackend
+from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.connections import RedisConnections, connection_arguments
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.group_commit import Outcome

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import backend_for, schemes
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.errors import ConfigError
 
 PLUGIN = """

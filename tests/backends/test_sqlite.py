@@ -15,11 +15,12 @@ from typing import Any
 import apsw
 import pytest
 
+from holdfast.backends.conformance.suite import SyncConformance
 from holdfast.backends.interface import Batch, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite import backend as sqlite_backend
 from holdfast.backends.sqlite import database_file as sqlite_files
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.sqlite.queries import read_rows
 from holdfast.backends.sqlite.schema import APPLICATION_ID, STATEMENTS, create_statements
 from holdfast.backends.tables import BRANCHES, LINES, NODES, STEPS, TABLES, Key, Scalar, Table
@@ -33,7 +34,7 @@ from holdfast.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from holdfast.testing import BackendConformance, Stores, SyncConformance
+from holdfast.testing import BackendConformance, Stores
 from tests.support.nightly import by_day
 
 CREATED = 1_700_000_000_123_000_000

@@ -17,9 +17,10 @@ import pytest
 
 from holdfast.backends.interface import Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend, use_lock
 from holdfast.backends.sqlite import backend as sqlite
 from holdfast.backends.sqlite import errors as sqlite_errors
+from holdfast.backends.sqlite import use_lock
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import NODES
 from holdfast.errors import (
     ConfigError,

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.backends.interface import Create, Row, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.backends.sqlite import connections as sqlite_connections
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import NODES
 from tests.support.nightly import mostly_nightly
 

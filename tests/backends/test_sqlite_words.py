@@ -15,7 +15,7 @@ from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Batch, Create, Delete, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import NODES, STEPS, WORDS
 from holdfast.errors import CorruptError, HoldfastError
 from tests.damaged import flipped

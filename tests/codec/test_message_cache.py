@@ -25,8 +25,9 @@ from langchain_core.messages import (
 )
 
 from holdfast.backends.runtime.memory_cache import MemoryCache
-from holdfast.codec import Codec, Limits, MessageParts, PackedMessages
-from holdfast.codec.bulk_packing import BATCH
+from holdfast.codec import Codec, Limits
+from holdfast.codec.bulk_packing import BATCH, PackedMessages
+from holdfast.codec.message_cache import MessageParts
 from holdfast.engine.model.packed_state import LONG_TEXT, pack_state, unpack_state, unpack_states
 from holdfast.engine.pack_cache import PackCache
 from holdfast.engine.row_format import Line

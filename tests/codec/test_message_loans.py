@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from holdfast.backends.runtime.memory_cache import MemoryCache
-from holdfast.codec import Codec, MessageParts
+from holdfast.codec import Codec
+from holdfast.codec.message_cache import MessageParts
 from holdfast.codec.message_loans import MessageLoan
 from holdfast.engine.model.packed_state import pack_state, unpack_state
 from holdfast.engine.pack_cache import PackCache

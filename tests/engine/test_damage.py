@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Put, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import LINES
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import HoldfastError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.errors import HoldfastError, TransientError, UnavailableError
 from holdfast.store.store import Store
 from tests.engine.lines import store_on

@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.engine.engine import Engine
@@ -286,7 +286,7 @@ def test_wrong_places_to_remove_and_to_save(tmp_path: Path) -> None:
             store.get("u", store.get("t"))
         with pytest.raises(InvalidError, match="too far away"):
             store.get("t", at=datetime.min)
-    with pytest.raises(holdfast.InvalidError, match="async with"), holdfast.aopen("memory://"):
+    with pytest.raises(holdfast.errors.InvalidError, match="async with"), holdfast.aopen("memory://"):
         pass
 
 
@@ -404,7 +404,7 @@ def test_locks_are_renewed_in_a_forked_child() -> None:
 
 
 def test_agents_with_slots_are_saved() -> None:
-    class Agent(holdfast.store.CheckpointableMixin):
+    class Agent(holdfast.savers.CheckpointableMixin):
         __slots__ = ("_secret", "notes")
 
         def __init__(self) -> None:
@@ -422,17 +422,17 @@ def test_agents_with_slots_are_saved() -> None:
 def test_autosaves_that_are_set_up_wrongly() -> None:
     with holdfast.open("memory://") as store:
         for wrong in (
-            lambda: holdfast.store.EveryStep("3"),  # type: ignore[arg-type]
-            lambda: holdfast.store.Interval(float("nan")),
-            lambda: holdfast.store.OnEvent(["a"]),  # type: ignore[arg-type]
-            lambda: holdfast.store.AutoCheckpointer(store, "t", {}),  # type: ignore[arg-type]
-            lambda: holdfast.store.AutoCheckpointer(store, "t", dict, holdfast.store.EveryStep),  # type: ignore[arg-type]
-            lambda: holdfast.store.AsyncAutoCheckpointer(store, "t", dict),  # type: ignore[arg-type]
+            lambda: holdfast.savers.EveryStep("3"),  # type: ignore[arg-type]
+            lambda: holdfast.savers.Interval(float("nan")),
+            lambda: holdfast.savers.OnEvent(["a"]),  # type: ignore[arg-type]
+            lambda: holdfast.savers.AutoCheckpointer(store, "t", {}),  # type: ignore[arg-type]
+            lambda: holdfast.savers.AutoCheckpointer(store, "t", dict, holdfast.savers.EveryStep),  # type: ignore[arg-type]
+            lambda: holdfast.savers.AsyncAutoCheckpointer(store, "t", dict),  # type: ignore[arg-type]
         ):
             with pytest.raises((holdfast.errors.ConfigError, InvalidError)):
                 wrong()
         with pytest.raises(InvalidError, match="pair of channel and value"):
-            holdfast.Checkpointer(store).put_writes("t", "1", [("a", 1, 2)], task_id="x")  # type: ignore[list-item]
+            holdfast.savers.Checkpointer(store).put_writes("t", "1", [("a", 1, 2)], task_id="x")  # type: ignore[list-item]
 
 
 def test_clock_that_goes_backwards(shared: Backend) -> None:

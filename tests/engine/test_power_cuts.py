@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.errors import HoldfastError
 from holdfast.store.store import Store
 from tests.engine.lines import Clock, store_on

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.backends.interface import Backend, Batch, Delete, Get, Put
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import FOLDS, LINES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.integrity.verify import verify

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from langchain_core.runnables import RunnableConfig
 
 import holdfast
-from holdfast import Checkpointer, Store
+from holdfast import Store
 from holdfast.backends.interface import Delete, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
@@ -26,6 +26,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.errors import CorruptError
 from holdfast.langgraph import HoldfastSaver
+from holdfast.savers import Checkpointer
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 from tests.support.nightly import by_day, examples
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.errors import InvalidError
 from holdfast.history import search as search_module
-from holdfast.store import Store
 
 THREADS, EACH = 7, 30
 

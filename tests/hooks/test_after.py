@@ -21,8 +21,8 @@ from holdfast.engine import trace_context
 from holdfast.engine.events import digest
 from holdfast.engine.namespaces import HOOKS
 from holdfast.engine.row_format import Line
-from holdfast.errors import TransientError
-from holdfast.hooks import HookContext, VetoError
+from holdfast.errors import TransientError, VetoError
+from holdfast.hooks import HookContext
 from holdfast.hooks import outbox as later_module
 from holdfast.hooks.outbox import OutboxCall
 from tests.hooks.kit import async_store, events, store

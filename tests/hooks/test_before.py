@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ConflictError, InvalidError, NotFoundError
 from holdfast.engine.namespaces import HOOKS
-from holdfast.errors import DeniedError, VetoError
-from holdfast.hooks import POINTS, HookContext, ReplaceValue
-from holdfast.hooks.points import check_points
+from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError, VetoError
+from holdfast.hooks import HookContext, ReplaceValue
+from holdfast.hooks.points import POINTS, check_points
 from tests.hooks.kit import async_store, beside, events, store
 
 

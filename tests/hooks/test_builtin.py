@@ -8,9 +8,9 @@ from typing import Any, TypedDict
 import pytest
 from pydantic import BaseModel
 
-from holdfast import MISSING, InvalidError
+from holdfast import MISSING
 from holdfast.engine.row_format import open_body
-from holdfast.errors import UnsupportedError, VetoError
+from holdfast.errors import InvalidError, UnsupportedError, VetoError
 from holdfast.hooks import AddAuditFields, CountChanges, HookContext, InvalidateCache, Validate
 from holdfast.schemas import Schema
 from tests.hooks.kit import Clock, events, store

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import InvalidError, NotFoundError
-from holdfast.errors import VetoError
+from holdfast.errors import InvalidError, NotFoundError, VetoError
 from holdfast.hooks import HookContext, execution_log
 from tests.hooks.kit import Clock, store
 

@@ -11,7 +11,7 @@ import holdfast
 from holdfast import Store
 from holdfast.access import check_audit
 from holdfast.errors import InvalidError
-from holdfast.hooks import HookExecution
+from holdfast.hooks.context import HookExecution
 from tests.security.sensitive.test_protection import FixedKeys
 from tests.support.cases import case
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import InvalidError
+from holdfast.errors import InvalidError
 from holdfast.hooks import AddAuditFields, HookContext, InvalidateCache
 from tests.hooks.kit import store
 

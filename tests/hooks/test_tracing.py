@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import InvalidError
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context
 from holdfast.engine.row_format import Line, open_step
 from holdfast.engine.trace_context import Trace, current, current_or_new, link_artifacts
+from holdfast.errors import InvalidError
 from holdfast.hooks import HookContext
 from tests.hooks.kit import async_store, events, store
 

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.runtime.metrics import Sample
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import ConfigError, InvalidError
 from holdfast.jobs import JobRunner
 from holdfast.maintenance.monitoring.alerts import StoredAlert, advance
 from holdfast.maintenance.monitoring.rules import RULES, AlertSettings, Situation
 from holdfast.maintenance.monitoring.sinks import WebhookSink, make_sink
-from holdfast.metrics import MetricsSnapshot, Sample
+from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
 
 
 class Receiver(ThreadingHTTPServer):
@@ -127,7 +128,7 @@ def test_failures_that_another_process_reported_fire_and_pass(tmp_path: Path) ->
     with holdfast.open(tmp_path / "agents.db") as app, holdfast.open(tmp_path / "agents.db") as runner:
         app.put("chat", {"n": 1})
         runner.alerts.evaluate(pending=0)
-        with pytest.raises(holdfast.NotFoundError):
+        with pytest.raises(holdfast.errors.NotFoundError):
             app.thread("chat").restore("nothing")
         assert app.metrics().value("restores_total", kind="thread", outcome="failed") == 1
         app.alerts.report()
@@ -146,10 +147,10 @@ def test_failures_that_another_process_reported_fire_and_pass(tmp_path: Path) ->
 
 
 def _rename_reports(store: holdfast.Store, content: str = "") -> None:
+    from holdfast.backends import run
     from holdfast.backends.interface import Delete, Put, Scan
     from holdfast.backends.tables import REFS
     from holdfast.maintenance.monitoring.alerts import REPORT
-    from holdfast.store import run
 
     backend = store._handle.engine.context.backend
 

@@ -15,6 +15,7 @@ from typing import Literal
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import run
 from holdfast.encryption import Encryption, LocalKeys
@@ -23,7 +24,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import ConfigError, ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
-from holdfast.store import BackupInfo, Store
+from holdfast.store.backup_records import BackupInfo
 from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 from tests.support.nightly import mostly_nightly

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS
@@ -38,7 +39,6 @@ from holdfast.maintenance.backup.pruner import RepositoryPruner
 from holdfast.maintenance.backup.records import freeze
 from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
 from holdfast.maintenance.doctor.store_checks import checks
-from holdfast.store import Store
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import both_places, files, remove_both
 from tests.support.nightly import mostly_nightly

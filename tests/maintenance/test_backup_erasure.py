@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.encryption import Encryption, LocalKeys
-from holdfast.store import Store
 from tests.security.erasure.people import by_subject
 from tests.support.nightly import mostly_nightly
 

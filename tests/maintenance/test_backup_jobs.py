@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.interface import Changes, Delete
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.errors import InvalidError
 from holdfast.maintenance.doctor.store_checks import checks
-from holdfast.store import Store
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import contents, fill
 

@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.interface import Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import KEYS, REFS
-from holdfast.encryption import Encryption, FileKeys, LocalKeys, PassphraseKeys, generate_key
+from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.engine.lost_rows import mark_row, marked_tables
 from holdfast.errors import ConfigError, CorruptError, DeniedError, QuotaError, UnsupportedError
 from holdfast.maintenance.backup.format import HEADER, seal_object
 from holdfast.security.encryption import provider as passphrase
 from holdfast.security.encryption.key_rows import destroyed_changes
-from holdfast.store import Store
+from holdfast.security.encryption.provider import FileKeys, PassphraseKeys
 from tests.interfaces.cli import kit
 from tests.maintenance.test_backup import LARGE, both_places, contents, files, fill
 from tests.maintenance.test_backup_damage import manifests

@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.object_store.object_storage import RetryingStorage
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.engine.copy import row_writer
 from holdfast.maintenance.backup import pruner
-from holdfast.store import Store
 from holdfast.store.backups import Backups
 from tests.maintenance.test_backup import both_places, contents, fill
 from tests.support.kills import count_kill

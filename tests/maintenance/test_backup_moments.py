@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import PersistentAgent
+from holdfast import Store
+from holdfast.agents import PersistentAgent
 from holdfast.backends.interface import Delete
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS
@@ -18,7 +19,6 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.maintenance.backup.line_history import LineHistory
-from holdfast.store import Store
 from tests.interfaces.cli import kit
 from tests.maintenance.kit import SECOND, Clock, timed
 

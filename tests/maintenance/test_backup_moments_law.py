@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import PersistentAgent
+from holdfast import Store
+from holdfast.agents import PersistentAgent
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.types import to_datetime
 from holdfast.errors import NotFoundError
-from holdfast.maintenance import RestoreReport
-from holdfast.store import Store
+from holdfast.maintenance.backup.restore_report import RestoreReport
 from tests.maintenance.kit import SECOND, Clock
 from tests.maintenance.moments import Expected, Life, Model, World
 from tests.servers.places import KINDS, place

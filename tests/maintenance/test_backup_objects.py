@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.interface import Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS
@@ -25,7 +26,6 @@ from holdfast.maintenance.backup.format import pack_name
 from holdfast.maintenance.backup.repacker import pack_map
 from holdfast.maintenance.backup.repository import open_repository
 from holdfast.maintenance.backup.status import RECORD, SETTING
-from holdfast.store import Store
 from holdfast.store.backups import Backups
 from tests.maintenance.test_backup import files
 from tests.support.cases import case

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
@@ -19,7 +20,6 @@ from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, DeniedError, NotFoundError
-from holdfast.store import Store
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import contents, fill
 from tests.servers.places import COMPOSED, KINDS, place

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
@@ -28,7 +29,6 @@ from holdfast.maintenance.backup.repacker import PackMap
 from holdfast.maintenance.backup.repository import Repository, open_repository
 from holdfast.maintenance.backup.storage import RepositoryStorage
 from holdfast.maintenance.backup.store_record import store_id
-from holdfast.store import Store
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import both_places, contents, files, fill
 from tests.support.interference import Interference, InterferingBackend

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.errors import CorruptError, DeniedError
 from holdfast.maintenance.backup import reused_packs
 from holdfast.maintenance.backup.storage import RepositoryStorage
-from holdfast.store import Store
 from tests.maintenance.kit import Clock, timed
 from tests.maintenance.test_backup import contents, files, remove_both
 from tests.maintenance.test_backup_damage import flip, flip_both, manifests

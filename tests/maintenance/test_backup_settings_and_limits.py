@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import CorruptError
 from holdfast.interfaces.cli.exit_codes import FINDINGS, OK
 from holdfast.maintenance.backup.repository import Repository
-from holdfast.store import Store
 from tests.damaged import flipped
 from tests.interfaces.cli import kit
 from tests.maintenance.test_backup import files

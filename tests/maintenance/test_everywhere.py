@@ -11,9 +11,10 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError
+from holdfast.maintenance.doctor.result import CheckLevel
 from holdfast.maintenance.jobs.api import Jobs
 from holdfast.maintenance.jobs.jobs import JobTable
-from holdfast.store.doctor import CheckLevel, doctor
+from holdfast.store.doctor import doctor
 from tests.maintenance.kit import run_due
 from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.nightly import mostly_nightly

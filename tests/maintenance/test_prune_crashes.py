@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.errors import UnavailableError
 from tests.engine.lines import Backends, Clock, store_on
 from tests.engine.pruned import Mortal, filled

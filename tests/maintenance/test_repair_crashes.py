@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import NODES, STEPS
 from holdfast.engine.integrity.findings import FindingCode
 from holdfast.errors import CorruptError

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import EngineContext
@@ -19,8 +20,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, NotFoundError, UnavailableError
-from holdfast.maintenance import RestoreReport
-from holdfast.store import Store
+from holdfast.maintenance.backup.restore_report import RestoreReport
 from tests.maintenance.kit import Clock, timed
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 from tests.support.nightly import mostly_nightly
@@ -290,7 +290,7 @@ def test_a_thread_that_was_created_again_stays_and_the_old_one_comes_beside(repo
     assert store.maintenance.verify(level="decode").ok
 
 
-class Notes(holdfast.PersistentAgent, name="notes that are restored"):
+class Notes(holdfast.agents.PersistentAgent, name="notes that are restored"):
     count: int = 0
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.store import Store
+from holdfast import Store
 from tests.support.kills import count_kill
 
 CHILD = """

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.interface import Delete
 from holdfast.backends.runtime.drivers import run as drive
 from holdfast.backends.tables import STEPS
-from holdfast.encryption import Encryption, FileKeys, generate_key
+from holdfast.encryption import Encryption, generate_key
 from holdfast.errors import ConflictError
-from holdfast.store import Store
+from holdfast.security.encryption.provider import FileKeys
 from tests.docs.markdown import ROOT
 from tests.interfaces.cli import kit
 

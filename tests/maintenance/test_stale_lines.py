@@ -20,8 +20,8 @@ from holdfast.encryption import Encryption, LocalKeys
 from holdfast.engine.types import to_datetime
 from holdfast.errors import DeniedError, InvalidError, NotFoundError, VetoError
 from holdfast.langgraph import HoldfastSaver
-from holdfast.maintenance import StaleReport
 from holdfast.maintenance.jobs.api import Jobs
+from holdfast.maintenance.stale_lines import StaleReport
 from holdfast.state.reader import ScopeView
 from holdfast.state.writer import KeyWrite
 from holdfast.store.store import Store

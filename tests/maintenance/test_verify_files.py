@@ -16,7 +16,7 @@ import holdfast
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import TABLES
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.verify.heads import StoreHeads

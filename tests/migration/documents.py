@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
-from holdfast.agents import PersistentAgent, registry
+from holdfast import Store
+from holdfast.agents import PersistentAgent
+from holdfast.agents.definition.spec import registry
 from holdfast.schemas import Migration, Schema, SchemaSet, add, convert, remove, rename
-from holdfast.store import Store
 
 
 class Plan1(TypedDict):

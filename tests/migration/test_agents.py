@@ -10,13 +10,14 @@ from typing import Any, TypedDict
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.agents import AgentBuilder, Machine, PersistentAgent
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
-from holdfast.schemas import Migration, Schema, SchemaSet, SchemaWarning, add, each, rename
-from holdfast.store import Store
+from holdfast.schemas import Migration, Schema, SchemaSet, add, each, rename
+from holdfast.schemas.attached_version import SchemaWarning
 from tests.migration.documents import (
     FIRST_FIELDS,
     GREETER_1,

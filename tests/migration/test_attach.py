@@ -11,12 +11,13 @@ from typing import Any, TypedDict
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError, UnsupportedError
-from holdfast.schemas import Migration, Schema, SchemaSet, SchemaWarning, convert, rename
-from holdfast.store import Store
+from holdfast.schemas import Migration, Schema, SchemaSet, convert, rename
+from holdfast.schemas.attached_version import SchemaWarning
 from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TWO, TWO_ONE, Chat1, first, second
 from tests.servers.places import KINDS, place
 from tests.support.counting import CountingBackend

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.interface import Backend, Batch, Change, Create
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.tables import STEPS
@@ -23,7 +24,6 @@ from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidE
 from holdfast.maintenance.migration import bulk, plan
 from holdfast.maintenance.migration.heads import read_groups
 from holdfast.schemas import Migration, SchemaSet, convert
-from holdfast.store import Store
 from tests.damaged import flipped
 from tests.engine.lines import store_on
 from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TO_2, TWO, first, second

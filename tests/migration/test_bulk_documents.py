@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.errors import ConflictError, HoldfastError
 from holdfast.schemas import Migration, SchemaSet
-from holdfast.store import Store
 from tests.migration.documents import (
     FIRST_FIELDS,
     GREETER_2,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import HoldfastError
 from holdfast.maintenance.migration import bulk, plan
 from holdfast.schemas import Migration, Schema, SchemaSet, custom
-from holdfast.store import Store
 from tests.engine.lines import store_on
 from tests.schemas.test_migration_laws import KINDS, STATES, chains, reverse, reverse_back
 from tests.support.faults import Fault, Faults

@@ -9,12 +9,12 @@ from typing import Any, TypedDict
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.errors import ConflictError, HoldfastError, InvalidError
 from holdfast.maintenance.migration import bulk
 from holdfast.maintenance.migration.plan import MigrationTarget
 from holdfast.maintenance.migration.shared_run import SharedRun
 from holdfast.schemas import Migration, Schema, SchemaSet, convert, rename
-from holdfast.store import Store
 
 
 class Count1(TypedDict):

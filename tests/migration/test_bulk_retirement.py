@@ -9,12 +9,12 @@ from typing import TypedDict
 
 import pytest
 
+from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import ConflictError, NotFoundError, UnsupportedError
 from holdfast.maintenance.migration import bulk
 from holdfast.maintenance.migration.bulk import MigrationReport
 from holdfast.schemas import Migration, Schema, SchemaSet, add, remove, rename
-from holdfast.store import Store
 from tests.engine.lines import store_on
 from tests.migration.documents import FIRST_FIELDS, GREETER_2, OLD_PLAN, PLANS, saved
 from tests.migration.documents import PLAN_1 as PLANS_1

@@ -6,10 +6,10 @@ from typing import Any, TypedDict
 
 import pytest
 
+from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.schemas import Migration, Schema, SchemaSet, add, convert, rename
-from holdfast.store import Store
 from tests.engine.lines import store_on
 from tests.migration.documents import FIRST_FIELDS, GREETER_2, OLD_PLAN, PLAN_1, PLAN_2, PLANS, TO_PLAN_2, USERS, saved
 from tests.migration.test_bulk_refusals import COUNT_1, COUNT_2, ONE, TWO, no_thirteen, versions

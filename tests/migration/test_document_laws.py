@@ -9,11 +9,12 @@ from typing import Any, TypedDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.schemas import Migration, Operation, Schema, SchemaSet
-from holdfast.store import Store
+from holdfast.schemas import Migration, Schema, SchemaSet
+from holdfast.schemas.operations import Operation
 from tests.engine.lines import store_on
 from tests.migration.documents import NEW_PLAN, OLD_PLAN, PLAN_1, PLAN_2, PLANS
 from tests.schemas.test_migration_laws import chains

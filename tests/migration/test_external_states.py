@@ -9,9 +9,10 @@ from typing import Any, TypedDict
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.schemas import Schema, SchemaSet, SchemaWarning
-from holdfast.store import Store
+from holdfast.schemas import Schema, SchemaSet
+from holdfast.schemas.attached_version import SchemaWarning
 from tests.migration.documents import FIRST_FIELDS, OLD_PLAN, PLAN_1, PLANS, saved
 from tests.migration.versions import ONE, TWO, Chat1, first, second
 

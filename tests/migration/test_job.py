@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.errors import ConfigError, ConflictError, InvalidError
 from holdfast.maintenance.migration import bulk, plan
-from holdfast.store import Store
 from tests.migration.versions import ONE, first, second
 
 COUNT = 12

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import ConflictError, InvalidError
-from holdfast.store import Store
 from tests.migration.documents import IMAGE_1, IMAGE_2, IMAGE_21
 from tests.servers.places import KINDS, place
 from tests.support.counting import CountingBackend

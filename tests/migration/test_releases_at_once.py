@@ -11,12 +11,12 @@ from random import Random
 
 import pytest
 
+from holdfast import Store
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.errors import DeniedError
 from holdfast.maintenance.migration import bulk, plan
 from holdfast.schemas import SchemaSet
-from holdfast.store import Store
 from tests.engine.lines import store_on
 from tests.migration.versions import ONE, TWO, TWO_ONE, first, second
 from tests.support.nightly import by_day

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import EngineContext
@@ -18,8 +19,8 @@ from holdfast.engine.model.packed_state import pack_name
 from holdfast.engine.model.steps import StepHeader
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, UnsupportedError
-from holdfast.schemas import Migration, Schema, SchemaSet, SchemaWarning, convert, each, rename
-from holdfast.store import Store
+from holdfast.schemas import Migration, Schema, SchemaSet, convert, each, rename
+from holdfast.schemas.attached_version import SchemaWarning
 from tests.migration.documents import NEW_PLAN, OLD_PLAN, PLAN_1, PLAN_2, PLAN_21, PLANS, USERS, Plan1
 from tests.servers.places import KINDS, place
 from tests.support.counting import CountingBackend

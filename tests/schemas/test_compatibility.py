@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.schemas import CompatibilityLevel, Schema
+from holdfast.schemas import Schema
+from holdfast.schemas.compatibility import CompatibilityLevel
 from tests.support.cases import case
 
 FULL, BACKWARD, FORWARD, BREAKING = CompatibilityLevel

@@ -15,7 +15,6 @@ from holdfast.engine.model.packed_state import pack_state, unpack_state
 from holdfast.errors import InvalidError
 from holdfast.schemas import (
     Migration,
-    Operation,
     SchemaSet,
     add,
     convert,
@@ -29,6 +28,7 @@ from holdfast.schemas import (
     split,
     unnest,
 )
+from holdfast.schemas.operations import Operation
 
 KINDS = {"add", "remove", "rename", "move", "convert", "split", "merge", "nest", "unnest", "each", "custom"}
 NAMES = st.sampled_from("abcde")

@@ -18,7 +18,6 @@ from holdfast.engine.model.packed_state import pack_state, unpack_state
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError, TooLargeError, UnsupportedError
 from holdfast.schemas import (
     Migration,
-    Operation,
     Schema,
     SchemaSet,
     add,
@@ -33,6 +32,7 @@ from holdfast.schemas import (
     split,
     unnest,
 )
+from holdfast.schemas.operations import Operation
 from tests.support.cases import case
 
 LONG = {f"key {number}": "x" * 40 for number in range(60)}

@@ -20,7 +20,9 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from langgraph.graph.message import add_messages
 
 from holdfast.errors import InvalidError, UnsupportedError
-from holdfast.schemas import Schema, SchemaReference, SchemaSet, Version
+from holdfast.schemas import Schema, SchemaSet
+from holdfast.schemas.schema import SchemaReference
+from holdfast.schemas.version import Version
 from tests.support.cases import case
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "schemas-v1.json"

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.schemas import Migration, Schema, SchemaSet, add, convert, custom, each, remove, rename
-from holdfast.testing import (
-    MigrationSuite,
+from holdfast.testing import MigrationSuite
+from holdfast.testing.migrations import (
     check_golden,
     check_round_trip,
+    describe_difference,
     example_state,
     migration_edges,
     seconds_per_state,
-    values_of,
     write_golden,
 )
-from holdfast.testing.migrations import describe_difference
+from holdfast.testing.schema_values import values_of
 from tests.schemas.test_schema import SOURCES
 from tests.support.cases import case
 

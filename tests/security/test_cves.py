@@ -31,15 +31,15 @@ from holdfast.codec import OpaqueValue, default_codec
 from holdfast.errors import HoldfastError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.store.store import Store
-from holdfast.testing.security import Canary, check_filters, check_forged_values, check_stored_rows, check_values
-from holdfast.testing.security.filters import REDIS_VALUE, SQL_KEY
+from holdfast.testing.security.filters import REDIS_VALUE, SQL_KEY, check_filters
 from holdfast.testing.security.payloads import (
+    Canary,
     constructor_payload,
     method_payload,
     msgpack_payload,
     pickle_payload,
 )
-from holdfast.testing.security.stored_rows import reopened
+from holdfast.testing.security.stored_rows import check_forged_values, check_stored_rows, check_values, reopened
 from tests.security.vulnerable import run_attack, run_node
 from tests.servers.places import KINDS, place
 from tests.support.nightly import mostly_nightly

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import DeniedError, NotFoundError
-from holdfast.store import Store
 from holdfast.testing.security.isolation import KINDS, has
 from holdfast.testing.security.probes import PROBES
 from holdfast.testing.security.world import KEY, SECRET, World, done

@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.store.store import Store
-from holdfast.testing.security import SecuritySuite
+from holdfast.testing import SecuritySuite
 from tests.servers.places import KINDS, place
 from tests.support.nightly import mostly_nightly
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.access import IdentityView
 from holdfast.errors import DeniedError, HoldfastError
-from holdfast.jobs import AsyncJobs, JobRunner, Jobs
-from holdfast.state import AsyncState, State
+from holdfast.jobs import JobRunner, Jobs
+from holdfast.maintenance.jobs.api import AsyncJobs
+from holdfast.state.scope_state import AsyncState, State
+from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store
 
 VIEWS = {

@@ -13,8 +13,8 @@ import pytest
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.state.scope_state import State
-from holdfast.testing.security import HOSTILE_NAMES
 from holdfast.testing.security.isolation import KINDS, check_denied, has, public
+from holdfast.testing.security.names import HOSTILE_NAMES
 from holdfast.testing.security.probes import HARMLESS, PROBES, QUIET, spy
 from holdfast.testing.security.world import KEY, SECRET, World, done
 from tests.state.kit import Clock, store_on

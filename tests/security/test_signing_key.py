@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.interface import Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import KEYS, SIGNING
@@ -14,7 +15,6 @@ from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import CorruptError
 from holdfast.security.encryption.cipher import Cipher
 from holdfast.security.encryption.key_rows import KeyRow
-from holdfast.store import Store
 from holdfast.testing.security.stored_rows import database
 
 OLD, NEW = b"1" * 32, b"2" * 32

@@ -14,7 +14,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 import holdfast
-from holdfast import PersistentAgent, snapshots
+from holdfast import snapshots
+from holdfast.agents import PersistentAgent
 from holdfast.agents.snapshots import container
 from holdfast.agents.snapshots.header import COMPRESSIONS, PayloadInfo, encode
 from holdfast.encryption import Encryption, LocalKeys, generate_key

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.errors import DeniedError
-from holdfast.store import Store
 
 MB = 1 << 20
 SIZES = {"in the record": 3_000, "in the line": 100_000, "in pieces": 3 * MB}

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ConflictError, InvalidError
 from holdfast.backends.memory import MemoryBackend
-from holdfast.errors import DeniedError, UnsupportedError
+from holdfast.errors import ConflictError, DeniedError, InvalidError, UnsupportedError
 from holdfast.hooks import HookContext
 from holdfast.state import AddToSet, Append, Increment, Max
 from holdfast.store.store import Store

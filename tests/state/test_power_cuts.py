@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import EVENTS
 from holdfast.errors import HoldfastError
 from holdfast.store.store import Store

@@ -13,8 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from holdfast import MISSING
 from holdfast.backends.runtime.drivers import run
 from holdfast.codec import default_codec
+from holdfast.engine.model.operators import UpdateOperator
+from holdfast.engine.model.scopes import Scope
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.state import AddToSet, Append, Increment, Max, Scope, UpdateOperator, writer
+from holdfast.state import AddToSet, Append, Increment, Max, writer
 from holdfast.state.scope_state import State
 from holdfast.state.writer import KeyWrite
 from tests.codec.values import identical

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.access import Policy
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
-from holdfast.security import Policy
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
 from tests.support.interference import Interference, InterferingBackend

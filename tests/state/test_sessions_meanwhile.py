@@ -12,7 +12,7 @@ import pytest
 from holdfast.backends.interface import Backend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.errors import ConflictError, DeniedError, NotFoundError, VetoError
 from holdfast.hooks.context import HookContext
 from holdfast.state.sessions.records import OnEnd

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import STEPS
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import StepRef

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from holdfast import MISSING, PersistentAgent, Store, replay
-from holdfast.agents import AsyncPersistentAgent, Machine
+from holdfast import MISSING, Store, replay
+from holdfast.agents import AsyncPersistentAgent, Machine, PersistentAgent
 from holdfast.errors import VetoError
 from holdfast.hooks import HookContext
 

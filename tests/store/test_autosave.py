@@ -12,7 +12,7 @@ import holdfast
 from holdfast import Store
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import ConfigError, InvalidError, NotFoundError
-from holdfast.store import (
+from holdfast.savers import (
     AsyncAutoCheckpointer,
     AsyncCheckpointableMixin,
     AutoCheckpointer,

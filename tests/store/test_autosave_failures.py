@@ -17,7 +17,7 @@ def test_a_last_save_that_fails_is_told() -> None:
     with (
         holdfast.open("memory://") as store,
         pytest.raises(UnsupportedError),
-        holdfast.store.AutoCheckpointer(store, "t", lambda: BAD, holdfast.store.OnEvent("x")) as autosave,
+        holdfast.savers.AutoCheckpointer(store, "t", lambda: BAD, holdfast.savers.OnEvent("x")) as autosave,
     ):
         autosave.step()
 
@@ -26,7 +26,7 @@ def test_it_does_not_hide_what_went_wrong_before() -> None:
     with holdfast.open("memory://") as store:
         with (  # noqa: PT012 - the block is what fails
             pytest.raises(KeyError, match="mine") as caught,
-            holdfast.store.AutoCheckpointer(store, "t", lambda: BAD, holdfast.store.OnEvent("x")) as autosave,
+            holdfast.savers.AutoCheckpointer(store, "t", lambda: BAD, holdfast.savers.OnEvent("x")) as autosave,
         ):
             autosave.step()
             raise KeyError("mine")
@@ -36,7 +36,7 @@ def test_it_does_not_hide_what_went_wrong_before() -> None:
 def test_nor_under_asyncio() -> None:
     async def go() -> None:
         async with holdfast.aopen("memory://") as store:
-            autosave = holdfast.store.AsyncAutoCheckpointer(store, "t", lambda: BAD, holdfast.store.OnEvent("x"))
+            autosave = holdfast.savers.AsyncAutoCheckpointer(store, "t", lambda: BAD, holdfast.savers.OnEvent("x"))
             with pytest.raises(KeyError) as caught:  # noqa: PT012
                 async with autosave:
                     await autosave.step()
@@ -49,7 +49,7 @@ def test_nor_under_asyncio() -> None:
 def test_steps_that_could_not_be_saved_count_on() -> None:
     state: dict[str, Any] = dict(BAD)
     with holdfast.open("memory://") as store:
-        autosave = holdfast.store.AutoCheckpointer(store, "t", lambda: state, holdfast.store.EveryStep(2))
+        autosave = holdfast.savers.AutoCheckpointer(store, "t", lambda: state, holdfast.savers.EveryStep(2))
         assert autosave.step() is None
         with pytest.raises(HoldfastError):
             autosave.step()
@@ -85,5 +85,5 @@ def test_names_go_and_checkpoints_stay() -> None:
         store.thread("t").untag("good")
         assert store.thread("t").tags() == {}
         assert store.get("t", saved.id).state == {"n": 1}
-        assert holdfast.Checkpointer(store).put_writes("none", "1", [], task_id="x") is None
+        assert holdfast.savers.Checkpointer(store).put_writes("none", "1", [], task_id="x") is None
         assert [thread.thread for thread in store.threads()] == ["t"]

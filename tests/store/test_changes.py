@@ -13,11 +13,11 @@ import pytest
 import holdfast
 from holdfast.backends.sqlite import change_log
 from holdfast.errors import InvalidError
-from holdfast.store import StoreChanges
 from holdfast.store.store import Store
+from holdfast.store.thread_access import StoreChanges
 
 
-@holdfast.persistent(name="helper")
+@holdfast.agents.persistent(name="helper")
 @dataclass
 class Helper:
     """An agent."""

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AsyncCheckpointer, Checkpointer, Store
+from holdfast import Store
 from holdfast.errors import DeniedError, InvalidError, UnsupportedError
-from holdfast.store import BaseCheckpointer
+from holdfast.savers import AsyncCheckpointer, BaseCheckpointer, Checkpointer
 
 WITHOUT = """
 import sys
@@ -27,7 +27,7 @@ sys.meta_path.insert(0, Blocked())
 import holdfast
 
 with holdfast.open(sys.argv[1]) as store:
-    saver = holdfast.Checkpointer(store)
+    saver = holdfast.savers.Checkpointer(store)
     first = saver.put("t", {"messages": ["hi"]}, metadata={"n": 1})
     saver.put_writes("t", first, [("messages", "there")], task_id="task")
     found = saver.get_tuple("t")

@@ -68,5 +68,5 @@ def test_a_pin_elsewhere_does_not_keep_what_is_not_pinned(stores: tuple[Store, S
     source.copy_to(target)
     assert [each.id for each in target.log("t").all()] == [ids[3], ids[2]]
     assert [each.id for each in target.thread("t").pins()] == [ids[3]]
-    with pytest.raises(holdfast.NotFoundError):
+    with pytest.raises(holdfast.errors.NotFoundError):
         target.get("t", ids[0])

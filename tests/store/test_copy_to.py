@@ -19,7 +19,7 @@ import holdfast
 from holdfast.backends.interface import Backend, Batch, Capabilities, Delete, Put, Query, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import JOURNAL, LINES, NODES, OBJECTS, READABLE, REFS, STEPS, TABLES
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.checked_rows import CheckedBackend

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.backends import run
+from holdfast.engine.state_reader import ValueOutline
+from holdfast.engine.types import PendingWrite
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.store import CheckpointStore, LogReader, PendingWrite, ValueOutline, branch_names, run, short_ids
+from holdfast.savers import CheckpointStore
+from holdfast.store.log_reader import LogReader, branch_names, short_ids
 
 
 def test_an_outline_says_what_is_there(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, STEPS, TABLES, WRITES
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
+from holdfast.engine.quotas import Quota, QuotaUsage
 from holdfast.errors import InvalidError, QuotaError
-from holdfast.maintenance import Quota, QuotaUsage
-from holdfast.store import CheckpointStore
+from holdfast.savers import CheckpointStore
 from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.counting import CountingBackend
 from tests.support.kills import count_kill

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Checkpointer
 from holdfast.errors import NotFoundError
+from holdfast.savers import Checkpointer
 
 
 def test_everything_is_there_again(tmp_path: Path) -> None:

@@ -16,23 +16,16 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
 import holdfast
-from holdfast import AsyncStore, Store
+from holdfast import AsyncStore, Retention, Store, Thread
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import TABLES
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.langgraph import HoldfastSaver
-from holdfast.maintenance import Retention
-from holdfast.store import (
-    AutoCheckpointer,
-    Backups,
-    CheckpointableMixin,
-    Checkpointer,
-    CheckpointStore,
-    Maintenance,
-    Thread,
-    Transaction,
-)
+from holdfast.savers import AutoCheckpointer, CheckpointableMixin, Checkpointer, CheckpointStore
+from holdfast.store.backups import Backups
+from holdfast.store.maintenance import Maintenance
+from holdfast.store.transaction import Transaction
 from tests.interfaces.cli import kit
 from tests.support.nightly import by_day
 

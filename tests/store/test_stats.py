@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.interface import Put, Query, Row
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
@@ -16,7 +17,6 @@ from holdfast.backends.tables import LINES
 from holdfast.backends.urls import compose
 from holdfast.engine.namespaces import count_lines, name_ranges
 from holdfast.engine.row_format import Line, LineInfo, info_row
-from holdfast.store import Store
 
 NAMES = [
     *("a", "chat-1", "zebra", "␝", "␟", "␟child", "chat-1␟child:6f", "global", "agents:x", "\U0010ffff"),

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 
 import holdfast
-from holdfast import PersistentAgent, Store
-from holdfast.agents import Machine
+from holdfast import Store
+from holdfast.agents import Machine, PersistentAgent
 from holdfast.backends.postgres import setup
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.store import TimelineEvent, TimelinePage
+from holdfast.store.timeline.api import TimelinePage
+from holdfast.store.timeline.event import TimelineEvent
 from tests.hooks.kit import Clock
 from tests.hooks.kit import store as hook_store
 from tests.security.sensitive.test_protection import FixedKeys

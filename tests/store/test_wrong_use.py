@@ -54,7 +54,7 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "tag HEAD": (lambda s: s.thread("t").tag("HEAD"), InvalidError, "tag cannot be 'HEAD'"),
     "branch main~1": (lambda s: s.thread("t").fork("main~1"), InvalidError, "'main~1' means a certain checkpoint"),
     "id main of a Checkpointer": (
-        lambda s: holdfast.Checkpointer(s).put("t", {}, id="main"),
+        lambda s: holdfast.savers.Checkpointer(s).put("t", {}, id="main"),
         InvalidError,
         "cannot be 'main'",
     ),

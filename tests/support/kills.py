@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from holdfast.backends.interface import Batch
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import JOBS, REFS
 
 _counted = 0

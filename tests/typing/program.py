@@ -6,10 +6,12 @@ from datetime import timedelta
 from typing import TypedDict, assert_type
 
 import holdfast
-from holdfast.access import Identity, Policy
+from holdfast import Page
+from holdfast.access import Policy
 from holdfast.errors import ConflictError, DeniedError
 from holdfast.jobs import JobRunner
-from holdfast.store import AutoCheckpointer, EveryStep, Page
+from holdfast.savers import AutoCheckpointer, EveryStep
+from holdfast.security.access.identity import Identity
 
 
 class Chat(TypedDict):
@@ -17,7 +19,7 @@ class Chat(TypedDict):
     plan: dict[str, str]
 
 
-class Researcher(holdfast.PersistentAgent):
+class Researcher(holdfast.agents.PersistentAgent):
     goal: str = ""
     notes: list[str]
 

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.backends.runtime.memory_cache import MemoryCache
-from holdfast.codec import Codec, MessageParts, PackedMessages
+from holdfast.codec import Codec
+from holdfast.codec.bulk_packing import PackedMessages
+from holdfast.codec.message_cache import MessageParts
 from holdfast.engine.model.packed_state import LONG_TEXT, Packed, PackedMap, pack_state, unpack_name, unpack_state
 from holdfast.engine.row_format import Line
 

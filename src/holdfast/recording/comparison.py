@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from difflib import unified_diff
 from typing import Any
 
-from holdfast.codec import OpaqueValue
+from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.value_text import shorten
 
 _DRAWN = re.compile(r"(lc_)?(run-+)?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}(-\d+)?")

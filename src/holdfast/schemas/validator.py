@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.codec import OpaqueValue
+from holdfast.codec.opaque import OpaqueValue
 from holdfast.errors import InvalidError
 from holdfast.schemas.definition import CONSTRAINTS, Node, encode, type_text, unfold
 

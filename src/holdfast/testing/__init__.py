@@ -1,47 +1,21 @@
-"""Test tools: for authors of backends, the conformance suite that every backend of Holdfast passes; for authors of
-schemas, `MigrationSuite` and what it is made of; for authors of key providers, `KeyProviderSuite`.
+"""Test suites for backends, migrations and security, to be run in your own project."""
 
-The extra `holdfast[testing]` brings what it needs: pytest and hypothesis.
-"""
+from typing import TYPE_CHECKING
 
-from __future__ import annotations
+if TYPE_CHECKING:
+    from holdfast.backends.conformance.kit import Stores as Stores
+    from holdfast.backends.conformance.suite import BackendConformance as BackendConformance
+    from holdfast.testing.migrations import MigrationSuite as MigrationSuite
+    from holdfast.testing.security.suite import SecuritySuite as SecuritySuite
 
-from holdfast.backends.conformance.suite import (
-    BackendConformance,
-    Driven,
-    ShortConformance,
-    Stores,
-    SyncConformance,
-)
-from holdfast.testing.key_providers import KeyProviderSuite
-from holdfast.testing.migrations import (
-    MigrationEdge,
-    MigrationSuite,
-    check_golden,
-    check_round_trip,
-    check_round_trips,
-    example_state,
-    migration_edges,
-    seconds_per_state,
-    write_golden,
-)
-from holdfast.testing.schema_values import values_of
+_MODULES = {
+    "holdfast.backends.conformance.kit": ("Stores",),
+    "holdfast.backends.conformance.suite": ("BackendConformance",),
+    "holdfast.testing.migrations": ("MigrationSuite",),
+    "holdfast.testing.security.suite": ("SecuritySuite",),
+}
 
-__all__ = [
-    "BackendConformance",
-    "Driven",
-    "KeyProviderSuite",
-    "MigrationEdge",
-    "MigrationSuite",
-    "ShortConformance",
-    "Stores",
-    "SyncConformance",
-    "check_golden",
-    "check_round_trip",
-    "check_round_trips",
-    "example_state",
-    "migration_edges",
-    "seconds_per_state",
-    "values_of",
-    "write_golden",
-]
+if not TYPE_CHECKING:  # a type checker is to see the names above, and no others
+    from holdfast._lazy import exports
+
+    __all__, __getattr__, __dir__ = exports(__name__, _MODULES)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from holdfast.errors import DeniedError
-from holdfast.security import KeyProvider
+from holdfast.security.encryption.provider import KeyProvider
 
 _CONTEXT: Mapping[str, str] = {"purpose": "holdfast-wrapping", "number": "0", "tenant": "acme"}
 

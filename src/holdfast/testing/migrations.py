@@ -23,7 +23,9 @@ from hypothesis.errors import NoSuchExample
 from holdfast.codec import default_codec
 from holdfast.codec.value_text import shorten
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.schemas import MigrationStep, Schema, SchemaSet
+from holdfast.schemas.schema import Schema
+from holdfast.schemas.schema_set import SchemaSet
+from holdfast.schemas.version_graph import MigrationStep
 from holdfast.testing.schema_values import values_of
 
 _SHOWN: Final = 40

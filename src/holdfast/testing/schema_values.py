@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from holdfast.errors import UnsupportedError
-from holdfast.schemas import Schema, SchemaSet
+from holdfast.schemas.schema import Schema
+from holdfast.schemas.schema_set import SchemaSet
 from holdfast.schemas.validator import compile_pattern
 
 Strategy = st.SearchStrategy[Any]

@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.conformance.rows import row_of, step
-from holdfast.backends.conformance.suite import WrapperConformance
+from holdfast.backends.conformance.suite import SyncConformance, WrapperConformance
 from holdfast.backends.interface import Backend, Create, Delete, Expect, Get, Put, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import backend_for
@@ -24,7 +24,7 @@ from holdfast.backends.tables import NODES, STEPS, TABLES
 from holdfast.backends.urls import compose
 from holdfast.backends.wrappers.cache import CacheBackend, MemoryCacheStorage
 from holdfast.errors import TransientError, UnavailableError
-from holdfast.testing import Stores, SyncConformance
+from holdfast.testing import Stores
 from tests import servers
 from tests.backends.wrappers.pairs import Clock, Held
 from tests.support.counting import CountingBackend

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.conformance.suite import WrapperConformance
+from holdfast.backends.conformance.suite import SyncConformance, WrapperConformance
 from holdfast.backends.urls import compose
-from holdfast.testing import Stores, SyncConformance
+from holdfast.testing import Stores
 from tests.backends.wrappers.pairs import Restless, sqlite
 
 

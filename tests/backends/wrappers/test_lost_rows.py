@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Backend, Create, Delete, Expect, Get, Put, Scan, lacks_rows
 from holdfast.backends.memory import MemoryBackend
@@ -27,7 +28,6 @@ from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import ConfigError, CorruptError, HoldfastError, OutcomeUnknownError
-from holdfast.store import Store
 from tests.backends.wrappers.pairs import Held, contents, contents_at, files, opened, pair_url, paired, settled, until
 from tests.support.faults import Faults
 from tests.support.nightly import mostly_nightly

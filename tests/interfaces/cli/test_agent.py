@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import PersistentAgent
-from holdfast.agents import Machine, Offer
+from holdfast.agents import Machine, Offer, PersistentAgent
 from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS

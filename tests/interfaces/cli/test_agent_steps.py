@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import holdfast
-from holdfast import PersistentAgent
+from holdfast.agents import PersistentAgent
 from tests.interfaces.cli import kit
 
 Hf = Callable[..., kit.Result]

@@ -13,19 +13,8 @@ import click
 import pytest
 
 import holdfast
-from holdfast import (
-    PersistentAgent,
-    agents,
-    history,
-    hooks,
-    jobs,
-    maintenance,
-    schemas,
-    security,
-    snapshots,
-    state,
-    store,
-)
+from holdfast import agents, history, hooks, jobs, maintenance, schemas, security, snapshots, state, store
+from holdfast.agents import PersistentAgent
 from holdfast.interfaces.cli.main import cli
 from tests.interfaces.cli import kit
 from tests.support.cases import case

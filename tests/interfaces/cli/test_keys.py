@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.encryption import Encryption, FileKeys, LocalKeys
+from holdfast.encryption import Encryption, LocalKeys
+from holdfast.security.encryption.provider import FileKeys
 from tests.interfaces.cli.kit import Result, run
 from tests.security.encryption.test_rotation import a_week_later
 

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.store import LogReader
+from holdfast.store.log_reader import LogReader
 from tests.engine.lines import store_on
 from tests.interfaces.cli import kit
 from tests.support.counting import CountingBackend

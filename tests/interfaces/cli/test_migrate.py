@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.errors import InvalidError
-from holdfast.store import Store
 from tests.interfaces.cli import kit
 from tests.migration.versions import ONE, TWO, first, second
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import PersistentAgent
+from holdfast.agents import PersistentAgent
 from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
 from tests.damaged import flipped
 from tests.interfaces.cli import kit

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import PersistentAgent
-from holdfast.agents import StepRecord
+from holdfast.agents import PersistentAgent, StepRecord
 from holdfast.errors import ConflictError, DeniedError, HandlerError, NotFoundError, UnsupportedError
 from tests.interfaces.http.kit import ServedStore
 

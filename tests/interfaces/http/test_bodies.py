@@ -11,14 +11,15 @@ from typing import Any, NamedTuple, get_type_hints
 import jsonschema_rs
 
 import holdfast
+from holdfast import Page
 from holdfast.agents import StepRecord
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.types import ThreadInfo
 from holdfast.interfaces.http.bodies import encode_body
 from holdfast.interfaces.http.openapi import openapi_document
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.jobs import Job
-from holdfast.state import Scope
-from holdfast.store import Page, ThreadInfo
+from holdfast.maintenance.jobs.job import Job
 from tests.interfaces.http.kit import DOCUMENT, ServedStore
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

@@ -224,7 +224,7 @@ def test_an_answer_that_the_caller_has_is_not_sent_again(served: ServedStore) ->
 
 
 def test_transitions_of_an_agent(tmp_path: Path) -> None:
-    @holdfast.persistent(name="served.Worker", fields=[])
+    @holdfast.agents.persistent(name="served.Worker", fields=[])
     class Worker:
         pass
 

@@ -10,7 +10,8 @@ from urllib.parse import quote
 import pytest
 
 import holdfast
-from holdfast.store import CheckpointStore, run
+from holdfast.backends import run
+from holdfast.savers import CheckpointStore
 from tests.interfaces.http.kit import Answer, ServedStore
 from tests.interfaces.web.recorded_graph import THREAD, record_run
 from tests.interfaces.web.recorded_hooks import record_hooks

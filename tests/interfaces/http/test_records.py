@@ -9,10 +9,9 @@ from typing import TypedDict
 import pytest
 
 import holdfast
-from holdfast import PersistentAgent
-from holdfast.agents import Machine
+from holdfast.agents import Machine, PersistentAgent
+from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.schemas import Schema
-from holdfast.security import Encryption, LocalKeys, generate_key
 from tests.interfaces.http.kit import ServedStore
 
 

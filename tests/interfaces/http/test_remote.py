@@ -157,8 +157,8 @@ def test_a_value_that_looks_like_a_state_is_a_value(remote: holdfast.Store, key:
 def test_a_server_does_not_rebuild_what_arguments_name(served: ServedStore) -> None:
     """Some classes of ours name files and keys. They are values to the server, and nothing else."""
     from holdfast.interfaces.http import calls
-    from holdfast.security import FileKeys
-    from holdfast.store import CallCodec
+    from holdfast.security.encryption.provider import FileKeys
+    from holdfast.store.call_values import CallCodec
 
     sent = CallCodec(holdfast.codec.default_codec).to_json([holdfast.Retention(keep_last=2), Plan("x")])
     retention, plan = calls._CODEC.from_json(sent)

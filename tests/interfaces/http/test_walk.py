@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import holdfast
-from holdfast.maintenance import ThreadHead
+from holdfast.maintenance.verify.heads import ThreadHead
 from tests.interfaces.http.kit import SECONDS, ServedStore
 from tests.interfaces.http.test_schemathesis import DAILY, SCHEMA
 from tests.support.nightly import by_night

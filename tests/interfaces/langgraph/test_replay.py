@@ -23,7 +23,7 @@ from holdfast.errors import ConflictError, DeniedError, InvalidError, Unsupporte
 from holdfast.langgraph import HoldfastSaver
 from holdfast.recording.comparison import plain
 from holdfast.recording.journal import TaskJournal
-from holdfast.store import CheckpointStore
+from holdfast.savers import CheckpointStore
 from tests.interfaces.langgraph import odd_graph, replayed_graph
 from tests.security.sensitive.test_protection import KEYS
 from tests.support.nightly import mostly_nightly

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.engine.namespaces import split_name, thread_name
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, UnavailableError, UnsupportedError
 from holdfast.langgraph import HoldfastSaver
-from holdfast.store import split_name, thread_name
 from holdfast.store.checkpoint_store import BOOKKEEPING as KEPT
 from tests.engine.lines import store_on
 from tests.interfaces.langgraph.calls import Caller, made, parent_of, write

@@ -15,10 +15,11 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 import holdfast
+from holdfast.backends.runtime.metric_families import FAMILIES
 from holdfast.errors import ConfigError
 from holdfast.interfaces.metrics.grafana import build_dashboard
 from holdfast.interfaces.metrics.prometheus_rules import RULES_FILE
-from holdfast.metrics import FAMILIES, MetricsEndpoint, export_to_opentelemetry
+from holdfast.metrics import MetricsEndpoint, export_to_opentelemetry
 from tests.interfaces.cli import kit
 from tests.interfaces.http.kit import ServedStore
 from tests.interfaces.metrics.kit import parse, value
@@ -131,7 +132,7 @@ def test_opentelemetry_gets_operations_by_the_stable_name() -> None:
     with holdfast.open("memory://") as store:
         end = export_to_opentelemetry(store, provider)
         store.put("secret-name", {"n": 1})
-        with pytest.raises(holdfast.NotFoundError):
+        with pytest.raises(holdfast.errors.NotFoundError):
             store.get("nobody")
         found = _points(reader)
         durations = {point.attributes["db.operation.name"]: point for point in found["db.client.operation.duration"]}

@@ -10,9 +10,11 @@ import pytest
 
 import holdfast
 from holdfast import hooks
+from holdfast.backends.runtime.metric_families import FAMILIES
 from holdfast.errors import VetoError
 from holdfast.langgraph import HoldfastSaver
-from holdfast.metrics import FAMILIES, MetricsSnapshot, to_prometheus
+from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
+from holdfast.metrics import to_prometheus
 from tests.interfaces.http.kit import ServedStore
 from tests.interfaces.metrics.kit import parse, value
 
@@ -23,7 +25,7 @@ def test_operations_are_counted_timed_and_told_apart_by_their_errors() -> None:
         for n in range(3):
             thread.put({"n": n})
         store.put("secret-name", {"n": 4})
-        with pytest.raises(holdfast.NotFoundError):
+        with pytest.raises(holdfast.errors.NotFoundError):
             store.get("nobody")
         found = store.metrics()
         text = to_prometheus(found)
@@ -95,7 +97,7 @@ def test_savers_and_agents_are_measured_too() -> None:
         saver = HoldfastSaver(store)
         assert saver.get_tuple({"configurable": {"thread_id": "chat"}}) is None
 
-        class Counter(holdfast.PersistentAgent, name="metrics-counter"):
+        class Counter(holdfast.agents.PersistentAgent, name="metrics-counter"):
             n: int = 0
             _handle: str = "of the program"
 

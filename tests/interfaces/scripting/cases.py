@@ -5,8 +5,7 @@ A line that ends with `# code` fails with an error of that code.
 
 from __future__ import annotations
 
-from holdfast import PersistentAgent
-from holdfast.agents import Machine
+from holdfast.agents import Machine, PersistentAgent
 
 
 class ScriptClerk(PersistentAgent, name="script-clerk"):

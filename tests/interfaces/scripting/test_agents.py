@@ -10,8 +10,7 @@ from typing import Any, TypedDict
 import pytest
 
 import holdfast
-from holdfast import PersistentAgent
-from holdfast.agents import Autosave, Machine, persistent
+from holdfast.agents import Autosave, Machine, PersistentAgent, persistent
 from holdfast.errors import DeniedError, HoldfastError, InvalidError, UnsupportedError, VetoError
 from holdfast.schemas import Schema
 from holdfast.scripts import Sandbox

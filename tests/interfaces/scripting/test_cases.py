@@ -66,7 +66,7 @@ def run_in_python(line: str, names: dict[str, Any]) -> tuple[Any, str]:
     target, _, expression = line.partition(" = ") if re.match(r"\w+ = ", line) else ("", "", line)
     try:
         value = eval(expression, names)
-    except holdfast.HoldfastError as error:
+    except holdfast.errors.HoldfastError as error:
         return None, error.code
     except LookupError:
         return None, "not-found"
@@ -79,7 +79,7 @@ def run_in_python(line: str, names: dict[str, Any]) -> tuple[Any, str]:
 def run_in_sandbox(line: str, sandbox: Sandbox) -> tuple[Any, str]:
     try:
         return outcome(sandbox.run(translate(line, sandbox.language))), ""
-    except holdfast.HoldfastError as error:
+    except holdfast.errors.HoldfastError as error:
         return None, error.code if not isinstance(error, errors.ScriptError) else f"{error} {error.trace}"
 
 

@@ -36,7 +36,7 @@ def attack(store: holdfast.Store, language: Any, source: str, expected: object =
         pid = sandbox.pid
         try:
             return sandbox.run(source)
-        except holdfast.HoldfastError as error:
+        except holdfast.errors.HoldfastError as error:
             return error.code
         finally:
             sandbox.close()

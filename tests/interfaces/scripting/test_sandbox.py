@@ -119,7 +119,7 @@ def test_an_error_that_a_script_raises_by_its_class(sandbox: Sandbox) -> None:
         "error(holdfast.errors.ConflictError('taken', {where = 'here', hint = 'Wait', code = 'under-way'}))",
         "throw new holdfast.errors.ConflictError('taken', {where: 'here', hint: 'Wait', code: 'under-way'})",
     )
-    with pytest.raises(holdfast.ConflictError) as raised:
+    with pytest.raises(holdfast.errors.ConflictError) as raised:
         sandbox.run(source)
     assert (raised.value.code, str(raised.value)) == ("under-way", "taken (at here). Wait")
 

@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 import holdfast
 from holdfast.agents import Machine
+from holdfast.backends import run
 from holdfast.errors import HoldfastError
+from holdfast.savers import CheckpointStore
 from holdfast.schemas import Migration, Schema, SchemaSet, add
-from holdfast.store import CheckpointStore, run
 from tests.interfaces.web.recorded_graph import record_run
 from tests.interfaces.web.recorded_hooks import record_hooks
 
@@ -122,7 +123,7 @@ def fill_odd(store: holdfast.Store) -> None:
     fill_steps(store, agent, HOSTILE[HOSTILE.index("<img") :])  # a name has no slash
 
 
-class Baker(holdfast.PersistentAgent, name="web-baker", on_incomplete="manual"):
+class Baker(holdfast.agents.PersistentAgent, name="web-baker", on_incomplete="manual"):
     """An agent with a machine, one of whose transitions a crash can interrupt."""
 
     loaves: int = 0
@@ -156,7 +157,7 @@ def charge(amount: float) -> dict[str, float]:
     return {"paid": amount}
 
 
-def fill_steps(store: holdfast.Store, agent: holdfast.PersistentAgent, name: str = "") -> None:
+def fill_steps(store: holdfast.Store, agent: holdfast.agents.PersistentAgent, name: str = "") -> None:
     """Durable steps of each outcome, timers and waiting signals; all with a name, if one is given."""
     agent.once(name or "charge-42", charge, 9.5)
     with contextlib.suppress(KeyboardInterrupt):

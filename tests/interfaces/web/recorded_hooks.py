@@ -6,7 +6,8 @@ import contextlib
 from typing import Any
 
 import holdfast
-from holdfast.hooks import HookContext, VetoError
+from holdfast.errors import VetoError
+from holdfast.hooks import HookContext
 
 
 def register(store: holdfast.Store) -> None:

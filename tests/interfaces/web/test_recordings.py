@@ -10,8 +10,10 @@ from urllib.parse import quote
 import pytest
 
 import holdfast
+from holdfast.backends import run
+from holdfast.engine.namespaces import thread_name
 from holdfast.interfaces.web.pages import page_routes
-from holdfast.store import CheckpointStore, run, thread_name
+from holdfast.savers import CheckpointStore
 from tests.interfaces.http.kit import ServedStore
 from tests.interfaces.http.test_recordings import GRAPH, HOOKS
 from tests.interfaces.web.conftest import copy_filled

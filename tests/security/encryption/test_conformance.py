@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
 from langgraph.checkpoint.conformance.validate import validate
 
+from holdfast.backends.conformance.suite import ShortConformance
 from holdfast.backends.interface import Backend, Batch, Changes, Create, Ensure, Put, Query, Row
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import unwrap, wrap
@@ -20,7 +21,7 @@ from holdfast.encryption import Encryption, LocalKeys
 from holdfast.engine.checked_rows import UNPROTECTED, CheckedBackend
 from holdfast.langgraph import HoldfastSaver
 from holdfast.security.encryption.encrypted_rows import EncryptedRows
-from holdfast.testing import ShortConformance, Stores
+from holdfast.testing import Stores
 from tests.interfaces.langgraph.test_conformance import TESTS
 from tests.servers.places import KINDS, place
 from tests.support.nightly import mostly_nightly

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast import Store
 from holdfast.backends.interface import Change, Delete, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import KEYS, TABLES
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import CorruptError, DeniedError
 from holdfast.security.encryption.key_rows import DESTROYING, LIST, SUBJECT, WRAPPING, KeyRow, digest_list
-from holdfast.store import Store
 from holdfast.testing.security.stored_rows import database
 from tests.security.encryption.test_rotation import a_week_later
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import PersistentAgent, snapshots
+from holdfast import Store, snapshots
 from holdfast.access import check_audit
+from holdfast.agents import PersistentAgent
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import CorruptError, DeniedError
-from holdfast.store import Store
 from tests.interfaces.cli import kit
 
 KEYS, OTHERS = LocalKeys(b"f" * 32), LocalKeys(b"g" * 32)

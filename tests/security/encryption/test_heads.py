@@ -15,7 +15,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS, STEPS
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import CorruptError, DeniedError, InvalidError
-from holdfast.maintenance import StoreHeads
+from holdfast.maintenance.verify.heads import StoreHeads
 from tests.security.encryption.planted import contents_of, find_planted
 
 NAMES = {"thread": ["plantedthread"], "tag": ["plantedtag"]}

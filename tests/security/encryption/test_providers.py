@@ -10,20 +10,13 @@ from urllib.error import URLError
 
 import pytest
 
-from holdfast.encryption import (
-    AwsKms,
-    Encryption,
-    EnvironmentKeys,
-    FileKeys,
-    KeyProvider,
-    KeyringKeys,
-    LocalKeys,
-    generate_key,
-)
+from holdfast.encryption import Encryption, KeyProvider, LocalKeys, generate_key
 from holdfast.errors import ConfigError, DeniedError, TransientError
+from holdfast.security.encryption.provider import AwsKms, EnvironmentKeys, FileKeys, KeyringKeys
 from holdfast.security.encryption.settings import provider_for
-from holdfast.store import examine, open_existing
-from holdfast.testing import KeyProviderSuite
+from holdfast.store.doctor import examine
+from holdfast.store.opener import open_existing
+from holdfast.testing.key_providers import KeyProviderSuite
 
 
 class TestLocal(KeyProviderSuite):

@@ -17,7 +17,7 @@ import holdfast
 from holdfast.backends.interface import Backend, Batch, Row, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import KEYS, TABLES
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.engine.sealed_rows import UNSEALED

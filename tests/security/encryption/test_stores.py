@@ -31,10 +31,11 @@ from holdfast.backends.tables import (
     Table,
 )
 from holdfast.codec.envelope import wrap
-from holdfast.encryption import Encryption, EnvironmentKeys, LocalKeys, generate_key
+from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.sealed_rows import UNSEALED
 from holdfast.errors import ConfigError, CorruptError, DeniedError, HoldfastError, InvalidError, UnsupportedError
+from holdfast.security.encryption.provider import EnvironmentKeys
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
 from holdfast.testing.security.stored_rows import database

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast import PersistentAgent
+from holdfast.agents import PersistentAgent
 from holdfast.backends.interface import Scan
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.runtime.drivers import run

@@ -11,9 +11,9 @@ import pytest
 
 import holdfast
 from holdfast.encryption import Encryption, LocalKeys
+from holdfast.engine.namespaces import LineKind
 from holdfast.erasure import Certificate
 from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError
-from holdfast.store import LineKind
 from tests.security.encryption.planted import contents_of
 from tests.security.erasure.people import (
     KINDS,

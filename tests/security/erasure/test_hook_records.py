@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import PersistentAgent
+from holdfast.agents import PersistentAgent
 from holdfast.errors import DeniedError
 from holdfast.store.store import Store
 from tests.security.encryption.planted import _expanded

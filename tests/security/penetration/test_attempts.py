@@ -20,10 +20,11 @@ from holdfast.agents import PersistentAgent
 from holdfast.backends.interface import Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, KEYS, REFS, STEPS, TABLES
-from holdfast.encryption import Encryption, FileKeys, LocalKeys, generate_key
+from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.engine.patterns import matcher
 from holdfast.errors import ConfigError, DeniedError, HoldfastError, NotFoundError
 from holdfast.history.query import Field
+from holdfast.security.encryption.provider import FileKeys
 from holdfast.store.store import Store
 from holdfast.testing.security.stored_rows import database, reopened
 from tests.security.encryption.planted import contents_of, find_planted, plant, planted

@@ -8,8 +8,9 @@ import pytest
 
 from holdfast.encryption import LocalKeys
 from holdfast.errors import ConfigError, DeniedError
+from holdfast.redaction import PresidioRecognizer
+from holdfast.security.sensitive.detector import SensitiveSpan
 from holdfast.security.sensitive.markers import check_keys
-from holdfast.sensitive import PresidioRecognizer, SensitiveSpan
 from holdfast.store.store import Store
 from tests.hooks import kit
 

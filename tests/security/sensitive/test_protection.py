@@ -66,7 +66,7 @@ def stored_text(store: Store | AsyncStore) -> str:
             if row.body:
                 try:
                     parts.append(open_body(row, context.max_bytes).decode("latin-1"))
-                except holdfast.HoldfastError:
+                except holdfast.errors.HoldfastError:
                     parts.append(row.body.decode("latin-1"))
     return "\n".join(parts)
 

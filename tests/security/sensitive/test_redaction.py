@@ -10,11 +10,12 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 import holdfast
-from holdfast import PersistentAgent, replay
+from holdfast import replay
+from holdfast.agents import PersistentAgent
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import DeniedError
 from holdfast.langgraph import HoldfastSaver
-from holdfast.sensitive import RedactionReport
+from holdfast.maintenance.erasure.redaction import RedactionReport
 from tests.interfaces.cli import kit
 from tests.security.sensitive.samples import github_token
 from tests.security.sensitive.test_credential_check import notice, reported, stored_bytes

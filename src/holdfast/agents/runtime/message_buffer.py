@@ -11,7 +11,8 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.codec import OpaqueValue, default_codec
+from holdfast.codec import default_codec
+from holdfast.codec.opaque import OpaqueValue
 from holdfast.engine.projection.rendering import ROLES, messages
 from holdfast.errors import ConflictError
 

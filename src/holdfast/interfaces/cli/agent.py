@@ -33,9 +33,11 @@ from holdfast.interfaces.cli.formatting import ago, plural, safe
 from holdfast.interfaces.cli.scope_args import as_option, diff_record, parse_value
 
 if TYPE_CHECKING:
-    from holdfast.agents import AgentRecord, PendingChange, TransitionRecord
+    from holdfast.agents.storage.record import AgentRecord, PendingChange
+    from holdfast.agents.storage.transition_log import TransitionRecord
     from holdfast.interfaces.cli.output import ProgressBar
-    from holdfast.store import IdentityView, Store
+    from holdfast.store.identity_view import IdentityView
+    from holdfast.store.store import Store
 
 
 @command("save-state")
@@ -190,7 +192,7 @@ def _header(session: CliContext, found: AgentRecord) -> Iterator[str]:
 
 
 def _tools(session: CliContext, found: AgentRecord) -> Iterator[str]:
-    from holdfast.agents import Tools
+    from holdfast.agents.api.tools import Tools
 
     tools = Tools.of(found)
     if tools:
@@ -391,7 +393,9 @@ def transitions(
 
 
 def _draw(session: CliContext, store: Store | IdentityView, id: str, form: str) -> None:
-    from holdfast.agents import Machine, count_transitions, dot, mermaid
+    from holdfast.agents.definition.state_machine import Machine
+    from holdfast.agents.storage.diagram import dot, mermaid
+    from holdfast.agents.storage.transition_log import count_transitions
 
     record, declared = store.agents.load(id), store.agents.machine(id)
     machine = None if declared is None else Machine.of(declared)

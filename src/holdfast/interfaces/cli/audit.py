@@ -24,7 +24,7 @@ from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
 from holdfast.interfaces.cli.formatting import plural, safe
 
 if TYPE_CHECKING:
-    from holdfast.security import AuditFinding
+    from holdfast.security.audit.verify import AuditFinding
 
 _KINDS = (
     *("change", "hook", "access", "read", "denied", "session", "artifact", "thread"),
@@ -155,7 +155,7 @@ def check(session: CliContext, file: str, heads_file: str | None, keys: str | No
     holdfast audit check audit.jsonl --public-key 5f2a…
     holdfast audit check audit.jsonl --keys file:/etc/holdfast.key
     """
-    from holdfast.security import check_audit
+    from holdfast.security.audit.export import check_audit
 
     try:
         checked = check_audit(file, _heads(heads_file), keys=keys, public_key=public_key)
@@ -176,13 +176,13 @@ def check(session: CliContext, file: str, heads_file: str | None, keys: str | No
 
 
 def _heads(file: str | None) -> dict[str, tuple[int, str]] | None:
-    from holdfast.maintenance import StoreHeads
+    from holdfast.maintenance.verify.heads import StoreHeads
 
     return None if file is None else StoreHeads.load(file).audited()
 
 
 def _lines(session: CliContext, findings: Sequence[AuditFinding], verified: str) -> Iterator[str]:
-    from holdfast.store import short_name
+    from holdfast.engine.namespaces import short_name
 
     style = session.out.style
     for finding in findings:

@@ -29,7 +29,10 @@ from holdfast.interfaces.cli.formatting import local, plural, safe
 from holdfast.interfaces.cli.prune import SizeType
 
 if TYPE_CHECKING:
-    from holdfast.maintenance import BackupPruneReport, FollowStatus, OpenLock, RestoreReport
+    from holdfast.maintenance.backup.follower import FollowStatus
+    from holdfast.maintenance.backup.pruner import BackupPruneReport
+    from holdfast.maintenance.backup.repository import OpenLock
+    from holdfast.maintenance.backup.restore_report import RestoreReport
 
 
 def restore_lines(session: CliContext, report: RestoreReport, *, dry_run: bool) -> Iterator[str]:

@@ -11,7 +11,8 @@ from holdfast.errors import HoldfastError
 from holdfast.interfaces.cli.base import CliContext
 
 if TYPE_CHECKING:
-    from holdfast.store import Backups, Store
+    from holdfast.store.backups import Backups
+    from holdfast.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,6 +72,6 @@ def open_any(session: CliContext, repository: str, *, write: bool = False) -> Ba
     except HoldfastError as error:
         if error.code not in ("no-store", "no-store-named"):
             raise
-        from holdfast import open as open_store
+        from holdfast.store.opener import open as open_store
 
         return open_store("memory://").backups(repository, keys=click.get_current_context().meta[_KEYS])

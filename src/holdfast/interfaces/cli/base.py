@@ -17,7 +17,8 @@ from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.output import Output, ProgressBar, on_terminal, wants_color
 
 if TYPE_CHECKING:
-    from holdfast.store import IdentityView, Store
+    from holdfast.store.identity_view import IdentityView
+    from holdfast.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,7 +70,7 @@ class CliContext:
 
     def open_other(self, location: str | None, *, write: bool = False, create: bool = False) -> Store:
         """Open another store, for the same tenant. It is closed at the end."""
-        from holdfast.store import open_existing
+        from holdfast.store.opener import open_existing
 
         read_only = not (write or create)
         return self._stack.enter_context(

@@ -15,8 +15,8 @@ from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.formatting import ago, first_line, safe
 
 if TYPE_CHECKING:
-    from holdfast.history import BlameEntry, CheckpointRef, ValueChange
-    from holdfast.store import Store
+    from holdfast.history.blame import BlameEntry, CheckpointRef, ValueChange
+    from holdfast.store.store import Store
 
 _PAGE = 200
 """How many items are read at a time."""
@@ -93,7 +93,7 @@ def _when(writer: CheckpointRef) -> str:
 
 def _short(store: Store, thread: str, writers: Sequence[CheckpointRef]) -> list[str]:
     """Return short ids of checkpoints."""
-    from holdfast.store import short_ids
+    from holdfast.store.log_reader import short_ids
 
     short = short_ids(store.thread(thread), [writer.id for writer in writers if writer.id])
     return [short.get(writer.id, "(pruned)") for writer in writers]

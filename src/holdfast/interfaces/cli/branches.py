@@ -117,7 +117,7 @@ def fork(
     \b
     holdfast fork chat what-if HEAD~3 --set plan.goal=rest --set 'limits={"steps": 5}'
     """
-    from holdfast.history import parse_path
+    from holdfast.engine.paths import parse_path
 
     handle = session.open(write=True).thread(thread)
     edits: dict[str | Sequence[Any], Any] = dict(map(_parse_change, changes))
@@ -132,7 +132,7 @@ def _parse_change(text: str) -> tuple[tuple[Any, ...], Any]:
     from msgspec import DecodeError
     from msgspec.json import decode
 
-    from holdfast.history import parse_path
+    from holdfast.engine.paths import parse_path
 
     path, equals, value = text.partition("=")
     if not equals:

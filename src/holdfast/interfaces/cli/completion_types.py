@@ -13,7 +13,7 @@ from holdfast.interfaces.cli.base import CliContext
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from holdfast.store import Store
+    from holdfast.store.store import Store
 
 _SECONDS = 3.0
 """The longest time that completion waits for a store."""
@@ -30,7 +30,7 @@ def from_store(session: CliContext, read: Callable[[Store], Iterable[str]]) -> l
     """Read names from the store. Empty if that fails or takes long: completion reports no errors."""
     import signal
 
-    from holdfast.store import open_existing  # noqa: F401 - loaded before the clock starts, which is for the store
+    from holdfast.store.opener import open_existing  # noqa: F401 - loaded before the clock starts, which is for the store
 
     def give_up(*_: object) -> None:
         raise _StoreTimeout
@@ -90,7 +90,7 @@ class StoredNameType(click.ParamType[str]):
 
 
 def _branches(store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG001
-    from holdfast.store import branch_names
+    from holdfast.store.log_reader import branch_names
 
     return [name for name in branch_names(store.thread(thread)).values() if name]
 

@@ -19,7 +19,8 @@ from holdfast.interfaces.cli.formatting import ago, plural, safe
 from holdfast.interfaces.cli.output import on_terminal
 
 if TYPE_CHECKING:
-    from holdfast.store import CopyProgress, Maintenance
+    from holdfast.engine.copy.copy_report import CopyProgress
+    from holdfast.store.maintenance import Maintenance
 
 _THREADS = click.argument("threads", type=THREAD, nargs=-1, metavar="[THREAD]...")
 _LISTED = 10

@@ -16,9 +16,9 @@ from holdfast.interfaces.cli.formatting import local, plural, safe
 from holdfast.interfaces.cli.output import Output
 
 if TYPE_CHECKING:
-    from holdfast.history import ChannelChanges, Diff, DiffSide
-    from holdfast.schemas import SchemaSet
-    from holdfast.store import Store
+    from holdfast.history.diff_result import ChannelChanges, Diff, DiffSide
+    from holdfast.schemas.schema_set import SchemaSet
+    from holdfast.store.store import Store
 
 
 @command("diff")

@@ -12,7 +12,8 @@ from holdfast.interfaces.cli.exit_codes import EXIT_CODES, FINDINGS, NO_STORE
 from holdfast.interfaces.cli.formatting import first_line, safe
 
 if TYPE_CHECKING:
-    from holdfast.maintenance import CheckResult, Explanation
+    from holdfast.maintenance.doctor.result import CheckResult
+    from holdfast.maintenance.explain.explanations import Explanation
 
 _TITLES = {"error": "Errors", "finding": "Findings of verify", "check": "Checks of the doctor"}
 _WIDTH = 88
@@ -29,7 +30,7 @@ def doctor(session: CliContext, full: bool) -> None:
     \b
     holdfast doctor --store sqlite:///agents.db
     """
-    from holdfast.store import examine
+    from holdfast.store.doctor import examine
 
     failed, missing = 0, False
     for check in examine(session.store_name, tenant=session.tenant, full=full, token=session.token):
@@ -58,7 +59,7 @@ class CodeType(click.ParamType[str]):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG002
         from click.shell_completion import CompletionItem
 
-        from holdfast.maintenance import explanations
+        from holdfast.maintenance.explain.explanations import explanations
 
         return [CompletionItem(each) for each in explanations() if each.startswith(incomplete)]
 
@@ -73,8 +74,8 @@ def explain(session: CliContext, code: str | None) -> None:
     \b
     holdfast explain no-store
     """
-    from holdfast import explain as explained
-    from holdfast.maintenance import explanations
+    from holdfast.maintenance.explain.explanations import explain as explained
+    from holdfast.maintenance.explain.explanations import explanations
 
     if code is None:
         listed = list(explanations().values())

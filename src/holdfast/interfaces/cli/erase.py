@@ -13,8 +13,8 @@ from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, gr
 from holdfast.interfaces.cli.formatting import safe
 
 if TYPE_CHECKING:
-    from holdfast.erasure import Certificate
-    from holdfast.maintenance import ErasureReport
+    from holdfast.maintenance.erasure.certificate import Certificate
+    from holdfast.maintenance.erasure.eraser import ErasureReport
 
 
 @group("erase", invoke_without_command=True)
@@ -158,7 +158,7 @@ def verify(session: CliContext, file: str, public_key: str | None, subject: str 
     \b
     holdfast erase verify certificate.json --public-key 5f2a… --subject u-1842
     """
-    from holdfast.erasure import Certificate
+    from holdfast.maintenance.erasure.certificate import Certificate
 
     try:
         text = Path(file).read_text(encoding="utf-8")

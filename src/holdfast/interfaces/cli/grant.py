@@ -17,9 +17,9 @@ from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
 from holdfast.interfaces.cli.scope_args import as_option
 
 if TYPE_CHECKING:
-    from holdfast.security import Policy, Right
-    from holdfast.state import Grant, StoreAccess
-    from holdfast.store import IdentityView
+    from holdfast.security.access.policy import Policy, Right
+    from holdfast.state.access_api import Grant, StoreAccess
+    from holdfast.store.identity_view import IdentityView
 
 _THREAD = "thread:"
 """The start of a pattern of threads, in place of a scope."""
@@ -304,7 +304,7 @@ def define(session: CliContext, role: str, file: str) -> None:
 def _policy(file: str) -> Policy:
     import json
 
-    from holdfast.security import Policy
+    from holdfast.security.access.policy import Policy
 
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")

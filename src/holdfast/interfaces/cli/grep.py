@@ -12,8 +12,8 @@ from holdfast.interfaces.cli.exit_codes import NOT_FOUND
 from holdfast.interfaces.cli.formatting import ago, plural, safe
 
 if TYPE_CHECKING:
-    from holdfast.history import SearchHit, SearchMatch
-    from holdfast.store import Store
+    from holdfast.history.search import SearchHit, SearchMatch
+    from holdfast.store.store import Store
 
 _PAGE = 50
 
@@ -121,7 +121,7 @@ class _Search:
             yield from self._matches(kind)
 
     def _matches(self, kind: Any) -> Iterator[SearchMatch]:
-        from holdfast.history import SCAN_LIMIT
+        from holdfast.engine.types import SCAN_LIMIT
 
         after, scans = None, SCAN_LIMIT
         while self._limit is None or self.count < self._limit:
@@ -149,7 +149,8 @@ class _Search:
 
     def finish(self) -> None:
         """Warn of checkpoints that were not or could not be read, and recommend an index where there is none."""
-        from holdfast.history import SCAN_LIMIT, has_text
+        from holdfast.engine.types import SCAN_LIMIT
+        from holdfast.history.query import has_text
 
         if self._unreadable:
             self._session.warn(
@@ -179,7 +180,7 @@ def _by_thread(session: CliContext, search: _Search, *, count: bool) -> None:
 
 def _title(thread: str) -> str:
     """Return the name of a thread, or the kind and the name of another line: `agent notes-1`."""
-    from holdfast.store import line_kind, short_name
+    from holdfast.engine.namespaces import line_kind, short_name
 
     kind = line_kind(thread)
     return thread if kind == "thread" else f"{kind} {short_name(thread)}"

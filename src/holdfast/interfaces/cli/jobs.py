@@ -17,8 +17,10 @@ from holdfast.interfaces.cli.exit_codes import ERROR, FINDINGS, INTERRUPTED
 from holdfast.interfaces.cli.formatting import ago, in_words, local, safe
 
 if TYPE_CHECKING:
-    from holdfast.jobs import Job, JobRun, Jobs, JobTypes
-    from holdfast.store import Store
+    from holdfast.maintenance.jobs.api import Jobs
+    from holdfast.maintenance.jobs.builtin import JobTypes
+    from holdfast.maintenance.jobs.job import Job, JobRun
+    from holdfast.store.store import Store
 
 _COLORS = {"ok": "green", "failed": "red", "findings": "red", "killed": "red", "stopped": "yellow", "running": "cyan"}
 
@@ -31,7 +33,7 @@ class KindNameType(click.ParamType[str]):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG002
         from click.shell_completion import CompletionItem
 
-        from holdfast.jobs import JobTypes
+        from holdfast.maintenance.jobs.builtin import JobTypes
 
         return [CompletionItem(each) for each in JobTypes().names() if each.startswith(incomplete)]
 
@@ -51,7 +53,8 @@ def _jobs(store: Store, graph: str | None, hooks: str | None) -> tuple[Jobs, Job
     if graph is None and hooks is None:
         return store.jobs, None
     from holdfast import replay
-    from holdfast.jobs import Jobs, JobTypes
+    from holdfast.maintenance.jobs.api import Jobs
+    from holdfast.maintenance.jobs.builtin import JobTypes
 
     types = JobTypes()
     if graph is not None:
@@ -201,7 +204,7 @@ def work(session: CliContext, once: bool, graph: str | None, hooks: str | None) 
     Ctrl-C or the signal TERM stops it between two steps of a job, which the next runner repeats. With --once, the exit
     code is not 0 if a job failed.
     """
-    from holdfast.jobs import JobRunner
+    from holdfast.maintenance.jobs.runner import JobRunner
 
     store = session.open(write=True)
     _, types = _jobs(store, graph, hooks)
@@ -264,7 +267,7 @@ def log(session: CliContext, name: str, limit: int | None) -> None:
 @command("kinds")
 def kinds(session: CliContext) -> None:
     """List the kinds of jobs and their settings."""
-    from holdfast.jobs import JobTypes
+    from holdfast.maintenance.jobs.builtin import JobTypes
 
     types = JobTypes()
     for each in map(types.get, types.names()):

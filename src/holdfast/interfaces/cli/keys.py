@@ -13,7 +13,7 @@ from holdfast.interfaces.cli.base import CliContext, command, group, yes_option
 from holdfast.interfaces.cli.formatting import clock, safe
 
 if TYPE_CHECKING:
-    from holdfast.maintenance import KeyInfo
+    from holdfast.maintenance.keys.records import KeyInfo
 
 
 @group("keys", default="list")
@@ -56,7 +56,7 @@ def add(session: CliContext, path: str | None) -> None:
     holdfast keys add
     holdfast keys add --file holdfast.key
     """
-    from holdfast.security import LocalKeys, generate_key
+    from holdfast.security.encryption.provider import LocalKeys, generate_key
 
     key = generate_key()
     id = LocalKeys(key).key_id

@@ -18,10 +18,11 @@ from holdfast.interfaces.cli.exit_codes import INTEGRITY
 from holdfast.interfaces.cli.formatting import ago, cut, first_line, safe
 
 if TYPE_CHECKING:
-    from holdfast.history import Diff
+    from holdfast.history.diff_result import Diff
     from holdfast.interfaces.cli.graph import GraphDrawing
-    from holdfast.schemas import SchemaSet
-    from holdfast.store import LogEntry, Thread
+    from holdfast.schemas.schema_set import SchemaSet
+    from holdfast.store.log_reader import LogEntry
+    from holdfast.store.thread import Thread
 
 _USUAL = ("save", "update", "loop")
 """The common kinds of checkpoints, which are not shown."""
@@ -84,7 +85,7 @@ def log(
     holdfast log chat -3 -p
     holdfast log chat draft~2 --where 'role:human time>2h'
     """
-    from holdfast.store import LogReader
+    from holdfast.store.log_reader import LogReader
 
     if (revision is not None) + (branch is not None) + all_branches > 1:
         raise InvalidError("the history starts in more than one way", hint="Give a revision, --branch or --all")

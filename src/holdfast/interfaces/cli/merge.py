@@ -14,7 +14,7 @@ from holdfast.interfaces.cli.exit_codes import CONFLICT
 from holdfast.interfaces.cli.formatting import safe
 
 if TYPE_CHECKING:
-    from holdfast.history import MergeConflict
+    from holdfast.history.merge import MergeConflict
 
 STRATEGIES = ("ours", "theirs", "union")
 
@@ -100,7 +100,7 @@ def _show(session: CliContext, conflicts: tuple[MergeConflict, ...]) -> None:
 
 
 def _is(conflict: MergeConflict, side: str) -> bool:
-    from holdfast import MISSING
+    from holdfast.engine.model.missing import MISSING
 
     return getattr(conflict, side) is not MISSING
 
@@ -141,7 +141,7 @@ class ConflictPrompt:
         return value
 
     def _by_rule(self, conflict: MergeConflict) -> Any:
-        from holdfast.history import parse_path
+        from holdfast.engine.paths import parse_path
 
         for path, strategy in sorted(self._rules.items(), key=lambda rule: -len(parse_path(rule[0]))):
             if conflict.path[: len(parse_path(path))] == parse_path(path):
@@ -192,8 +192,8 @@ def edit(conflict: MergeConflict) -> Any:
     from msgspec import DecodeError
     from msgspec.json import decode
 
-    from holdfast import MISSING
     from holdfast.codec import default_codec
+    from holdfast.engine.model.missing import MISSING
 
     lines = [f"// {conflict.where}: the merged value as JSON. Lines that start with // are ignored.", ""]
     lines += _json_lines(conflict.ours)
@@ -216,8 +216,8 @@ def _json_lines(value: Any) -> list[str]:
     """Format a value as lines of JSON with type marks."""
     from msgspec import json
 
-    from holdfast import MISSING
     from holdfast.codec import default_codec
+    from holdfast.engine.model.missing import MISSING
 
     if value is MISSING:
         return []

@@ -27,8 +27,9 @@ def show(session: CliContext) -> None:
     \b
     holdfast metrics show --store agents.db
     """
+    from holdfast.backends.distribution import Distribution
+    from holdfast.backends.runtime.metric_families import FAMILIES
     from holdfast.interfaces.metrics.prometheus import to_prometheus
-    from holdfast.store import FAMILIES, Distribution
 
     found = session.open().metrics()
     if not session.json:

@@ -14,8 +14,10 @@ from holdfast.interfaces.cli.formatting import plural, safe
 
 if TYPE_CHECKING:
     from holdfast.interfaces.cli.output import Output
-    from holdfast.maintenance import MigrationPlan, MigrationReport, UnfitState
-    from holdfast.schemas import SchemaSet
+    from holdfast.maintenance.migration.bulk import MigrationReport
+    from holdfast.maintenance.migration.heads import UnfitState
+    from holdfast.maintenance.migration.plan import MigrationPlan
+    from holdfast.schemas.schema_set import SchemaSet
 
 _MODULE = click.option(
     "--module", metavar="NAME", help="The module that declares the schemas, in place of that of holdfast.toml."
@@ -33,7 +35,7 @@ _ON_ERROR = click.option(
 
 def load_declared(module: str | None = None) -> SchemaSet:
     """Return the schemas that the project's module declares, and older versions of the lock file."""
-    from holdfast.schemas import find_settings
+    from holdfast.schemas.settings import find_settings
 
     settings = find_settings(module)
     return settings.load().extended(settings.read_lock().schemas)
@@ -267,7 +269,7 @@ def _report_lines(out: Output, report: MigrationReport) -> Iterator[str]:
 @_MODULE
 def new(session: CliContext, name: str | None, source: str | None, to: str | None, module: str | None) -> None:
     """Print a migration, ready to paste: from the version that the store has to the newest of the code."""
-    from holdfast.schemas import migration_skeleton
+    from holdfast.schemas.version_graph import migration_skeleton
 
     declared = load_declared(module)
     chosen = _choose(declared, name)

@@ -18,7 +18,8 @@ from holdfast.interfaces.cli.formatting import plural, safe
 from holdfast.interfaces.cli.output import on_terminal
 
 if TYPE_CHECKING:
-    from holdfast.maintenance import OrphanReport, PruneReport, ThreadPruneReport
+    from holdfast.maintenance.orphans import OrphanReport
+    from holdfast.maintenance.pruner import PruneReport, ThreadPruneReport
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -131,7 +132,7 @@ def prune(
 
 
 def _policy(rules: dict[str, Any]) -> Any:
-    from holdfast.maintenance import Retention
+    from holdfast.maintenance.retention import Retention
 
     fields = {
         **{name: value for name, value in rules.items() if name.startswith("keep_") and value},

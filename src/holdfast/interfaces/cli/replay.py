@@ -16,7 +16,7 @@ from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import plural, safe
 
 if TYPE_CHECKING:
-    from holdfast.replay import ReplayReport
+    from holdfast.store.replay.report import ReplayReport
 
 
 @group("replay")

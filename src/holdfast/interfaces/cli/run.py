@@ -66,7 +66,8 @@ def run(
     holdfast run drill.lua --backups main=s3://bucket/backups
     holdfast run check.js --code refund=shop.graphs:refund
     """
-    from holdfast.interfaces.scripting import Sandbox, find_language
+    from holdfast.interfaces.scripting.process import find_language
+    from holdfast.interfaces.scripting.sandbox import Sandbox
 
     values: dict[str, Any] = pairs(args, "SCRIPT")
     language = find_language(script)

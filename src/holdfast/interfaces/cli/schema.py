@@ -11,8 +11,8 @@ from holdfast.interfaces.cli.base import CliContext, F, command, group
 from holdfast.interfaces.cli.formatting import safe
 
 if TYPE_CHECKING:
-    from holdfast.schemas import SchemaSet
-    from holdfast.schemas import SchemaSettings as Settings
+    from holdfast.schemas.schema_set import SchemaSet
+    from holdfast.schemas.settings import SchemaSettings as Settings
 
 
 def _settings_options(function: F) -> F:
@@ -25,7 +25,7 @@ def _settings_options(function: F) -> F:
 
 
 def _load(module: str | None, lock: str | None) -> tuple[Settings, SchemaSet]:
-    from holdfast.schemas import find_settings
+    from holdfast.schemas.settings import find_settings
 
     settings = find_settings(module, lock)
     return settings, settings.load()
@@ -110,7 +110,7 @@ def show(session: CliContext, reference: str | None, module: str | None, lock: s
         listed = ({"name": each.name, "version": str(each.version), "hash": each.hash} for each in everything)
         session.list(listed, hash=lambda each: each["hash"][:12])
         return
-    from holdfast.schemas import describe_fields
+    from holdfast.schemas.documentation import describe_fields
 
     found = everything.get(reference)
     names = ("name", "version", "hash", "definition")
@@ -163,7 +163,7 @@ def _path(schemas: SchemaSet, name: str, older: Any, newer: Any) -> list[str]:
 @_settings_options
 def docs(session: CliContext, form: str, output: str | None, module: str | None, lock: str | None) -> None:
     """Write the documentation of the schemas: fields, types, defaults, versions, changes and migrations."""
-    from holdfast.schemas import to_html, to_markdown
+    from holdfast.schemas.documentation import to_html, to_markdown
 
     settings, declared = _load(module, lock)
     everything = declared.extended(settings.read_lock().schemas)

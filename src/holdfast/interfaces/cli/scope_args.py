@@ -16,8 +16,8 @@ from holdfast.interfaces.cli.completion_types import SCOPE
 from holdfast.interfaces.cli.formatting import safe
 
 if TYPE_CHECKING:
-    from holdfast.history import Diff
-    from holdfast.state import State
+    from holdfast.history.diff_result import Diff
+    from holdfast.state.scope_state import State
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,7 +37,7 @@ as_option = context_option(
 
 def open_state(session: CliContext, scope: str, *, write: bool = False, create: bool = False) -> State:
     """Open the state of a scope."""
-    from holdfast.state import Scope
+    from holdfast.engine.model.scopes import Scope
 
     Scope.parse(scope)  # fails before a store is opened
     return session.open_as(write=write, create=create).state(scope)

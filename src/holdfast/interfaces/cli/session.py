@@ -25,8 +25,8 @@ from holdfast.interfaces.cli.scope_args import SPAN, as_option
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from holdfast.state import Session
-    from holdfast.store import Page
+    from holdfast.engine.pages import Page
+    from holdfast.state.sessions.api import Session
 
 _STATUSES = ("active", "expired", "ended", "archived")
 _Status: TypeAlias = Literal["active", "expired", "ended", "archived"]
@@ -77,7 +77,7 @@ def start(
     holdfast session start
     holdfast session start chat-1 --user alice --meta channel=web --idle 30m
     """
-    from holdfast.state import RETENTION
+    from holdfast.state.sessions.api import RETENTION
 
     started = session.open_as(write=True, create=create).sessions.start(
         id, metadata=pairs(meta, "--meta"), retention=retention or RETENTION, **options

@@ -14,8 +14,10 @@ from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.formatting import plural
 
 if TYPE_CHECKING:
+    from holdfast.engine.types import Checkpoint
     from holdfast.interfaces.cli.value_view import DisplayLimits, ValueWriter
-    from holdfast.store import Checkpoint, LazyState, Store
+    from holdfast.store.lazy_state import LazyState
+    from holdfast.store.store import Store
 
 
 @command("show")
@@ -44,9 +46,10 @@ def show(
     holdfast show chat HEAD~1
     holdfast show chat --path 'messages[-1].content'
     """
-    from holdfast.history import parse_path
+    from holdfast.engine.paths import parse_path
+    from holdfast.engine.projection.rendering import is_hidden
     from holdfast.interfaces.cli.value_view import ALL, SHORT, ValueWriter
-    from holdfast.store import branch_names, is_hidden
+    from holdfast.store.log_reader import branch_names
 
     if (path is not None) + bool(channels) + no_state > 1:
         raise InvalidError("give only one of --path, --channel and --no-state")
@@ -104,7 +107,7 @@ def at_path(state: LazyState, path: Sequence[Any]) -> Any:
 
 
 def _not_found(path: Sequence[Any]) -> NotFoundError:
-    from holdfast.history import path_text
+    from holdfast.engine.paths import path_text
 
     return NotFoundError(f"the state has nothing at {path_text(path)}", hint="See holdfast show")
 
@@ -148,6 +151,6 @@ def _channel(values: ValueWriter, state: LazyState, name: str, limits: DisplayLi
 def is_conversation(name: str, items: Sequence[Any]) -> bool:
     """Return whether a list contains messages, of which the last are shown."""
     from holdfast.codec import default_codec
-    from holdfast.store import messages
+    from holdfast.engine.projection.rendering import messages
 
     return messages(name, default_codec.pack_items(items)) is not None

@@ -31,7 +31,8 @@ from holdfast.interfaces.cli.scope_args import (
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from holdfast.state import State, WatchedChange
+    from holdfast.state.scope_state import State
+    from holdfast.state.watcher import WatchedChange
 
 
 @group("state", default="list")
@@ -68,7 +69,7 @@ def get(session: CliContext, scope: str, key: str, when: str | None) -> None:
     holdfast state get agent:researcher plan --at yesterday
     holdfast state get agent:a report > report.md
     """
-    from holdfast import MISSING
+    from holdfast.engine.model.missing import MISSING
 
     state = open_state(session, scope)
     if when is None:
@@ -181,7 +182,7 @@ def patch(
 
 
 def _parse(text: str) -> tuple[str, ...]:
-    from holdfast.history import parse_path
+    from holdfast.engine.paths import parse_path
 
     path = parse_path(text)
     if not all(type(part) is str for part in path):
@@ -420,8 +421,8 @@ def rollback(session: CliContext, scope: str, at: str, key: str | None) -> None:
 
 def _plan(state: State, at: int | str, key: str | None) -> dict[str, str]:
     """Return what a rollback does to each key: `set` or `delete`."""
-    from holdfast import MISSING
     from holdfast.codec import default_codec
+    from holdfast.engine.model.missing import MISSING
 
     if key is None:
         then, now = state.at(at), dict(state.items())
@@ -467,7 +468,7 @@ def watch(session: CliContext, scope: str, pattern: str, nested: bool, cursor: s
 
 
 def _write_change(session: CliContext, change: WatchedChange) -> None:
-    from holdfast import MISSING
+    from holdfast.engine.model.missing import MISSING
 
     action = session.out.style(change.action, _COLORS.get(change.action, "green"))
     key = f" {session.out.style(safe(change.key), 'yellow')}" if change.key else ""

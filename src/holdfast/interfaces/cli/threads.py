@@ -16,7 +16,8 @@ from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import ago, line_counts, plural, safe, when
 
 if TYPE_CHECKING:
-    from holdfast.store import Store, StoreStats, ThreadInfo
+    from holdfast.engine.types import StoreStats, ThreadInfo
+    from holdfast.store.store import Store
 
 _PAGE = 500
 _NAMED = 5

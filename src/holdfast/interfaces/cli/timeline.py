@@ -16,7 +16,9 @@ from holdfast.interfaces.cli.grep import GrepCommand
 
 if TYPE_CHECKING:
     from holdfast.interfaces.cli.output import Output
-    from holdfast.store import CausalNode, Timeline, TimelineEvent
+    from holdfast.store.timeline.api import Timeline
+    from holdfast.store.timeline.causality import CausalNode
+    from holdfast.store.timeline.event import TimelineEvent
 
 _PAGE = 500
 
@@ -115,7 +117,7 @@ class _Events:
 def _write(session: CliContext, events: _Events, html: str | None, otlp: str | None, query: str) -> None:
     """Write files."""
     from holdfast._views import encode
-    from holdfast.store import TimelinePage
+    from holdfast.store.timeline.api import TimelinePage
 
     page = TimelinePage(events)
     files = {html: page.to_html(f"Timeline {query}".strip()), otlp: encode(page.to_otlp()) + "\n"}

@@ -11,7 +11,7 @@ from holdfast.interfaces.cli.completion_types import SCOPE
 from holdfast.interfaces.cli.formatting import clock
 
 if TYPE_CHECKING:
-    from holdfast.state import Token
+    from holdfast.state.access_api import Token
 
 
 @group("token", default="list")

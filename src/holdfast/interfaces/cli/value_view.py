@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from holdfast._views import encode, plain
 from holdfast.codec import default_codec
-from holdfast.history import tool_calls
+from holdfast.engine.projection.rendering import RenderedMessage, messages
+from holdfast.history.step_summary import tool_calls
 from holdfast.interfaces.cli.formatting import plural, safe
 from holdfast.interfaces.cli.output import Output
-from holdfast.store import RenderedMessage, messages
 
 
 class DisplayLimits(NamedTuple):

@@ -24,9 +24,12 @@ from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import line_counts, plural, safe
 
 if TYPE_CHECKING:
+    from holdfast.engine.integrity.findings import Finding
     from holdfast.interfaces.cli.output import Output
-    from holdfast.maintenance import Finding, RepairReport, StoreHeads, VerifyReport
-    from holdfast.store import Store
+    from holdfast.maintenance.repair.repairer import RepairReport
+    from holdfast.maintenance.verify.heads import StoreHeads
+    from holdfast.maintenance.verify.verifier import VerifyReport
+    from holdfast.store.store import Store
 
 _LEVELS = ("structure", "hashes", "decode")
 _LISTED = 20
@@ -125,7 +128,7 @@ def _result(session: CliContext, report: VerifyReport) -> str:
 
 
 def _finding_lines(out: Output, finding: Finding) -> Iterator[str]:
-    from holdfast.store import short_name
+    from holdfast.engine.namespaces import short_name
 
     color = "red" if finding.severity.value == "damage" else "yellow"
     where = f"{short_name(finding.thread)}: " if finding.thread else ""
@@ -167,7 +170,7 @@ def repair(
     holdfast repair --dry-run
     holdfast repair --from sqlite:///copy.db
     """
-    from holdfast.maintenance import salvage_file
+    from holdfast.maintenance.repair.store_files import salvage_file
 
     if not session.dry_run:
         session.confirm("Repair the store? Rows that cannot be repaired are moved to quarantine.")

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.engine.types import StoreStats
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import open_thread
-from holdfast.maintenance import BackupRepairReport, DrillReport, ErasureReport, PruneReport, RepositoryReport
-from holdfast.store import BackupInfo, Backups, Store, StoreStats
+from holdfast.maintenance.backup.checker import RepositoryReport
+from holdfast.maintenance.backup.drill import DrillReport
+from holdfast.maintenance.backup.repository_repairer import BackupRepairReport
+from holdfast.maintenance.erasure.eraser import ErasureReport
+from holdfast.maintenance.pruner import PruneReport
+from holdfast.store.backup_records import BackupInfo
+from holdfast.store.backups import Backups
+from holdfast.store.store import Store
 
 ADMIN = RouteTable()
 

@@ -47,7 +47,7 @@ from holdfast.interfaces.http.state_routes import STATES
 from holdfast.interfaces.http.thread_reads import THREADS
 from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER, SERVER_HEADER
 from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 _log = logging.getLogger("holdfast.http")
 

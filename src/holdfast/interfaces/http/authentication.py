@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from holdfast.errors import DeniedError, HoldfastError
 from holdfast.interfaces.http.service import Caller, unconfirmed
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 CSRF_HEADER = "x-csrf-token"
 CONFIRMATION_HEADER = "x-confirmation"

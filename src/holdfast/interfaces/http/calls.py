@@ -18,20 +18,12 @@ import msgspec
 
 from holdfast.codec import default_codec
 from holdfast.errors import DeniedError, HoldfastError, InvalidError, UnsupportedError
-from holdfast.hooks import Hooks
+from holdfast.hooks.api import Hooks
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
-from holdfast.state import State
-from holdfast.store import (
-    ARGUMENTS,
-    CallCodec,
-    IdentityView,
-    Store,
-    branch_names,
-    read_log_page,
-    short_ids,
-)
+from holdfast.state.scope_state import State
+from holdfast.store.call_values import ARGUMENTS, CallCodec
 from holdfast.store.catalogue import (
     CataloguedOperation,
     StorePart,
@@ -39,6 +31,9 @@ from holdfast.store.catalogue import (
     find_operation,
     store_parts,
 )
+from holdfast.store.identity_view import IdentityView
+from holdfast.store.log_reader import branch_names, read_log_page, short_ids
+from holdfast.store.store import Store
 
 CALLING = RouteTable()
 _log = logging.getLogger("holdfast.http")

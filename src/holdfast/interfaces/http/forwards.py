@@ -12,14 +12,15 @@ from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from holdfast import agents, history, hooks, jobs, maintenance, security, state, store
+from holdfast.engine.pages import Page
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.calls import find_receiver
 from holdfast.interfaces.http.routes import FileContent, Limit, Route, input_type, names_in
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import open_thread
-from holdfast.maintenance import CheckResult
-from holdfast.store import CausalNode, Page
+from holdfast.maintenance.doctor.result import CheckResult
 from holdfast.store.catalogue import CataloguedOperation, store_parts
+from holdfast.store.timeline.causality import CausalNode
 
 
 class Forward(NamedTuple):

@@ -7,9 +7,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.history import ChannelChanges, CheckpointRef, DiffSide, SearchMatch
-from holdfast.maintenance import CheckResult, HoldInfo, PinInfo
-from holdfast.store import BackupInfo, BranchInfo, Checkpoint, ThreadInfo, TimelineEvent
+from holdfast.engine.types import BranchInfo, Checkpoint, ThreadInfo
+from holdfast.history.blame import CheckpointRef
+from holdfast.history.diff_result import ChannelChanges, DiffSide
+from holdfast.history.search import SearchMatch
+from holdfast.maintenance.doctor.result import CheckResult
+from holdfast.maintenance.pins import HoldInfo, PinInfo
+from holdfast.store.backup_records import BackupInfo
+from holdfast.store.timeline.event import TimelineEvent
 
 
 class Model(msgspec.Struct, kw_only=True):

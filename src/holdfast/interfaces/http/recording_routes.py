@@ -9,9 +9,13 @@ from typing import Annotated, Any
 from msgspec import Meta
 from msgspec.structs import replace
 
-from holdfast import MISSING, replay
+from holdfast import replay
 from holdfast._views import plain
+from holdfast.backends.runtime.drivers import run
 from holdfast.codec import default_codec
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.pages import Page
+from holdfast.engine.projection.rendering import messages
 from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import Limit, RouteTable
@@ -20,7 +24,7 @@ from holdfast.interfaces.http.thread_reads import get_log, read_parts, to_messag
 from holdfast.interfaces.http.values import StateParts, long_text
 from holdfast.recording.journal import RESULTS, decode_items, restore_error
 from holdfast.recording.journal import Call as RecordedCall
-from holdfast.store import CheckpointStore, Page, messages, run
+from holdfast.store.checkpoint_store import CheckpointStore
 
 RECORDINGS = RouteTable()
 

@@ -15,29 +15,32 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from holdfast import __version__
-from holdfast.agents import Agents, Steps, Timers
+from holdfast.agents.api.agents import Agents
+from holdfast.agents.steps.api import Steps, Timers
 from holdfast.backends.runtime.drivers import Part, class_declaration, declaration_of
 from holdfast.codec import Codec, default_codec
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.paths import Path, parse_path, path_text
+from holdfast.engine.state_reader import ValueOutline
+from holdfast.engine.types import Checkpoint
 from holdfast.errors import ConfigError, NotFoundError, UnsupportedError
-from holdfast.history import parse_path, path_text
 from holdfast.interfaces.http.calls import FUNCTIONS
 from holdfast.interfaces.http.models import ServiceInfoModel
 from holdfast.interfaces.http.remote_calls import Caller, Connection
 from holdfast.interfaces.http.remote_watch import RemoteWatch
 from holdfast.interfaces.http.transport import MAX_ANSWER
-from holdfast.maintenance import StoreHeads
-from holdfast.security import Identity
-from holdfast.state import Artifacts, Scope, Session, State, StateItem, Watch
-from holdfast.store import (
-    Checkpoint,
-    IdentityView,
-    LazyState,
-    Maintenance,
-    Path,
-    Store,
-    Thread,
-    ValueOutline,
-)
+from holdfast.maintenance.verify.heads import StoreHeads
+from holdfast.security.access.identity import Identity
+from holdfast.state.artifacts.api import Artifacts
+from holdfast.state.reader import StateItem
+from holdfast.state.scope_state import State
+from holdfast.state.sessions.api import Session
+from holdfast.state.watcher import Watch
+from holdfast.store.identity_view import IdentityView
+from holdfast.store.lazy_state import LazyState
+from holdfast.store.maintenance import Maintenance
+from holdfast.store.store import Store
+from holdfast.store.thread import Thread
 
 _OWNERS = {"store": "Store", "thread": "Thread", "state": "State", "steps": "Steps", "timers": "Timers"}
 """The classes of parts that are no members of a store."""

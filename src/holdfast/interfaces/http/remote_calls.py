@@ -10,12 +10,14 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.codec import Codec
+from holdfast.engine.pages import Page
 from holdfast.errors import ConfigError, UnsupportedError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.calls import is_read, sent_state, sent_value
 from holdfast.interfaces.http.transport import MAX_ANSWER, HttpTransport, no_answer
-from holdfast.state import Session, State
-from holdfast.store import CallCodec, Page
+from holdfast.state.scope_state import State
+from holdfast.state.sessions.api import Session
+from holdfast.store.call_values import CallCodec
 
 
 class Connection:

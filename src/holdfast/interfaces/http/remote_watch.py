@@ -12,11 +12,12 @@ from functools import partial
 from http.client import HTTPException
 from typing import Any
 
+from holdfast.engine.model.scopes import Scope
 from holdfast.errors import HoldfastError
 from holdfast.interfaces.http.models import StoreChangesModel
 from holdfast.interfaces.http.remote_calls import Caller
 from holdfast.interfaces.http.transport import HttpTransport
-from holdfast.state import Scope, Watch, WatchedChange
+from holdfast.state.watcher import Watch, WatchedChange
 from holdfast.time_parser import Duration, parse_seconds
 
 _LONGEST = 2.0

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from holdfast import __version__
+from holdfast.engine.types import Checkpoint
 from holdfast.errors import DeniedError, InvalidError, UnavailableError, UnsupportedError
 from holdfast.interfaces.http.models import ServiceInfoModel
-from holdfast.store import Checkpoint, IdentityView, Store
+from holdfast.store.identity_view import IdentityView
+from holdfast.store.store import Store
 
 _MAX_VIEWS = 256
 """How many views of identities are cached."""

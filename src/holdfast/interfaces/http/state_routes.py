@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from holdfast.agents import StepRecord
+from holdfast.agents.steps.records import StepRecord
+from holdfast.engine.paths import Path
+from holdfast.engine.types import Checkpoint
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import StaleError
 from holdfast.interfaces.http.routes import RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import to_diff
-from holdfast.state import StateItem
-from holdfast.store import Checkpoint, Path, Thread
+from holdfast.state.reader import StateItem
+from holdfast.store.thread import Thread
 
 STATES = RouteTable()
 

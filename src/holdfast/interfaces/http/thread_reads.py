@@ -10,26 +10,22 @@ from typing import Annotated, Any
 import msgspec
 
 from holdfast.codec import default_codec
+from holdfast.engine.pages import Page
+from holdfast.engine.paths import parse_path, path_text
+from holdfast.engine.projection.rendering import RenderedMessage, messages
+from holdfast.engine.types import Checkpoint
+from holdfast.engine.types import PendingWrite as StoredWrite
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
-from holdfast.history import Change as HistoryChange
-from holdfast.history import Diff, parse_path, path_text
+from holdfast.history.diff_result import Diff
+from holdfast.history.diff_text import Change as HistoryChange
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import StaleError
 from holdfast.interfaces.http.routes import FileContent, Limit, RouteTable
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import StateParts, file_of, long_text, preview_of, small_json
-from holdfast.maintenance import PinInfo
-from holdfast.store import (
-    Checkpoint,
-    LogEntry,
-    LogReader,
-    Page,
-    RenderedMessage,
-    Thread,
-    branch_names,
-    messages,
-)
-from holdfast.store import PendingWrite as StoredWrite
+from holdfast.maintenance.pins import PinInfo
+from holdfast.store.log_reader import LogEntry, LogReader, branch_names
+from holdfast.store.thread import Thread
 
 THREADS = RouteTable()
 INTERRUPT = "__interrupt__"

@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 from holdfast._views import plain
 from holdfast.codec.value_text import json_text, text_of
+from holdfast.engine.paths import parse_path, path_text
+from holdfast.engine.projection.rendering import is_hidden
+from holdfast.engine.state_reader import ValueOutline
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.history import parse_path, path_text
 from holdfast.interfaces.http.models import ValueNodeModel, ValuePartModel
-from holdfast.store import LazyState, ValueOutline, is_hidden
+from holdfast.store.lazy_state import LazyState
 
 PREVIEW = 200
 """How many characters of a value are in its preview."""

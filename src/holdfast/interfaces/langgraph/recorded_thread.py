@@ -8,9 +8,14 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.pregel import Pregel
 
+from holdfast.backends.runtime.drivers import arun
+from holdfast.engine.namespaces import split_name, thread_name
+from holdfast.engine.types import PendingWrite
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.recording.journal import RESULTS, VERSION, Call, decode_items
-from holdfast.store import CheckpointStore, PendingWrite, SavedCheckpoint, arun, graph_forms, split_name, thread_name
+from holdfast.store import graph_forms
+from holdfast.store.checkpoint_store import CheckpointStore
+from holdfast.store.saved_checkpoint import SavedCheckpoint
 
 NOT_RECORDED = "it was not recorded, or its recording was pruned: pass the saver's recorder as a callback"
 PARTLY_RECORDED = "a part of it was not recorded, or the recording of it was pruned: only the rest is compared"

@@ -17,7 +17,9 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
+from holdfast.backends.runtime.drivers import arun
 from holdfast.codec.value_text import shorten
+from holdfast.engine.namespaces import split_name, thread_name
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.langgraph.recorded_thread import NOT_RECORDED, Attempt, RecordedCheckpoint, RecordedThread
 from holdfast.interfaces.langgraph.recorder import RunRecorder, describe_error, digest_parameters, questions_of
@@ -34,11 +36,14 @@ from holdfast.recording.journal import (
     TaskJournal,
     decode_items,
 )
-from holdfast.store import SavedCheckpoint, aopen, aopen_rows, arun, graph_forms, split_name, thread_name
+from holdfast.store import graph_forms
+from holdfast.store.opener import aopen
 from holdfast.store.replay.code_lookup import code_error, find_code
 from holdfast.store.replay.isolation import isolate, place_of
 from holdfast.store.replay.process import Host
 from holdfast.store.replay.report import ReplayReport, build_report, divergence_here
+from holdfast.store.saved_checkpoint import SavedCheckpoint
+from holdfast.store.store_rows import aopen_rows
 
 _AFTER_TASKS = "~"
 """Sorts after the names of tasks: the state of a step is compared after its tasks."""

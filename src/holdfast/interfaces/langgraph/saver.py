@@ -23,26 +23,20 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPACK_ENABLED
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from holdfast.backends.runtime.drivers import arun, make_both, run
+from holdfast.engine.namespaces import split_name, thread_name
 from holdfast.errors import ConfigError, InvalidError, UnsupportedError
 from holdfast.interfaces.langgraph import tasks
 from holdfast.interfaces.langgraph.recorder import RunRecorder, incomplete
 from holdfast.recording.journal import RecordMode
-from holdfast.schemas import ValidationMode
-from holdfast.store import (
-    CheckpointStore,
-    FromParent,
-    GraphSchemas,
-    IdentityOperations,
-    SavedCheckpoint,
-    StoreOperations,
-    arun,
-    graph_forms,
-    make_both,
-    run,
-    split_name,
-    thread_name,
-)
-from holdfast.store import open as open_store
+from holdfast.schemas.schema_declaration import ValidationMode
+from holdfast.store import graph_forms
+from holdfast.store.checkpoint_store import CheckpointStore
+from holdfast.store.graph_schemas import GraphSchemas
+from holdfast.store.identity_view import IdentityOperations
+from holdfast.store.opener import open as open_store
+from holdfast.store.saved_checkpoint import FromParent, SavedCheckpoint
+from holdfast.store.store import StoreOperations
 from holdfast.time_parser import Duration, parse_duration
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.store import RenamedTask, TaskPlace
+from holdfast.store.graph_schemas import RenamedTask, TaskPlace
 
 _PULL, _PUSH = "__pregel_pull", "__pregel_push"
 _MAX_INTERRUPTS = 1000

@@ -10,7 +10,8 @@ from typing import Self
 
 from holdfast.errors import ConfigError
 from holdfast.interfaces.metrics.prometheus import CONTENT_TYPE, to_prometheus
-from holdfast.store import Store, metrics_source
+from holdfast.store.metric_sources import metrics_source
+from holdfast.store.store import Store
 
 _log = logging.getLogger("holdfast.metrics")
 _SECONDS = 10.0

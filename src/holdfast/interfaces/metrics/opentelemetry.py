@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from holdfast._lazy import missing_extra
-from holdfast.store import FAMILIES, AsyncStore, Distribution, Family, Sample, Store, metrics_source
+from holdfast.backends.distribution import Distribution
+from holdfast.backends.runtime.metric_families import FAMILIES, Family
+from holdfast.backends.runtime.metrics import Sample
+from holdfast.store.metric_sources import metrics_source
+from holdfast.store.store import AsyncStore, Store
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.store import FAMILIES, Distribution, Family, MetricsSnapshot
+from holdfast.backends.distribution import Distribution
+from holdfast.backends.runtime.metric_families import FAMILIES, Family
+from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "holdfast_"

@@ -12,8 +12,8 @@ from re import Pattern
 from typing import Any
 
 from holdfast.codec import default_codec
+from holdfast.engine.model.missing import MISSING
 from holdfast.errors import DeniedError, InvalidError, NotFoundError, ScriptError, TooLargeError, UnsupportedError
-from holdfast.history import MISSING
 from holdfast.interfaces.scripting.functions import (
     ABSENT,
     ScriptFunction,

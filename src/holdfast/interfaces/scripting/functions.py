@@ -304,8 +304,8 @@ def _unpacked(function: Any, parameter: inspect.Parameter) -> list[inspect.Param
 def _typed_dict(function: Any, name: str) -> type:
     found = function.__globals__.get(name)
     if found is None:  # it is imported for type checkers only
-        from holdfast.maintenance import RetentionRules
-        from holdfast.store import CheckpointFields
+        from holdfast.maintenance.retention import RetentionRules
+        from holdfast.store.checkpoint_fields import CheckpointFields
 
         found = {"CheckpointFields": CheckpointFields, "RetentionRules": RetentionRules}[name]
     if not is_typeddict(found):

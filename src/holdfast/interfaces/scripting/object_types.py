@@ -47,7 +47,7 @@ _BLOCK = f"{_OWN}a block; `transact` calls a function instead."
 
 def _async_state(name: str) -> Callable[[], Any]:
     def load() -> Any:
-        from holdfast.state import AsyncState
+        from holdfast.state.scope_state import AsyncState
 
         return getattr(AsyncState, name)
 

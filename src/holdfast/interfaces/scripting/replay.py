@@ -7,10 +7,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DeniedError, InvalidError, TooLargeError, UnavailableError
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 if TYPE_CHECKING:
-    from holdfast.replay import HookReplay, ReplayReport
+    from holdfast.store.replay.hooks import HookReplay
+    from holdfast.store.replay.report import ReplayReport
 
 _MAX_CALLS = 1000
 """How many calls of hooks a script replays at a time: as many as one process does, whose time is limited."""

@@ -20,11 +20,12 @@ from holdfast.interfaces.scripting.functions import ABSENT, type_name_of
 from holdfast.interfaces.scripting.process import Language, Limits, WorkerProcess, find_language
 from holdfast.interfaces.scripting.replay import Replay
 from holdfast.interfaces.scripting.values import dump, error_form, error_of, load
-from holdfast.store import IdentityView, Store
+from holdfast.store.identity_view import IdentityView
+from holdfast.store.store import Store
 from holdfast.time_parser import Duration, parse_seconds
 
 if TYPE_CHECKING:
-    from holdfast.store import Backups
+    from holdfast.store.backups import Backups
 
 log = logging.getLogger("holdfast.scripts")
 

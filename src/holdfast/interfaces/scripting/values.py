@@ -17,7 +17,9 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any, Protocol
 
-from holdfast.codec import OpaqueValue, default_codec
+from holdfast.codec import default_codec
+from holdfast.codec.opaque import OpaqueValue
+from holdfast.engine.pages import Page
 from holdfast.errors import (
     ERRORS_BY_CODE,
     FINER_CODES,
@@ -29,7 +31,6 @@ from holdfast.errors import (
     UnsupportedError,
 )
 from holdfast.interfaces.scripting.functions import ABSENT, OPERATORS, RecordId, type_name_of
-from holdfast.store import Page
 
 MARK = "$script"
 

@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from holdfast.engine.types import Checkpoint
 from holdfast.errors import ConflictError, HoldfastError, InvalidError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.web.page_renderer import python_text, segment
-from holdfast.store import Checkpoint, Thread
+from holdfast.store.thread import Thread
 
 T = TypeVar("T")
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from holdfast import MISSING
 from holdfast._views import size
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.types import Checkpoint
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.formatting import plural
 from holdfast.interfaces.http import models
@@ -31,7 +32,6 @@ from holdfast.interfaces.web.action_plan import (
 )
 from holdfast.interfaces.web.edit_plan import plan_edit
 from holdfast.interfaces.web.page_renderer import python_text, segment, shell_text
-from holdfast.store import Checkpoint
 
 _SIDE = 2000
 """How many characters of a side of a conflict are shown."""

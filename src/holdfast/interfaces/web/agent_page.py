@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args
 
-from holdfast.agents import AgentRecord, Machine, PendingChange, Status, count_transitions
+from holdfast.agents.definition.state_machine import Machine
+from holdfast.agents.storage.record import AgentRecord, PendingChange, Status
+from holdfast.agents.storage.transition_log import count_transitions
 from holdfast.codec import default_codec
+from holdfast.engine.projection.rendering import messages
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text, preview_of
 from holdfast.interfaces.web.agent_step_page import step_parts
 from holdfast.interfaces.web.listing import list_values
 from holdfast.interfaces.web.state_diagram import draw_machine
-from holdfast.store import messages
 
 STATUSES: tuple[str, ...] = get_args(Status)
 _DRAWN = 2000

@@ -7,7 +7,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.agents import Signal, StepRecord, Timer
+from holdfast.agents.steps.records import StepRecord
+from holdfast.agents.steps.signals import Signal
+from holdfast.agents.steps.timers import Timer
 from holdfast.codec.value_text import json_text
 from holdfast.errors import DeniedError, HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.formatting import clock

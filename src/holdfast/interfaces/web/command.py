@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from holdfast.store import Store
+    from holdfast.store.store import Store
 
 _LOOPBACK = "127.0.0.1"
 _LOOPBACKS = (_LOOPBACK, "::1", "localhost")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast import MISSING
 from holdfast.codec.value_text import json_text
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.paths import parse_path, path_text
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
-from holdfast.history import Change, parse_path, path_text
+from holdfast.history.diff_text import Change
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.thread_reads import get_value, to_change
 from holdfast.interfaces.web.action_plan import (

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
-from holdfast.hooks import POINTS, HookExecution
+from holdfast.hooks.context import HookExecution
+from holdfast.hooks.points import POINTS
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.recording_routes import (
     replay_hook,

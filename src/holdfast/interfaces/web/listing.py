@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from holdfast.engine.pages import Page
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.http.problems import to_problem
-from holdfast.store import Page
 
 
 def list_values(

@@ -8,9 +8,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from holdfast.backends.distribution import Distribution
+from holdfast.backends.runtime.metric_families import FAMILIES
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.web.plots import Histogram, Line, amount, draw_histogram, draw_line, quantile
-from holdfast.store import FAMILIES, Distribution, MetricsSnapshot
+from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
 
 _POINTS = 240
 _APART = 2.0

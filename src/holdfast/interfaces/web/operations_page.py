@@ -12,8 +12,9 @@ from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
 from holdfast.interfaces.web.listing import list_values
-from holdfast.schemas import describe_fields
-from holdfast.store import Backups, Store
+from holdfast.schemas.documentation import describe_fields
+from holdfast.store.backups import Backups
+from holdfast.store.store import Store
 
 _SHOWN = 200
 _LEFT = ("same", "newer", "left out", "kept", "erased", "damaged")

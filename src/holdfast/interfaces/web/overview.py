@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
+from holdfast.engine.types import ThreadInfo
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, InvalidError
 from holdfast.interfaces.http.admin_routes import get_stats
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.web.page_renderer import segment, shell_text
 from holdfast.interfaces.web.plots import Line, draw_line
-from holdfast.jobs import Job
-from holdfast.store import ThreadInfo
+from holdfast.maintenance.jobs.job import Job
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast._views import size as format_size
-from holdfast.store import Distribution
+from holdfast.backends.distribution import Distribution
 
 _WIDTH, _HEIGHT = 320, 96
 

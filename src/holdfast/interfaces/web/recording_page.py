@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from holdfast.backends.runtime.drivers import run
 from holdfast.codec.value_text import json_text
+from holdfast.engine.namespaces import split_name
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem
@@ -15,7 +17,7 @@ from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.web.action_plan import ActionForm
 from holdfast.interfaces.web.page_renderer import python_text, shell_text
 from holdfast.interfaces.web.redaction import Redaction
-from holdfast.store import CheckpointStore, run, split_name
+from holdfast.store.checkpoint_store import CheckpointStore
 
 _STEPS = 50
 """How many checkpoints are looked at for a page."""

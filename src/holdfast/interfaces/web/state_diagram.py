@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.agents import Machine, TransitionCounts, TransitionKey
+from holdfast.agents.definition.state_machine import Machine
+from holdfast.agents.storage.transition_log import TransitionCounts, TransitionKey
 from holdfast.codec.value_text import shorten
 
 _CHARACTER = 7

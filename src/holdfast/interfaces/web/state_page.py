@@ -10,7 +10,8 @@ from holdfast.interfaces.http import models
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import to_change
 from holdfast.interfaces.http.values import long_text
-from holdfast.state import HistoryEntry, ScopeInfo
+from holdfast.state.history import HistoryEntry
+from holdfast.state.scopes import ScopeInfo
 
 GLOBAL = "global"
 _SCOPES = 500

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from holdfast._views import plain
 from holdfast.codec.value_text import json_text
+from holdfast.engine.types import Checkpoint
 from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.problems import to_problem
@@ -31,7 +32,7 @@ from holdfast.interfaces.web.actions import may_change, offered
 from holdfast.interfaces.web.lanes import MAX_WIDTH, LaneRow, Lanes, width_of
 from holdfast.interfaces.web.page_renderer import message_blocks, query_text, render, segment, short_span
 from holdfast.interfaces.web.redaction import Redaction
-from holdfast.store import Checkpoint, LogEntry
+from holdfast.store.log_reader import LogEntry
 
 log = logging.getLogger("holdfast.web")
 

@@ -21,7 +21,7 @@ from holdfast.backends.interface import Backend, Delete, Put
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.memory_cache import MemoryCache
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.tables import LINES, REFS, STEPS, TABLES, WORDS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from holdfast.backends.interface import Backend, Put, Row
 from holdfast.backends.object_store.backend import ObjectStoreBackend
 from holdfast.backends.object_store.salvage import SalvagedShard
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.sqlite.salvage import LostRows, SalvageReport, salvage
 from holdfast.backends.urls import url_to_path
 from holdfast.backends.wrappers import Wrapper

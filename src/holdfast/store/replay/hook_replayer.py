@@ -20,7 +20,7 @@ from holdfast.hooks.hook import hook_context
 from holdfast.hooks.registry import HookRegistry
 from holdfast.recording.comparison import difference
 from holdfast.recording.journal import DivergedRun
-from holdfast.state import State
+from holdfast.state.scope_state import State
 from holdfast.store.opener import open as open_store
 from holdfast.store.replay.code_lookup import find_code
 from holdfast.store.replay.isolation import isolate

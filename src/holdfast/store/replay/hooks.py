@@ -16,7 +16,7 @@ from holdfast.engine.events import lines_of
 from holdfast.engine.model.scopes import parse_place
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, DeniedError, InvalidError, UnsupportedError
-from holdfast.hooks import HookExecution
+from holdfast.hooks.context import HookExecution
 from holdfast.maintenance.jobs.types import JobResult, JobType, known_only
 from holdfast.security.audit.thread_audit import record as record_action
 from holdfast.store.replay.process import TIMEOUT, ReplayProcess

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from holdfast import snapshots
-from holdfast.agents import PersistentAgent
+from holdfast.agents.api.agent import PersistentAgent
 from holdfast.store.opener import open as open_store
 from holdfast.store.store import Store
 from holdfast.testing.security.names import HOSTILE_KEYS

@@ -7,20 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.agents import (
-    AgentHandle,
-    Agents,
-    AsyncAgentHandle,
-    AsyncAgents,
-    AsyncConversation,
-    AsyncPersistentAgent,
-    AsyncSteps,
-    AsyncTimers,
-    Conversation,
-    PersistentAgent,
-    Steps,
-    Timers,
-)
+from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.api.agents import Agents, AsyncAgents
+from holdfast.agents.api.conversation import AsyncConversation, Conversation
+from holdfast.agents.api.handle import AgentHandle, AsyncAgentHandle
+from holdfast.agents.steps.api import AsyncSteps, AsyncTimers, Steps, Timers
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import DeniedError
 from holdfast.state.api import StateTransaction

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.msgpack import Ext, encode
 
-from holdfast.codec import OpaqueValue
+from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.tags import Tag
 from holdfast.errors import HoldfastError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Awaitable, Callable
 from typing import Any, TypeAlias
 
-from holdfast.agents import persistent
+from holdfast.agents.definition.builder import persistent
 from holdfast.engine.model.scopes import Scope
 from holdfast.state.artifacts.api import ArtifactSource
 from holdfast.store.identity_view import IdentityView

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.agents import AsyncPersistentAgent, Machine, PersistentAgent
+from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.definition.state_machine import Machine
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.namespaces import AUDIT
