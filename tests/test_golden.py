@@ -30,11 +30,12 @@ from msgspec.msgpack import decode, encode
 
 from holdfast.backends.interface import Row
 from holdfast.backends.tables import STEPS, decode_key, encode_key
-from holdfast.codec import Codec, Registry
+from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
 from holdfast.codec.dictionary import dictionary_bytes
 from holdfast.codec.envelope import RecordContext, expose, protect, unwrap, wrap
 from holdfast.codec.msgpack import inner, split_ext, top
+from holdfast.codec.registry import Registry
 from holdfast.codec.tags import Tag
 from holdfast.engine.model.large_pointers import LargePointer, parse_pointer
 from holdfast.engine.model.nodes import (

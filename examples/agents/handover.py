@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import holdfast
 from examples.agents.greeter import Greeter
 from examples.agents.haiku import LINES, HaikuAgent
 from holdfast.agents import Offer
-from holdfast.agents.api.handle import AsyncAgentHandle
 
 
 class Poet(HaikuAgent, name="poet"):
@@ -34,7 +34,7 @@ class Poet(HaikuAgent, name="poet"):
         await self.answer(offer.context["subject"])
 
 
-async def hand_over(greeter: AsyncAgentHandle[Greeter], poet: Poet, subject: str) -> None:
+async def hand_over(greeter: Any, poet: Poet, subject: str) -> None:
     """Have the greeter give the conversation away."""
     greeter.context["subject"] = subject
     try:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import holdfast
 from holdfast.hooks import HookContext
-from holdfast.store.timeline.causality import CausalNode
 
 
 def work(store: holdfast.Store) -> None:
@@ -28,7 +28,7 @@ def work(store: holdfast.Store) -> None:
     store.hooks.drain(30)
 
 
-def show(tree: CausalNode) -> None:
+def show(tree: Any) -> None:
     """Print a tree."""
     for depth, node in tree.walk():
         for event in node.events:

@@ -14,16 +14,12 @@ if TYPE_CHECKING:
     from holdfast import errors as errors
     from holdfast import hooks as hooks
     from holdfast import jobs as jobs
-    from holdfast import langgraph as langgraph
-    from holdfast import metrics as metrics
     from holdfast import redaction as redaction
     from holdfast import replay as replay
     from holdfast import savers as savers
     from holdfast import schemas as schemas
-    from holdfast import scripts as scripts
     from holdfast import snapshots as snapshots
     from holdfast import state as state
-    from holdfast import testing as testing
     from holdfast.codec.registry import allow as allow
     from holdfast.codec.registry import register as register
     from holdfast.engine.model.missing import MISSING as MISSING
@@ -40,30 +36,15 @@ if TYPE_CHECKING:
     from holdfast.store.thread import Thread as Thread
 
 _MODULES = {
-    "holdfast.codec.registry": (
-        "allow",
-        "register",
-    ),
+    "holdfast.codec.registry": ("allow", "register"),
     "holdfast.engine.model.missing": ("MISSING",),
     "holdfast.engine.pages": ("Page",),
-    "holdfast.engine.trace_context": (
-        "bound",
-        "correlation",
-    ),
+    "holdfast.engine.trace_context": ("bound", "correlation"),
     "holdfast.engine.types": ("Checkpoint",),
     "holdfast.maintenance.retention": ("Retention",),
-    "holdfast.store.opener": (
-        "aopen",
-        "open",
-    ),
-    "holdfast.store.store": (
-        "AsyncStore",
-        "Store",
-    ),
-    "holdfast.store.thread": (
-        "AsyncThread",
-        "Thread",
-    ),
+    "holdfast.store.opener": ("aopen", "open"),
+    "holdfast.store.store": ("AsyncStore", "Store"),
+    "holdfast.store.thread": ("AsyncThread", "Thread"),
 }
 _SUBMODULES = (
     "access",
@@ -75,16 +56,12 @@ _SUBMODULES = (
     "errors",
     "hooks",
     "jobs",
-    "langgraph",
-    "metrics",
     "redaction",
     "replay",
     "savers",
     "schemas",
-    "scripts",
     "snapshots",
     "state",
-    "testing",
 )
 
 if not TYPE_CHECKING:  # a type checker is to see the names above, and no others

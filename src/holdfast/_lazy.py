@@ -6,7 +6,10 @@ that the application's own settings name, are all that is ever imported: no name
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -19,16 +22,18 @@ def load(module: str, name: str) -> Any:
     return getattr(import_module(module), name)
 
 
-_published: set[str] = set()
-"""The public names of packages that are imported, as `module:name`."""
-
-
-def load_published(name: str, further: Collection[str] = ()) -> None:
-    """Import a public name of this package, given as `module:name`, or one of `further`, which are constants. Does
-    nothing for any other."""
-    if name in _published or name in further:
-        module, _, attribute = name.partition(":")
-        load(module, attribute)
+@cache
+def imported_names(module: str) -> Mapping[str, tuple[str, str]]:
+    """Return the names that a module of this package imports from the package, also for type checkers only: for each,
+    the module and the name there."""
+    source = inspect.getsource(import_module(module))
+    return {
+        alias.asname or alias.name: (each.module, alias.name)
+        for each in ast.walk(ast.parse(source))
+        if isinstance(each, ast.ImportFrom) and (each.module or "").startswith("holdfast.")
+        for alias in each.names
+        if each.module
+    }
 
 
 def import_declared(module: str) -> ModuleType:
@@ -48,7 +53,6 @@ def exports(
     """
     table = {name: module for module, names in modules.items() for name in names}
     public = [*own, *table]
-    _published.update(f"{module}:{name}" for name, module in table.items())
 
     def get(name: str) -> Any:
         if name in submodules:

@@ -35,6 +35,8 @@ so that a program can show them its own way.
 
 Each has a `code` that stays the same from release to release: that of its class, or a finer one, where a class covers
 situations that are looked up separately (`FINER_CODES`). `holdfast explain CODE` says what it means and what to do.
+
+Programs catch the classes in `__all__`. The others are finer ones, whose `code` tells them apart.
 """
 
 from __future__ import annotations
@@ -42,7 +44,6 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
-    "CircularReferenceError",
     "ConfigError",
     "ConflictError",
     "CorruptError",
@@ -53,18 +54,8 @@ __all__ = [
     "NotFoundError",
     "OutcomeUnknownError",
     "QuotaError",
-    "RequestTimeoutError",
     "ScriptError",
-    "SnapshotCorruptError",
     "SnapshotError",
-    "SnapshotExistsError",
-    "SnapshotInvalidError",
-    "SnapshotNotFoundError",
-    "SnapshotRefusedError",
-    "SnapshotTooLargeError",
-    "SnapshotUnsupportedError",
-    "TooDeepError",
-    "TooLargeError",
     "TransientError",
     "UnavailableError",
     "UnsupportedError",

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
+from holdfast.maintenance.jobs.api import Jobs
 from holdfast.maintenance.jobs.builtin import JobTypes
-from holdfast.maintenance.jobs.job import Job, JobRun
 from holdfast.maintenance.jobs.runner import AsyncJobRunner, JobRunner
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, JobType
 from holdfast.store.store import Store
 
-__all__ = [
-    "AsyncJobRunner",
-    "AsyncJobs",
-    "Job",
-    "JobContext",
-    "JobResult",
-    "JobRun",
-    "JobRunner",
-    "JobType",
-    "JobTypes",
-    "Jobs",
-]
+__all__ = ["AsyncJobRunner", "JobContext", "JobResult", "JobRunner", "JobType", "JobTypes", "Jobs"]
 
 
 class JobContext(JobContextBase, Protocol):

@@ -6,27 +6,18 @@ any function.
 
 from __future__ import annotations
 
-from holdfast.recording.journal import Divergence, RecordMode
 from holdfast.recording.sources import now, random, recorded, uuid4
 from holdfast.store.replay.export import export
-from holdfast.store.replay.hooks import HookReplay, ReplayedCall, hook_replay_job, run_hooks
-from holdfast.store.replay.report import ReplayReport
-from holdfast.store.replay.threads import compare, record, replay_job, run, run_agent, run_open
+from holdfast.store.replay.hooks import run_hooks
+from holdfast.store.replay.threads import compare, record, run, run_agent, run_open
 
 __all__ = [
-    "Divergence",
-    "HookReplay",
-    "RecordMode",
-    "ReplayReport",
-    "ReplayedCall",
     "compare",
     "export",
-    "hook_replay_job",
     "now",
     "random",
     "record",
     "recorded",
-    "replay_job",
     "run",
     "run_agent",
     "run_hooks",

@@ -7,20 +7,15 @@
     chain = snapshots.restore("support.hfsnap", secrets={"OPENAI_API_KEY": key}, allow=[ChatOpenAI])
 
 A snapshot holds a runnable, a prompt, messages, a chat history, an agent of `langchain.agents.create_agent`, or a
-`PersistentAgent`. It is a file that `zcat` opens, or an object in a bucket; every changed byte of it is detected. Each
-function has a form for asyncio: `asnapshot`, `arestore` and so on.
+`PersistentAgent`. It is a file that `zcat` opens, or an object in a bucket; every changed byte of it is detected. The
+forms for asyncio are `asnapshot` and `arestore`; the other functions are short.
 """
 
 from typing import TYPE_CHECKING
 
 from holdfast.agents.snapshots.api import (
-    adelete,
-    aexists,
-    ainfo,
-    alist,
     arestore,
     asnapshot,
-    averify,
     delete,
     exists,
     info,
@@ -28,17 +23,6 @@ from holdfast.agents.snapshots.api import (
     restore,
     snapshot,
     verify,
-)
-from holdfast.agents.snapshots.header import SnapshotInfo, SnapshotListing
-from holdfast.errors import (
-    SnapshotCorruptError,
-    SnapshotError,
-    SnapshotExistsError,
-    SnapshotInvalidError,
-    SnapshotNotFoundError,
-    SnapshotRefusedError,
-    SnapshotTooLargeError,
-    SnapshotUnsupportedError,
 )
 
 if TYPE_CHECKING:
@@ -48,30 +32,4 @@ else:  # loaded on first use: snapshots of LangChain need no store
 
     _, __getattr__, _ = exports(__name__, {"holdfast.agents.snapshots.holdfast_agents": ("StoredAgent",)})
 
-__all__ = [
-    "SnapshotCorruptError",
-    "SnapshotError",
-    "SnapshotExistsError",
-    "SnapshotInfo",
-    "SnapshotInvalidError",
-    "SnapshotListing",
-    "SnapshotNotFoundError",
-    "SnapshotRefusedError",
-    "SnapshotTooLargeError",
-    "SnapshotUnsupportedError",
-    "StoredAgent",
-    "adelete",
-    "aexists",
-    "ainfo",
-    "alist",
-    "arestore",
-    "asnapshot",
-    "averify",
-    "delete",
-    "exists",
-    "info",
-    "list",
-    "restore",
-    "snapshot",
-    "verify",
-]
+__all__ = ["StoredAgent", "arestore", "asnapshot", "delete", "exists", "info", "list", "restore", "snapshot", "verify"]

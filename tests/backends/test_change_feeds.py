@@ -89,16 +89,17 @@ def test_a_refused_batch_changes_no_line(url: str) -> None:
 
 
 def test_a_store_in_memory_remembers_the_last_lines() -> None:
-    recent = RecentLines()
+    recent = RecentLines("memory", "memory://")
     for number in range(MAX_LINES + 10):
-        recent.add([("t", f"{number}")])
-    assert not recent.since(9, "").complete
-    assert len(recent.since(10, "").lines) == MAX_LINES
-    assert recent.since(10, "").complete
+        recent.add([[Delete(STEPS, ("t", f"{number}"))]])
+    assert not recent.changes("memory.9").complete
+    assert len(recent.changes("memory.10").lines) == MAX_LINES
+    assert recent.changes("memory.10").complete
     for _ in range(10):
-        recent.add([("t", "same")])
-    assert recent.since(recent.last - 3, "").lines == [("t", "same")]
-    assert not recent.since(recent.last + 1, "").complete, "a token from the future"
+        recent.add([[Delete(STEPS, ("t", "same"))]])
+    last = MAX_LINES + 20
+    assert recent.changes(f"memory.{last - 3}").lines == [("t", "same")]
+    assert not recent.changes(f"memory.{last + 1}").complete, "a token from the future"
 
 
 # SQLite

@@ -20,7 +20,6 @@ from holdfast.backends.interface import Create, Delete, Expect, Get, Put, Scan
 from holdfast.backends.postgres import setup
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.schema import VERSION, table_names
-from holdfast.backends.postgres.setup import setup_sql
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LATER, LINES, NODES, STEPS, TABLES, WORDS
 from holdfast.errors import ConfigError, DeniedError, TransientError
@@ -228,7 +227,7 @@ def test_one_who_may_not_make_the_schema_uses_it(url: str, role: str) -> None:
 
 def test_a_schema_without_grants(url: str, role: str) -> None:
     setup(url)
-    with pytest.raises(DeniedError, match="setup_sql"):
+    with pytest.raises(DeniedError, match=r"postgres\.setup\(schema"):
         opened(as_role(url, role))
     sql(url, f"GRANT USAGE ON SCHEMA holdfast TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {role}")
     store = opened(as_role(url, role))
@@ -300,11 +299,11 @@ def test_tidying_gives_room_back(url: str) -> None:
 
 
 def test_setting_up_again_changes_nothing(url: str) -> None:
-    sql(url, setup_sql())
+    sql(url, setup())
     store = opened(url)
     store.fill(LINES, [ACME])
     setup(url)
-    sql(url, setup_sql())
+    sql(url, setup())
     assert store.scan(LINES) == [ACME]
     assert store.apply(Create(LINES, ACME)) == 0
     store.close()

@@ -34,10 +34,11 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Command, Interrupt, Send
 from msgspec.msgpack import Ext, encode
 
-from holdfast.codec import Codec, OpaqueValue, Registry, msgpack
+from holdfast.codec import Codec, OpaqueValue, msgpack
 from holdfast.codec.class_lookup import find_loaded
 from holdfast.codec.json_codec import from_json, to_json
 from holdfast.codec.plain_json import to_plain
+from holdfast.codec.registry import Registry
 from holdfast.codec.stdlib_types import STDLIB_TYPES
 from holdfast.codec.tags import KNOWN_CLASSES, Tag
 from holdfast.errors import CircularReferenceError, CorruptError, HoldfastError, InvalidError, TooDeepError

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from pydantic import BaseModel
 
-from holdfast.codec import Codec, OpaqueValue, Registry, opaque
+from holdfast.codec import Codec, OpaqueValue, opaque
+from holdfast.codec.registry import Registry
 from holdfast.errors import UnsupportedError
 
 strict, lenient = Codec(), Codec(lenient=True)

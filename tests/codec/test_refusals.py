@@ -19,7 +19,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import StructuredTool
 from msgspec.msgpack import Ext
 
-from holdfast.codec import Codec, Limits, Registry
+from holdfast.codec import Codec, Limits
+from holdfast.codec.registry import Registry
 from holdfast.errors import (
     CircularReferenceError,
     CorruptError,

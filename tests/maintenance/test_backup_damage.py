@@ -38,6 +38,7 @@ from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, LineRow
 from holdfast.maintenance.backup.pruner import RepositoryPruner
 from holdfast.maintenance.backup.records import freeze
 from holdfast.maintenance.backup.repository import Backup, Repository, open_repository
+from holdfast.maintenance.doctor.result import CheckResult
 from holdfast.maintenance.doctor.store_checks import checks
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import both_places, files, remove_both
@@ -529,7 +530,7 @@ def test_doctor_misses_a_repository(store: Store, repository: Path) -> None:
     store.put("chat", {"n": 1})
     store.backups(repository).create()
 
-    def last() -> holdfast.maintenance.CheckResult:
+    def last() -> CheckResult:
         (found,) = [each for each in run(checks(store._handle)) if each.code == "backup-last"]
         return found
 

@@ -14,6 +14,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.errors import InvalidError
 from holdfast.maintenance.doctor.store_checks import checks
+from holdfast.maintenance.jobs.job import JobRun
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import contents, fill
 
@@ -105,7 +106,7 @@ def test_a_job_repairs_from_a_backup_by_policy(repository: Path, tmp_path: Path)
         break_step(store, "chat", 4)
         break_step(store, "new", 4)
 
-        def work(policy: str) -> holdfast.jobs.JobRun:
+        def work(policy: str) -> JobRun:
             settings = {"sources": [f"backup:{repository}"], "policy": policy}
             store.jobs.add(policy, "repair", settings=settings)
             return store.jobs.run(policy)

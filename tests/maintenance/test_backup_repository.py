@@ -29,6 +29,7 @@ from holdfast.maintenance.backup.repacker import PackMap
 from holdfast.maintenance.backup.repository import Repository, open_repository
 from holdfast.maintenance.backup.storage import RepositoryStorage
 from holdfast.maintenance.backup.store_record import store_id
+from holdfast.maintenance.doctor.result import CheckResult
 from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import both_places, contents, files, fill
 from tests.support.interference import Interference, InterferingBackend
@@ -335,7 +336,7 @@ def test_a_drill_proves_a_backup(repository: Path) -> None:
     assert last.ok
 
 
-def run_doctor(store: Store) -> list[holdfast.maintenance.CheckResult]:
+def run_doctor(store: Store) -> list[CheckResult]:
     from holdfast.maintenance.doctor.store_checks import checks
 
     return run(checks(store._handle))

@@ -14,8 +14,8 @@ import pytest
 
 import holdfast
 from holdfast.errors import DeniedError, HoldfastError
-from holdfast.jobs import JobRunner, Jobs
-from holdfast.maintenance.jobs.api import AsyncJobs
+from holdfast.jobs import JobRunner
+from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
 from holdfast.state.scope_state import AsyncState, State
 from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store

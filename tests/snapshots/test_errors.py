@@ -160,4 +160,4 @@ def test_the_errors_of_asyncio_are_the_same(files: Files) -> None:
     with pytest.raises(ConfigError):
         asyncio.run(snapshots.asnapshot(MESSAGES, "ftp://host/a.hfsnap"))
     with pytest.raises(SnapshotError):
-        asyncio.run(snapshots.ainfo(files.folder / "none.hfsnap"))
+        asyncio.run(snapshots.arestore(files.folder / "none.hfsnap"))

@@ -22,6 +22,7 @@ from holdfast.errors import (
     CorruptError,
     HoldfastError,
     SnapshotCorruptError,
+    SnapshotInvalidError,
     SnapshotTooLargeError,
     SnapshotUnsupportedError,
 )
@@ -188,7 +189,7 @@ def test_a_file_larger_than_the_limit_allows_is_not_read_on(tmp_path: Path) -> N
     path.write_bytes(forged(DOCUMENT) + bytes(1 << 20))
     with pytest.raises(SnapshotTooLargeError, match="larger than"):
         snapshots.verify(path, limit=1000)
-    with pytest.raises(snapshots.SnapshotInvalidError, match="limit"):
+    with pytest.raises(SnapshotInvalidError, match="limit"):
         snapshots.verify(path, limit=-1)
 
 

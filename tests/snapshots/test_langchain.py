@@ -27,7 +27,13 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnableP
 from pydantic import SecretStr
 
 from holdfast import __version__, snapshots
-from holdfast.errors import ConfigError, SnapshotInvalidError, SnapshotRefusedError, SnapshotUnsupportedError
+from holdfast.errors import (
+    ConfigError,
+    SnapshotError,
+    SnapshotInvalidError,
+    SnapshotRefusedError,
+    SnapshotUnsupportedError,
+)
 from tests.snapshots.kit import KEY, SECRETS, Scripted, Unserializable, elsewhere, lines_of
 from tests.support.cases import case
 from tests.support.nightly import examples
@@ -194,7 +200,7 @@ def test_what_cannot_be_kept_is_named(path: Path, subtests: pytest.Subtests) -> 
 
 
 def test_what_nests_too_deeply_is_refused_when_it_is_written(path: Path) -> None:
-    with pytest.raises(snapshots.SnapshotError, match="nest"):
+    with pytest.raises(SnapshotError, match="nest"):
         snapshots.snapshot(HumanMessage("", additional_kwargs={"x": DEEP}), path)
     assert not path.exists()
 
@@ -327,11 +333,11 @@ def test_asyncio_has_the_same(path: Path) -> None:
     async def work() -> None:
         info = await snapshots.asnapshot(PROMPT, path)
         assert await snapshots.arestore(path) == PROMPT
-        assert await snapshots.ainfo(path) == await snapshots.averify(path) == info
-        assert await snapshots.aexists(path)
-        assert [each.info for each in await snapshots.alist(path.parent)] == [info]
-        await snapshots.adelete(path)
-        assert not await snapshots.aexists(path)
+        assert snapshots.info(path) == snapshots.verify(path) == info
+        assert snapshots.exists(path)
+        assert [each.info for each in snapshots.list(path.parent)] == [info]
+        snapshots.delete(path)
+        assert not snapshots.exists(path)
 
     asyncio.run(work())
 

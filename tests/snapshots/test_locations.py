@@ -114,10 +114,10 @@ def test_asyncio_reaches_buckets_too() -> None:
         info = await snapshots.asnapshot(HELLO, f"{folder}/x.hfsnap", **options)
         assert await snapshots.arestore(f"{folder}/x.hfsnap", **options) == HELLO
         assert snapshots.info(f"{folder}/x.hfsnap", **options) == info  # a sync call inside of a loop
-        assert [each.info for each in await snapshots.alist(folder, **options)] == [info]
-        await snapshots.adelete(f"{folder}/x.hfsnap", **options)
+        assert [each.info for each in snapshots.list(folder, **options)] == [info]
+        snapshots.delete(f"{folder}/x.hfsnap", **options)
         with pytest.raises(SnapshotNotFoundError):
-            await snapshots.adelete(f"{folder}/x.hfsnap", force=True, **options)
+            snapshots.delete(f"{folder}/x.hfsnap", force=True, **options)
 
     asyncio.run(work())
 

@@ -114,8 +114,3 @@ def test_snapshots_in_pages(tmp_path: Path) -> None:
     assert [each.name for each in snapshots.list(tmp_path, cursor="0.hfsnap")] == ["1.hfsnap", "2.hfsnap"]
     with pytest.raises(InvalidError):
         snapshots.list(tmp_path, cursor=5)  # type: ignore[arg-type]
-
-    async def go() -> None:
-        assert [each async for each in (await snapshots.alist(tmp_path, limit=1)).all()] == whole
-
-    asyncio.run(go())

@@ -14,7 +14,10 @@ import holdfast
 from benchmarks.replayed_hooks import register
 from holdfast import Store, replay
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError, VetoError
-from holdfast.jobs import JobRunner, Jobs, JobTypes
+from holdfast.jobs import JobRunner
+from holdfast.maintenance.jobs.api import Jobs
+from holdfast.maintenance.jobs.builtin import JobTypes
+from holdfast.store.replay.hooks import hook_replay_job
 from tests.store import replayed_hooks
 from tests.support.nightly import mostly_nightly
 
@@ -119,7 +122,7 @@ def test_what_if_changes_what_a_hook_is_told_per_call(tmp_path: Path) -> None:
 
 def test_hooks_are_replayed_by_a_job(tmp_path: Path) -> None:
     types = JobTypes()
-    types.add(replay.hook_replay_job(REGISTER))
+    types.add(hook_replay_job(REGISTER))
     url = tmp_path / "agents.db"
     with holdfast.open(url) as opened:
         replayed_hooks.register(opened)

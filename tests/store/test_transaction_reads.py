@@ -12,6 +12,7 @@ import pytest
 import holdfast
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.store.store import Store
+from holdfast.store.transaction import Transaction
 from tests.servers.places import DURABLE, place
 from tests.support.nightly import mostly_nightly
 
@@ -123,7 +124,7 @@ def test_asyncio() -> None:
         async with holdfast.aopen("memory://") as store:
             await store.put("chat", {"n": 0})
 
-            async def add(transaction: holdfast.store.Transaction) -> None:
+            async def add(transaction: Transaction) -> None:
                 found = await transaction.get("chat")
                 transaction.put("chat", {"n": found.state["n"] + 1})
 
@@ -140,7 +141,7 @@ def test_no_save_is_lost(kind: str, tmp_path: Path) -> None:
         one.put("chat", {"n": 0})
 
         def work(store: Store) -> None:
-            def add(transaction: holdfast.store.Transaction) -> None:
+            def add(transaction: Transaction) -> None:
                 found = transaction.get("chat")
                 transaction.put("chat", {"n": found.state["n"] + 1})
                 transaction.state(agent="a").increment("n")

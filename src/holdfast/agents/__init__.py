@@ -18,24 +18,15 @@ if TYPE_CHECKING:
     from holdfast.agents.transfer.offer import Offer as Offer
 
 _MODULES = {
-    "holdfast.agents.api.agent": (
-        "AsyncPersistentAgent",
-        "PersistentAgent",
-    ),
-    "holdfast.agents.definition.builder": (
-        "AgentBuilder",
-        "persistent",
-    ),
+    "holdfast.agents.api.agent": ("AsyncPersistentAgent", "PersistentAgent"),
+    "holdfast.agents.definition.builder": ("AgentBuilder", "persistent"),
     "holdfast.agents.definition.options": ("Autosave",),
     "holdfast.agents.definition.state_machine": ("Machine",),
     "holdfast.agents.runtime.two_phase": ("Recovery",),
     "holdfast.agents.steps.once": ("Retry",),
     "holdfast.agents.steps.records": ("StepRecord",),
     "holdfast.agents.storage.diagram": ("mermaid",),
-    "holdfast.agents.storage.transition_log": (
-        "check_transitions",
-        "count_transitions",
-    ),
+    "holdfast.agents.storage.transition_log": ("check_transitions", "count_transitions"),
     "holdfast.agents.transfer.offer": ("Offer",),
 }
 

@@ -64,32 +64,48 @@ def foreign_token(token: object, where: str) -> InvalidError:
 
 
 class RecentLines:
-    """The lines that changed last, in memory, each with the number of its last change. Not thread-safe."""
+    """The lines that changed last, in memory, each with the number of its last change. Not thread-safe.
 
-    def __init__(self) -> None:
-        self.last = 0
+    Its tokens have the kind of store, and an `id` if numbers begin anew when the store is opened. `where` names the
+    store in errors.
+    """
+
+    def __init__(self, kind: str, where: str, id: str = "") -> None:
+        self._kind = (kind, id) if id else (kind,)
+        self._where = where
+        self._last = 0
         self._numbers: OrderedDict[Line, int] = OrderedDict()
         self._gap = 0
         """The number of the last change that was forgotten."""
 
-    def add(self, lines: Iterable[Line] | None) -> None:
-        """Add lines that changed; None for any."""
-        self.last += 1
+    def add(self, batches: Iterable[Batch]) -> None:
+        """Add the lines that batches changed."""
+        lines = changed_lines(batches)
+        if lines == set():
+            return
+        self._last += 1
         if lines is None:
             self._numbers.clear()
-            self._gap = self.last
+            self._gap = self._last
             return
         for line in lines:
-            self._numbers[line] = self.last
+            self._numbers[line] = self._last
             self._numbers.move_to_end(line)
         while len(self._numbers) > MAX_LINES:
             _, self._gap = self._numbers.popitem(last=False)
 
-    def since(self, number: int, token: str) -> Changes:
-        """Return the lines that changed after a number."""
+    def changes(self, since: str | None) -> Changes:
+        """Return the lines that changed after a token, for `Backend.changes`."""
+        token = build_token(*self._kind, self._last)
+        if since is None:
+            return Changes([], token, complete=True)
+        *id, text = parse_token(since, self._kind[0], len(self._kind), self._where)
+        number = parse_number(text, since, self._where)
+        if tuple(id) != self._kind[1:]:
+            return Changes([], token, complete=False)
         lines: list[Line] = []
         for line, changed in reversed(self._numbers.items()):
             if changed <= number:
                 break
             lines.append(line)
-        return Changes(lines, token, complete=self._gap <= number <= self.last)
+        return Changes(lines, token, complete=self._gap <= number <= self._last)

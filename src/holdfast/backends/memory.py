@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from holdfast.backends.feed import RecentLines, build_token, changed_lines, parse_number, parse_token
+from holdfast.backends.feed import RecentLines
 from holdfast.backends.interface import (
     Backend,
     Batch,
@@ -48,8 +48,7 @@ class MemoryBackend(Backend):
         self._words = InvertedIndex()
         self._tables: dict[str, _Table] | None = {space.name: _Table(space) for space in TABLES}
         self._tables[WORDS.name] = _Table(WORDS, self._words)
-        self._recent = RecentLines()
-        self._id = os.urandom(8).hex()
+        self._recent = RecentLines("memory", self.url, os.urandom(8).hex())
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> MemoryBackend:
@@ -86,20 +85,13 @@ class MemoryBackend(Backend):
                     return position
             for name in {change.space.name for change in batch if isinstance(change, Delete)}:
                 tables[name].drop_empty()
-            lines = changed_lines([batch])
-            if lines != set():
-                self._recent.add(lines)
+            self._recent.add([batch])
             return None
 
     async def changes(self, since: str | None = None) -> Changes:
         with self._lock:
             self._open_tables()
-            token = build_token("memory", self._id, self._recent.last)
-            if since is None:
-                return Changes([], token, complete=True)
-            id, number = parse_token(since, "memory", 2, self.url)
-            found = self._recent.since(parse_number(number, since, self.url), token)
-            return found if id == self._id else Changes([], token, complete=False)
+            return self._recent.changes(since)
 
     async def match_words(self, match: WordMatch) -> WordMatches:
         with self._lock:

@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError, InvalidError, TooDeepError
 if TYPE_CHECKING:
     from holdfast.codec.message_loans import MessageLoan
 
-__all__ = ["Codec", "Limits", "MessageParts", "OpaqueValue", "PackedMessages", "Registry", "default_codec"]
+__all__ = ["Codec", "OpaqueValue", "Registry"]
 
 
 _PAUSE_COLLECTOR = 32

@@ -11,16 +11,8 @@ if TYPE_CHECKING:
     from holdfast.hooks.context import ReplaceValue as ReplaceValue
 
 _MODULES = {
-    "holdfast.hooks.builtin": (
-        "AddAuditFields",
-        "CountChanges",
-        "InvalidateCache",
-        "Validate",
-    ),
-    "holdfast.hooks.context": (
-        "HookContext",
-        "ReplaceValue",
-    ),
+    "holdfast.hooks.builtin": ("AddAuditFields", "CountChanges", "InvalidateCache", "Validate"),
+    "holdfast.hooks.context": ("HookContext", "ReplaceValue"),
 }
 
 if not TYPE_CHECKING:  # a type checker is to see the names above, and no others

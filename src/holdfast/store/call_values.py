@@ -8,11 +8,12 @@ registry of their own: nothing of it is ever stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import cache
 from typing import Any
 
 import msgspec
 
-from holdfast._lazy import load_published
+from holdfast._lazy import imported_names, load
 from holdfast.backends.distribution import Distribution
 from holdfast.codec import Codec
 from holdfast.codec.registry import Registration, Registry
@@ -26,6 +27,7 @@ from holdfast.hooks.execution_log import HookStatisticsList
 from holdfast.maintenance.jobs.job import Job, JobRun
 from holdfast.state.sessions.api import Session
 from holdfast.state.sessions.records import SessionRecord
+from holdfast.store.catalogue import store_parts
 from holdfast.store.timeline.api import TimelinePage
 
 ARGUMENTS = frozenset(
@@ -47,16 +49,14 @@ ARGUMENTS = frozenset(
 """The classes that an argument may have. All others reach the store as they are, and are not rebuilt in the server:
 some of them name files and keys, which a caller elsewhere must not choose."""
 
-_INSIDE = frozenset(
-    {
-        "holdfast.engine.branch_graph:Position",
-        "holdfast.engine.model.json_diff:Edit",
-        "holdfast.engine.model.json_diff:UnloadedValue",
-        "holdfast.history.log_walk:StepNames",
-        "holdfast.state.sessions.records:SessionRecord",
-    }
-)
-"""Classes that are not published, and are parts of results."""
+_INSIDE = {
+    ("holdfast.engine.branch_graph", "Position"),
+    ("holdfast.engine.model.json_diff", "Edit"),
+    ("holdfast.engine.model.json_diff", "UnloadedValue"),
+    ("holdfast.history.log_walk", "StepNames"),
+    ("holdfast.state.sessions.records", "SessionRecord"),
+}
+"""Classes that are parts of results, and that no operation names."""
 
 
 class CallCodec:
@@ -89,9 +89,20 @@ class CallCodec:
 
 
 def _revives_result(name: str) -> bool:
-    """Import what a result of ours needs, from constants. Classes of the application are revived as always."""
-    load_published(name, _INSIDE)
+    """Import what a result of ours needs, from what operations import. Classes of the application are revived as
+    always."""
+    module, _, kind = name.partition(":")
+    if (module, kind) in _result_classes():
+        load(module, kind)
     return True
+
+
+@cache
+def _result_classes() -> frozenset[tuple[str, str]]:
+    """Return the names that the modules of operations import: what their results are made of."""
+    modules = {kind.__module__ for part in store_parts().values() for kind in part.owner.__mro__}
+    ours = [each for each in modules if each.startswith("holdfast.")]
+    return frozenset({name for module in ours for name in imported_names(module).values()} | _INSIDE)
 
 
 class _CallRegistry(Registry):

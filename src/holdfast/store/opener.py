@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from holdfast._lazy import load, missing_extra
 from holdfast.backends.config import encryption_settings, resolve, sensitive_settings
+from holdfast.backends.interface import Backend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.memory_cache import MemoryCache
@@ -31,7 +32,7 @@ _REMOTE = ("holdfast.interfaces.http.remote", "open_remote")
 
 
 def open(  # noqa: A001 - reads as holdfast.open
-    url: str | os.PathLike[str] | None = None,
+    url: str | os.PathLike[str] | Backend | None = None,
     *,
     tenant: str = "",
     cache_bytes: int = CACHE_BYTES,
@@ -51,15 +52,16 @@ def open(  # noqa: A001 - reads as holdfast.open
     `$HOLDFAST_ENCRYPTION`, or `encryption` of the store in that file. Policies of sensitive data are those that
     `$HOLDFAST_SENSITIVE` names, or `sensitive` of the store in that file. Further options are those of the backend.
 
-    An `https://` address is that of a served store. Its `token` is that option, or `$HOLDFAST_TOKEN`.
+    An `https://` address is that of a served store. Its `token` is that option, or `$HOLDFAST_TOKEN`. An open `Backend`
+    can be given in the place of a URL; the store closes it.
     """
-    if is_served(address := resolve(url)):
+    if not isinstance(url, Backend) and is_served(address := resolve(url)):
         return _open_served(address, tenant, codec, project, encryption, options)
     return run(_open(Store, url, tenant, cache_bytes, codec, project, encryption, options))
 
 
 def aopen(
-    url: str | os.PathLike[str] | None = None,
+    url: str | os.PathLike[str] | Backend | None = None,
     *,
     tenant: str = "",
     cache_bytes: int = CACHE_BYTES,
@@ -186,13 +188,15 @@ async def _open(
         raise ConfigError(f"cache_bytes is a number of bytes, not {cache_bytes!r}")
     if project is not None and type(project) is not bool:
         raise ConfigError(f"project is True or False, not {project!r}")
-    url = resolve(name)
+    opened, name = (name, None) if isinstance(name, Backend) else (None, name)
+    url = resolve(name) if opened is None else opened.url
     if is_served(url):
         raise UnsupportedError("a served store cannot be opened for asyncio", where=url, hint="Use holdfast.open")
     sys.audit("holdfast.open", redacted_url(url))  # replays refuse it
-    rows = CHECKSUMS if encryption is False else _row_codec(encryption or configured_encryption(name))
-    kind = backend_for(url)
-    backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))
+    if encryption is None and opened is None:
+        encryption = configured_encryption(name)
+    rows = _row_codec(encryption or None)
+    backend = opened or await _open_backend(url, tenant, options)
     try:
         if project is None:
             project = backend.capabilities.projected and rows.may_be_clear("readable")
@@ -209,12 +213,17 @@ async def _open(
         engine.load_writers()
     store = cls(engine, tenant)
     try:
-        if not options.get("read_only"):
+        if opened is None and not options.get("read_only"):
             _protect(store, name)  # type: ignore[arg-type]  # one of both
     except BaseException:
         await backend.close()
         raise
     return store
+
+
+async def _open_backend(url: str, tenant: str, options: dict[str, Any]) -> Backend:
+    kind = backend_for(url)
+    return await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))
 
 
 def _row_codec(encryption: Any) -> RowCodec:
@@ -227,6 +236,6 @@ def _row_codec(encryption: Any) -> RowCodec:
     if not isinstance(encryption, Encryption):
         raise ConfigError(
             f"encryption is an Encryption, not {type(encryption).__name__}",
-            hint='Such as holdfast.encryption.Encryption(FileKeys("holdfast.key"))',
+            hint='Such as holdfast.encryption.Encryption("file:holdfast.key")',
         )
     return EncryptedRows(encryption)

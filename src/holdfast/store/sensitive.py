@@ -111,7 +111,7 @@ class SensitiveOperations(RevealOperations):
         formats: Formats = "credentials",
         scope: Scope | str = _ALL,
         key: str = _ALL,
-        keys: KeySource | None = None,
+        keys: KeySource | str | None = None,
         name: str | None = None,
         recognizers: Sequence[Recognizer] = (),
     ) -> None:
@@ -123,15 +123,19 @@ class SensitiveOperations(RevealOperations):
         is a pattern of scopes and of threads, `key` one of keys and of channels. Where several policies match, the last
         one that was added and names the format decides; one of the same name is replaced.
 
-        The keys of digests and tokens come from `keys`, by default from the environment. `redact` needs none: without
-        a key, it leaves no digest. `recognizers` find what no format describes.
+        The keys of digests and tokens come from `keys`, such as `file:PATH`, by default from the environment. `redact`
+        needs none: without a key, it leaves no digest. `recognizers` find what no format describes.
         """
         act = check_action(action)
+        if isinstance(keys, str):
+            from holdfast.security.sensitive.settings import key_source
+
+            keys = key_source(keys)
         place, channel = str(scope), key
         matcher(place), matcher(channel)
         if act == "encrypt" and keys is None:
             raise InvalidError(
-                "the action encrypt has keys of its own", hint="keys=FileKeys('…'), or use the action tokenise"
+                "the action encrypt has keys of its own", hint="keys='file:…', or use the action tokenise"
             )
         markers = None
         if act in ("tokenise", "encrypt") or (act == "redact" and (keys or os.environ.get(VARIABLE))):

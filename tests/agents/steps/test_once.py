@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import Store
-from holdfast.agents import AsyncPersistentAgent, Retry, StepRecord
-from holdfast.agents.steps.records import RETRY
+from holdfast.agents import AsyncPersistentAgent, Retry
+from holdfast.agents.steps.records import RETRY, StepRecord
 from holdfast.backends.interface import Batch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run

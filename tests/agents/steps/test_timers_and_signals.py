@@ -21,7 +21,8 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS
 from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError
-from holdfast.jobs import JobRunner, Jobs
+from holdfast.jobs import JobRunner
+from holdfast.maintenance.jobs.api import Jobs
 from tests.agents.steps.desk import ID, Desk, desk_of
 from tests.maintenance.kit import Clock, Watched, knows, timed
 

@@ -11,6 +11,7 @@ from langchain_core.messages import HumanMessage
 import holdfast
 from holdfast import snapshots
 from holdfast.agents import PersistentAgent
+from holdfast.agents.snapshots.header import SnapshotInfo
 from holdfast.interfaces.cli import exit_codes
 from tests.interfaces.cli import kit
 
@@ -68,7 +69,7 @@ class TestAgents:
         assert hf("snapshot", "create", "c1", "c1.hfsnap", "--as", "agent:c1").code == 0
 
 
-def messages(path: Path) -> snapshots.SnapshotInfo:
+def messages(path: Path) -> SnapshotInfo:
     return snapshots.snapshot([HumanMessage("hello")], path, description="a \x1b[31mgreeting\x1b[0m")
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.agents import PersistentAgent, StepRecord
+from holdfast.agents import PersistentAgent
+from holdfast.agents.steps.records import StepRecord
 from holdfast.errors import ConflictError, DeniedError, HandlerError, NotFoundError, UnsupportedError
 from tests.interfaces.http.kit import ServedStore
 

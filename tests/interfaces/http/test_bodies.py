@@ -12,7 +12,7 @@ import jsonschema_rs
 
 import holdfast
 from holdfast import Page
-from holdfast.agents import StepRecord
+from holdfast.agents.steps.records import StepRecord
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.types import ThreadInfo
 from holdfast.interfaces.http.bodies import encode_body

@@ -28,6 +28,7 @@ from holdfast.errors import (
     UnsupportedError,
 )
 from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER
+from holdfast.store.call_values import ARGUMENTS
 from holdfast.store.catalogue import catalogue
 from tests.interfaces.http.kit import ServedStore
 
@@ -164,7 +165,7 @@ def test_a_server_does_not_rebuild_what_arguments_name(served: ServedStore) -> N
     retention, plan = calls._CODEC.from_json(sent)
     assert isinstance(retention, holdfast.Retention)
     assert isinstance(plan, OpaqueValue)
-    assert FileKeys.__module__ + ":FileKeys" not in holdfast.store.ARGUMENTS
+    assert FileKeys.__module__ + ":FileKeys" not in ARGUMENTS
 
 
 def test_errors_are_those_of_a_store(remote: holdfast.Store) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import agents, errors, history, replay, state
+from holdfast import errors, replay, state
+from holdfast.agents.api.conversation import Conversation
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime import drivers
 from holdfast.backends.runtime.drivers import operations_of
@@ -20,6 +21,7 @@ from holdfast.interfaces.scripting.functions import python_class, type_name_of, 
 from holdfast.interfaces.scripting.object_types import OBJECT_TYPES
 from holdfast.interfaces.scripting.values import MARK, Encoder
 from holdfast.scripts import Sandbox
+from holdfast.state.scope_state import State
 from tests.interfaces.scripting.cases import cases
 from tests.interfaces.scripting.translate import SETUP, translate
 from tests.store.test_replays import KIND, REGISTER, make_clerk
@@ -119,15 +121,18 @@ def expected(tmp_path_factory: pytest.TempPathFactory, changing: ChangingOperati
         raise problem
 
     names: dict[str, Any] = {name: getattr(state, name) for name in ("Increment", "Append", "AddToSet", "Max")}
-    names |= {name: getattr(errors, name) for name in errors.__all__} | {"MISSING": history.MISSING, "fail": fail}
+    names |= {name: value for name, value in vars(errors).items() if name.endswith("Error")} | {
+        "MISSING": holdfast.MISSING,
+        "fail": fail,
+    }
     names["replay"] = replay
     with pytest.MonkeyPatch.context() as patch, holdfast.open("memory://") as store:
         # As of an AsyncState: in a Store it is a mapping instead.
-        patch.setattr(state.State, "has", state.State.__contains__, raising=False)
-        patch.setattr(state.State, "count", state.State.__len__, raising=False)
-        patch.setattr(state.State, "save", state.State.set, raising=False)
-        patch.setattr(state.State, "load", state.State.get, raising=False)
-        patch.setattr(agents.Conversation, "count", agents.Conversation.__len__, raising=False)
+        patch.setattr(State, "has", State.__contains__, raising=False)
+        patch.setattr(State, "count", State.__len__, raising=False)
+        patch.setattr(State, "save", State.set, raising=False)
+        patch.setattr(State, "load", State.get, raising=False)
+        patch.setattr(Conversation, "count", Conversation.__len__, raising=False)
         patch.chdir(tmp_path_factory.mktemp("python"))  # where the repository is
         names["store"] = store
         make_clerk(store, "clerk-1")

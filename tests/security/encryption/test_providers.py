@@ -270,7 +270,9 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConfigError):
             Encryption(LocalKeys(), **arguments)
     with pytest.raises(ConfigError, match="provider of keys"):
-        Encryption("secret")  # type: ignore[arg-type]
+        Encryption("secret")
+    with pytest.raises(ConfigError, match="provider of keys"):
+        Encryption(5)  # type: ignore[arg-type]
     key_file(tmp_path / "key")
     (tmp_path / "holdfast.toml").write_text(
         f'[stores.default]\nurl = "{tmp_path}/a.db"\nencryption = "file:{tmp_path}/key"\n'

@@ -22,6 +22,7 @@ from holdfast.security.sensitive import credential_check
 from holdfast.security.sensitive.credential_check import CredentialCheck
 from holdfast.security.sensitive.scan import SensitiveScan
 from holdfast.store.checkpointer import Checkpointer
+from holdfast.store.doctor import doctor
 from holdfast.store.store import Store
 from tests.interfaces.cli import kit
 from tests.maintenance.kit import HOUR, Clock, timed
@@ -329,7 +330,7 @@ def test_doctor_and_alert_have_a_line_to_protect_and_one_to_redact(
     url = str(tmp_path / "a.db")
 
     def result() -> Any:
-        return next(each for each in holdfast.doctor(url) if each.code == "credentials")
+        return next(each for each in doctor(url) if each.code == "credentials")
 
     with holdfast.open(url) as store:
         store.put("chat", {"n": 1})

@@ -16,6 +16,7 @@ from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import DeniedError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.maintenance.erasure.redaction import RedactionReport
+from holdfast.store.doctor import doctor
 from tests.interfaces.cli import kit
 from tests.security.sensitive.samples import github_token
 from tests.security.sensitive.test_credential_check import notice, reported, stored_bytes
@@ -234,7 +235,7 @@ def test_names_are_masked_and_said_to_stay(tmp_path: Path) -> None:
         told: list[str] = []
         notice(store)
         report = store.sensitive.credentials()
-        told += [repr(report), report.describe(99), repr(store.jobs.list()), repr(holdfast.doctor(url))]
+        told += [repr(report), report.describe(99), repr(store.jobs.list()), repr(doctor(url))]
         for history in (False, True):
             told.append(repr(store.sensitive.scan(history=history, progress=lambda *each: told.append(repr(each)))))
         told += [kit.run("sensitive", "scan", "--history", *how, store=url).out for how in ((), ("--json",))]

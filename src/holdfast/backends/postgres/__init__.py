@@ -3,9 +3,9 @@
 from holdfast._lazy import missing_extra
 
 try:
-    from holdfast.backends.postgres.backend import PostgresBackend
-    from holdfast.backends.postgres.setup import setup, setup_sql
+    from holdfast.backends.postgres.backend import PostgresBackend as PostgresBackend
+    from holdfast.backends.postgres.setup import setup
 except ImportError as error:
     raise missing_extra("postgres", error) from error
 
-__all__ = ["PostgresBackend", "setup", "setup_sql"]
+__all__ = ["setup"]

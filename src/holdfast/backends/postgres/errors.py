@@ -151,7 +151,7 @@ def denied_error(message: str, where: str, schema: str) -> DeniedError:
     return DeniedError(
         f"the database does not allow this: {message}",
         where=where,
-        hint=f"Its owner can grant it: holdfast.backends.postgres.setup_sql(schema={schema!r}, role=...) shows how",
+        hint=f"Its owner can grant it: holdfast.backends.postgres.setup(schema={schema!r}, role=...) shows how",
     )
 
 

@@ -25,16 +25,21 @@ class SchemaState(NamedTuple):
     """Whether it has the indexes by time."""
 
 
-def setup(url: str, schema: str = SCHEMA, *, rls: bool = False, role: str = "") -> None:
-    """Create the schema if it does not exist. A user who may create it runs this once, before others open stores in it.
+def setup(url: str | None = None, schema: str = SCHEMA, *, rls: bool = False, role: str = "") -> str:
+    """Create the schema if it does not exist, and return the SQL that does it; without a URL, only return it.
 
-    With `rls`, turn on row-level security: a store then sees only the rows of the tenant that it is opened for. With a
-    `role`, grant that role what a store needs. May be run again later, to turn these on.
+    A user who may create a schema runs this once, before others open stores in it. With `rls`, turn on row-level
+    security: a store then sees only the rows of the tenant that it is opened for. With a `role`, grant that role what a
+    store needs. May be run again later, to turn these on.
     """
+    lock = f"SELECT pg_catalog.pg_advisory_xact_lock({lock_id(schema)});"
+    sql = f"BEGIN;\n{lock}\n{schema_sql(schema, rls, role)}\nCOMMIT;\n"
+    if url is None:
+        return sql
     options = read_options(url, {"schema": schema})
     try:
         with psycopg.connect(options.conninfo, autocommit=True, prepare_threshold=None) as connection:
-            connection.execute(setup_sql(schema, rls=rls, role=role).encode())
+            connection.execute(sql.encode())
     except psycopg.Error as error:
         translated = translate_connect_error(error, options.url, schema)
         if isinstance(translated, HoldfastError):
@@ -42,12 +47,7 @@ def setup(url: str, schema: str = SCHEMA, *, rls: bool = False, role: str = "") 
         raise TransientError(
             f"the schema could not be created: {translated}", where=options.url, hint="Nothing was done. Try again"
         ) from error
-
-
-def setup_sql(schema: str = SCHEMA, *, rls: bool = False, role: str = "") -> str:
-    """Return the SQL that `setup` runs, to be run by hand."""
-    lock = f"SELECT pg_catalog.pg_advisory_xact_lock({lock_id(schema)});"
-    return f"BEGIN;\n{lock}\n{schema_sql(schema, rls, role)}\nCOMMIT;\n"
+    return sql
 
 
 async def ensure_schema(connection: PostgresConnection, options: PostgresOptions) -> SchemaState:

@@ -52,15 +52,16 @@ def _jobs(store: Store, graph: str | None, hooks: str | None) -> tuple[Jobs, Job
     """Return the jobs of a store, and their types if there is code for replays."""
     if graph is None and hooks is None:
         return store.jobs, None
-    from holdfast import replay
     from holdfast.maintenance.jobs.api import Jobs
     from holdfast.maintenance.jobs.builtin import JobTypes
+    from holdfast.store.replay.hooks import hook_replay_job
+    from holdfast.store.replay.threads import replay_job
 
     types = JobTypes()
     if graph is not None:
-        types.add(replay.replay_job(graph))
+        types.add(replay_job(graph))
     if hooks is not None:
-        types.add(replay.hook_replay_job(hooks))
+        types.add(hook_replay_job(hooks))
     return Jobs(store, types), types
 
 

@@ -301,7 +301,8 @@ def test(session: CliContext, examples: int, module: str | None) -> None:
 
     try:  # the kit is a package of its own, and needs hypothesis
         check_round_trips, migration_edges, seconds_per_state = (
-            load("holdfast.testing", name) for name in ("check_round_trips", "migration_edges", "seconds_per_state")
+            load("holdfast.testing.migrations", name)
+            for name in ("check_round_trips", "migration_edges", "seconds_per_state")
         )
     except ImportError as error:
         raise missing_extra("testing", error) from error

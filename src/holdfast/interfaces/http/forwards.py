@@ -11,7 +11,7 @@ from functools import partial
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from holdfast import agents, history, hooks, jobs, maintenance, security, state, store
+from holdfast._lazy import imported_names, load
 from holdfast.engine.pages import Page
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.calls import find_receiver
@@ -287,16 +287,16 @@ def _done(result: Any, name: str) -> models.DoneModel:
 
 
 class _Names(dict[str, Any]):
-    """The names in annotations: those of a module, and public ones, which it may import for type checkers only."""
+    """The names in annotations: those of a module, also those that it imports for type checkers only."""
 
     def __init__(self, module: Mapping[str, Any], unknown: Any = None) -> None:
         super().__init__()
         self._module, self._unknown = module, unknown
 
     def __missing__(self, name: str) -> Any:
-        packages: Any = (store, state, agents, hooks, history, maintenance, security, jobs, abc, typing)
-        found = self._module.get(name) or next((getattr(each, name) for each in packages if name in each.__all__), None)
-        found = self._unknown if found is None else found
+        declared = imported_names(self._module["__name__"]).get(name)
+        found = self._module.get(name) or (load(*declared) if declared else None)
+        found = found or next((getattr(each, name) for each in (abc, typing) if name in each.__all__), self._unknown)
         if found is None:
             raise KeyError(name)
         if isinstance(found, str):  # an alias that is written as text; its module may have names that others lack

@@ -25,6 +25,8 @@ from holdfast.interfaces.http.values import StateParts, long_text
 from holdfast.recording.journal import RESULTS, decode_items, restore_error
 from holdfast.recording.journal import Call as RecordedCall
 from holdfast.store.checkpoint_store import CheckpointStore
+from holdfast.store.replay.hooks import ReplayedCall
+from holdfast.store.replay.report import ReplayReport
 
 RECORDINGS = RouteTable()
 
@@ -50,9 +52,7 @@ _Results = Annotated[dict[str, Any] | None, Meta(description="Results of calls t
 
 
 @RECORDINGS.post("/hooks/executions/{reference}/replays", status=200)
-def replay_hook(
-    call: Call, reference: str, *, value: _OtherValue = None, changes: _OtherFields = None
-) -> replay.ReplayedCall:
+def replay_hook(call: Call, reference: str, *, value: _OtherValue = None, changes: _OtherFields = None) -> ReplayedCall:
     """Replay a recorded call with the hooks that the server was started with, on a fork of the state."""
     store, code = call.owned, call.service.options.hooks
     if not code:
@@ -110,7 +110,7 @@ def read_records(call: Call, thread: str, ids: Sequence[str]) -> list[list[dict[
 @RECORDINGS.post("/threads/{thread}/replays", status=200)
 def replay_thread(
     call: Call, thread: str, *, since: _Since = None, until: _Until = None, changes: _Results = None
-) -> replay.ReplayReport:
+) -> ReplayReport:
     """Replay a recorded thread with the graph that the server was started with, and compare."""
     store, graph = call.owned, call.service.options.graph
     if not graph:

@@ -22,7 +22,7 @@ class ObjectType:
     """A type of objects that scripts may use."""
 
     python: str
-    """The package that exports the class, and its name."""
+    """The module of the class, and its name."""
     functions: str = ""
     """Functions that are no operations."""
     members: Mapping[str, str] = field(default_factory=dict)
@@ -95,7 +95,7 @@ _MAPPING = ("keys", "items", "values", "pop", "popitem", "clear", "update", "set
 
 OBJECT_TYPES: dict[str, ObjectType] = {
     "Store": ObjectType(
-        "store Store",
+        "store.store Store",
         "transact",
         {**_SCOPED, "as_identity()": "IdentityView", "backups()": "Backups"},
         excluded={
@@ -106,11 +106,11 @@ OBJECT_TYPES: dict[str, ObjectType] = {
         omitted={"get": "lazy", "backups": "keys options"},
     ),
     "IdentityView": ObjectType(
-        "store IdentityView", "transact", _SCOPED, "identity mode", excluded={"transaction": _BLOCK}
+        "store.identity_view IdentityView", "transact", _SCOPED, "identity mode", excluded={"transaction": _BLOCK}
     ),
-    "Thread": ObjectType("store Thread", omitted={"get": "lazy"}),
+    "Thread": ObjectType("store.thread Thread", omitted={"get": "lazy"}),
     "State": ObjectType(
-        "state State",
+        "state.scope_state State",
         "watch pop setdefault",
         properties="scope",
         excluded={
@@ -128,26 +128,26 @@ OBJECT_TYPES: dict[str, ObjectType] = {
             "count": (_async_state("count"), len),
         },
     ),
-    "Watch": ObjectType("state Watch", properties="cursor scope"),
-    "Transaction": ObjectType("store Transaction", "get put update", {"state()": "TransactionState"}),
-    "StateTransaction": ObjectType("state StateTransaction", "", {"state()": "TransactionState"}),
+    "Watch": ObjectType("state.watcher Watch", properties="cursor scope"),
+    "Transaction": ObjectType("store.transaction Transaction", "get put update", {"state()": "TransactionState"}),
+    "StateTransaction": ObjectType("state.api StateTransaction", "", {"state()": "TransactionState"}),
     "TransactionState": ObjectType(
-        "state TransactionState",
+        "state.transactions TransactionState",
         "set delete",
         excluded=dict.fromkeys(_MAPPING, "`list_keys`, `get` and `set` do it."),
     ),
-    "Sessions": ObjectType("state Sessions"),
-    "Session": ObjectType("state Session", "", {"state": "State"}),
-    "Artifacts": ObjectType("state Artifacts", excluded={"using": _BLOCK}, omitted={"register": "keep"}),
+    "Sessions": ObjectType("state.sessions.api Sessions"),
+    "Session": ObjectType("state.sessions.api Session", "", {"state": "State"}),
+    "Artifacts": ObjectType("state.artifacts.api Artifacts", excluded={"using": _BLOCK}, omitted={"register": "keep"}),
     "Agents": ObjectType(
-        "agents Agents",
+        "agents.api.agents Agents",
         "create restore metrics",
         {"steps()": "Steps", "timers()": "Timers"},
         excluded={"attach": f"{_OWN}it takes an object."},
         omitted={"restore": "kind"},
     ),
     "Agent": ObjectType(
-        "agents AgentOperations",
+        "agents.api.handle AgentOperations",
         "update_field mark_changed once",
         {"workflow": "Workflow"},
         "id version status state configuration context metadata metrics recoveries",
@@ -159,28 +159,28 @@ OBJECT_TYPES: dict[str, ObjectType] = {
         },
         omitted={"once": "final", "wait_for": "key"},
     ),
-    "Steps": ObjectType("agents Steps", "once", omitted={"once": "final"}),
-    "Timers": ObjectType("agents Timers"),
+    "Steps": ObjectType("agents.steps.api Steps", "once", omitted={"once": "final"}),
+    "Timers": ObjectType("agents.steps.api Timers"),
     "Conversation": ObjectType(
-        "agents Conversation",
+        "agents.api.conversation Conversation",
         "append extend replace clear",
         properties="tokens",
         adapters={"count": (_count_messages, len)},
     ),
     "Tools": ObjectType(
-        "agents Tools",
+        "agents.api.tools Tools",
         "declare forget allow deny may",
         properties="permissions",
         excluded={"use": _BLOCK, "of": f"{_OWN}it takes a record."},
     ),
     "Workflow": ObjectType(
-        "agents Workflow",
+        "agents.api.workflow Workflow",
         "plan begin complete fail get",
         properties="steps current done_count step_count percent",
         excluded=dict.fromkeys(_MAPPING, "An agent changes its own entries."),
     ),
     "Hooks": ObjectType(
-        "hooks Hooks",
+        "hooks.api Hooks",
         "remove list",
         {"before()": "HookRegistration", "after()": "HookRegistration"},
         excluded={
@@ -189,33 +189,37 @@ OBJECT_TYPES: dict[str, ObjectType] = {
         },
     ),
     "HookRegistration": ObjectType("", is_callable=True),
-    "HookContext": ObjectType("hooks HookContext", "note"),
-    "Jobs": ObjectType("jobs Jobs"),
+    "HookContext": ObjectType("hooks.context HookContext", "note"),
+    "Jobs": ObjectType("maintenance.jobs.api Jobs"),
     "Sharing": ObjectType(
-        "state Sharing",
+        "state.sharing.api Sharing",
         "",
         {"topic()": "Topic", "requests()": "Requests", "pipeline()": "Pipeline", "document()": "Document"},
     ),
-    "Topic": ObjectType("state Topic", "subscribe", properties="scope"),
-    "Subscription": ObjectType("state Subscription", "rewind", properties="cursor"),
-    "Requests": ObjectType("state Requests", properties="scope"),
+    "Topic": ObjectType("state.sharing.topic Topic", "subscribe", properties="scope"),
+    "Subscription": ObjectType("state.sharing.topic Subscription", "rewind", properties="cursor"),
+    "Requests": ObjectType("state.sharing.requests Requests", properties="scope"),
     "Request": ObjectType(
-        "state Request", properties="id value actor correlation tries", excluded={"causing": f"{_OWN}a block."}
+        "state.sharing.requests Request",
+        properties="id value actor correlation tries",
+        excluded={"causing": f"{_OWN}a block."},
     ),
-    "Pipeline": ObjectType("state Pipeline", properties="scope stages"),
+    "Pipeline": ObjectType("state.sharing.pipeline Pipeline", properties="scope stages"),
     "PipelineTask": ObjectType(
-        "state PipelineTask", properties="id stage value correlation tries", excluded={"causing": f"{_OWN}a block."}
+        "state.sharing.pipeline PipelineTask",
+        properties="id stage value correlation tries",
+        excluded={"causing": f"{_OWN}a block."},
     ),
-    "Document": ObjectType("state Document", properties="scope"),
-    "Access": ObjectType("state StoreAccess"),
-    "Audit": ObjectType("store Audit", omitted={"verify": "heads"}),
-    "Timeline": ObjectType("store Timeline"),
-    "Maintenance": ObjectType("store Maintenance", omitted={"verify": "heads", "prune": "policy"}),
+    "Document": ObjectType("state.sharing.documents Document", properties="scope"),
+    "Access": ObjectType("state.access_api StoreAccess"),
+    "Audit": ObjectType("store.audit Audit", omitted={"verify": "heads"}),
+    "Timeline": ObjectType("store.timeline.api Timeline"),
+    "Maintenance": ObjectType("store.maintenance Maintenance", omitted={"verify": "heads", "prune": "policy"}),
     "Backups": ObjectType(
-        "store Backups", omitted={"prune": "policy"}, excluded={"open": f"{_OWN}it returns another store."}
+        "store.backups Backups", omitted={"prune": "policy"}, excluded={"open": f"{_OWN}it returns another store."}
     ),
     "Diff": ObjectType(
-        "history Diff",
+        "history.diff_result Diff",
         "patch apply text stat",
         excluded=dict.fromkeys(("lines", "to_json", "without_internal"), "`changes` and `summary` have it."),
     ),
@@ -234,7 +238,9 @@ OBJECT_TYPES: dict[str, ObjectType] = {
         module="replay",
     ),
     "ReplayReport": ObjectType(
-        "replay ReplayReport", "check", excluded=dict.fromkeys(("to_json", "of_json"), "Its fields have it.")
+        "store.replay.report ReplayReport",
+        "check",
+        excluded=dict.fromkeys(("to_json", "of_json"), "Its fields have it."),
     ),
-    "HookReplay": ObjectType("replay HookReplay", "check"),
+    "HookReplay": ObjectType("store.replay.hooks HookReplay", "check"),
 }

@@ -310,9 +310,10 @@ def _operator(name: str) -> Any:
 
 
 def _constant(name: str) -> Any:
-    from holdfast import history
+    from holdfast.engine.model.missing import MISSING
+    from holdfast.history.merge import UNRESOLVED
 
-    return {"MISSING": history.MISSING, "UNRESOLVED": history.UNRESOLVED}[name]
+    return {"MISSING": MISSING, "UNRESOLVED": UNRESOLVED}[name]
 
 
 __all__ = [

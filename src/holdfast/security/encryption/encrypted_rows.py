@@ -33,7 +33,7 @@ class EncryptedRows(SealedRowCodec):
     def __init__(self, encryption: Encryption, memory: KeyMemory | None = None, keys: StoreKeys | None = None) -> None:
         self._encryption = encryption
         indexed = None if encryption.indexed is None else tuple(sorted(set(encryption.indexed)))
-        settings = (encryption.keys, encryption.max_age, encryption.max_uses, encryption.hide_names, indexed)
+        settings = (encryption.provider, encryption.max_age, encryption.max_uses, encryption.hide_names, indexed)
         self._memory = memory or KeyMemory(*settings)
         self._store_keys = keys
         self.converts = encryption.mode != "on"

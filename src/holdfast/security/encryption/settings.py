@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
 from holdfast.errors import ConfigError
@@ -22,16 +23,18 @@ _HINT = "Such as environment, file:/etc/holdfast.key, passphrase:/etc/recovery, 
 
 @dataclass(frozen=True)
 class Encryption:
-    """Encrypts a store at rest: `holdfast.open(url, encryption=Encryption(FileKeys("holdfast.key")))`.
+    """Encrypts a store at rest: `holdfast.open(url, encryption=Encryption("file:holdfast.key"))`.
 
-    `keys` is where the master key is. `clear` names what may be stored in the clear all the same. With `hide_names`,
-    names of threads, scopes, agents, tags and keys are stored as digests: a store has that from the start, or never.
+    `keys` is where the master key is: a provider of keys, or a text that names one, such as `environment`, `file:PATH`,
+    `keyring:NAME`, `passphrase:PATH` or `aws-kms:KEY`. `clear` names what may be stored in the clear all the same. With
+    `hide_names`, names of threads, scopes, agents, tags and keys are stored as digests: a store has that from the
+    start, or never.
     `indexed` names entries of metadata, such as `user` or `run.id`, that are found by equality without decrypting all
     the others; it is declared when the store is created, and then known. The store's own keys are asked for again after
     `max_age` seconds, or when they decrypted `max_uses` keys of threads.
     """
 
-    keys: KeyProvider
+    keys: KeyProvider | str
     mode: Mode = "on"
     clear: Collection[Clear] = ()
     max_age: float = 3600.0
@@ -40,11 +43,9 @@ class Encryption:
     indexed: Collection[str] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.keys, KeyProvider):
-            raise ConfigError(
-                f"keys is a provider of keys, not {type(self.keys).__name__}",
-                hint='Such as holdfast.encryption.FileKeys("holdfast.key")',
-            )
+        if not isinstance(self.keys, KeyProvider | str):
+            raise ConfigError(f"keys is a provider of keys, or a text, not {type(self.keys).__name__}", hint=_HINT)
+        self.provider  # noqa: B018 - raises ConfigError for a text that names none
         if self.mode not in get_args(Mode):
             raise ConfigError(f"mode is one of {', '.join(get_args(Mode))}, not {self.mode!r}")
         unknown = [each for each in self.clear if each not in get_args(Clear)]
@@ -63,6 +64,11 @@ class Encryption:
         if not self.max_age > 0 or not self.max_uses > 0:
             raise ConfigError("max_age and max_uses are greater than 0")
 
+    @cached_property
+    def provider(self) -> KeyProvider:
+        """The provider of the master key."""
+        return provider_for(self.keys) if isinstance(self.keys, str) else self.keys
+
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Encryption:
         """Return what the table `[encryption]` of `holdfast.toml` says, or the variable `HOLDFAST_ENCRYPTION`."""
@@ -74,7 +80,7 @@ class Encryption:
         keys = settings.get("keys")
         if not isinstance(keys, str):
             raise ConfigError("encryption needs the setting keys, a text", hint=_HINT)
-        return cls(provider_for(keys), **{name: value for name, value in settings.items() if name != "keys"})
+        return cls(**settings)
 
 
 def provider_for(text: str) -> KeyProvider:

@@ -34,11 +34,11 @@ def _policy(setting: object) -> dict[str, Any]:
             raise ConfigError(f"the setting {name} of sensitive is text", hint=_HINT)
     policy = dict(setting)
     if "keys" in policy:
-        policy["keys"] = _key_source(policy["keys"])
+        policy["keys"] = key_source(policy["keys"])
     return policy
 
 
-def _key_source(text: str) -> KeySource:
+def key_source(text: str) -> KeySource:
     """Return where keys are. Those of a KMS never leave it, and cannot make digests."""
     provider: Any = provider_for(text)
     if not callable(getattr(provider, "keys", None)):

@@ -2,7 +2,7 @@
 
 ::
 
-    from holdfast.testing.security import SecuritySuite
+    from holdfast.testing import SecuritySuite
 
     class TestSecurity(SecuritySuite):
         @pytest.fixture
@@ -20,7 +20,7 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.store.store import Store
 from holdfast.testing.security.archives import check_backups, check_exports, check_snapshots
-from holdfast.testing.security.filters import check_filters
+from holdfast.testing.security.filters import HOSTILE_FILTERS, HOSTILE_QUERIES, check_filters
 from holdfast.testing.security.isolation import check_isolation
 from holdfast.testing.security.names import HOSTILE_KEYS
 from holdfast.testing.security.payloads import Canary
@@ -29,7 +29,16 @@ from holdfast.testing.security.stored_rows import check_forged_values, check_sto
 
 class SecuritySuite:
     """Tests that every store passes. A subclass, whose name starts with `Test`, overrides the fixture `store`: an empty
-    store for each test, opened as the program opens its own, with its policies, hooks, schemas and encryption."""
+    store for each test, opened as the program opens its own, with its policies, hooks, schemas and encryption.
+
+    The hostile keys, filters and queries are plain data, for a program's own endpoints. `check_isolation` is the test
+    of the same name as a function.
+    """
+
+    hostile_keys = HOSTILE_KEYS
+    hostile_filters = HOSTILE_FILTERS
+    hostile_queries = HOSTILE_QUERIES
+    check_isolation = staticmethod(check_isolation)
 
     @pytest.fixture
     def store(self) -> Store:
