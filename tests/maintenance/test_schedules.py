@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidError
-from holdfast.maintenance.jobs.job import CronSchedule, PeriodicSchedule
-from holdfast.maintenance.jobs.job import parse_schedule as parse
+from holdfast.maintenance.jobs.job import CronSchedule, PeriodicSchedule, parse_schedule
 from tests.support.nightly import fewer_examples
 
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2080, 1, 1), timezones=st.just(UTC))
@@ -60,7 +59,7 @@ SCHEDULES = st.one_of(SPANS, crons(), clocks())
 
 @given(SCHEDULES, MOMENTS)
 def test_the_next_time_is_later_and_nothing_lies_between(text: str, moment: datetime) -> None:
-    schedule = parse(text)
+    schedule = parse_schedule(text)
     due = schedule.next_after(moment)
     assert due > moment
     assert due.tzinfo is UTC
@@ -72,20 +71,20 @@ def test_the_next_time_is_later_and_nothing_lies_between(text: str, moment: date
 
 @given(SCHEDULES, MOMENTS, st.timedeltas(timedelta(0), timedelta(days=40)))
 def test_who_asks_later_is_told_no_earlier_time(text: str, moment: datetime, later: timedelta) -> None:
-    schedule = parse(text)
+    schedule = parse_schedule(text)
     assert schedule.next_after(moment) <= schedule.next_after(moment + later)
 
 
 @given(SCHEDULES)
 def test_what_is_shown_means_the_same(text: str) -> None:
-    schedule = parse(text)
-    assert parse(str(schedule)) == schedule
+    schedule = parse_schedule(text)
+    assert parse_schedule(str(schedule)) == schedule
 
 
 @given(SCHEDULES, MOMENTS, st.integers(-12, 14))
 def test_the_zone_that_the_moment_is_written_in_does_not_matter(text: str, moment: datetime, hours: int) -> None:
     elsewhere = moment.astimezone(timezone(timedelta(hours=hours)))
-    assert parse(text).next_after(elsewhere) == parse(text).next_after(moment)
+    assert parse_schedule(text).next_after(elsewhere) == parse_schedule(text).next_after(moment)
 
 
 @fewer_examples()
@@ -94,7 +93,7 @@ def test_cron_is_what_looking_at_every_minute_finds(text: str, moment: datetime)
     words = text.split()
     if len(words) > 5 and words[5] != "UTC":
         return
-    schedule = parse(text)
+    schedule = parse_schedule(text)
     assert isinstance(schedule, CronSchedule)
     due = schedule.next_after(moment)
     minute = moment.replace(second=0, microsecond=0)
@@ -142,7 +141,7 @@ def test_words_and_cron_say_the_same(hour: int, minute: int, moment: datetime) -
         (f"monthly on 15 {at}", f"{minute} {hour} 15 * *"),
         (f"hourly at {minute}", f"{minute} * * * *"),
     ):
-        assert parse(words).next_after(moment) == parse(cron).next_after(moment)
+        assert parse_schedule(words).next_after(moment) == parse_schedule(cron).next_after(moment)
 
 
 NOON = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)  # a Sunday
@@ -174,12 +173,12 @@ EXAMPLES: list[tuple[str, str]] = [
 def test_examples(subtests: pytest.Subtests) -> None:
     for text, due in EXAMPLES:
         with subtests.test(text=text):
-            assert parse(text).next_after(NOON) == datetime.fromisoformat(due).replace(tzinfo=UTC)
+            assert parse_schedule(text).next_after(NOON) == datetime.fromisoformat(due).replace(tzinfo=UTC)
 
 
 def test_a_skipped_time_comes_right_after_the_gap_and_one_that_occurs_twice_counts_once() -> None:
     berlin = ZoneInfo("Europe/Berlin")
-    nightly = parse("daily at 02:30 Europe/Berlin")
+    nightly = parse_schedule("daily at 02:30 Europe/Berlin")
     spring = nightly.next_after(datetime(2026, 3, 28, 12, tzinfo=berlin))
     assert spring.astimezone(berlin).isoformat() == "2026-03-29T03:00:00+02:00"
     autumn = nightly.next_after(datetime(2026, 10, 24, 12, tzinfo=berlin))
@@ -190,7 +189,7 @@ def test_a_skipped_time_comes_right_after_the_gap_and_one_that_occurs_twice_coun
 
 
 def test_a_schedule_with_a_star_comes_in_both_hours_when_the_clocks_are_set_back() -> None:
-    often = parse("*/30 2 * * * Europe/Berlin")
+    often = parse_schedule("*/30 2 * * * Europe/Berlin")
     at, found = datetime(2026, 10, 24, 12, tzinfo=UTC), list[str]()
     for _ in range(5):
         at = often.next_after(at)
@@ -199,7 +198,7 @@ def test_a_schedule_with_a_star_comes_in_both_hours_when_the_clocks_are_set_back
 
 
 def test_what_is_for_every_hour_comes_in_every_hour_also_when_clocks_change() -> None:
-    hourly = parse("hourly Europe/Berlin")
+    hourly = parse_schedule("hourly Europe/Berlin")
     at = datetime(2026, 10, 24, 23, 30, tzinfo=UTC)
     for _ in range(5):
         due = hourly.next_after(at)
@@ -208,8 +207,8 @@ def test_what_is_for_every_hour_comes_in_every_hour_also_when_clocks_change() ->
 
 
 def test_spans_are_written_with_the_largest_units() -> None:
-    assert str(parse("every 90m")) == "every 1h30m"
-    assert parse("every 36h") == PeriodicSchedule(timedelta(days=1, hours=12))
+    assert str(parse_schedule("every 90m")) == "every 1h30m"
+    assert parse_schedule("every 36h") == PeriodicSchedule(timedelta(days=1, hours=12))
 
 
 UNREADABLE: list[tuple[Any, str]] = [
@@ -250,6 +249,6 @@ def test_what_cannot_be_read_is_said(subtests: pytest.Subtests) -> None:
     for text, said in UNREADABLE:
         with subtests.test(text=text):
             with pytest.raises(InvalidError) as caught:
-                parse(text)
+                parse_schedule(text)
             assert said in caught.value.what
             assert caught.value.hint

@@ -16,7 +16,6 @@ from holdfast.backends.interface import Delete, Expect
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.trace_context import correlation, current
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
-from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.pipeline import Pipeline, PipelineTask
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
@@ -329,6 +328,6 @@ def test_another_conflict_is_not_taken_for_a_lost_lease(store: Store, monkeypatc
     async def refused(*_: Any) -> None:
         raise ConflictError("others were first 1000 times")
 
-    monkeypatch.setattr(work_queue, "check_claim", refused)
+    monkeypatch.setattr("holdfast.state.sharing.work_queue.check_claim", refused)
     with pytest.raises(ConflictError, match="1000"):
         pipeline.work("a", str, timeout=0)

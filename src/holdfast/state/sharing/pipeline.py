@@ -31,9 +31,6 @@ from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds
 
 R = TypeVar("R", "PipelineResult", "DeadItem")
 
-TRIES = 5
-"""How often an item is tried at a stage by default."""
-
 _STAGES, _MAX_ITEMS = "stages", 1000
 
 
