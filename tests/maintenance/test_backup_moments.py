@@ -111,7 +111,12 @@ def test_a_long_history_that_was_pruned_is_not_gone_through_step_by_step(
     clock: Clock, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked, look = list[int](), LineHistory._lost_ends
-    monkeypatch.setattr(LineHistory, "_lost_ends", lambda self, time: looked.append(time) or look(self, time))  # type: ignore[func-returns-value]
+
+    def counted(self: LineHistory, time: int) -> list[int]:
+        looked.append(time)
+        return look(self, time)
+
+    monkeypatch.setattr(LineHistory, "_lost_ends", counted)
     store = timed(clock)
     store.backups(repository).create()
     for number in range(100):
