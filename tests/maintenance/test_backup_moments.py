@@ -112,11 +112,11 @@ def test_a_long_history_that_was_pruned_is_not_gone_through_step_by_step(
 ) -> None:
     looked, look = list[int](), LineHistory._lost_ends
 
-    def count_look(self: LineHistory, time: int) -> Any:
+    def counted(self: LineHistory, time: int) -> list[int]:
         looked.append(time)
         return look(self, time)
 
-    monkeypatch.setattr(LineHistory, "_lost_ends", count_look)
+    monkeypatch.setattr(LineHistory, "_lost_ends", counted)
     store = timed(clock)
     store.backups(repository).create()
     for number in range(100):
