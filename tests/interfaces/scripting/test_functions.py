@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -108,3 +110,18 @@ def test_signatures_are_written_as_in_python() -> None:
     function = script_type("Thread").functions["get"]
     assert function.text == '(at: Revision = "HEAD", *, migrate: bool = True) -> Checkpoint'
     assert isinstance(function.signature, inspect.Signature)
+
+
+def test_a_sandbox_loads_what_its_script_uses() -> None:
+    code = """
+import sys, holdfast
+from holdfast.scripts import Sandbox
+with holdfast.open("memory://") as store, Sandbox("lua", store) as sandbox:
+    sandbox.run("store:thread('t'):put({a = 1})")
+    assert "holdfast.agents.api.agents" not in sys.modules
+    sandbox.run("store.agents:list()")
+    assert "holdfast.agents.api.agents" in sys.modules
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "done\n", done.stderr
