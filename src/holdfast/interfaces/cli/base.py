@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,6 +16,8 @@ from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.output import Output, ProgressBar, on_terminal, wants_color
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.store import IdentityView, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -423,6 +424,8 @@ def limit_option(default: int | None = None) -> Callable[[F], F]:
 
 def check_folder(file: str | Path) -> None:
     """Check that there is a directory for a file that is to be written."""
+    from pathlib import Path  # not at the top: `--help` needs no files
+
     folder = Path(file).absolute().parent
     if not folder.is_dir():
         raise NotFoundError("there is no such directory", where=str(folder))
