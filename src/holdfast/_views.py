@@ -193,6 +193,21 @@ def columns_of(
     return sorted(found, key=lambda each: first.index(each.name) if each.name in first else len(first))
 
 
+def pairs_of(
+    record: Any, time: Callable[[datetime], Any], texts: Mapping[str, Any] | None = None, hidden: Sequence[str] = ()
+) -> list[tuple[str, Any]]:
+    """Return the labels and texts of all fields of a record that are not empty. `texts` has what an interface says of
+    a field, by its name, or adds to them."""
+    said = dict(texts or {})
+    found = {
+        each.label: said.pop(each.name) if each.name in said else cell(each, getattr(record, each.name), time)
+        for each in _fields_in(record)
+        if each.name not in hidden
+    }
+    found |= {name.replace("_", " "): text for name, text in said.items()}
+    return [(label, text) for label, text in found.items() if text]
+
+
 def _fields_in(record: Any) -> Iterable[Field]:
     if isinstance(record, Mapping):
         return [_field(name, type(value)) for name, value in record.items()]
@@ -286,13 +301,7 @@ def html_listing(items: Sequence[Any]) -> str:
 
 def html_record(record: Any, **texts: object) -> str:
     """Format a record as a table of its fields that are not empty. `texts` are further rows."""
-    kind: Any = type(record)
-    rows = [
-        (each.label, cell(each, value, format_time))
-        for each in fields_of(kind)
-        if not _is_empty(value := getattr(record, each.name))
-    ]
-    return html_table((kind.__name__.lower(), ""), [*rows, *texts.items()])
+    return html_table((type(record).__name__.lower(), ""), pairs_of(record, format_time, texts))
 
 
 def _is_empty(value: object) -> bool:

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from holdfast._views import plain
 from holdfast.backends.interface import Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, TABLES
@@ -123,7 +124,7 @@ def test_a_dry_run_tells_the_same_and_changes_nothing() -> None:
     assert [each.lost for each in told.repaired] == [each.lost for each in done.repaired]
     assert {each.checkpoint for each in done.lost} == {"1", "6", "7"}
     assert done.ok
-    assert done.plain()["repaired"][0]["thread"] == "t"
+    assert plain(done)["repaired"][0]["thread"] == "t"
 
 
 def test_damaged_rows_are_kept_in_quarantine() -> None:
@@ -309,7 +310,7 @@ def test_a_thread_that_another_is_at_work_on_keeps_no_other_from_being_mended() 
     assert not done.ok
     assert [each.thread for each in done.repaired] == ["u"]
     assert "under way" in done.problems[0]
-    assert done.plain()["problems"] == done.problems
+    assert plain(done)["problems"] == done.problems
     run(lease.release())
     assert run(repair(engine, "")).ok
 

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 import holdfast
+from holdfast._views import plain
 from holdfast.backends.interface import Delete, Put, Query, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, BRANCHES, LINES, NODES, REFS, STEPS, TABLES, WORDS
@@ -77,8 +78,8 @@ def test_findings_name_what_cannot_be_read() -> None:
     (finding,) = found_in(loaded({**rows, (STEPS, key): rows[STEPS, key]._replace(body=bytes(body))}))
     assert finding.code is FindingCode.DAMAGED_STEP
     assert (finding.checkpoint, finding.place, finding.affected, finding.affected_count) == ("1", (0, 1), ["1"], 1)
-    plain = finding.plain()
-    assert (plain["code"], plain["branch"], plain["step"]) == ("damaged-step", 0, 1)
+    sent = plain(finding)
+    assert (sent["code"], sent["severity"], sent["place"]) == ("damaged-step", "damage", [0, 1])
     assert "checkpoint 1" in str(finding)
 
 
@@ -101,7 +102,7 @@ def test_a_store_is_verified_in_parts(tmp_path: Path) -> None:
         assert told == [(1, 3, "thread 0"), (2, 3, "thread 1")]
         rest = store.maintenance.verify(after="thread 1")
         assert (rest.threads, rest.next, rest.steps) == (1, None, 5)
-        assert rest.plain()["ok"] is True
+        assert plain(rest)["ok"] is True
 
 
 def test_wrong_questions(tmp_path: Path) -> None:

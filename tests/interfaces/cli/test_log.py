@@ -165,6 +165,16 @@ def test_as_json(hf: Hf) -> None:
     assert records[-1]["parent_ids"] == []
 
 
+def test_who_saved_a_checkpoint(url: str, hf: Hf) -> None:
+    with holdfast.open(url) as store:
+        store.access.grant("agent:writer", ["read", "write"], thread="t2")
+        store.as_identity("agent:writer").thread("t2").put({"n": 1})
+    for command in ("log", "show"):
+        assert re.search("^Actor: +agent:writer$", hf(command, "t2").out, re.MULTILINE), command
+        assert hf(command, "t2", "--json").records[0]["actor"] == "agent:writer"
+    assert "Actor:" not in hf("show", "t1").out  # by the store's owner
+
+
 def test_with_what_each_changed(hf: Hf) -> None:
     found = hf("log", "t1", "-1", "-p")
     assert "    + assistant: message 5" in found.lines

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
-from holdfast._fields import Hidden, Local
+from holdfast._fields import Hidden, Local, computed
 from holdfast.backends.tables import Key
 
 
@@ -134,6 +134,7 @@ class Finding:
     affected_count: Hidden[int] = 0
 
     @property
+    @computed
     def severity(self) -> Severity:
         """Return how serious it is."""
         return severity_of(self.code)
@@ -142,21 +143,6 @@ class Finding:
     def same(self) -> tuple[Any, ...]:
         """Return what identifies the finding when it is found again."""
         return (self.code, self.thread, self.space, self.key, self.place, self.message)
-
-    def plain(self) -> dict[str, Any]:
-        """Return the finding for JSON."""
-        plain: dict[str, Any] = {"code": self.code.value, "weight": self.severity.value, "what": self.message}
-        named = {"tenant": self.tenant, "thread": self.thread, "checkpoint": self.checkpoint}
-        named |= {"space": self.space, "column": self.column}
-
-        plain |= {name: value for name, value in named.items() if value}
-        if self.place is not None:
-            plain["branch"], plain["step"] = self.place
-        if self.key:
-            plain["key"] = [part.hex() if isinstance(part, bytes) else part for part in self.key]
-        if self.affected_count:
-            plain["affected"], plain["affected_count"] = self.affected, self.affected_count
-        return plain
 
     def __str__(self) -> str:
         where = [f"thread {self.thread!r}"] if self.thread else []

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,6 +16,8 @@ from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.output import Output, ProgressBar, on_terminal, wants_color
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.store.identity_view import IdentityView
     from holdfast.store.store import Store
 
@@ -135,23 +136,14 @@ class CliContext:
     def describe(self, record: Any, title: str, *, hidden: Sequence[str] = (), **texts: str) -> Iterator[str]:
         """Yield the fields of a record as lines, those that are not empty. `texts` is what the command says of a field,
         or adds to them."""
-        from holdfast._views import cell, fields_of
+        from holdfast._views import pairs_of
         from holdfast.interfaces.cli.formatting import ago, local
 
-        kind: Any = type(record)
-        rows = {
-            each.label: texts.pop(each.name)
-            if each.name in texts
-            else cell(each, getattr(record, each.name), lambda time: f"{local(time)} ({ago(time)})")
-            for each in fields_of(kind)
-            if each.name not in hidden
-        }
+        rows = pairs_of(record, lambda time: f"{local(time)} ({ago(time)})", texts, hidden)
+        widest = max(len(label) for label, _ in rows)
         yield self.out.style(safe(title), "yellow")
-        rows |= {name.replace("_", " "): text for name, text in texts.items()}
-        widest = max(len(label) for label, text in rows.items() if text)
-        for label, text in rows.items():
-            if text:
-                yield f"{f'{label[0].upper()}{label[1:]}:':<{widest + 1}} {safe(text)}"
+        for label, text in rows:
+            yield f"{f'{label[0].upper()}{label[1:]}:':<{widest + 1}} {safe(text)}"
 
     def note(self, text: str) -> None:
         """Write a note to stderr, unless `--quiet` or `--json` is given."""
@@ -433,6 +425,8 @@ def limit_option(default: int | None = None) -> Callable[[F], F]:
 
 def check_folder(file: str | Path) -> None:
     """Check that there is a directory for a file that is to be written."""
+    from pathlib import Path  # not at the top: `--help` needs no files
+
     folder = Path(file).absolute().parent
     if not folder.is_dir():
         raise NotFoundError("there is no such directory", where=str(folder))

@@ -230,7 +230,6 @@ OBJECT_TYPES: dict[str, ObjectType] = {
         excluded={
             **dict.fromkeys(("record", "export"), FILES),
             "run_open": "Call `run` with `only_open` for each of `store.threads`.",
-            **dict.fromkeys(("hook_replay_job", "replay_job"), f"{_OWN}it names code of the host."),
             **dict.fromkeys(
                 ("now", "random", "uuid4", "recorded"), "It is for code that is recorded, which is Python."
             ),

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from holdfast._views import Column, Field, cell, columns_of, fields_of, seconds, size
+from holdfast._views import Column, columns_of, pairs_of, seconds, size
 from holdfast.interfaces.cli.formatting import clock, plural
 from holdfast.interfaces.http.models import MessageModel, ToolCallModel
 from holdfast.interfaces.http.values import long_text, preview_of
@@ -95,17 +95,9 @@ def _columns(
 
 
 def _pairs(record: Any, texts: Mapping[str, Any], hidden: Sequence[str]) -> list[tuple[str, Any]]:
-    """Return the labels and texts of the fields of a record that are not empty, and of what a page adds."""
-    kind: Any = type(record)
-    found = {each.label: _pair(record, each, texts) for each in fields_of(kind) if each.name not in hidden}
-    found |= {name.replace("_", " "): text(record) for name, text in texts.items() if not hasattr(record, name)}
-    return [(label, text) for label, text in found.items() if text]
-
-
-def _pair(record: Any, field: Field, texts: Mapping[str, Any]) -> Any:
-    if field.name in texts:
-        return texts[field.name](record)
-    return cell(field, getattr(record, field.name), lambda time: Markup("{} ({})").format(clock(time), time_tag(time)))
+    """Return the labels and texts of the fields of a record. `texts` are macros, as for a table."""
+    said = {name: text(record).strip() for name, text in texts.items()}
+    return pairs_of(record, lambda time: Markup("{} ({})").format(clock(time), time_tag(time)), said, hidden)
 
 
 def segment(text: object) -> str:

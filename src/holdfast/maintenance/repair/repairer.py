@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
+from holdfast._fields import computed
 from holdfast.backends.config import resolve
 from holdfast.backends.interface import Backend, Delete, Put
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
@@ -130,35 +130,10 @@ class RepairReport:
         return [lost for each in self.repaired for lost in each.lost]
 
     @property
+    @computed
     def ok(self) -> bool:
         """Whether nothing is damaged now."""
         return not self.left and not self.problems
-
-    def plain(self) -> dict[str, Any]:
-        """Return the report as plain values, for JSON."""
-        return {
-            "store": self.store,
-            "dry_run": self.dry_run,
-            "lines": self.lines,
-            "seconds": self.seconds,
-            "files": None if self.files is None else self.files._asdict(),
-            "rebuilt": self.rebuilt,
-            "repaired": [
-                {
-                    "thread": each.thread,
-                    "restored": each.restored,
-                    "rebuilt": each.rebuilt,
-                    "quarantined": each.quarantined,
-                    "sources": each.sources,
-                    "lost": [lost._asdict() for lost in each.lost],
-                    "found": [finding.plain() for finding in each.found],
-                    "left": [finding.plain() for finding in each.left],
-                }
-                for each in self.repaired
-            ],
-            "left": [each.plain() for each in self.left],
-            "problems": self.problems,
-        }
 
 
 async def repair(

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from holdfast._fields import Internal, Local, computed
 from holdfast.backends.interface import Backend, Get, Scan
@@ -97,17 +96,6 @@ class VerifyReport:
                 if other.severity is not Severity.DAMAGE:
                     self.findings[index] = finding
                     return
-
-    def plain(self) -> dict[str, Any]:
-        """Return the report as plain values, for JSON."""
-        plain = {name: getattr(self, name) for name in _PLAIN_FIELDS}
-        return {**plain, "ok": self.ok, "findings": [each.plain() for each in self.findings]}
-
-
-_PLAIN_FIELDS = (
-    *("store", "tenant", "level", *COUNT_FIELDS, "steps", "nodes", "objects", "writes", "bytes", "seconds"),
-    *("next", "found"),
-)  # fmt: skip
 
 
 def lost_rows_finding(tenant: str, tables: Sequence[str]) -> Finding:
