@@ -238,7 +238,7 @@ def _lag(subject: Subject) -> list[Figure]:
     with subject.copy() as path, holdfast.open(path) as store:
 
         def stop() -> bool:
-            store.put("live", {"n": len(lags)})
+            store.thread("live").put({"n": len(lags)})
             return len(lags) > _FOLLOWED
 
         store.backups(subject.repository).follow(stop=stop, report=lambda status: lags.append(status.lag))
@@ -303,7 +303,7 @@ def _restic(subject: Subject) -> list[Figure]:
         first = _run([*holdfast_, "create", *at]), _run([*restic, "backup", str(path)])
         sizes = _repository_size(ours), _repository_size(theirs)
         with holdfast.open(path) as store:
-            store.put(thread_name(0), {"n": 1})
+            store.thread(thread_name(0)).put({"n": 1})
         second = _run([*holdfast_, "create", *at]), _run([*restic, "backup", str(path)])
         into = ["--store", str(folder / "restored.db"), "backup", "restore", "--create", *at, "latest"]
         whole = (

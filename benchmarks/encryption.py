@@ -36,17 +36,17 @@ def encryption() -> list[Figure]:
             turn, thread = number // _CHATS, "chat" if number % _CHATS == 0 else f"chat {number % _CHATS}"
             for who in turns(stores, 1) if number % 2 else reversed([*stores]):
                 start = time.process_time()
-                stores[who].put(thread, {"messages": messages[: 2 * turn + 2]}, metadata={"step": turn})
+                stores[who].thread(thread).put({"messages": messages[: 2 * turn + 2]}, metadata={"step": turn})
                 steps[who].append(time.process_time() - start)
         for number in range(600):  # what does not depend on the size
             for who in turns(stores, 1) if number % 2 else reversed([*stores]):
                 start = time.process_time()
-                stores[who].update("chat", {"count": number})
+                stores[who].thread("chat").update({"count": number})
                 small[who].append(time.process_time() - start)
         for who in turns(stores, _ROUNDS):
             stores[who]._engine.context.cache.clear()
             start = time.process_time()
-            stores[who].get("chat")
+            stores[who].thread("chat").get()
             reads[who].append(time.process_time() - start)
         for store in stores.values():
             store.close()
@@ -56,7 +56,7 @@ def encryption() -> list[Figure]:
             key = keys[who] and Encryption(keys[who].keys)
             start = time.process_time()
             with holdfast.open(Path(directory) / f"{who}.db", encryption=key) as store:
-                store.get("chat")
+                store.thread("chat").get()
                 opened[who].append(time.process_time() - start)
     return [
         _cost("a durable step", steps, _CEILING),

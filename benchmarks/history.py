@@ -20,7 +20,7 @@ _ROUNDS = 5
 Look = Callable[[holdfast.Store], object]
 
 _LOOKS: dict[str, tuple[Look, float]] = {
-    "log, first page": (lambda store: store.log("agent", limit=50), 100),
+    "log, first page": (lambda store: store.thread("agent").log(limit=50), 100),
     "diff of neighbours at the end": (lambda store: store.thread("agent").diff(), 100),
     "diff of neighbours in the middle": (
         lambda store: store.thread("agent").diff(f"#{_STEPS // 2}", f"#{_STEPS // 2 + 1}"),
@@ -57,17 +57,19 @@ def _fill(store: holdfast.Store) -> None:
         if number % 50 == 0:
             memory = {**memory, f"key-{number % 1_000}": f"changed at {number}"}
         metadata = {"author": "agent"}
-        ids.append(store.put("agent", {"messages": messages, "memory": memory, "n": number}, metadata=metadata).id)
+        ids.append(
+            store.thread("agent").put({"messages": messages, "memory": memory, "n": number}, metadata=metadata).id
+        )
     store.thread("agent").tag("before", ids[-1])
     for number in range(_BRANCHES):
         name = f"branch-{number}"
         store.thread("agent").fork(name, at=ids[number * (_STEPS // _BRANCHES)])
-        store.update("agent", {"n": -number}, branch=name)
+        store.thread("agent").update({"n": -number}, branch=name)
     edited = [*messages]
     edited[_STEPS // 3] = HumanMessage("edited", id=edited[_STEPS // 3].id)
-    last = store.put("agent", {"messages": edited, "memory": memory, "n": _STEPS}, parent=ids[-1])
+    last = store.thread("agent").put({"messages": edited, "memory": memory, "n": _STEPS}, parent=ids[-1])
     store.thread("agent").tag("edited", last.id)
-    store.put("copy", {"messages": edited, "memory": memory, "n": _STEPS})
+    store.thread("copy").put({"messages": edited, "memory": memory, "n": _STEPS})
 
 
 def _median(url: str, look: Look) -> float:

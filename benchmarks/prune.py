@@ -61,7 +61,7 @@ print(json.dumps({"appended": appended, "slowest": slowest, "errors": errors}))
 def fill(url: str, threads: int, steps: int) -> None:
     """Threads of conversations that grow by a message with each step."""
     with holdfast.open(url) as store:
-        store.put("stop", {})
+        store.thread("stop").put({})
         for number in range(threads):
             messages: list[dict[str, Any]] = []
             with store.transaction() as together:

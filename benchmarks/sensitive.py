@@ -52,10 +52,10 @@ def protected_put() -> list[Figure]:
             store.sensitive.protect(formats=formats, keys=_FixedKeys())
             engine: Any = store._engine
             engine.appender.protection = timed = _Timed(engine.protection)
-            store.put("chat", {"messages": messages[:_HELD]})
+            store.thread("chat").put({"messages": messages[:_HELD]})
             for count in range(_HELD + 1, _HELD + _PUTS):
                 timed.spent, start, start_cpu = 0, time.perf_counter_ns(), time.thread_time_ns()
-                store.put("chat", {"messages": messages[:count]})
+                store.thread("chat").put({"messages": messages[:count]})
                 puts.append((time.perf_counter_ns() - start) / 1e6)
                 cpu.append((time.thread_time_ns() - start_cpu) / 1e6)
                 spent.append(timed.spent / 1e6)

@@ -34,7 +34,7 @@ def start_of_a_command() -> list[Figure]:
         url = f"sqlite:///{pathlib.Path(folder) / 'agents.db'}"
         with holdfast.open(url) as store:
             for count in range(3):
-                store.put("chat", {"messages": [f"message {number}" for number in range(count)], "step": count})
+                store.thread("chat").put({"messages": [f"message {number}" for number in range(count)], "step": count})
         python = [sys.executable]
         command = [*python, "-m", "holdfast"]
         programs = {

@@ -90,7 +90,7 @@ def appends() -> list[Figure]:
         commit = bare_commit(f"{name}/bare.db", rows)
         states = [agent.next() for _ in range(_ROUNDS + 1)]
         pending = iter(states)
-        times = percentiles({"append": lambda: store.put("agent", next(pending)), "bare": commit}, _ROUNDS)
+        times = percentiles({"append": lambda: store.thread("agent").put(next(pending)), "bare": commit}, _ROUNDS)
         store.close()
     ours, bare = times["append"], times["bare"]
     half, most = len(ours) // 2, len(ours) * 99 // 100
@@ -130,7 +130,7 @@ def shared_flushes() -> list[Figure]:
             await arun(store._engine.context.backend.apply([Create(STEPS, row)]))
 
         async def append(store: holdfast.AsyncStore, task: int, turn: int) -> None:
-            await store.put(f"agent {task}", states[turn % len(states)])
+            await store.thread(f"agent {task}").put(states[turn % len(states)])
 
         for what, work, floor in (("commits", commit, 5.0), ("appends", append, 1.5)):
             single = max(asyncio.run(rate(1, 400, work)) for _ in range(3))
@@ -145,8 +145,8 @@ def reads() -> list[Figure]:
     with folder() as name, holdfast.open(f"sqlite:///{name}/store.db") as store:
         agent = Agent()
         for _ in range(50):
-            store.put("agent", agent.next())
-        best = in_turns({"cached": lambda: store.get("agent")}, rounds=50, repeats=20)["cached"]
+            store.thread("agent").put(agent.next())
+        best = in_turns({"cached": lambda: store.thread("agent").get()}, rounds=50, repeats=20)["cached"]
     return [Figure("cached read of a small state", best * 1000, "µs", ceiling=75)]
 
 
@@ -159,13 +159,13 @@ def a_large_map() -> list[Figure]:
         jobs: dict[str, Any] = {}
         for keys in (100, 100_000):
             thread = f"{keys} keys"
-            store.put(thread, {"memory": {f"key {n:06}": f"value {n}" * 3 for n in range(keys)}})
+            store.thread(thread).put({"memory": {f"key {n:06}": f"value {n}" * 3 for n in range(keys)}})
             for _ in range(40):
-                store.update(thread, {("memory", "key 000001"): "folded now"})
+                store.thread(thread).update({("memory", "key 000001"): "folded now"})
             chance = random.Random(keys)
 
             def change(thread: str = thread, keys: int = keys, chance: random.Random = chance) -> None:
-                store.update(thread, {("memory", f"key {chance.randrange(keys):06}"): "a new value"})
+                store.thread(thread).update({("memory", f"key {chance.randrange(keys):06}"): "a new value"})
 
             jobs[thread] = change
         times = percentiles(jobs, 600)
@@ -192,12 +192,12 @@ def opening() -> list[Figure]:
                     numbers = range(start, min(lines, start + 10_000))
                     rows = [info_row(Line("", f"thread {n}"), LineInfo(1, 1, 1)) for n in numbers]
                     run(backend.apply([Create(LINES, row) for row in rows]))
-                store.put("thread 3", {"messages": []})
+                store.thread("thread 3").put({"messages": []})
 
         def job(lines: int) -> Any:
             def read() -> None:
                 with holdfast.open(f"sqlite:///{name}/{lines}.db") as store:
-                    store.get("thread 3")
+                    store.thread("thread 3").get()
 
             return read
 

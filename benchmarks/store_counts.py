@@ -71,8 +71,8 @@ def _grow(kind: str) -> _Grown:
             if step in (0, _WINDOW, _STEPS - _WINDOW, _STEPS):
                 seen[step] = _look(place, proxy)
             if step < _STEPS:
-                store.put("chat", {"messages": messages[: step + 1], "step": step})
-        assert store.get("chat").state["messages"] == messages
+                store.thread("chat").put({"messages": messages[: step + 1], "step": step})
+        assert store.thread("chat").get().state["messages"] == messages
     return _Grown(
         _per_step(seen[0], seen[_WINDOW], _WINDOW),
         _per_step(seen[_STEPS - _WINDOW], seen[_STEPS], _WINDOW),

@@ -36,7 +36,7 @@ class _Agent:
 
     def _append(self, store: holdfast.Store) -> None:
         self._length += 1
-        store.put("chat", {"messages": self._messages[: self._length], "step": self._length})
+        store.thread("chat").put({"messages": self._messages[: self._length], "step": self._length})
 
     def warm(self) -> None:
         """One more, and a look, in the store that is open."""
@@ -64,7 +64,7 @@ class _Agent:
 
 
 def _read(store: holdfast.Store) -> object:
-    return store.get("chat").state
+    return store.thread("chat").get().state
 
 
 def latency_on_every_store() -> Result:

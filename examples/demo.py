@@ -147,11 +147,11 @@ def fork(graph: Graph, store: holdfast.Store, killed: StateSnapshot) -> None:
     console.print(demo_views.code())
     console.print(demo_views.tree(store, demo_views.id_of(killed)))
     console.print()
-    fork_step = store.get(THREAD, at=demo_views.id_of(past)).step
+    fork_step = store.thread(THREAD).get(at=demo_views.id_of(past)).step
     command = ["log", THREAD, "--graph", "--all", "--oneline", "--where", f"tag:* OR step:{fork_step}"]
     console.print(demo_views.graph(DATABASE, command))
     console.print()
-    console.print(demo_views.differences(store.get(THREAD, at="as planned"), store.get(THREAD, at="brief")))
+    console.print(demo_views.differences(store.thread(THREAD).get(at="as planned"), store.thread(THREAD).get(at="brief")))
 
 
 def is_before_the_last_four(snapshot: StateSnapshot) -> bool:

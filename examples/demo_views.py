@@ -113,7 +113,7 @@ def code() -> RenderableType:
 
 def tree(store: Store, killed_at: str) -> RenderableType:
     """The thread's checkpoints, with runs of them drawn as one."""
-    log = list(store.log(THREAD).all())[::-1]
+    log = list(store.thread(THREAD).log().all())[::-1]
     info = store.thread(THREAD).info()
     ends = {id: name for name, id in store.thread(THREAD).tags().items()}
     branches = store.thread(THREAD).branches()

@@ -76,7 +76,7 @@ def check_kill_and_resume(said: dict[str, str], log: list[list[str]], calls: int
 def check_fork(database: Path, printed: str) -> None:
     with holdfast.open(f"sqlite:///{database.as_posix()}") as store:
         assert len(store.thread("guide").branches()) == 2
-        planned, brief = (store.get("guide", at=name) for name in ("as planned", "brief"))
+        planned, brief = (store.thread("guide").get(at=name) for name in ("as planned", "brief"))
         steps = store.thread("guide").info().steps
     assert (planned.state["plan"]["style"], brief.state["plan"]["style"]) == ("full", "brief")
     assert planned.state["plan"]["todo"] == brief.state["plan"]["todo"] == []

@@ -155,17 +155,17 @@ def run_script(name: str, store: str, *arguments: str) -> tuple[int, list[str], 
 def test_the_recap_has_new_checkpoints_only(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'agents.db'}"
     with holdfast.open(url) as store:
-        store.put("chat-1", {"messages": ["hi", "ho"]})
-        store.put("chat-2", {"messages": []})
-        store.put("other", {"messages": ["x"]})
+        store.thread("chat-1").put({"messages": ["hi", "ho"]})
+        store.thread("chat-2").put({"messages": []})
+        store.thread("other").put({"messages": ["x"]})
     assert run_script("recap.lua", url, "prefix=chat-") == (0, ["chat-1: 2 messages", "chat-2: 0 messages", "2"], "")
     assert run_script("recap.lua", url, "prefix=chat-") == (0, ["0"], "")
     with holdfast.open(url) as store:
-        store.update("chat-2", {"messages": ["new"]})
+        store.thread("chat-2").update({"messages": ["new"]})
         assert run_script("recap.lua", url, "prefix=chat-")[1] == ["chat-2: 1 messages", "1"]
         recap = store.state("agent:recap")["recap/chat-1"]
         assert (recap["messages"], recap["last"]) == (2, "ho")
-        assert recap["time"] == store.get("chat-1").time
+        assert recap["time"] == store.thread("chat-1").get().time
 
 
 def test_a_budget_is_moved_or_not(tmp_path: Path) -> None:

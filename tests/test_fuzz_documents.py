@@ -88,11 +88,11 @@ def fuzz_query(text: str) -> None:
 def fuzz_search(text: str) -> None:
     store().search(text, limit=2)
     store().threads(where=text)
-    store().log("chat", where=text)
+    store().thread("chat").log(where=text)
 
 
 def fuzz_revision(text: str) -> None:
-    assert store().get("chat", text).thread == "chat"
+    assert store().thread("chat").get(text).thread == "chat"
 
 
 def fuzz_path(text: str) -> None:
@@ -270,7 +270,9 @@ SEALED = [seal(b"content", b"here", CIPHER) for _ in range(2)]
 def store() -> Store:
     opened = holdfast.open("memory://")
     for number in range(5):
-        opened.put("chat", {"n": number, "messages": [{"role": "user", "content": "a refund"}]}, metadata={"n": number})
+        opened.thread("chat").put(
+            {"n": number, "messages": [{"role": "user", "content": "a refund"}]}, metadata={"n": number}
+        )
     return opened
 
 

@@ -47,28 +47,28 @@ SALTED = patch("holdfast.engine.lines.new_salt", lambda: b"salt of a golden")
 def fill(store: Store) -> None:
     """Steps, folds, a branch, a fork with a step beside HEAD, a large value, a revision, a name, a tag, pending writes,
     readable rows."""
-    store.put("t", STATES["01"], id="01", metadata={"source": "input"})
-    store.put("t", STATES["02"], id="02", tag="good", labels=["x", "y"])
-    store.put("t", STATES["03"], id="03")
-    store.put("t", STATES["04"], id="04", parent="02")
-    store.put("t", STATES["05"], id="05")
-    store.put("t", {"to be": "revised"}, id="06")
-    store.put("t", STATES["07"], id="07")
-    store.put("t", STATES["06"], id="06")
+    store.thread("t").put(STATES["01"], id="01", metadata={"source": "input"})
+    store.thread("t").put(STATES["02"], id="02", tag="good", labels=["x", "y"])
+    store.thread("t").put(STATES["03"], id="03")
+    store.thread("t").put(STATES["04"], id="04", parent="02")
+    store.thread("t").put(STATES["05"], id="05")
+    store.thread("t").put({"to be": "revised"}, id="06")
+    store.thread("t").put(STATES["07"], id="07")
+    store.thread("t").put(STATES["06"], id="06")
     store.thread("t").fork("what if", at="03")
-    store.put("t", STATES["08"], id="08", branch="what if")
+    store.thread("t").put(STATES["08"], id="08", branch="what if")
     Checkpointer(store).put_writes("t", "07", [("answer", 42), ("why", None)], task_id="task", task_path="path")
 
 
 def check(store: Store) -> None:
     """All that is there."""
     for id, state in STATES.items():
-        assert store.get("t", id).state == state, id
-    assert [checkpoint.id for checkpoint in store.log("t").all()] == sorted(STATES, reverse=True)
-    assert store.get("t", "01").metadata == {"source": "input"}
+        assert store.thread("t").get(id).state == state, id
+    assert [checkpoint.id for checkpoint in store.thread("t").log().all()] == sorted(STATES, reverse=True)
+    assert store.thread("t").get("01").metadata == {"source": "input"}
     assert (store.thread("t").tags(), store.thread("t").labels()) == ({"good": "02"}, {"x": ["02"], "y": ["02"]})
-    assert store.get("t", at="what if").id == "08"
-    assert store.get("t").id == "07"
+    assert store.thread("t").get(at="what if").id == "08"
+    assert store.thread("t").get().id == "07"
     (latest, *_) = Checkpointer(store).list("t", limit=1)
     assert [(write.channel, write.value) for write in latest.pending_writes] == [("answer", 42), ("why", None)]
 
@@ -105,11 +105,11 @@ def test_a_store_of_version_1_is_read(kind: str, tmp_path: pathlib.Path) -> None
     put_rows(on, json.loads(GOLDEN.read_text())["rows"])
     store = store_on(on, fold_every=3)
     check(store)
-    made = store.put("t", {"still": "written"})
-    assert (made.parent, store.get("t").state) == ("07", {"still": "written"})
+    made = store.thread("t").put({"still": "written"})
+    assert (made.parent, store.thread("t").get().state) == ("07", {"still": "written"})
     store.maintenance.compact("t")
     for id, state in STATES.items():
-        assert store_on(on).get("t", id).state == state, id
+        assert store_on(on).thread("t").get(id).state == state, id
     run(on.close())
 
 

@@ -62,12 +62,12 @@ def test_clients_are_killed(which: str, tmp_path: Path) -> None:
 def test_round_trips(which: str, record_property: Callable[[str, object], None]) -> None:
     """How often a client has to wait for the server to save a small step of a thread that it knows."""
     with rig(which) as place, holdfast.open(place.fresh()) as store:
-        store.put("t", {"messages": ["0"]})
-        store.put("t", {"messages": ["0", "1"]})
+        store.thread("t").put({"messages": ["0"]})
+        store.thread("t").put({"messages": ["0", "1"]})
         fewest = 10**6
         for start in range(0, TIMES * STEPS, STEPS):  # now and then something else is to be done, too
             before = place.proxy.round_trips
             for number in range(start, start + STEPS):
-                store.put("t", {"messages": [str(n) for n in range(number)]})
+                store.thread("t").put({"messages": [str(n) for n in range(number)]})
             fewest = min(fewest, place.proxy.round_trips - before)
         record_property("round trips", round(fewest / STEPS, 1))

@@ -27,8 +27,8 @@ def main() -> None:
     """Chat, look, and replace."""
     with tempfile.TemporaryDirectory() as folder, holdfast.open(Path(folder) / "chat.db") as store:
         key = pasted_key()
-        store.put("chat-1", {"messages": ["Why does my push fail?"]})
-        store.put("chat-1", {"messages": ["Why does my push fail?", f"I use the token {key}"]})
+        store.thread("chat-1").put({"messages": ["Why does my push fail?"]})
+        store.thread("chat-1").put({"messages": ["Why does my push fail?", f"I use the token {key}"]})
 
         JobRunner(store).run_due()  # a program has one in the background, or `holdfast jobs work` runs
         print(store.jobs.get("credentials").runs[0].summary)
@@ -36,11 +36,11 @@ def main() -> None:
 
         done = store.sensitive.redact()
         print(f"replaced in {done.lines} thread, {done.checkpoints} checkpoint pruned")
-        print(store.get("chat-1").state["messages"][1])
+        print(store.thread("chat-1").get().state["messages"][1])
 
         store.sensitive.protect("redact")  # or HOLDFAST_SENSITIVE=redact, for all programs
-        store.put("chat-1", {"messages": ["Why does my push fail?", f"Does {key} work?"]})
-        print(store.get("chat-1").state["messages"][1])
+        store.thread("chat-1").put({"messages": ["Why does my push fail?", f"Does {key} work?"]})
+        print(store.thread("chat-1").get().state["messages"][1])
         print(f"{len(store.sensitive.credentials().findings)} credentials are left")
 
 

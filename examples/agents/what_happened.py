@@ -23,7 +23,7 @@ def work(store: holdfast.Store) -> None:
         store.state(agent="buyer")["order"] = {"item": call.value, "by": "planner"}
 
     with holdfast.correlation("req-7"):
-        store.put("chat-7", {"messages": ["a kite, please"]})
+        store.thread("chat-7").put({"messages": ["a kite, please"]})
         store.state(agent="planner")["plan"] = "kite"
     store.hooks.drain(30)
 

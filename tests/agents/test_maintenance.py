@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def lived(store: Store) -> Greeter:
     """An agent with a history, a conversation and a large value, and a thread beside it."""
-    store.put("chat", {"text": "plain words"})
+    store.thread("chat").put({"text": "plain words"})
     agent: Greeter = store.agents.create(Greeter, "a", greeting="Hi")
     agent.start()
     for number in range(40):

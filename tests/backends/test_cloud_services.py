@@ -54,12 +54,12 @@ def test_a_store_is_opened_again(kind: str) -> None:
     url, options = SERVERS[kind]()
     with holdfast.open(url, **options) as store:
         for number in range(40):  # more than are folded into one object
-            store.put("chat", {"number": number})
-        store.put("Ünïcode, a/b?", {"n": 1})
+            store.thread("chat").put({"number": number})
+        store.thread("Ünïcode, a/b?").put({"n": 1})
     with holdfast.open(url, **options) as store:
         assert [each.name for each in store.threads()] == ["chat", "Ünïcode, a/b?"]
-        assert store.get("chat").state == {"number": 39}
-        assert len(list(store.log("chat").all())) == 40
+        assert store.thread("chat").get().state == {"number": 39}
+        assert len(list(store.thread("chat").log().all())) == 40
         assert store.maintenance.verify().findings == []
 
 
@@ -88,12 +88,12 @@ def test_many_clients_write_one_thread(kind: str, tmp_path: Path) -> None:
 
         def write(client: int) -> None:
             for number in range(10):
-                clients[client].put("shared", {"by": client}, metadata={"by": client, "number": number})
+                clients[client].thread("shared").put({"by": client}, metadata={"by": client, "number": number})
 
         with ThreadPoolExecutor(len(clients)) as pool:
             list(pool.map(write, range(len(clients))))
     with holdfast.open(url) as store:
-        log = list(store.log("shared").all())
+        log = list(store.thread("shared").log().all())
         counts = Counter((each.metadata["by"], each.metadata["number"]) for each in log)
         assert counts == {(client, number): 1 for client in range(4) for number in range(10)}
         assert store.maintenance.verify().findings == []

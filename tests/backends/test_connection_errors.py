@@ -282,9 +282,9 @@ def test_a_certificate_of_the_authority_that_is_named_opens(kind: str, world: Wo
     password = SECRET_KEY if kind == "s3" else PASSWORD
     url = build_encrypted_url(kind, world.encrypted[kind], world.authority, password=password)
     with holdfast.open(url, timeout=LONG) as store:
-        store.put("encrypted", {"body": "x" * (1 << 20)})
-        assert store.get("encrypted").state == {"body": "x" * (1 << 20)}
-        store.delete("encrypted")
+        store.thread("encrypted").put({"body": "x" * (1 << 20)})
+        assert store.thread("encrypted").get().state == {"body": "x" * (1 << 20)}
+        store.thread("encrypted").delete()
 
 
 @contextmanager
@@ -368,8 +368,8 @@ def test_a_server_that_is_started_while_open_retries(
             time.sleep(0.01)
         server.restart()
         with opening.result(LONG) as store:
-            store.put("chat", {"n": 1})
-            assert store.get("chat").state == {"n": 1}
+            store.thread("chat").put({"n": 1})
+            assert store.thread("chat").get().state == {"n": 1}
 
 
 def test_a_connect_timeout_that_is_none() -> None:

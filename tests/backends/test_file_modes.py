@@ -35,7 +35,7 @@ URLS = ("sqlite:///{}/agents.db", "file://{}/agents")
 def test_only_the_owner_reads_a_store(tmp_path: Path, url: str) -> None:
     with holdfast.open(url.format(tmp_path)) as store:
         for n in range(3):
-            store.put("chat", {"n": n})
+            store.thread("chat").put({"n": n})
         found = modes(tmp_path)
     assert len(found) >= 2  # SQLite's log, too
     assert set(found.values()) <= {0o600, 0o700}, found
@@ -46,7 +46,7 @@ def test_a_mode_lets_a_group_use_a_store(tmp_path: Path, url: str) -> None:
     location = url.format(tmp_path)
     for options, given in (({"file_mode": 0o660}, location), ({}, f"{location}?file_mode=660")):
         with holdfast.open(given, **options) as store:  # type: ignore[arg-type]
-            store.put("chat", {"n": 1})
+            store.thread("chat").put({"n": 1})
             found = modes(tmp_path)
         assert set(found.values()) <= {0o660, 0o770}, found
 
@@ -64,13 +64,13 @@ def test_the_permissions_of_a_file_that_is_there_stay(tmp_path: Path) -> None:
     file.touch()
     file.chmod(0o640)
     with holdfast.open(file) as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         assert set(modes(tmp_path).values()) == {0o640}
 
 
 def test_only_the_owner_reads_exports_backups_and_snapshots(tmp_path: Path) -> None:
     with holdfast.open("memory://") as store:
-        store.put("chat", {"messages": ["a secret"]})
+        store.thread("chat").put({"messages": ["a secret"]})
         store.export(tmp_path / "all.hfx")
         store.backups(f"file://{tmp_path}/backups").create()
         snapshots.snapshot([HumanMessage("a secret")], tmp_path / "messages.hfsnap")

@@ -136,7 +136,7 @@ def test_a_directory_of_something_else_is_left_alone(path: Path) -> None:
 
 def test_people_find_their_way(path: Path) -> None:
     with holdfast.open(f"file://{path}", tenant="acme") as store:
-        store.put("chat-1", {"n": 1})
+        store.thread("chat-1").put({"n": 1})
     assert names(path) == {"format", "tenant=acme/line=chat-1/birth"}
 
 

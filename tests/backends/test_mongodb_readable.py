@@ -32,8 +32,8 @@ def documents() -> Iterator[Documents]:
                 messages = [{"role": "user", "content": f"message {n}"} for n in range(5)]
                 plan = {"todo": [], "done": ["look it up"] if number == 1 else []}
                 state = {"messages": messages, "plan": plan, "other": number}
-                store.put(f"chat-{number}", state, metadata={"tokens": number, "model": "small"})
-                store.put(f"chat-{number}", {**state, "other": -number})
+                store.thread(f"chat-{number}").put(state, metadata={"tokens": number, "model": "small"})
+                store.thread(f"chat-{number}").put({**state, "other": -number})
     with MongoClient[dict[str, Any]](url) as client:
         yield client.get_default_database()
         client.drop_database(client.get_default_database().name)

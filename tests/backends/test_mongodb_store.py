@@ -480,14 +480,14 @@ def test_a_user_who_may_only_read_and_write_verifies_and_repairs() -> None:
             client.admin.command("createUser", "app", pwd="app", roles=[{"role": "readWrite", "db": "test"}])
         url = server.url.replace("//", "//app:app@") + "&authSource=admin"
         with holdfast.open(url, connect_timeout=60) as store:
-            store.put("chat", {"n": 1})
+            store.thread("chat").put({"n": 1})
             assert store.maintenance.verify().findings == []
             with MongoClient[dict[str, Any]](admin) as client:
                 client.test.steps.update_one({}, {"$set": {"kind": "altered"}})
             assert [each.code for each in store.maintenance.verify().damage] == ["wrong-column"]
             assert len(store.maintenance.repair().repaired) == 1
             store.maintenance.compact()
-            store.delete("chat")
+            store.thread("chat").delete()
 
 
 def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -627,7 +627,7 @@ def test_connections_to_a_server_that_was_not_ready_yet_are_given_up() -> None:
     with mongodb_server() as server, ThreadPoolExecutor(3) as pool:
         url = server.fresh().replace("replicaSet=rs0", "directConnection=true")
         with holdfast.open(url, timeout=150) as store:
-            store.put("t", {"a": 1})
+            store.thread("t").put({"a": 1})
             server.kill()
             shutil.rmtree(server.directory / "data")
             server.prepare()
@@ -636,20 +636,20 @@ def test_connections_to_a_server_that_was_not_ready_yet_are_given_up() -> None:
             time.sleep(1)
             server.settle()
             assert [each.result() for each in reading] == [[], [], []]
-            store.put("t", {"a": 2})
-            assert store.get("t").state == {"a": 2}
+            store.thread("t").put({"a": 2})
+            assert store.thread("t").get().state == {"a": 2}
 
 
 def test_a_conversation_from_end_to_end(url: str, plain: Database[dict[str, Any]]) -> None:
     name = f"chat-{secrets.token_hex(2)}"
     with holdfast.open(url) as store:
         for n in range(40):
-            store.put(name, {"messages": [f"message {m}" for m in range(n + 1)], "count": n})
+            store.thread(name).put({"messages": [f"message {m}" for m in range(n + 1)], "count": n})
     with holdfast.open(url) as store:
-        found = store.get(name)
+        found = store.thread(name).get()
         assert found is not None
         assert found.state["count"] == 39
-        assert len(list(store.log(name))) == 40
+        assert len(list(store.thread(name).log())) == 40
     assert plain.steps.count_documents({"_id.line": {"$regex": name}}) == 40
 
 

@@ -100,9 +100,9 @@ def test_the_environment_says_what_the_url_does_not(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options["secret_access_key"])
     monkeypatch.setenv("AWS_REGION", options["region"])
     with holdfast.open(url) as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
     with holdfast.open(url, **options) as store:
-        assert store.get("chat").state == {"n": 1}
+        assert store.thread("chat").get().state == {"n": 1}
 
 
 def test_an_address_in_clear_is_used_only_if_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

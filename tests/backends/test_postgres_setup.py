@@ -138,13 +138,13 @@ def test_a_service_file_and_variables(url: str, tmp_path: Path, monkeypatch: pyt
     service.write_text(f"[agents]\nhost={parts.hostname}\nport={parts.port}\nuser=app\ndbname={parts.path[1:]}\n")
     monkeypatch.setenv("PGSERVICEFILE", str(service))
     with holdfast.open("postgresql:///?service=agents") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
     with pytest.raises(ConfigError, match="no_such_service"):
         opened("postgresql:///?service=no_such_service")
     for name, value in {"HOST": parts.hostname, "PORT": parts.port, "USER": "app", "DATABASE": parts.path[1:]}.items():
         monkeypatch.setenv(f"PG{name}", str(value))
     with holdfast.open("postgres://") as store:
-        assert store.get("chat").state == {"n": 1}
+        assert store.thread("chat").get().state == {"n": 1}
 
 
 def test_a_database_that_is_not_there(url: str) -> None:
@@ -337,8 +337,8 @@ def test_setup_tells_what_is_wrong(url: str, role: str) -> None:
 
 def test_people_find_their_way(url: str) -> None:
     with holdfast.open(url, tenant="acme") as store:
-        store.put("chat-1", {"n": 1}, metadata={"user": "ada"})
-        store.put("chat-1", {"n": 2})
+        store.thread("chat-1").put({"n": 1}, metadata={"user": "ada"})
+        store.thread("chat-1").put({"n": 2})
     assert sql(url, "SELECT tenant, thread, steps, branches, last >= created FROM holdfast.threads") == [
         ("acme", "chat-1", 2, 1, True)
     ]
@@ -398,7 +398,7 @@ def test_a_tenant_sees_nothing_of_another(url: str, guarded: str) -> None:
 
 def test_views_and_plain_sql_are_guarded_too(guarded: str) -> None:
     with holdfast.open(guarded, tenant="acme") as store:
-        store.put("chat-1", {"n": 1})
+        store.thread("chat-1").put({"n": 1})
     with holdfast.open(guarded, tenant="other") as store:
         assert list(store.threads()) == []
     for name in (*table_names(clients=True), "threads", "log"):

@@ -134,8 +134,8 @@ def test_every_function_has_a_path_of_its_own(url: str) -> None:
 def test_columns_have_the_types_that_people_expect(url: str) -> None:
     said = {"user": "ada", "nul": "a\0b", "deep": [{"n": 1.5}], "slash": "\\", "none": None}
     with holdfast.open(url) as store:
-        store.put("chat", {"n": 1}, metadata=said)
-        store.put("chat", {"n": 2})
+        store.thread("chat").put({"n": 1}, metadata=said)
+        store.thread("chat").put({"n": 2})
     found = sql(url, "SELECT seq, metadata, time, pg_typeof(metadata)::text, pg_typeof(time)::text FROM holdfast.log")
     assert [row[:2] for row in sorted(found)] == [(0, said | {"nul": "a\ufffdb"}), (1, None)]
     assert {row[3:] for row in found} == {("jsonb", "timestamp with time zone")}

@@ -24,7 +24,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     url = f"{request.param}:///{tmp_path}/store"
     with holdfast.open(url) as store:
         for number in range(40):
-            store.put("t", {"n": number})
+            store.thread("t").put({"n": number})
     return url
 
 
@@ -35,13 +35,13 @@ def names(folder: Path) -> list[tuple[str, int]]:
 def test_it_reads_and_changes_nothing(url: str, tmp_path: Path) -> None:
     before = names(tmp_path)
     with holdfast.open(url, read_only=True) as store:
-        assert store.get("t").state == {"n": 39}
-        assert len(store.log("t")) == 40
+        assert store.thread("t").get().state == {"n": 39}
+        assert len(store.thread("t").log()) == 40
         assert store.stats().bytes > 0
         with pytest.raises(DeniedError, match="for reading only"):
-            store.put("t", {"n": 40})
+            store.thread("t").put({"n": 40})
         with pytest.raises(NotFoundError):
-            store.get("nope")
+            store.thread("nope").get()
         run(store._engine.context.backend.apply([]))
     assert names(tmp_path) == before
 
@@ -80,7 +80,7 @@ def test_it_is_on_or_off(url: str) -> None:
     with pytest.raises(ConfigError, match="read_only"):
         holdfast.open(url, read_only="perhaps")
     with holdfast.open(f"{url}?read_only=true") as store, pytest.raises(DeniedError):
-        store.put("t", {})
+        store.thread("t").put({})
 
 
 def test_the_doctor_looks_at_a_file_in_a_folder_that_nobody_may_write(
@@ -108,10 +108,10 @@ def test_the_doctor_looks_at_a_file_in_a_folder_that_nobody_may_write(
 def test_a_file_that_nobody_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/a file?.db".replace("?", "%3F").replace(" ", "%20")
     with holdfast.open(url) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
     monkeypatch.setattr("os.access", lambda *_: False)
     with holdfast.open(url, read_only=True) as store:
-        assert store.get("t").state == {"n": 1}
+        assert store.thread("t").get().state == {"n": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["a file?.db"]
 
 
@@ -119,16 +119,16 @@ def test_a_file_that_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     url = f"sqlite:///{tmp_path}/store"
     monkeypatch.setattr("os.access", lambda *_: False)
     with holdfast.open(url) as writer:
-        writer.put("t", {"n": 1})
+        writer.thread("t").put({"n": 1})
         with holdfast.open(url, read_only=True) as store:
-            writer.put("t", {"n": 2})
-            assert store.get("t").state == {"n": 2}
+            writer.thread("t").put({"n": 2})
+            assert store.thread("t").get().state == {"n": 2}
 
 
 def test_conditions_are_answered(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store"
     with holdfast.open(url) as store:
-        store.put("t", {})
+        store.thread("t").put({})
     with holdfast.open(url, read_only=True) as store:
         backend = store._engine.context.backend
         there, not_there = Expect(LINES, ("", "t"), None), Expect(LINES, ("", "u"), None)
@@ -141,13 +141,13 @@ def test_conditions_are_answered(tmp_path: Path) -> None:
 def test_an_older_file_lacks_tables_and_is_read_as_it_is(tmp_path: Path) -> None:
     url, path = f"sqlite:///{tmp_path}/store", tmp_path / "store"
     with holdfast.open(url) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
     with apsw.Connection(str(path)) as connection:
         for space in LATER:
             connection.execute(f"DROP TABLE {space.name}")
     connection.close()
     with holdfast.open(url, read_only=True) as store:
-        assert store.get("t").state == {"n": 1}
+        assert store.thread("t").get().state == {"n": 1}
         from holdfast.backends.interface import Scan
 
         found = run(store._engine.context.backend.read([Scan(JOBS, ("",)), Scan(LINES, ("",)), Scan(JOBS, ("",))]))

@@ -55,8 +55,8 @@ def test_what_comes_with_the_package() -> None:
 def test_another_package_brings_a_backend() -> None:
     assert "elsewhere" in schemes()
     with holdfast.open("elsewhere://somewhere") as store:
-        store.put("t", {"n": 1})
-        assert store.get("t").state == {"n": 1}
+        store.thread("t").put({"n": 1})
+        assert store.thread("t").get().state == {"n": 1}
 
 
 @pytest.mark.usefixtures("plugin")

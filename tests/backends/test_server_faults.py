@@ -151,7 +151,7 @@ def seconds_to_fail(store: holdfast.Store) -> float:
     first = time.monotonic()
     while (begun := time.monotonic()) - first < IN_TIME:
         try:
-            store.get("writer 0")
+            store.thread("writer 0").get()
         except TransientError:
             return time.monotonic() - begun
     raise AssertionError("reads go on, though the server does not")
@@ -203,9 +203,13 @@ def test_a_server_that_keeps_nothing_is_restarted() -> None:
     with servers.redis_server(appendonly="no") as server:
         url = server.fresh()
         with holdfast.open(url) as store:
-            store.put("t", {"a": 1})
+            store.thread("t").put({"a": 1})
             server.restart()
-            for ask in (lambda: store.get("t"), lambda: store.put("t", {"a": 2}), lambda: store.threads()):
+            for ask in (
+                lambda: store.thread("t").get(),
+                lambda: store.thread("t").put({"a": 2}),
+                lambda: store.threads(),
+            ):
                 with pytest.raises(UnavailableError, match="lost"):
                     ask()
         with holdfast.open(url) as store:

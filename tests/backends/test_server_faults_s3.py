@@ -73,12 +73,12 @@ def test_reads_meet_with_errors(proxy: tuple[HttpProxy, str]) -> None:
     way, url = proxy
     with holdfast.open(url) as store:
         for number in range(10):
-            store.put("t", {"number": number})
+            store.thread("t").put({"number": number})
     numbers = itertools.count()
     way.rule = lambda method, path: Fault(503) if method == "GET" and next(numbers) % 3 == 0 else None
     with holdfast.open(url) as store:
-        assert len(store.log("t")) == 10
-        assert store.get("t").state == {"number": 9}
+        assert len(store.thread("t").log()) == 10
+        assert store.thread("t").get().state == {"number": 9}
     assert way.faults
 
 
@@ -94,7 +94,7 @@ def test_answers_come_too_late(proxy: tuple[HttpProxy, str], method: str) -> Non
         way.rule = lambda asked, path: Fault(503, "after", until=late) if asked == method else None
         begun = time.monotonic()
         with hurried(store, 1.5), pytest.raises(TransientError):
-            store.get("writer 0", "no such id") if method == "GET" else store.put("other", {"a": 1})
+            store.thread("writer 0").get("no such id") if method == "GET" else store.thread("other").put({"a": 1})
         assert time.monotonic() - begun < 25
         late.set()
         way.rule = lambda asked, path: None

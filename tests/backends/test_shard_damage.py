@@ -50,7 +50,7 @@ def build(url: str, count: int, tidied: bool = False) -> Objects:
                     both.put("a", {"n": number})
                     both.put("b", {"n": number})
             else:
-                store.put("a", {"n": number})
+                store.thread("a").put({"n": number})
         if tidied:
             tidy(store)
     return dict(PLACES[url])
@@ -79,8 +79,8 @@ def emptied(objects: Objects, name: str) -> None:
 def readable(store: Store) -> list[int] | None:
     """The saved numbers, the oldest first, or None if the thread cannot be read."""
     try:
-        steps = store.log("a").all()
-        return [store.get("a", at=step.id).state["n"] for step in steps][::-1]
+        steps = store.thread("a").log().all()
+        return [store.thread("a").get(at=step.id).state["n"] for step in steps][::-1]
     except CorruptError:
         return None
 
@@ -114,7 +114,7 @@ def test_no_object_is_missed_silently(
                 continue
             noticed += 1
             with pytest.raises(CorruptError):
-                store.put("a", {"n": -1})
+                store.thread("a").put({"n": -1})
         with opened(place) as store:
             report = store.maintenance.repair()
             missing = [each for each in report.lost if each.thread == "a"]
@@ -160,8 +160,8 @@ def test_a_damaged_thread_does_not_hide_the_others_and_is_not_hidden(
     damaged(PLACES[place], name)
     with opened(place) as store:
         with pytest.raises(CorruptError, match=f"/{object_name}"):
-            store.get("a")
-        assert store.get("b").state == {"n": 4}
+            store.thread("a").get()
+        assert store.thread("b").get().state == {"n": 4}
         assert [(each.thread, each.damaged) for each in store.threads().all()] == [("a", True), ("b", False)]
         assert (store.stats().threads, store.stats().damaged) == (2, 1)
         repository = store.backups(f"{tmp_path}/repository")
@@ -181,7 +181,7 @@ def test_a_damaged_thread_does_not_hide_the_others_and_is_not_hidden(
         assert store.export(f"{tmp_path}/b.hfx", threads=["b"]).threads == 1
         report = store.maintenance.verify()
         assert {each.thread for each in report.findings} == {"", "a"}
-        store.put("b", {"n": 5})
+        store.thread("b").put({"n": 5})
         assert repository.create().damaged == ("a",)
     with holdfast.open(f"{tmp_path}/all.db") as copy:
         assert [each.thread for each in copy.threads().all()] == ["b"]
@@ -197,8 +197,8 @@ def test_a_thread_without_its_first_object_can_be_deleted_and_created_again(plac
         assert store.maintenance.delete(["a"]) == [deleted]
         assert [(each.thread, each.damaged) for each in store.threads().all()] == [("b", False)]
         assert store.maintenance.verify().ok
-        assert not store.delete("a")
-        assert store.put("a", {"n": 1}).step == 0
+        assert not store.thread("a").delete()
+        assert store.thread("a").put({"n": 1}).step == 0
     assert not any(name.startswith("damaged/") for name in PLACES[place])
 
 
@@ -209,20 +209,20 @@ def test_a_damaged_thread_that_is_or_may_be_held_is_not_deleted(place: str) -> N
     whole = dict(PLACES[place])
     damaged(PLACES[place], object_names.first_object(SHARD))
     with opened(place) as store, pytest.raises(DeniedError, match="a lawsuit"):
-        store.delete("a")
+        store.thread("a").delete()
     PLACES[place] = dict(whole)
     (hold,) = [name for name in whole if name.startswith(SHARD) and name.endswith("/07")]
     damaged(PLACES[place], hold)
     with opened(place) as store, pytest.raises(CorruptError, match="/07"):
-        store.delete("a")
+        store.thread("a").delete()
 
 
 def test_a_thread_with_a_long_name_and_a_damaged_object_is_listed(place: str) -> None:
     name = "x" * 400
     with opened(place) as store:
-        store.put("b", {"n": 0})
+        store.thread("b").put({"n": 0})
         for number in range(3):
-            store.put(name, {"n": number})
+            store.thread(name).put({"n": number})
     shard = object_names.folder(("", name))
     damaged(PLACES[place], object_names.first_object(shard))
     with opened(place) as store:

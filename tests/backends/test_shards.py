@@ -1002,7 +1002,7 @@ def test_a_step_costs_hardly_more_than_one_object_however_long_the_line(quarter:
     messages: list[str] = []
     for number in range(1, 4 * quarter + 1):
         messages = [*messages[-30:], rng.randbytes(200).hex()]
-        store.put("chat", {"messages": messages})
+        store.thread("chat").put({"messages": messages})
         if number % quarter == 0:
             costs.append((blobs.asked["create"] + blobs.asked["put"], blobs.written, blobs.asked["get"]))
     store.close()

@@ -53,7 +53,7 @@ def back_up(path: Path) -> None:
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(f"{path}.copy")) as target:
         source.backup(target)
     with holdfast.open(f"{path}.copy") as copy:
-        assert copy.get("chat").state["n"] >= 4
+        assert copy.thread("chat").get().state["n"] >= 4
         assert copy.maintenance.verify(level="decode").findings == []
 
 
@@ -72,15 +72,15 @@ def test_another_sqlite_in_this_process(tmp_path: Path, action: str) -> None:
     path = tmp_path / "agents.db"
     with holdfast.open(path) as store:
         for n in range(5):
-            store.put("chat", {"n": n})
+            store.thread("chat").put({"n": n})
         ACTIONS[action](path)
-        assert store.get("chat").state == {"n": 4}
-        store.put("chat", {"n": 5})
+        assert store.thread("chat").get().state == {"n": 4}
+        store.thread("chat").put({"n": 5})
         ACTIONS[action](path)
     ACTIONS[action](path)
     with holdfast.open(path) as store:
-        assert store.get("chat").state == {"n": 5}
-        assert len(store.log("chat")) == 6
+        assert store.thread("chat").get().state == {"n": 5}
+        assert len(store.thread("chat").log()) == 6
         assert store.maintenance.verify(level="decode").findings == []
 
 
@@ -111,7 +111,7 @@ def test_what_was_acknowledged_survives_another_sqlite_in_the_process_and_a_kill
     path = tmp_path / "agents.db"
     run_killed(path, mode)
     with holdfast.open(path) as store:
-        assert store.get("chat").state == {"n": 9}
+        assert store.thread("chat").get().state == {"n": 9}
 
 
 @pytest.mark.skipif(SHELL is None, reason="there is no sqlite3 shell")
@@ -124,7 +124,7 @@ def test_the_shell_after_a_kill(tmp_path: Path) -> None:
     assert not Path(f"{path}-wal").exists()
     for name in ("agents.db", "copy.db"):
         with holdfast.open(tmp_path / name) as store:
-            assert store.get("chat").state == {"n": 9}
+            assert store.thread("chat").get().state == {"n": 9}
             assert store.maintenance.verify(level="decode").findings == []
 
 
@@ -133,9 +133,9 @@ def test_the_shell_beside_an_open_store(tmp_path: Path) -> None:
     path = tmp_path / "agents.db"
     with holdfast.open(path) as store:
         for n in range(10):
-            store.put("chat", {"n": n})
+            store.thread("chat").put({"n": n})
             subprocess.run([SHELL or "", str(path), "SELECT count(*) FROM steps"], check=True, capture_output=True)
-        assert store.get("chat").state == {"n": 9}
+        assert store.thread("chat").get().state == {"n": 9}
     with holdfast.open(path, read_only=True) as store:
         assert store.maintenance.verify().findings == []
 
@@ -143,10 +143,10 @@ def test_the_shell_beside_an_open_store(tmp_path: Path) -> None:
 def test_the_last_store_of_a_process_still_writes_the_log_back(tmp_path: Path) -> None:
     path = tmp_path / "agents.db"
     first, second = holdfast.open(path), holdfast.open(path)
-    first.put("chat", {"n": 1})
+    first.thread("chat").put({"n": 1})
     first.close()
-    assert second.get("chat").state == {"n": 1}
-    second.put("chat", {"n": 2})
+    assert second.thread("chat").get().state == {"n": 1}
+    second.thread("chat").put({"n": 2})
     assert str(path) in use_lock._locks or use_lock._SET_LOCK is None
     second.close()
     assert [each.name for each in tmp_path.iterdir()] == ["agents.db"]
@@ -189,12 +189,12 @@ def test_two_processes_never_write_together(tmp_path: Path, monkeypatch: pytest.
         return apply_change(cursor, change)
 
     with holdfast.open(path) as store:
-        store.put("chat", {"n": 0})
+        store.thread("chat").put({"n": 0})
         monkeypatch.setattr(backend, "_apply_change", disturbed)
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         assert answers == ["busy"]
         assert put_elsewhere(path, 1) == "stored"  # control: when this one does not write
-        assert store.get("chat").state == {"n": 1}
+        assert store.thread("chat").get().state == {"n": 1}
         assert store.maintenance.verify().findings == []
 
 
@@ -219,7 +219,7 @@ def test_a_log_written_back_below_a_reader_is_no_damage(tmp_path: Path, monkeypa
 
     with holdfast.open(path) as store:
         for n in range(50):
-            store.put("chat", {"n": n})
+            store.thread("chat").put({"n": n})
         monkeypatch.setattr(backend, "find_damage", disturbed)
         assert store.maintenance.verify().findings == []
         assert [bool(each) for each in found] == [True, False]

@@ -183,10 +183,10 @@ def calls(store: Store, first: str) -> list[Callable[[], object]]:
     def read() -> None:
         until = time.monotonic() + 10
         while time.monotonic() < until:
-            store.get("t")
+            store.thread("t").get()
 
     def write() -> None:
-        store.put("t", {"n": 3})
+        store.thread("t").put({"n": 3})
 
     return [write, read] if first == "put" else [read, write]
 

@@ -157,7 +157,7 @@ def test_a_flipped_bit_in_the_index_or_in_a_view_is_found_and_repaired(path: Pat
     with holdfast.open(path) as opened:
         opened.maintenance.build_index()
         for number in range(30):
-            opened.put("t", {"text": f"hello world{number} common straße{number % 3}"})
+            opened.thread("t").put({"text": f"hello world{number} common straße{number % 3}"})
         assert opened.maintenance.verify().ok
     connection = apsw.Connection(str(path))
     connection.pragma("wal_checkpoint", "truncate")

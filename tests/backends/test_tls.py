@@ -102,10 +102,10 @@ def test_only_those_who_trust_the_authority_are_served(encrypted: Encrypted) -> 
     assert "Name the host as the certificate does" in refusal(elsewhere).hint
     with holdfast.open(encrypted.url(encrypted.file), timeout=PATIENCE) as store:
         for number in range(10):
-            store.put("chat", {"number": number, "body": "x" * 100_000})
+            store.thread("chat").put({"number": number, "body": "x" * 100_000})
     with holdfast.open(encrypted.url(encrypted.file), timeout=PATIENCE) as store:
-        assert len(store.log("chat")) == 10
-        assert store.get("chat").state["number"] == 9
+        assert len(store.thread("chat").log()) == 10
+        assert store.thread("chat").get().state["number"] == 9
         assert store.maintenance.verify().findings == []
 
 
@@ -126,17 +126,17 @@ def test_a_url_without_tls_is_refused(encrypted: Encrypted) -> None:
 def test_a_certificate_expires_and_is_renewed_while_a_store_is_open(encrypted: Encrypted) -> None:
     url = encrypted.url(encrypted.file)
     with holdfast.open(url, timeout=PATIENCE) as store:
-        store.put("renewed", {"number": 1})
+        store.thread("renewed").put({"number": 1})
         encrypted.certify()
-        store.put("renewed", {"number": 2})  # another one of the same authority
+        store.thread("renewed").put({"number": 2})  # another one of the same authority
         encrypted.expire()
         assert "enew the certificate" in refusal(url).hint
         if encrypted.kind != "mongodb":  # whose connections are older than that
             with hurried(store, 1.5), pytest.raises((TransientError, ConfigError)):
-                store.put("renewed", {"number": 3}, id="third")
+                store.thread("renewed").put({"number": 3}, id="third")
         encrypted.certify()
-        store.put("renewed", {"number": 3}, id="third")
-        assert store.get("renewed").state == {"number": 3}
+        store.thread("renewed").put({"number": 3}, id="third")
+        assert store.thread("renewed").get().state == {"number": 3}
     with holdfast.open(url, timeout=PATIENCE) as store:
-        assert len(store.log("renewed")) == 3
+        assert len(store.thread("renewed").log()) == 3
         assert store.maintenance.verify().findings == []

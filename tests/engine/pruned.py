@@ -125,19 +125,19 @@ def check_pruned(store: Store, before: Picture, dropped: set[tuple[int, int]], w
     assert forms <= {row.columns[2] for row in rows["lines"]}, "nodes or folds of another form are left"
     # And so it is seen from outside.
     last = now.last()
-    assert [each.id for each in store.log("t").all()] == sorted(last, reverse=True)
+    assert [each.id for each in store.thread("t").log().all()] == sorted(last, reverse=True)
     for id, each in last.items():
-        got = store.get("t", id)
+        got = store.thread("t").get(id)
         assert identical(got.state, each.state)
         assert (got.hash, got.step) == (each.point.hash.hex(), each.point.depth)
     for id in gone:
         with pytest.raises(NotFoundError):
-            store.get("t", id)
+            store.thread("t").get(id)
     for branch, seq in dropped:
         with pytest.raises(NotFoundError):
             run(store._engine.lines.find(LINE, Position(branch, seq)))
     summary = store.thread("t").info()
-    assert (summary.steps, summary.latest) == (len(left), store.get("t").id if ids else None)
+    assert (summary.steps, summary.latest) == (len(left), store.thread("t").get().id if ids else None)
     assert [(each.steps, each.bytes) for each in store.threads(prefix="t")] == [(summary.steps, summary.bytes)]
     bases = {None, *ids}
     assert all(branch.base in bases for branch in store.thread("t").branches())
@@ -162,7 +162,7 @@ def after(thread: Thread, now: Picture) -> None:
     thread.saved = {id: each.state for id, each in now.last().items()}
     for branch in list(thread.forks):
         try:
-            thread.forks[branch] = thread.store.get("t", at=branch).id
+            thread.forks[branch] = thread.store.thread("t").get(at=branch).id
         except NotFoundError:
             del thread.forks[branch]
 
@@ -183,10 +183,10 @@ def filled(on: Backend, **settings: Any) -> Store:
     store = store_on(on, **{"fold_every": 3, **settings})
     for n in range(8):
         state = {"n": n, "list": [f"item {i}" for i in range(n)], "large": f"{LARGE}{n // 2}"}
-        store.put("t", state, id=str(n), metadata={"n": n})
+        store.thread("t").put(state, id=str(n), metadata={"n": n})
     store.thread("t").fork("side", at="3")
-    store.put("t", {"side": 1}, id="80", branch="side")
-    store.put("t", {"side": 2}, id="81", branch="side")
+    store.thread("t").put({"side": 1}, id="80", branch="side")
+    store.thread("t").put({"side": 2}, id="81", branch="side")
     return store
 
 

@@ -80,7 +80,7 @@ class Stores:
         engine = Engine(EngineContext(self.gate))
         self.sync, self.tasks = Store(engine, ""), AsyncStore(engine, "")
         self.queue: Any = engine.writer._queue
-        self.sync.put("t", {"n": -1})
+        self.sync.thread("t").put({"n": -1})
         self.gate.applied.clear()
 
     def waiting(self) -> int:
@@ -150,7 +150,7 @@ async def until_async(condition: Callable[[], bool]) -> None:
 
 
 def put(stores: Stores, number: int, **more: Any) -> Callable[[], Any]:
-    return lambda: stores.sync.put("t", {"n": number}, **more)
+    return lambda: stores.sync.thread("t").put({"n": number}, **more)
 
 
 # Cost -----------------------------------------------------------------------------------------------------------
@@ -165,14 +165,14 @@ def test_many_saves_of_one_thread_cost_no_more_than_one_after_another(kind: str,
     engine = Engine(EngineContext(backend, project=backend.capabilities.projected))
     store = Store(engine, "")
     try:
-        store.put(by, {"n": -1})
+        store.thread(by).put({"n": -1})
         backend.reset()
         if by == "threads":
             start = threading.Barrier(MANY)
 
             def save(number: int) -> None:
                 start.wait()
-                store.put(by, {"n": number})
+                store.thread(by).put({"n": number})
 
             with ThreadPoolExecutor(MANY) as pool:
                 list(pool.map(save, range(MANY)))
@@ -192,7 +192,7 @@ def test_many_saves_of_one_thread_cost_no_more_than_one_after_another(kind: str,
 
 
 async def _save_by_tasks(store: AsyncStore, thread: str) -> None:
-    await asyncio.gather(*(store.put(thread, {"n": number}) for number in range(MANY)))
+    await asyncio.gather(*(store.thread(thread).put({"n": number}) for number in range(MANY)))
 
 
 def test_saves_that_wait_are_one_batch(stores: Stores) -> None:
@@ -212,11 +212,11 @@ def test_updates_are_chained_each_on_the_state_before(stores: Stores) -> None:
     threads.lead(put(stores, 0))
     for number in range(1, 9):
         threads.start(partial(stores.sync.update, "t", {f"key {number}": number}))
-    threads.start(lambda: stores.sync.update("t", {"n": 9}))
+    threads.start(lambda: stores.sync.thread("t").update({"n": 9}))
     stores.gate.open_gate()
     threads.outcomes()
     assert stores.gate.applied == [1, 9]
-    assert stores.sync.get("t").state == {"n": 9, **{f"key {number}": number for number in range(1, 9)}}
+    assert stores.sync.thread("t").get().state == {"n": 9, **{f"key {number}": number for number in range(1, 9)}}
 
 
 def test_large_saves_are_not_chained(stores: Stores) -> None:
@@ -241,7 +241,7 @@ def test_the_same_large_value_twice_is_written_once(stores: Stores) -> None:
     stores.gate.open_gate()
     threads.outcomes()
     assert stores.numbers() == list(range(5))
-    assert stores.sync.get("t").state["value"] == values[0]
+    assert stores.sync.thread("t").get().state["value"] == values[0]
     assert not stores.sync.maintenance.verify().findings
 
 
@@ -249,11 +249,11 @@ def test_the_same_large_value_twice_is_written_once(stores: Stores) -> None:
 
 
 def test_saves_after_one_named_parent_still_branch(stores: Stores) -> None:
-    parent = stores.sync.get("t").id
+    parent = stores.sync.thread("t").get().id
     threads = Threads(stores)
     threads.lead(put(stores, 0))
     with ThreadPoolExecutor(2) as pool:  # neither waits for the one that is in progress
-        saved = list(pool.map(lambda number: stores.sync.put("t", {"n": number}, parent=parent), (1, 2)))
+        saved = list(pool.map(lambda number: stores.sync.thread("t").put({"n": number}, parent=parent), (1, 2)))
     stores.gate.open_gate()
     threads.outcomes()
     assert [each.parent for each in saved] == [parent, parent]
@@ -283,7 +283,7 @@ def test_an_error_of_one_save_is_only_its_own(stores: Stores, bad: int) -> None:
     threads.lead(put(stores, 0))
     for number in range(1, 6):
         threads.start(put(stores, number, **({"tag": "taken"} if number == bad else {"labels": ["same"]})))
-    threads.start(lambda: stores.sync.update("t", {"none.such[7]": 1}))
+    threads.start(lambda: stores.sync.thread("t").update({"none.such[7]": 1}))
     stores.gate.open_gate()
     outcomes = threads.outcomes()
     assert isinstance(outcomes[bad], ConflictError)
@@ -352,17 +352,19 @@ def test_a_leader_that_is_interrupted_harms_only_itself(stores: Stores, applied:
     numbers = stores.numbers()
     assert sorted(numbers) == [number for number in range(8) if applied or number != 1]
     by_id = {entry.id: entry for entry in stores.sync.thread("t").log(limit=100)}
-    assert [stores.sync.get("t", at=outcomes[number].id).state["n"] for number in range(2, 8)] == list(range(2, 8))
+    assert [stores.sync.thread("t").get(at=outcomes[number].id).state["n"] for number in range(2, 8)] == list(
+        range(2, 8)
+    )
     assert len(by_id) == len(numbers) + 1
 
 
 def test_a_task_that_is_cancelled_harms_only_itself(stores: Stores) -> None:
     async def main() -> None:
         stores.gate.close_gate()
-        tasks = [asyncio.create_task(stores.tasks.put("t", {"n": 0}))]
+        tasks = [asyncio.create_task(stores.tasks.thread("t").put({"n": 0}))]
         await until_async(stores.gate.reached.is_set)
         for number in range(1, 8):
-            tasks.append(asyncio.create_task(stores.tasks.put("t", {"n": number})))
+            tasks.append(asyncio.create_task(stores.tasks.thread("t").put({"n": number})))
         await until_async(lambda: stores.waiting() == 7)
         tasks[0].cancel()  # leads
         tasks[1].cancel()  # waits, and would lead next
@@ -385,9 +387,9 @@ def test_a_task_that_is_cancelled_harms_only_itself(stores: Stores) -> None:
 def test_a_call_that_blocks_the_event_loop_does_not_wait_for_its_tasks(stores: Stores) -> None:
     async def main() -> None:
         stores.gate.close_gate()
-        task = asyncio.create_task(stores.tasks.put("t", {"n": 0}))
+        task = asyncio.create_task(stores.tasks.thread("t").put({"n": 0}))
         await until_async(stores.gate.reached.is_set)
-        stores.sync.put("t", {"n": 1})  # in the loop: the task cannot go on meanwhile
+        stores.sync.thread("t").put({"n": 1})  # in the loop: the task cannot go on meanwhile
         stores.gate.open_gate()
         await task
 
@@ -399,7 +401,7 @@ def test_a_task_of_a_stopped_loop_does_not_stop_others(stores: Stores, monkeypat
     monkeypatch.setattr(append_queue, "_PATIENCE", 0.05)
     loop = asyncio.new_event_loop()
     stores.gate.close_gate()
-    task = loop.create_task(stores.tasks.put("t", {"n": 0}))
+    task = loop.create_task(stores.tasks.thread("t").put({"n": 0}))
     loop.run_until_complete(until_async(stores.gate.reached.is_set))
     with ThreadPoolExecutor(2) as pool:  # the loop does not run: its task keeps the lead
         for call in [pool.submit(put(stores, number)) for number in (1, 2)]:
@@ -414,7 +416,7 @@ def test_a_task_of_a_stopped_loop_does_not_stop_others(stores: Stores, monkeypat
 def test_tasks_of_two_loops_and_threads_take_turns(stores: Stores) -> None:
     def by_tasks(first: int) -> None:
         async def main() -> None:
-            await asyncio.gather(*(stores.tasks.put("t", {"n": first + number}) for number in range(MANY)))
+            await asyncio.gather(*(stores.tasks.thread("t").put({"n": first + number}) for number in range(MANY)))
 
         asyncio.run(main())
 
@@ -437,7 +439,7 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent(stores: Stores) 
     threads.lead(put(stores, 0))
     assert stores.queue._queues
     stores.queue.reinit_locks()  # as after a fork
-    assert stores.sync.put("t", {"n": 1}).id
+    assert stores.sync.thread("t").put({"n": 1}).id
     stores.gate.open_gate()
     threads.outcomes()
     assert stores.numbers() == [1, 0]

@@ -50,7 +50,7 @@ def source() -> Store:
     """A thread with more rows than a batch has, a branch, a tag, a pin and large values."""
     store = store_on(MemoryBackend())
     for number in range(10):
-        store.put("chat", {"n": number, "text": f"{number} " * 30, "large": f"{number}" * 9000})
+        store.thread("chat").put({"n": number, "text": f"{number} " * 30, "large": f"{number}" * 9000})
     thread = store.thread("chat")
     thread.tag("good", at="HEAD~3")
     thread.fork("side", at="HEAD~5")
@@ -83,7 +83,7 @@ def check_copied(store: Store, target: Backend) -> None:
     """The thread is there as it is in the source."""
     copied = store_on(target)
     for at in ("HEAD", "good", "side"):
-        assert copied.get("chat", at=at).state == store.get("chat", at=at).state
+        assert copied.thread("chat").get(at=at).state == store.thread("chat").get(at=at).state
     assert copied.thread("chat").pins()
     assert not [row for row in rows_of(target, CHAT)[REFS.name] if row.key[2] == LEASE]
     report = copied.maintenance.verify(level="decode")
@@ -94,7 +94,7 @@ def check_created(target: Backend) -> None:
     """A thread that somebody has just created has its own rows, and nothing else."""
     store = store_on(target)
     assert len(store.thread("chat").log(limit=100)) == 1
-    assert store.get("chat").state == {"n": "mine"}
+    assert store.thread("chat").get().state == {"n": "mine"}
     assert [each.name for each in store.thread("chat").branches()] == ["main"]
     assert not store.thread("chat").tags()
     report = store.maintenance.verify(level="decode")
@@ -118,13 +118,13 @@ def test_a_copy_is_killed_anywhere(together: bool, then: str) -> None:
             return  # it was killed after the end
         assert target.maintenance.verify(level="decode").ok
         if then == "put":
-            target.put("chat", {"n": "mine"})
+            target.thread("chat").put({"n": "mine"})
             check_created(backend)
         elif then == "copy":
             copy(store, backend, together=together)
             check_copied(store, backend)
         elif then == "rename":
-            target.put("other", {"n": "mine"})
+            target.thread("other").put({"n": "mine"})
             run(LineCopier(target._engine).copy({OTHER: CHAT}))
             check_created(backend)
         else:
@@ -145,11 +145,11 @@ def test_somebody_creates_the_thread_during_a_copy(together: bool) -> None:
 
         def act() -> None:
             if not target.threads():
-                target.put("chat", {"n": "mine"})
+                target.thread("chat").put({"n": "mine"})
 
         with suppress(ConflictError), moment.interfere(backend, act):
             copy(store, backend, together=together)
-        if target.get("chat").state == {"n": "mine"}:
+        if target.thread("chat").get().state == {"n": "mine"}:
             created += 1
             check_created(backend)
         else:
@@ -172,7 +172,7 @@ def test_a_copy_begins_or_ends_or_is_deleted_while_somebody_creates_the_thread()
                 copy(store, killer, together=True)
 
         with moment.interfere(backend, act):
-            store_on(backend).put("chat", {"n": "mine"})
+            store_on(backend).thread("chat").put({"n": "mine"})
         check_created(backend)
 
     at_every_moment(scenario)
@@ -184,7 +184,7 @@ def test_a_thread_is_deleted_during_its_copy() -> None:
 
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend()
-        with suppress(ConflictError), moment.interfere(backend, lambda: store_on(backend).delete("chat")):
+        with suppress(ConflictError), moment.interfere(backend, lambda: store_on(backend).thread("chat").delete()):
             copy(store, backend, together=True)
         if store_on(backend).threads():
             check_copied(store, backend)
@@ -195,7 +195,7 @@ def test_a_thread_is_deleted_during_its_copy() -> None:
 def test_two_copies_of_different_stores() -> None:
     """One of them ends, with its own rows, and the other has a conflict."""
     one, other = source(), store_on(MemoryBackend())
-    other.put("chat", {"n": "other"})
+    other.thread("chat").put({"n": "other"})
     ends = set()
 
     def scenario(moment: Moment) -> None:
@@ -207,7 +207,7 @@ def test_two_copies_of_different_stores() -> None:
 
         with suppress(ConflictError), moment.interfere(backend, act):
             copy_from("one://", one, backend)
-        state = store_on(backend).get("chat").state
+        state = store_on(backend).thread("chat").get().state
         ends.add(state["n"])
         if state["n"] == "other":
             assert store_on(backend).maintenance.verify(level="decode").ok
@@ -228,7 +228,7 @@ def test_on_every_store(kind: str, tmp_path: Path) -> None:
         with suppress(Killed), killer.interfere(kill, at=2):
             copy(store, killer, together=True)
         assert rows_of(backend, CHAT)[STEPS.name] or rows_of(backend, CHAT)[REFS.name]
-        store_on(backend).put("chat", {"n": "mine"})
+        store_on(backend).thread("chat").put({"n": "mine"})
         check_created(backend)
     finally:
         run(backend.close())

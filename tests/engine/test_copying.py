@@ -98,7 +98,7 @@ def test_any_history(kind: str, script: list[Any], more: list[Any], fold_every: 
         go_on(thread, more)
         thread.check()
         assert rows_of(on, COPY) == copied, "what happens to the one does not happen to the other"
-        store.delete("t")
+        store.thread("t").delete()
         again = store_on(on, fold_every=fold_every, clock=store._engine.context.clock)
         copy(again, {COPY: LINE})
         check_copy(on, COPY, LINE)
@@ -120,23 +120,25 @@ def test_a_copy_goes_on_by_itself(shared: Backend) -> None:
     assert store.thread("copy").tags() == {"best": "4"}
     assert store.thread("copy").labels() == {"good": ["5"]}
     assert store.thread("copy").info().steps == store.thread("t").info().steps
-    assert [each.hash for each in store.log("copy").all()] == [each.hash for each in store.log("t").all()]
-    saved = store.put("copy", {"new": LARGE}, id="90", parent="7")
+    assert [each.hash for each in store.thread("copy").log().all()] == [
+        each.hash for each in store.thread("t").log().all()
+    ]
+    saved = store.thread("copy").put({"new": LARGE}, id="90", parent="7")
     assert (saved.step, saved.branch) == (8, 0)
-    assert store.put("copy", {"side": "on"}, id="91", branch="side").step == 6
-    store.put("copy", {"n": "revised"}, id="2")
+    assert store.thread("copy").put({"side": "on"}, id="91", branch="side").step == 6
+    store.thread("copy").put({"n": "revised"}, id="2")
     store.maintenance.compact("copy")
     prune(store, dropping_ids("3"), COPY)
-    assert store.get("copy", "2").state == {"n": "revised"}
-    assert store.get("copy", "90").state == {"new": LARGE}
-    assert store.get("t", "2").state["n"] == 2
+    assert store.thread("copy").get("2").state == {"n": "revised"}
+    assert store.thread("copy").get("90").state == {"new": LARGE}
+    assert store.thread("t").get("2").state["n"] == 2
     with pytest.raises(NotFoundError):
-        store.get("t", "90")
+        store.thread("t").get("90")
 
 
 def test_several_at_once(shared: Backend) -> None:
     store = filled(shared)
-    store.put("u", {"n": 1}, id="0")
+    store.thread("u").put({"n": 1}, id="0")
     copy(store, {LINE: OTHER, Line("", "u"): Line("", "v")})
     check_copy(shared, LINE, OTHER)
     check_copy(shared, Line("", "u"), Line("", "v"))
@@ -145,14 +147,14 @@ def test_several_at_once(shared: Backend) -> None:
 
 def test_all_or_none(shared: Backend) -> None:
     store = filled(shared)
-    store.put("u", {"n": 1}, id="0")
-    store.put("v", {"mine": 1}, id="0")
+    store.thread("u").put({"n": 1}, id="0")
+    store.thread("v").put({"mine": 1}, id="0")
     before = rows_of(shared, Line("", "v"))
     with pytest.raises(ConflictError, match="there is a thread of that name already"):
         copy(store, {LINE: COPY, Line("", "u"): Line("", "v")})
     assert rows_of(shared, Line("", "v")) == before
     with pytest.raises(NotFoundError):
-        store.get("copy")
+        store.thread("copy").get()
     assert store.threads(prefix="copy") == []
     with pytest.raises(ConflictError):
         copy(store, {LINE: LINE})
@@ -170,27 +172,28 @@ def test_a_line_that_only_has_writes(shared: Backend) -> None:
 def test_more_rows_than_a_page(shared: Backend) -> None:
     store = store_on(shared, fold_every=3)
     for n in range(300):
-        store.put("t", {"n": n, "list": [n] * (n % 7)}, id=f"{n:04}", labels=["all"])
+        store.thread("t").put({"n": n, "list": [n] * (n % 7)}, id=f"{n:04}", labels=["all"])
     copy(store)
     check_copy(shared)
     assert len(store.thread("copy").labels()["all"]) == 300
 
 
 CHANGES: dict[str, Callable[[Store], object]] = {
-    "append": lambda store: store.put("t", {"new": 0, "large": f"{LARGE}0"}, id="90", parent="7"),
+    "append": lambda store: store.thread("t").put({"new": 0, "large": f"{LARGE}0"}, id="90", parent="7"),
     "fold": lambda store: [
-        store.put("t", {"new": n, "large": f"{LARGE}{n}"}, id=f"9{n}", parent=None if n else "7") for n in range(7)
+        store.thread("t").put({"new": n, "large": f"{LARGE}{n}"}, id=f"9{n}", parent=None if n else "7")
+        for n in range(7)
     ],
-    "branch": lambda store: store.put("t", {"branch": 1}, id="90", parent="2"),
+    "branch": lambda store: store.thread("t").put({"branch": 1}, id="90", parent="2"),
     "compact": lambda store: store.maintenance.compact("t"),
     "prune": lambda store: prune(store, dropping_ids("0", "4", "7")),
-    "revise": lambda store: store.put("t", {"n": "revised"}, id="6"),
+    "revise": lambda store: store.thread("t").put({"n": "revised"}, id="6"),
     "write": lambda store: run(store._engine.writes.put(LINE, "5", [PendingWriteRow("", "task", 0, "c", b"\x01")])),
 }
 
 
 def states_of(store: Store, thread: str = "t") -> dict[str, Any]:
-    return {each.id: store.get(thread, each.id).state for each in store.log(thread).all()}
+    return {each.id: store.thread(thread).get(each.id).state for each in store.thread(thread).log().all()}
 
 
 @pytest.mark.parametrize("change", mostly_nightly(CHANGES, daily=["append", "prune"]))
@@ -210,7 +213,7 @@ def test_the_source_changes_meanwhile(fresh: Backends, change: str) -> None:
         assert all(state in (before.get(id), now.get(id)) for id, state in copied.items())
         assert cold.thread("copy").info().steps >= len(copied)
         cold.maintenance.compact("copy")
-        cold.put("copy", {"on": 1}, id="99")
+        cold.thread("copy").put({"on": 1}, id="99")
         assert states_of(cold, "copy") == copied | {"99": {"on": 1}}
 
     at_every_moment(scenario, at_least=5, stride=by_day(1, 2))
@@ -243,7 +246,7 @@ def test_the_target_is_made_meanwhile(fresh: Backends) -> None:
         clock = store._engine.context.clock
         other = store_on(backend.inner, fold_every=2, clock=clock)
         made = False
-        with moment.interfere(backend, lambda: other.put("copy", {"mine": 0}, id="0")), suppress(ConflictError):
+        with moment.interfere(backend, lambda: other.thread("copy").put({"mine": 0}, id="0")), suppress(ConflictError):
             copy(store)
             made = True
         if made:  # and theirs, if it came, is a revision of its first checkpoint
@@ -251,7 +254,7 @@ def test_the_target_is_made_meanwhile(fresh: Backends) -> None:
             return
         refused += 1
         for n in range(1, 9):
-            other.put("copy", {"mine": n, "large": LARGE}, id=str(n))
+            other.thread("copy").put({"mine": n, "large": LARGE}, id=str(n))
         for each in (other, store_on(backend.inner, fold_every=2, clock=clock)):
             assert [state["mine"] for state in states_of(each, "copy").values()] == list(range(8, -1, -1))
             assert [writes_of(each, COPY, str(n)) for n in range(9)] == [[]] * 9
@@ -289,25 +292,25 @@ def test_what_is_left_of_an_interrupted_copy_does_no_harm(fresh: Backends) -> No
         clock.now += 3600 * 10**9
         if store.threads(prefix="copy"):  # killed when all was done but for tidying up
             check_copy(shared)
-            store.delete("copy")
+            store.thread("copy").delete()
             killed["after"] += 1
         elif lives % 2:  # somebody else takes the name
             killed["name taken"] += 1
             others = store_on(shared, fold_every=2, clock=store._engine.context.clock)
             for n in range(9):
-                others.put("copy", {"mine": n}, id=f"my {n}")
+                others.thread("copy").put({"mine": n}, id=f"my {n}")
             cold = store_on(shared, fold_every=2, clock=store._engine.context.clock)
-            assert [cold.get("copy", f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
+            assert [cold.thread("copy").get(f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
             assert writes_of(cold, COPY, "my 5") == []
             cold.maintenance.compact("copy")
-            assert [cold.get("copy", f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
-            cold.delete("copy")
+            assert [cold.thread("copy").get(f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
+            cold.thread("copy").delete()
         else:  # or it is tried again, perhaps after something else was left
             killed["tried again"] += 1
-            store.put("t", {"n": lives})
+            store.thread("t").put({"n": lives})
             copy(store)
             check_copy(shared)
-            store.delete("copy")
+            store.thread("copy").delete()
     else:
         pytest.fail("the copy never ended")
     assert killed["name taken"] >= 7, killed

@@ -43,7 +43,7 @@ class Chat:
             *self.messages[-40:],
             f"message {self.count}: " + random.Random(self.count).randbytes(150).hex(),
         ]
-        self.store.put("chat", {"messages": self.messages, "turn": self.count})
+        self.store.thread("chat").put({"messages": self.messages, "turn": self.count})
 
 
 @pytest.mark.parametrize("steps", mostly_nightly([1_000, 5_000], daily=[1_000]))
@@ -60,7 +60,7 @@ def test_an_append_writes_no_more_after_thousands_of_steps(steps: int) -> None:
 
     counting.reset()
     cold = store_on(counting)
-    assert cold.get("chat").state["messages"] == chat.messages
+    assert cold.thread("chat").get().state["messages"] == chat.messages
     assert counting.rows_read["steps"] <= FOLD_EVERY + 3
     assert counting.rows_read["nodes"] <= 4
     assert counting.reads <= 6
@@ -73,21 +73,21 @@ def test_a_growing_list_costs_what_is_added() -> None:
 
     def turn() -> None:
         messages.append(f"message {len(messages)}: " + random.Random(len(messages)).randbytes(150).hex())
-        store.put("chat", {"messages": messages})
+        store.thread("chat").put({"messages": messages})
 
     for _ in range(20):
         turn()
     early = bytes_per_append(counting, 2 * FOLD_EVERY, turn)
     for number in range(8_000 - len(messages)):
         messages.append(f"message {number}")
-    store.put("chat", {"messages": messages})
+    store.thread("chat").put({"messages": messages})
     for _ in range(FOLD_EVERY):
         turn()
     late = bytes_per_append(counting, 2 * FOLD_EVERY, turn)
     assert late < 1.5 * early
 
     counting.reset()
-    assert store_on(counting).get("chat").state["messages"] == messages
+    assert store_on(counting).thread("chat").get().state["messages"] == messages
     # The state is 8,000 items: segments of at most 64, and the indexes above them.
     assert counting.rows_read["nodes"] < 8_000 / 64 * 1.3 + 10
     assert counting.rows_read["steps"] <= FOLD_EVERY + 3
@@ -97,19 +97,19 @@ def test_a_set_in_a_map_of_many_keys_writes_little() -> None:
     counting = counted()
     store = store_on(counting, cache_bytes=64 << 20)
     size = by_day(100_000, 30_000)
-    store.put("map", {"memory": {f"key {n:06}": f"value {n}" * 3 for n in range(size)}})
+    store.thread("map").put({"memory": {f"key {n:06}": f"value {n}" * 3 for n in range(size)}})
     for _ in range(FOLD_EVERY):
-        store.update("map", {("memory", "key 000001"): "first fold"})
+        store.thread("map").update({("memory", "key 000001"): "first fold"})
     keys = random.Random(1).sample(range(size), 4 * FOLD_EVERY)
     chosen = iter(keys)
 
     def change() -> None:
-        store.update("map", {("memory", f"key {next(chosen):06}"): "a new value of some length, say"})
+        store.thread("map").update({("memory", f"key {next(chosen):06}"): "a new value of some length, say"})
 
     assert bytes_per_append(counting, len(keys), change) < 5_000
 
     counting.reset()
-    lazy = store_on(counting).get("map", lazy=True).state
+    lazy = store_on(counting).thread("map").get(lazy=True).state
     assert lazy.value(("memory", f"key {keys[-1]:06}")) == "a new value of some length, say"
     assert lazy.value(f"memory.key {size - 1:06}").startswith(f"value {size - 1}")
     assert counting.bytes_read.total() < 300_000
@@ -119,12 +119,12 @@ def test_a_step_that_changes_a_large_value_in_part_costs_the_part() -> None:
     counting = counted()
     store = store_on(counting)
     text = [f"line {n} of a long report\n" for n in range(8000)]
-    store.put("report", {"text": "".join(text)})
+    store.thread("report").put({"text": "".join(text)})
     text[4000] = "another line\n"
     counting.reset()
-    store.put("report", {"text": "".join(text)})
+    store.thread("report").put({"text": "".join(text)})
     assert counting.bytes_written.total() < 2_000
-    assert store_on(counting).get("report").state["text"] == "".join(text)
+    assert store_on(counting).thread("report").get().state["text"] == "".join(text)
 
 
 def test_large_values_that_stay_are_not_written_again_nor_read() -> None:
@@ -132,15 +132,15 @@ def test_large_values_that_stay_are_not_written_again_nor_read() -> None:
     store = store_on(counting)
     picture = random.Random(2).randbytes(3 << 20)
     for turn in range(FOLD_EVERY * 2):
-        store.put("art", {"picture": picture, "turn": turn})
+        store.thread("art").put({"picture": picture, "turn": turn})
     assert counting.bytes_written["objects"] < 1.1 * len(picture)
     counting.reset()
     cold = store_on(counting)
-    cold.put("art", {"picture": picture, "turn": -1})
+    cold.thread("art").put({"picture": picture, "turn": -1})
     assert counting.bytes_read["objects"] == 0
-    assert cold.get("art", lazy=True).state["turn"] == -1
+    assert cold.thread("art").get(lazy=True).state["turn"] == -1
     assert counting.bytes_read["objects"] == 0
-    assert cold.get("art").state["picture"] == picture
+    assert cold.thread("art").get().state["picture"] == picture
     assert counting.rows_read["objects"] == 4
 
 
@@ -148,11 +148,11 @@ def test_a_fork_copies_nothing() -> None:
     counting = counted()
     store = store_on(counting)
     for turn in range(100):
-        store.put("chat", {"messages": [f"message {n}" for n in range(turn)]})
+        store.thread("chat").put({"messages": [f"message {n}" for n in range(turn)]})
     counting.reset()
     store.thread("chat").fork("what if", at=50)
     assert counting.bytes_written.total() < 200
-    store.put("chat", {"messages": ["other"]}, branch="what if")
+    store.thread("chat").put({"messages": ["other"]}, branch="what if")
     assert counting.bytes_written.total() < 2_000
 
 
@@ -160,13 +160,13 @@ def test_a_fork_copies_nothing() -> None:
 def test_the_cache_keeps_to_its_bound(limit: int) -> None:
     store = store_on(run(MemoryBackend.open("memory://")), cache_bytes=limit)
     for number in range(60):
-        store.put(f"chat {number}", {"messages": [random.Random(number).randbytes(900) for _ in range(200)]})
+        store.thread(f"chat {number}").put({"messages": [random.Random(number).randbytes(900) for _ in range(200)]})
     store._engine.context.cache.clear()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for number in range(60):
-            store.get(f"chat {number}")
+            store.thread(f"chat {number}").get()
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -180,7 +180,10 @@ def test_a_large_state_takes_at_most_four_times_its_size() -> None:
     backend = run(MemoryBackend.open("memory://"))
     store = store_on(backend)
     state = {"messages": [{"role": "user", "content": f"{number:09} " * 200} for number in range(size // 2000)]}
-    calls: list[Callable[[], object]] = [lambda: store.put("large", state), lambda: store_on(backend).get("large")]
+    calls: list[Callable[[], object]] = [
+        lambda: store.thread("large").put(state),
+        lambda: store_on(backend).thread("large").get(),
+    ]
     for call in calls:
         tracemalloc.start()
         try:

@@ -38,10 +38,10 @@ def small_store(folder: Path) -> tuple[bytes, Truth]:
     for turn in range(5):
         for thread in ("chat", "notes"):
             state = {"messages": [f"{thread} message {n}" * 3 for n in range(turn + 1)], "turn": turn}
-            saved = store.put(thread, state, metadata={"turn": turn})
+            saved = store.thread(thread).put(state, metadata={"turn": turn})
             truth.setdefault(thread, {})[saved.id] = state
     store.thread("chat").tag("end")
-    store.put("chat", {"turn": -1}, id="again", parent=store.log("chat", limit=3)[-1].id)
+    store.thread("chat").put({"turn": -1}, id="again", parent=store.thread("chat").log(limit=3)[-1].id)
     truth["chat"]["again"] = {"turn": -1}
     store.close()
     path = folder / "store.db"
@@ -66,9 +66,9 @@ def everything(folder: Path, truth: Truth) -> Truth:
         store.threads()
         found = {}
         for thread, states in truth.items():
-            store.log(thread).all()
-            found[thread] = {id: store.get(thread, id).state for id in states}
-            assert store.get(thread).state == states[max(states)], thread
+            store.thread(thread).log().all()
+            found[thread] = {id: store.thread(thread).get(id).state for id in states}
+            assert store.thread(thread).get().state == states[max(states)], thread
         return found
     finally:
         run(backend.close())
@@ -115,11 +115,11 @@ def rows_store(folder: Path) -> tuple[bytes, dict[str, dict[str, Any]]]:
         for turn in range(34):
             for thread in ("chat", "notes"):
                 truth[thread] = {"messages": [f"{thread} {n}" for n in range(turn + 1)], "turn": turn}
-                store.put(thread, truth[thread], metadata={"turn": turn})
+                store.thread(thread).put(truth[thread], metadata={"turn": turn})
         for number in range(10):
             for turn in range(8):
                 truth[f"thread-{number}"] = {"turn": turn, "text": f"text {number} " * 3}
-                store.put(f"thread-{number}", truth[f"thread-{number}"])
+                store.thread(f"thread-{number}").put(truth[f"thread-{number}"])
         store.thread("chat").tag("end")
         store.thread("chat").pin(reason="for later")
         store.thread("notes").hold(reason="case 7")
@@ -155,7 +155,7 @@ def flip_bits(content: bytes, truth: dict[str, dict[str, Any]], folder: Path, sh
             with holdfast.open(folder / "store.db") as store:
                 for thread, state in truth.items():
                     try:
-                        assert store.get(thread).state == state, f"bit of byte {place}: {thread}"
+                        assert store.thread(thread).get().state == state, f"bit of byte {place}: {thread}"
                     except HoldfastError as error:
                         outcome = type(error).__name__
                 if outcome != "right":
@@ -171,13 +171,13 @@ def flip_bits(content: bytes, truth: dict[str, dict[str, Any]], folder: Path, sh
 def test_a_thread_whose_own_row_is_damaged_can_be_deleted(tmp_path: Path, encrypted: bool) -> None:
     encryption = Encryption(LocalKeys(generate_key())) if encrypted else None
     with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
-        store.put("t", {"n": 1})
-        store.put("other", {"n": 1})
+        store.thread("t").put({"n": 1})
+        store.thread("other").put({"n": 1})
         stored = store._engine.context.stored
         (rows,) = run(stored.read([Scan(LINES, ("", "t"))]))
         run(stored.apply([Put(LINES, rows[0]._replace(body=flipped(rows[0].body)))]))
     with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
         assert store.maintenance.verify().damage
-        assert store.delete("t")
+        assert store.thread("t").delete()
         assert not store.maintenance.verify().damage
         assert [each.thread for each in store.threads()] == ["other"]

@@ -33,7 +33,7 @@ def save_until_it_fails(store: Store) -> tuple[list[str], HoldfastError | None]:
     saved: list[str] = []
     for number in range(12):
         try:
-            saved.append(store.put("t", state_of(number), id=f"{number:03}").id)
+            saved.append(store.thread("t").put(state_of(number), id=f"{number:03}").id)
             if number == 8:
                 store.maintenance.compact("t")
         except HoldfastError as error:
@@ -65,10 +65,10 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str, stride: int) ->
             break  # the fault lay beyond the end of the run
         after_some += bool(saved)
         store = store_on(run(SQLiteBackend.open(url)), fold_every=3)
-        found = {each.id: store.get("t", each.id).state for each in store.log("t").all()}
+        found = {each.id: store.thread("t").get(each.id).state for each in store.thread("t").log().all()}
         assert set(saved) <= found.keys() <= {*saved, f"{len(saved):03}"}
         assert all(state == state_of(int(id)) for id, state in found.items())
-        store.put("t", {"works": "again"}, id="~")
+        store.thread("t").put({"works": "again"}, id="~")
         assert run(store._engine.context.backend.check()) == []
         store.close()
     else:
@@ -84,12 +84,12 @@ def _one_run(url: str, vfs: str) -> list[str]:
         return []
     saved, error = save_until_it_fails(store)
     assert isinstance(error, TransientError | UnavailableError | None), error
-    found = {each.id: store.get("t", each.id).state for each in store.log("t").all()} if saved else {}
+    found = {each.id: store.thread("t").get(each.id).state for each in store.thread("t").log().all()} if saved else {}
     assert set(saved) <= found.keys() <= {*saved, f"{len(saved):03}"}
     id, state = f"{len(saved):03}", state_of(len(saved))
     with contextlib.suppress(TransientError, UnavailableError):  # it may strike only now
-        store.put("t", state, id=id)
-    saved.append(store.put("t", state, id=id).id)
+        store.thread("t").put(state, id=id)
+    saved.append(store.thread("t").put(state, id=id).id)
     with contextlib.suppress(UnavailableError):
         store.close()
     return saved

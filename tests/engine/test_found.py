@@ -45,44 +45,44 @@ def stores(on: Backend, **settings: Any) -> tuple[Store, Store]:
 
 def test_large_items_added_by_a_cold_writer_are_stored(shared: Backend) -> None:
     for count in (1, 2, 3):
-        store_on(shared).put("t", {"list": LARGE[:count]})
-    assert store_on(shared).get("t").state == {"list": LARGE}
+        store_on(shared).thread("t").put({"list": LARGE[:count]})
+    assert store_on(shared).thread("t").get().state == {"list": LARGE}
 
 
 def test_large_items_stay_through_folds_and_partial_changes(shared: Backend) -> None:
     store = store_on(shared, fold_every=2, cache_bytes=0)
     for count in (1, 2, 3):
-        store.put("t", {"list": LARGE[:count], "n": count})
-    store.update("t", {"list": [*LARGE, "small"], "n": 4})
-    assert store_on(shared).get("t").state == {"list": [*LARGE, "small"], "n": 4}
+        store.thread("t").put({"list": LARGE[:count], "n": count})
+    store.thread("t").update({"list": [*LARGE, "small"], "n": 4})
+    assert store_on(shared).thread("t").get().state == {"list": [*LARGE, "small"], "n": 4}
 
 
 def test_children_with_large_items_are_rebased(shared: Backend) -> None:
     store = store_on(shared, cache_bytes=0, fold_every=2)
-    store.put("t", {"list": ["x"]}, id="1")
-    store.put("t", {"list": ["x", LARGE[0]]}, id="2")
-    store.put("t", {"list": ["x", LARGE[0], "y"]}, id="3")
-    store.put("t", {"other": 1}, id="1")
-    assert store.get("t", "1").state == {"other": 1}
-    assert store.get("t", "2").state == {"list": ["x", LARGE[0]]}
-    assert store.get("t", "3").state == {"list": ["x", LARGE[0], "y"]}
+    store.thread("t").put({"list": ["x"]}, id="1")
+    store.thread("t").put({"list": ["x", LARGE[0]]}, id="2")
+    store.thread("t").put({"list": ["x", LARGE[0], "y"]}, id="3")
+    store.thread("t").put({"other": 1}, id="1")
+    assert store.thread("t").get("1").state == {"other": 1}
+    assert store.thread("t").get("2").state == {"list": ["x", LARGE[0]]}
+    assert store.thread("t").get("3").state == {"list": ["x", LARGE[0], "y"]}
 
 
 def test_what_could_not_be_read_is_not_written() -> None:
     ground = EngineContext(run(MemoryBackend.open("memory://")), codec=Codec(limits=Limits(max_bytes=1 << 20)))
     store = Store(Engine(ground), "")
-    store.put("t", {"n": 1})
+    store.thread("t").put({"n": 1})
     channels = {f"c{n}": ["x" * 60_000] * 8 for n in range(3)}
     with pytest.raises(TooLargeError, match=r"over the limit of 1048576 \(at thread 't'\). Save it in several"):
-        store.put("t", channels)
-    assert store.put("t", {"n": 2}).parent == store.log("t")[1].id
+        store.thread("t").put(channels)
+    assert store.thread("t").put({"n": 2}).parent == store.thread("t").log()[1].id
 
 
 def test_the_cache_weighs_what_it_holds_uncompressed() -> None:
     store = store_on(run(MemoryBackend.open("memory://")), cache_bytes=2 << 20)
     for n in range(20):
         for turn in range(10):
-            store.put(f"t{n}", {"text": f"{turn}" * 60_000})
+            store.thread(f"t{n}").put({"text": f"{turn}" * 60_000})
     held = [entry for entry, _ in store._engine.context.cache._entries.values() if hasattr(entry, "tail")]
     tails = sum(len(op.value) for each in held for _, edit in each.tail for _, op in edit.put)
     assert tails <= 2 << 20
@@ -93,66 +93,66 @@ def test_the_cache_weighs_what_it_holds_uncompressed() -> None:
 
 def test_unchanged_is_judged_by_what_is_there_now(shared: Backend) -> None:
     one, other = stores(shared)
-    one.put("t", {"v": 1})
-    other.put("t", {"v": 2})
-    one.put("t", {"v": 1}, if_changed=True)
-    assert other.get("t").state == {"v": 1}
+    one.thread("t").put({"v": 1})
+    other.thread("t").put({"v": 2})
+    one.thread("t").put({"v": 1}, if_changed=True)
+    assert other.thread("t").get().state == {"v": 1}
 
 
 def test_unchanged_on_top_of_the_latest_that_others_follow_with_lower_ids(shared: Backend) -> None:
     store = store_on(shared)
-    store.put("t", {"v": 1}, id="9")
-    store.put("t", {"v": 2}, id="5")
-    assert store.put("t", {"v": 1}, if_changed=True, labels=["same"]).id == "9"
+    store.thread("t").put({"v": 1}, id="9")
+    store.thread("t").put({"v": 2}, id="5")
+    assert store.thread("t").put({"v": 1}, if_changed=True, labels=["same"]).id == "9"
     assert store.thread("t").labels() == {"same": ["9"]}
 
 
 def test_a_change_is_judged_by_what_is_there_now(shared: Backend) -> None:
     one, other = stores(shared)
-    one.put("t", {"a": 1})
-    other.update("t", {("d", "x"): 1})
-    one.update("t", {}, remove=[("d", "x")])
-    assert one.get("t").state == {"a": 1, "d": {}}
+    one.thread("t").put({"a": 1})
+    other.thread("t").update({("d", "x"): 1})
+    one.thread("t").update({}, remove=[("d", "x")])
+    assert one.thread("t").get().state == {"a": 1, "d": {}}
     with pytest.raises(NotFoundError):
-        one.update("t", {}, remove=[("d", "x")])
+        one.thread("t").update({}, remove=[("d", "x")])
 
 
 def test_an_id_that_others_saved_meanwhile_is_seen(shared: Backend) -> None:
     one, other = stores(shared)
-    one.put("t", {"v": 1}, id="1")
-    one.put("t", {"v": 2}, id="2")
-    other.put("t", {"v": 3}, id="3")
-    one.put("t", {"v": 33}, id="3")
-    assert [(each.id, each.parent) for each in one.log("t").all()] == [("3", "2"), ("2", "1"), ("1", None)]
-    assert one.get("t", "3").state == {"v": 33}
-    other.put("t", {"v": 4}, id="4")
-    other.put("t", {"v": 5}, id="5")
+    one.thread("t").put({"v": 1}, id="1")
+    one.thread("t").put({"v": 2}, id="2")
+    other.thread("t").put({"v": 3}, id="3")
+    one.thread("t").put({"v": 33}, id="3")
+    assert [(each.id, each.parent) for each in one.thread("t").log().all()] == [("3", "2"), ("2", "1"), ("1", None)]
+    assert one.thread("t").get("3").state == {"v": 33}
+    other.thread("t").put({"v": 4}, id="4")
+    other.thread("t").put({"v": 5}, id="5")
     with pytest.raises(ConflictError, match="checkpoint 4 is there already, and follows another one"):
-        one.put("t", {"v": 44}, id="4", parent="5")
+        one.thread("t").put({"v": 44}, id="4", parent="5")
 
 
 def test_a_thread_deleted_and_made_anew_by_another(shared: Backend) -> None:
     one, other = stores(shared, fold_every=2)
     for n in range(5):
-        one.put("t", {"n": n})
-    other.delete("t")
-    other.put("t", {"fresh": True})
-    one.put("t", {"fresh": True, "more": 1})
-    assert len(one.log("t")) == 2
-    assert other.get("t").state == {"fresh": True, "more": 1}
+        one.thread("t").put({"n": n})
+    other.thread("t").delete()
+    other.thread("t").put({"fresh": True})
+    one.thread("t").put({"fresh": True, "more": 1})
+    assert len(one.thread("t").log()) == 2
+    assert other.thread("t").get().state == {"fresh": True, "more": 1}
 
 
 def test_lazy_reads_go_on_after_another_compacted(shared: Backend) -> None:
     one, other = stores(shared, fold_every=2)
     for n in range(8):
-        one.put("t", {"list": [f"item {i}" * 100 for i in range(n * 10)]}, id=str(n))
-    lazy = one.get("t", "5", lazy=True).state
+        one.thread("t").put({"list": [f"item {i}" * 100 for i in range(n * 10)]}, id=str(n))
+    lazy = one.thread("t").get("5", lazy=True).state
     assert lazy.length("list") == 50
     other.maintenance.compact("t")
     assert lazy["list"] == [f"item {i}" * 100 for i in range(50)]
     other.maintenance.compact("t")
-    assert one.get("t", "5", lazy=True).state["list"] == lazy["list"]
-    assert one.put("t", {"list": []}).step == 8
+    assert one.thread("t").get("5", lazy=True).state["list"] == lazy["list"]
+    assert one.thread("t").put({"list": []}).step == 8
 
 
 # Revisions --------------------------------------------------------------------------------------------------------
@@ -161,72 +161,72 @@ def test_lazy_reads_go_on_after_another_compacted(shared: Backend) -> None:
 def test_main_goes_with_a_new_revision(shared: Backend) -> None:
     store = store_on(shared)
     for n in range(3):
-        store.put("t", {"v": n}, id=str(n))
-    store.put("t", {"v": "new"}, id="2")
-    assert store.get("t", at="main").state == {"v": "new"}
-    made = store.put("t", {"v": 3}, id="3", branch="main")
+        store.thread("t").put({"v": n}, id=str(n))
+    store.thread("t").put({"v": "new"}, id="2")
+    assert store.thread("t").get(at="main").state == {"v": "new"}
+    made = store.thread("t").put({"v": 3}, id="3", branch="main")
     assert made.parent == "2"
-    assert store.get("t").state == {"v": 3}
-    store.put("t", {"v": "newer"}, id="1")
-    assert store.get("t", at="main").id == "3"
+    assert store.thread("t").get().state == {"v": 3}
+    store.thread("t").put({"v": "newer"}, id="1")
+    assert store.thread("t").get(at="main").id == "3"
     assert [each.name for each in store.thread("t").branches()].count("main") == 1
 
 
 def test_revising_again_and_again_leaves_no_heap_of_branches(shared: Backend) -> None:
     store = store_on(shared)
     for n in range(4):
-        store.put("t", {"v": n}, id=str(n))
+        store.thread("t").put({"v": n}, id=str(n))
     for n in range(3):
-        store.put("t", {"v": f"2, {n}"}, id="2")
+        store.thread("t").put({"v": f"2, {n}"}, id="2")
     before = len(store.thread("t").branches())
     for n in range(4):
-        store.put("t", {"v": f"1, {n}"}, id="1")
+        store.thread("t").put({"v": f"1, {n}"}, id="1")
     assert (
         len(store.thread("t").branches()) == before + 8
     )  # each time one for the revision, and one for what follows it
-    assert [store.get("t", str(n)).state["v"] for n in range(4)] == [0, "1, 3", "2, 2", 3]
+    assert [store.thread("t").get(str(n)).state["v"] for n in range(4)] == [0, "1, 3", "2, 2", 3]
 
 
 def test_what_is_appended_during_a_revision_moves_along(shared: Backend) -> None:
     backend = InterferingBackend(shared)
     store, other = store_on(backend), store_on(shared)
     for n in range(3):
-        store.put("t", {"v": n}, id=str(n))
-    with backend.interfere(lambda: other.put("t", {"v": 3}, id="3", branch="main")):
-        store.put("t", {"v": "new"}, id="1")
-    assert store.get("t", at="main").id == "3"
-    assert store.get("t", "3").parent == "2"
-    assert [store.get("t", str(n)).state["v"] for n in range(4)] == [0, "new", 2, 3]
+        store.thread("t").put({"v": n}, id=str(n))
+    with backend.interfere(lambda: other.thread("t").put({"v": 3}, id="3", branch="main")):
+        store.thread("t").put({"v": "new"}, id="1")
+    assert store.thread("t").get(at="main").id == "3"
+    assert store.thread("t").get("3").parent == "2"
+    assert [store.thread("t").get(str(n)).state["v"] for n in range(4)] == [0, "new", 2, 3]
 
 
 def test_a_branch_that_moves_while_one_appends_to_it(fresh: Backends) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend(fresh())
         store, other = store_on(backend, cache_bytes=0), store_on(backend.inner)
-        store.put("t", {"v": 0}, id="0")
-        store.put("t", {"v": 1}, id="1")
+        store.thread("t").put({"v": 0}, id="0")
+        store.thread("t").put({"v": 1}, id="1")
         store.thread("t").fork("f", at="1")
-        store.put("t", {"v": 2}, id="2", branch="f")
-        with moment.interfere(backend, lambda: other.put("t", {"v": "new"}, id="1")):
-            store.put("t", {"v": 3}, id="3", branch="f")
-        assert store.get("t", at="f").id == "3"
-        assert store.get("t", "3").parent == "2"
-        assert other.get("t", "1").state == {"v": "new" if moment.came else 1}
+        store.thread("t").put({"v": 2}, id="2", branch="f")
+        with moment.interfere(backend, lambda: other.thread("t").put({"v": "new"}, id="1")):
+            store.thread("t").put({"v": 3}, id="3", branch="f")
+        assert store.thread("t").get(at="f").id == "3"
+        assert store.thread("t").get("3").parent == "2"
+        assert other.thread("t").get("1").state == {"v": "new" if moment.came else 1}
 
     at_every_moment(scenario)
 
 
 def test_names_and_tags_of_what_is_saved_again(shared: Backend) -> None:
     store = store_on(shared)
-    store.put("t", {"v": 1}, id="1", tag="n")
-    store.put("t", {"v": 1}, id="1", tag="n", labels=["x"])
-    store.put("t", {"v": 2}, id="1", tag="n", labels=["y"])
-    store.put("t", {"v": 3}, id="2")
+    store.thread("t").put({"v": 1}, id="1", tag="n")
+    store.thread("t").put({"v": 1}, id="1", tag="n", labels=["x"])
+    store.thread("t").put({"v": 2}, id="1", tag="n", labels=["y"])
+    store.thread("t").put({"v": 3}, id="2")
     for state in ({"v": 3}, {"v": 4}):
         with pytest.raises(ConflictError, match="has the tag"):
-            store.put("t", state, id="2", tag="n")
+            store.thread("t").put(state, id="2", tag="n")
     assert (store.thread("t").tags(), store.thread("t").labels()) == ({"n": "1"}, {"x": ["1"], "y": ["1"]})
-    assert store.get("t", "2").state == {"v": 3}
+    assert store.thread("t").get("2").state == {"v": 3}
 
 
 # Rewrites ---------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def lists(store: Store) -> dict[str, Any]:
     """Save nine checkpoints, of lists that grow."""
     states = {str(n): {"list": [f"item {i}" for i in range(n * 7)]} for n in range(9)}
     for id, state in states.items():
-        store.put("t", state, id=id)
+        store.thread("t").put(state, id=id)
     return states
 
 
@@ -250,12 +250,12 @@ def test_a_rewrite_that_was_overtaken_harms_nobody(fresh: Backends) -> None:
         def overtake() -> None:
             clock.now += 3600 * 10**9  # the other one takes it for dead
             other.maintenance.compact("t")
-            other.put("t", states.setdefault("9", {"list": []}), id="9")
+            other.thread("t").put(states.setdefault("9", {"list": []}), id="9")
 
         with moment.interfere(backend, overtake), contextlib.suppress(ConflictError):
             store.maintenance.compact("t")
         cold = store_on(backend.inner, fold_every=2)
-        assert {each.id: cold.get("t", each.id).state for each in cold.log("t").all()} == states
+        assert {each.id: cold.thread("t").get(each.id).state for each in cold.thread("t").log().all()} == states
 
     at_every_moment(scenario, at_least=4)
 
@@ -265,7 +265,10 @@ def test_deleting_during_a_rewrite_leaves_nothing(fresh: Backends) -> None:
         backend = InterferingBackend(fresh())
         store, other = store_on(backend, fold_every=2), store_on(backend.inner)
         lists(store)
-        with moment.interfere(backend, lambda: other.delete("t")), contextlib.suppress(ConflictError, NotFoundError):
+        with (
+            moment.interfere(backend, lambda: other.thread("t").delete()),
+            contextlib.suppress(ConflictError, NotFoundError),
+        ):
             store.maintenance.compact("t")
         assert len(other.threads()) == (not moment.came)
         rows = run(backend.read([Scan(space, ("", "t")) for space in TABLES]))
@@ -276,7 +279,7 @@ def test_deleting_during_a_rewrite_leaves_nothing(fresh: Backends) -> None:
 
 def test_a_lease_from_a_clock_that_was_ahead_is_dead(shared: Backend) -> None:
     ahead, store = store_on(shared, clock=Clock(2 * 10**18)), store_on(shared)
-    store.put("t", {"v": 1})
+    store.thread("t").put({"v": 1})
     line = ahead._handle.thread_line("t")
     run(Lease(ahead._engine.context, line, "rewrite").acquire())
     store.maintenance.compact("t")
@@ -285,7 +288,7 @@ def test_a_lease_from_a_clock_that_was_ahead_is_dead(shared: Backend) -> None:
 def test_compacting_frees_what_is_left_of_others(shared: Backend) -> None:
     store = store_on(shared, fold_every=2)
     for n in range(8):
-        store.put("t", {"list": list(range(n))})
+        store.thread("t").put({"list": list(range(n))})
     backend = InterferingBackend(shared)
     cut = Store(Engine(EngineContext(backend, MemoryCache(0), fold_every=2)), "")
 
@@ -320,13 +323,13 @@ def test_deleted_between_two_reads(fresh: Backends, cache: int, use: Callable[[S
         backend = InterferingBackend(fresh())
         store, other = store_on(backend, cache_bytes=cache, fold_every=2), store_on(backend.inner)
         for n in range(5):
-            store.put("t", {"list": last[: n * 7]})
-        with moment.interfere(backend, lambda: other.delete("t")):
+            store.thread("t").put({"list": last[: n * 7]})
+        with moment.interfere(backend, lambda: other.thread("t").delete()):
             try:
                 assert use(store) == last
             except NotFoundError:
                 assert not other.threads()
-        assert store.put("t", {"again": 1}).step == (0 if moment.came else 5)
+        assert store.thread("t").put({"again": 1}).step == (0 if moment.came else 5)
 
     at_every_moment(scenario, ["read"])
 
@@ -336,9 +339,9 @@ def test_deleted_while_it_is_listed(fresh: Backends) -> None:
         backend = InterferingBackend(fresh())
         store, other = store_on(backend, cache_bytes=0, fold_every=2), store_on(backend.inner)
         for n in range(5):
-            store.put("t", {"n": n}, id=str(n))
-        with moment.interfere(backend, lambda: other.delete("t")):
-            found = [each.id for each in store.log("t").all()]
+            store.thread("t").put({"n": n}, id=str(n))
+        with moment.interfere(backend, lambda: other.thread("t").delete()):
+            found = [each.id for each in store.thread("t").log().all()]
         assert found == ["4", "3", "2", "1", "0"] or (moment.came and found == [])
 
     at_every_moment(scenario, ["read"])
@@ -373,15 +376,15 @@ def test_an_id_that_would_be_too_long_is_not_made() -> None:
 
 def test_keys_that_are_equal_in_python_are_one_key(shared: Backend) -> None:
     store = store_on(shared)
-    store.put("t", {"d": {True: {"a": 1}, 2: "two"}})
-    store.update("t", {("d", 1, "x"): 2, ("d", 2.0): "zwei"})
-    assert repr(store.get("t").state["d"]) == "{True: {'a': 1, 'x': 2}, 2: 'zwei'}"
+    store.thread("t").put({"d": {True: {"a": 1}, 2: "two"}})
+    store.thread("t").update({("d", 1, "x"): 2, ("d", 2.0): "zwei"})
+    assert repr(store.thread("t").get().state["d"]) == "{True: {'a': 1, 'x': 2}, 2: 'zwei'}"
 
 
 def test_branches_opened_together_get_numbers_of_their_own(shared: Backend) -> None:
     store = store_on(shared)
-    store.put("t", {"v": 1}, id="1")
-    store.put("t", {"v": 2}, id="2")
+    store.thread("t").put({"v": 1}, id="1")
+    store.thread("t").put({"v": 2}, id="2")
     with store.transaction() as together:
         for n in range(3, 6):
             together.put("t", {"v": n}, id=str(n), parent="1")
@@ -389,13 +392,13 @@ def test_branches_opened_together_get_numbers_of_their_own(shared: Backend) -> N
         together.put("new", {"v": 2}, id="2", parent="1")
         together.put("new", {"v": 3}, id="3", parent="1")
     assert len({each.branch for each in together.checkpoints[:3]}) == 3
-    assert [store.get("t", str(n)).state["v"] for n in range(1, 6)] == [1, 2, 3, 4, 5]
-    assert [(each.id, each.parent) for each in store.log("new").all()] == [("3", "1"), ("2", "1"), ("1", None)]
+    assert [store.thread("t").get(str(n)).state["v"] for n in range(1, 6)] == [1, 2, 3, 4, 5]
+    assert [(each.id, each.parent) for each in store.thread("new").log().all()] == [("3", "1"), ("2", "1"), ("1", None)]
 
 
 def test_a_transaction_on_a_branch_and_on_what_it_changes_itself(shared: Backend) -> None:
     store = store_on(shared, fold_every=2)
-    store.put("t", {"v": 1}, id="1")
+    store.thread("t").put({"v": 1}, id="1")
     store.thread("t").fork("f", at="1")
     with store.transaction() as together:
         together.put("t", {"v": 2}, id="2", branch="f")
@@ -403,6 +406,6 @@ def test_a_transaction_on_a_branch_and_on_what_it_changes_itself(shared: Backend
         together.put("t", {"v": 3, "d": {"k": 1, "l": 2}}, id="4", branch="f")
         together.put("t", {"v": 3, "d": {"k": 1, "l": 2}}, id="5", branch="f", if_changed=True, labels=["same"])
     assert [each.id for each in together.checkpoints] == ["2", "3", "4", "4"]
-    assert store.get("t", at="f").state == {"v": 3, "d": {"k": 1, "l": 2}}
-    assert store.get("t", "3").state == {"v": 2, "d": {"k": 1}}
+    assert store.thread("t").get(at="f").state == {"v": 3, "d": {"k": 1, "l": 2}}
+    assert store.thread("t").get("3").state == {"v": 2, "d": {"k": 1}}
     assert store.thread("t").labels() == {"same": ["4"]}

@@ -45,21 +45,21 @@ def nested(levels: int, value: Any) -> Any:
 def test_deep_values_are_read_again(shared: Backend, levels: int) -> None:
     store = store_on(shared, fold_every=3)
     for n in range(5):
-        store.put("t", {"a": nested(levels, {"i": n, "t": "x" * 300}), "l": [nested(levels, [n, "y" * 300])]})
+        store.thread("t").put({"a": nested(levels, {"i": n, "t": "x" * 300}), "l": [nested(levels, [n, "y" * 300])]})
     for n in range(5):
-        state = store_on(shared).get("t", at=n).state
+        state = store_on(shared).thread("t").get(at=n).state
         assert state == {"a": nested(levels, {"i": n, "t": "x" * 300}), "l": [nested(levels, [n, "y" * 300])]}
 
 
 def test_a_part_that_would_be_too_deep_in_its_place_is_refused(shared: Backend) -> None:
     store = store_on(shared)
-    store.put("t", {"a": nested(8, {})})
+    store.thread("t").put({"a": nested(8, {})})
     with pytest.raises(TooDeepError):
-        store.update("t", {("a", *"kkkkkkk", "v"): nested(45, 1)})
+        store.thread("t").update({("a", *"kkkkkkk", "v"): nested(45, 1)})
     with pytest.raises(InvalidError, match="a path has at most 10 keys, and this one 11"):
-        store.update("t", {("a", *"kkkkkkkkkk"): 1})
-    store.update("t", {("a", *"kkkkkkkk"): nested(20, 1)})
-    assert store_on(shared).get("t").state == {"a": nested(8, nested(20, 1))}
+        store.thread("t").update({("a", *"kkkkkkkkkk"): 1})
+    store.thread("t").update({("a", *"kkkkkkkk"): nested(20, 1)})
+    assert store_on(shared).thread("t").get().state == {"a": nested(8, nested(20, 1))}
 
 
 @pytest.mark.parametrize(
@@ -73,27 +73,27 @@ def test_a_part_that_would_be_too_deep_in_its_place_is_refused(shared: Backend) 
 )
 def test_equal_keys_are_one_place(shared: Backend, wrong: Any) -> None:
     store = store_on(shared)
-    store.put("t", {"d": {1: {"q": 1}}})
+    store.thread("t").put({"d": {1: {"q": 1}}})
     with pytest.raises(InvalidError, match="two changes are made to one value"):
         wrong(store)
-    store.update("t", {("d", float("inf")): 1, ("d", 2**63): 2})
-    assert store_on(shared).get("t").state == {"d": {1: {"q": 1}, float("inf"): 1, 2**63: 2}}
+    store.thread("t").update({("d", float("inf")): 1, ("d", 2**63): 2})
+    assert store_on(shared).thread("t").get().state == {"d": {1: {"q": 1}, float("inf"): 1, 2**63: 2}}
     with pytest.raises(InvalidError, match="numbers of at most 64 bits"):
-        store.update("t", {("d", 10**400): 2})
+        store.thread("t").update({("d", 10**400): 2})
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made anew"])
 def test_writing_to_a_thread_that_another_deleted(shared: Backend, again: bool) -> None:
     one, other = stores(shared, fold_every=2)
     for n in range(5):
-        other.put("t", {"x": n})
+        other.thread("t").put({"x": n})
     one.thread("t").info()
-    one.get("t")
-    other.delete("t")
+    one.thread("t").get()
+    other.thread("t").delete()
     if again:
-        other.put("t", {"x": "new"})
-    assert one.put("t", {"x": 2}).step == int(again)
-    assert one.update("t", {"y": 1}).step == 1 + int(again)
+        other.thread("t").put({"x": "new"})
+    assert one.thread("t").put({"x": 2}).step == int(again)
+    assert one.thread("t").update({"y": 1}).step == 1 + int(again)
 
 
 @pytest.mark.parametrize(
@@ -113,83 +113,83 @@ def test_using_a_thread_while_another_deletes_it(fresh: Backends, use: Any) -> N
         backend = InterferingBackend(fresh())
         store, other = store_on(backend, cache_bytes=0, fold_every=2), store_on(backend.inner)
         for n in range(5):
-            other.put("t", {"v": n}, id=str(n))
-        with moment.interfere(backend, lambda: other.delete("t")):
+            other.thread("t").put({"v": n}, id=str(n))
+        with moment.interfere(backend, lambda: other.thread("t").delete()):
             try:
                 use(store)
             except (NotFoundError, KeyError):  # the lazy state is a mapping
                 assert not other.threads()
         cold = store_on(backend.inner)
         assert cold.maintenance.verify(level="decode").findings == []
-        assert len(cold.log("t")) <= 1 if moment.came else len(cold.log("t")) >= 5
+        assert len(cold.thread("t").log()) <= 1 if moment.came else len(cold.thread("t").log()) >= 5
 
     at_every_moment(scenario, ["read"])
 
 
 def test_with_no_cache_wrong_input_is_still_told(shared: Backend) -> None:
     store = store_on(shared, cache_bytes=0)
-    store.put("t", {"v": 1})
+    store.thread("t").put({"v": 1})
     with pytest.raises(NotFoundError, match="no checkpoint with id 'nope'"):
-        store.put("t", {}, parent="nope")
+        store.thread("t").put({}, parent="nope")
     with pytest.raises(NotFoundError, match="nothing to remove"):
-        store.update("t", {}, remove=["nope"])
+        store.thread("t").update({}, remove=["nope"])
 
 
 def test_the_same_in_another_form_is_no_change(shared: Backend) -> None:
     store = store_on(shared)
-    store.put("t", {"d": {"a": 1}, "l": [1, 2]})
-    last = store.update("t", {("d", "b"): 2, "l": []}, id="~")
-    assert store.put("t", {"d": {"a": 1, "b": 2}, "l": []}, if_changed=True).id == last.id
-    assert store.update("t", {("d", "b"): 2, "l": []}, id="~").branch == 0
+    store.thread("t").put({"d": {"a": 1}, "l": [1, 2]})
+    last = store.thread("t").update({("d", "b"): 2, "l": []}, id="~")
+    assert store.thread("t").put({"d": {"a": 1, "b": 2}, "l": []}, if_changed=True).id == last.id
+    assert store.thread("t").update({("d", "b"): 2, "l": []}, id="~").branch == 0
     assert len(store.thread("t").branches()) == 1
 
 
 def test_nothing_new_on_a_branch_without_steps(shared: Backend) -> None:
     store = store_on(shared)
-    first = store.put("t", {"x": 1})
-    store.put("t", {"x": 2})
+    first = store.thread("t").put({"x": 1})
+    store.thread("t").put({"x": 2})
     store.thread("t").fork("side", at=first.id)
-    assert store.put("t", {"x": 1}, branch="side", if_changed=True).id == first.id
-    assert store.put("t", {"x": 3}, branch="side", if_changed=True).parent == first.id
+    assert store.thread("t").put({"x": 1}, branch="side", if_changed=True).id == first.id
+    assert store.thread("t").put({"x": 3}, branch="side", if_changed=True).parent == first.id
 
 
 def test_an_id_again_on_its_branch(shared: Backend) -> None:
     store = store_on(shared)
-    store.put("t", {"x": 1}, id="1")
+    store.thread("t").put({"x": 1}, id="1")
     for _ in range(3):
-        assert store.put("t", {"x": 2}, id="k", branch="main").step == 1
+        assert store.thread("t").put({"x": 2}, id="k", branch="main").step == 1
     assert len(store.thread("t").branches()) == 1
 
 
 def test_names_that_the_parent_has(shared: Backend) -> None:
     store = store_on(shared)
-    store.put("t", {"x": 1}, tag="best")
-    store.put("t", {"x": 1}, tag="best", if_changed=True, labels=["again"])
+    store.thread("t").put({"x": 1}, tag="best")
+    store.thread("t").put({"x": 1}, tag="best", if_changed=True, labels=["again"])
     assert list(store.thread("t").labels()) == ["again"]
-    store.put("t", {"x": 2})
+    store.thread("t").put({"x": 2})
     with pytest.raises(ConflictError, match="has the tag"):
-        store.put("t", {"x": 2}, tag="best", if_changed=True)
+        store.thread("t").put({"x": 2}, tag="best", if_changed=True)
 
 
 def test_refusing_is_about_others_not_about_memory(shared: Backend) -> None:
     one, other = stores(shared)
-    one.put("t", {"x": 1})
-    other.put("t", {"x": 2})
-    assert one.get("t").state == {"x": 2}
-    assert one.put("t", {"x": 3}, on_conflict="raise").step == 2
+    one.thread("t").put({"x": 1})
+    other.thread("t").put({"x": 2})
+    assert one.thread("t").get().state == {"x": 2}
+    assert one.thread("t").put({"x": 3}, on_conflict="raise").step == 2
 
 
 def test_steps_are_counted_along_a_branch(shared: Backend) -> None:
     store = store_on(shared)
     for n in range(5):
-        store.put("t", {"n": n}, id=f"k{n}")
-    times = [each.time for each in store.log("t").all()]
-    store.put("t", {"n": "new"}, id="k2")
-    assert [store.get("t", at=n).id for n in range(5)] == ["k0", "k1", "k2", "k3", "k4"]
-    assert [each.step for each in store.log("t").all()] == [4, 3, 2, 1, 0]
-    assert [each.time for each in store.log("t").all()] == times
+        store.thread("t").put({"n": n}, id=f"k{n}")
+    times = [each.time for each in store.thread("t").log().all()]
+    store.thread("t").put({"n": "new"}, id="k2")
+    assert [store.thread("t").get(at=n).id for n in range(5)] == ["k0", "k1", "k2", "k3", "k4"]
+    assert [each.step for each in store.thread("t").log().all()] == [4, 3, 2, 1, 0]
+    assert [each.time for each in store.thread("t").log().all()] == times
     with pytest.raises(NotFoundError):
-        store.get("t", at=5)
+        store.thread("t").get(at=5)
 
 
 @pytest.mark.parametrize(
@@ -202,21 +202,21 @@ def test_a_fork_or_tag_of_what_was_deleted_is_refused(fresh: Backends, use: Any)
         backend = InterferingBackend(fresh())
         store, other = store_on(backend), store_on(backend.inner)
         for n in range(5):
-            other.put("t", {"n": n}, id=str(n))
+            other.thread("t").put({"n": n}, id=str(n))
 
         def anew() -> None:
-            other.delete("t")
-            other.put("t", {"fresh": 1}, id="0")
+            other.thread("t").delete()
+            other.thread("t").put({"fresh": 1}, id="0")
 
         with moment.interfere(backend, anew):
             try:
                 use(store)
             except NotFoundError:
-                assert [each.id for each in other.log("t").all()] == ["0"]
+                assert [each.id for each in other.thread("t").log().all()] == ["0"]
         assert [each.name for each in store.thread("t").branches()] == ["main"] or not moment.came
         assert not store.thread("t").tags() or not moment.came
         store.maintenance.compact("t")
-        assert store.get("t").state == ({"fresh": 1} if moment.came else {"n": 4})
+        assert store.thread("t").get().state == ({"fresh": 1} if moment.came else {"n": 4})
 
     at_every_moment(scenario, at_least=1)
 
@@ -228,7 +228,7 @@ def test_a_cancelled_rewrite_leaves_no_lease(tmp_path: Path) -> None:
 
     async def fill() -> None:
         for n in range(40):
-            await store.put("t", {"n": n})
+            await store.thread("t").put({"n": n})
 
     async def go(moment: Moment) -> None:
         nonlocal cancelled
@@ -239,7 +239,7 @@ def test_a_cancelled_rewrite_leaves_no_lease(tmp_path: Path) -> None:
             except asyncio.CancelledError:
                 cancelled += 1
         await store.maintenance.compact("t")
-        assert (await store.get("t", at=17)).state == {"n": 17}
+        assert (await store.thread("t").get(at=17)).state == {"n": 17}
 
     asyncio.run(fill())
     at_every_moment(lambda moment: asyncio.run(go(moment)), ["any"], at_least=5)
@@ -264,11 +264,11 @@ def test_a_cancelled_copy_of_several_lines_leaves_no_lease(tmp_path: Path) -> No
                 cancelled += 1
         if not await store.threads(prefix=f"a {number}"):
             await arun(LineCopier(store._engine).copy(names))
-        assert (await store.get(f"b {number}")).state == {"n": 1}
+        assert (await store.thread(f"b {number}").get()).state == {"n": 1}
 
     async def fill() -> None:
         for name in "ab":
-            await store.put(name, {"n": 1})
+            await store.thread(name).put({"n": 1})
 
     asyncio.run(fill())
     at_every_moment(lambda moment: asyncio.run(go(moment)), ["any"], at_least=5)
@@ -278,14 +278,14 @@ def test_a_cancelled_copy_of_several_lines_leaves_no_lease(tmp_path: Path) -> No
 
 def test_wrong_places_to_remove_and_to_save(tmp_path: Path) -> None:
     with holdfast.open("memory://") as store:
-        store.put("t", {"plan": {"goal": 1}, "goal": 2})
+        store.thread("t").put({"plan": {"goal": 1}, "goal": 2})
         with pytest.raises(InvalidError, match=r"Give a list: remove=\[\('plan', 'goal'\)\]"):
-            store.update("t", {}, remove=("plan", "goal"))
-        store.put("u", {})
+            store.thread("t").update({}, remove=("plan", "goal"))
+        store.thread("u").put({})
         with pytest.raises(InvalidError, match="belongs to thread 't'"):
-            store.get("u", store.get("t"))
+            store.thread("u").get(store.thread("t").get())
         with pytest.raises(InvalidError, match="too far away"):
-            store.get("t", at=datetime.min)
+            store.thread("t").get(at=datetime.min)
     with pytest.raises(holdfast.errors.InvalidError, match="async with"), holdfast.aopen("memory://"):
         pass
 
@@ -381,7 +381,7 @@ def test_saving_at_any_line_of_a_save_does_not_hang(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_locks_are_renewed_in_a_forked_child() -> None:
     with holdfast.open("memory://") as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
         cache, memory = store._engine.context.cache, store._engine.context.stored
         held = threading.Event()
         done = threading.Event()
@@ -397,7 +397,7 @@ def test_locks_are_renewed_in_a_forked_child() -> None:
         child = os.fork()
         if child == 0:  # pragma: no cover - in the child
             signal.alarm(120)
-            os._exit(0 if store.get("t").state == {"n": 1} else 1)
+            os._exit(0 if store.thread("t").get().state == {"n": 1} else 1)
         done.set()
         thread.join()
         assert os.waitpid(child, 0)[1] == 0
@@ -439,8 +439,8 @@ def test_clock_that_goes_backwards(shared: Backend) -> None:
     clock = Clock()
     store = store_on(shared, clock=clock)
     for n in range(5):
-        store.put("t", {"n": n})
+        store.thread("t").put({"n": n})
         clock.now -= 10**9
-    log = list(store.log("t").all())
+    log = list(store.thread("t").log().all())
     assert [each.step for each in log] == [4, 3, 2, 1, 0]
     assert len({each.time for each in log}) == 1

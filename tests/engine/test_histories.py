@@ -47,25 +47,25 @@ class Thread:
     @property
     def latest(self) -> str | None:
         if self.is_forked:
-            return self.store.get("t").id  # as `tests/history/test_head.py` has it
+            return self.store.thread("t").get().id  # as `tests/history/test_head.py` has it
         return max(self.saved, default=None)
 
     def check(self) -> None:
         if not self.saved:
             return
         for id, state in self.saved.items():
-            assert identical(self.store.get("t", id).state, state), id
-        assert [checkpoint.id for checkpoint in self.store.log("t").all()] == sorted(self.saved, reverse=True)
-        latest = self.store.get("t")
+            assert identical(self.store.thread("t").get(id).state, state), id
+        assert [checkpoint.id for checkpoint in self.store.thread("t").log().all()] == sorted(self.saved, reverse=True)
+        latest = self.store.thread("t").get()
         assert latest.id == self.latest
-        lazy = self.store.get("t", lazy=True).state
+        lazy = self.store.thread("t").get(lazy=True).state
         assert identical(dict(lazy), latest.state)
         for name, value in latest.state.items():
             if type(value) is list:
                 assert lazy.length((name,)) == len(value)
                 assert identical(lazy.slice((name,), start=-3), value[-3:])
         for branch, id in self.forks.items():
-            assert self.store.get("t", at=branch).id == id
+            assert self.store.thread("t").get(at=branch).id == id
 
 
 @st.composite
@@ -91,21 +91,21 @@ def perform(thread: Thread, action: str, state: dict[str, Any], chance: int) -> 
             with store.transaction() as together:
                 together.put("t", state, id=id)
                 together.put("other", state)
-            assert identical(store.get("other").state, state)
+            assert identical(store.thread("other").get().state, state)
         else:
-            store.put("t", state, id=id)
+            store.thread("t").put(state, id=id)
         saved[id] = state
         _follow(thread, id)
     elif action == "put on old":
         id = thread.id()
-        store.put("t", state, id=id, parent=old)
+        store.thread("t").put(state, id=id, parent=old)
         saved[id] = state
         _follow(thread, id)
     elif action == "update":
         id = thread.id()
         names = list(state)[: chance % 3]
         before_it = saved[thread.latest or ""]
-        store.update("t", {name: state[name] for name in names}, id=id)
+        store.thread("t").update({name: state[name] for name in names}, id=id)
         saved[id] = {**before_it, **{name: state[name] for name in names}}
         _follow(thread, id)
     elif action == "fork":
@@ -115,7 +115,7 @@ def perform(thread: Thread, action: str, state: dict[str, Any], chance: int) -> 
     elif action == "put on fork" and thread.forks:
         branch = sorted(thread.forks)[chance % len(thread.forks)]
         id = thread.id()
-        store.put("t", state, id=id, branch=branch)
+        store.thread("t").put(state, id=id, branch=branch)
         thread.is_forked = True
         saved[id] = state
         thread.forks[branch] = id
@@ -124,13 +124,13 @@ def perform(thread: Thread, action: str, state: dict[str, Any], chance: int) -> 
         saved[made.id] = saved[old]
         _follow(thread, made.id)
     elif action == "put again":
-        again = store.put("t", state, id=old)
+        again = store.thread("t").put(state, id=old)
         assert again.id == old
         saved[old] = state
     elif action == "same again":
-        before = len(store.log("t"))
-        store.put("t", saved[old], id=old)
-        assert len(store.log("t")) == before
+        before = len(store.thread("t").log())
+        store.thread("t").put(saved[old], id=old)
+        assert len(store.thread("t").log()) == before
     elif action == "compact":
         store.maintenance.compact("t")
     elif action == "forget":
@@ -139,9 +139,9 @@ def perform(thread: Thread, action: str, state: dict[str, Any], chance: int) -> 
 
 def _follow(thread: Thread, id: str) -> None:
     """A branch whose head something was put upon goes on with it, unless that opened a branch."""
-    parent = thread.store.get("t", id).parent
+    parent = thread.store.thread("t").get(id).parent
     for branch, head in thread.forks.items():
-        if head == parent and thread.store.get("t", at=branch).id == id:
+        if head == parent and thread.store.thread("t").get(at=branch).id == id:
             thread.forks[branch] = id
 
 

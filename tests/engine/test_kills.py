@@ -64,18 +64,18 @@ def survived(url: str, thread: str, ids: Collection[str]) -> bool:
     """Whether a thread was not deleted. A server may still be busy with a delete whose client was killed: a save to the
     same thread waits for it."""
     with holdfast.open(url) as store:
-        store.put(thread, state_of("nobody", 0), metadata={"number": 0})
-        return any(checkpoint.id in ids for checkpoint in store.log(thread).all())
+        store.thread(thread).put(state_of("nobody", 0), metadata={"number": 0})
+        return any(checkpoint.id in ids for checkpoint in store.thread(thread).log().all())
 
 
 def check(url: str, acknowledged: dict[str, dict[str, tuple[str, int]]], recent: int) -> None:
     """What was acknowledged is there, and everything that is there is whole."""
     with holdfast.open(url) as store:
         for thread, ids in acknowledged.items():
-            log = list(store.log(thread).all())
+            log = list(store.thread(thread).log().all())
             assert ids.keys() <= {checkpoint.id for checkpoint in log}, thread
             for checkpoint in log[:recent]:
-                state = store.get(thread, checkpoint.id).state
+                state = store.thread(thread).get(checkpoint.id).state
                 assert state == state_of(state["by"], state["number"])
                 assert checkpoint.metadata["number"] == state["number"]
                 if checkpoint.id in ids:

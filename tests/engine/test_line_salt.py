@@ -40,8 +40,8 @@ def backends(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator
 
 def fill(store: Store, name: str = "t", *, steps: int = 8) -> None:
     for number in range(steps):
-        store.put(
-            name, {"answer": "yes", "n": number, "items": list(range(number)), "report": LARGE}, id=f"{number:02}"
+        store.thread(name).put(
+            {"answer": "yes", "n": number, "items": list(range(number)), "report": LARGE}, id=f"{number:02}"
         )
 
 
@@ -55,7 +55,7 @@ def salt_of(store: Store, name: str = "t") -> bytes:
 
 
 def hashes(store: Store, name: str = "t") -> list[str]:
-    return [each.hash for each in store.log(name).all()]
+    return [each.hash for each in store.thread(name).log().all()]
 
 
 def damage(on: Backend, table: Table) -> None:
@@ -114,7 +114,7 @@ def test_copies_keep_the_salt_and_all_hashes(backends: Backends) -> None:
     store = store_on(backends(), fold_every=3)
     fill(store)
     store.thread("t").fork("side", at="04")
-    store.put("t", {"answer": "no"}, branch="side")
+    store.thread("t").put({"answer": "no"}, branch="side")
     expected = salt_of(store), hashes(store)
     copy = store_on(backends(), fold_every=3)
     store.copy_to(copy)
@@ -126,14 +126,14 @@ def test_copies_keep_the_salt_and_all_hashes(backends: Backends) -> None:
     run(CheckpointStore(store).copy("t", "renamed"))
     for target, name in ((copy, "t"), (imported, "t"), (store, "renamed")):
         assert (salt_of(target, name), hashes(target, name)) == expected
-        target.put(name, {"later": True})
+        target.thread(name).put({"later": True})
         target.maintenance.compact(name)
         target.maintenance.prune(name, keep_last=2)
         assert salt_of(target, name) == expected[0]
         assert target.maintenance.verify(level="decode").findings == []
-    store.put("t", {"goes": "on"}, id="99")
+    store.thread("t").put({"goes": "on"}, id="99")
     fresh = store_on(backends(), fold_every=3)
-    fresh.put("t", {"another": "thread"})
+    fresh.thread("t").put({"another": "thread"})
     with pytest.raises(ConflictError):
         store.copy_to(fresh)
 
@@ -157,7 +157,7 @@ def test_a_line_that_lost_its_row_gets_its_salt_back(backends: Backends, steps: 
     assert store.maintenance.repair().lost == []
     assert (salt_of(store), hashes(store)) == expected
     assert store.maintenance.verify(level="decode").damage == []
-    store.put("t", {"goes": "on"})
+    store.thread("t").put({"goes": "on"})
     assert store.maintenance.verify(level="decode").damage == []
 
 
@@ -179,11 +179,11 @@ def test_verifying_checks_every_name(backends: Backends) -> None:
 def test_equal_large_values_of_two_threads_do_not_differ(backends: Backends) -> None:
     store = store_on(backends(), fold_every=3)
     for name in ("t", "u"):
-        store.put(name, {"report": LARGE, "list": [LARGE, 1], "who": name})
+        store.thread(name).put({"report": LARGE, "list": [LARGE, 1], "who": name})
         for _ in range(3):
-            store.update(name, {"n": 1})
-            store.update(name, {"n": 2})
+            store.thread(name).update({"n": 1})
+            store.thread(name).update({"n": 2})
     assert [each.path for each in store.thread("t").diff("HEAD", other="u")] == [("who",)]
-    store.update("u", {"report": LARGE + "more"})
+    store.thread("u").update({"report": LARGE + "more"})
     assert [each.path for each in store.thread("t").diff("HEAD", other="u")] == [("report",), ("who",)]  # the control
-    assert not list(store.thread("t").diff("HEAD", state=store.get("t").state))
+    assert not list(store.thread("t").diff("HEAD", state=store.thread("t").get().state))

@@ -65,28 +65,28 @@ def test_of_threads_that_save_one_id_at_least_one_wins_and_verify_is_clean(any_s
     for turn in range(4):
         thread = f"t{turn}"
         if turn % 2:
-            any_store.put(thread, {"before": 1}, id="0")
+            any_store.thread(thread).put({"before": 1}, id="0")
         if turn == 3:
-            any_store.put(thread, {"n": -1}, id="x")
-        won = save_all(any_store, lambda store, number: store.put(thread, {"n": number}, id="x"))  # noqa: B023
+            any_store.thread(thread).put({"n": -1}, id="x")
+        won = save_all(any_store, lambda store, number: store.thread(thread).put({"n": number}, id="x"))  # noqa: B023
         assert won, thread
-        assert len([each for each in any_store.log(thread) if each.id == "x"]) == 1
+        assert len([each for each in any_store.thread(thread).log() if each.id == "x"]) == 1
         lost += WRITERS - won
     assert lost, "no two saved at once"
     assert not any_store.maintenance.verify().findings
 
 
 def test_the_same_content_is_no_conflict(any_store: Store) -> None:
-    assert save_all(any_store, lambda store, _: store.put("t", {"n": 1}, id="x")) == WRITERS
+    assert save_all(any_store, lambda store, _: store.thread("t").put({"n": 1}, id="x")) == WRITERS
     assert not any_store.maintenance.verify().findings
 
 
 def at_the_end(store: Store, number: int) -> object:
-    return store.put("t", {"n": number}, id="x")
+    return store.thread("t").put({"n": number}, id="x")
 
 
 def on_a_branch(store: Store, number: int) -> object:
-    return store.put("t", {"n": number}, id="x", branch="main" if number else "side")
+    return store.thread("t").put({"n": number}, id="x", branch="main" if number else "side")
 
 
 @pytest.mark.parametrize("save", [at_the_end, on_a_branch])
@@ -99,10 +99,10 @@ def test_at_every_moment_of_a_save_another_store_saves_the_same_id(save: Save, e
         nonlocal conflicts
         backend = InterferingBackend()
         first = store_on(backend)
-        first.put("t", {"n": 0}, id="0")
+        first.thread("t").put({"n": 0}, id="0")
         first.thread("t").fork("side", at="0")
         if exists:
-            first.put("t", {"n": -1}, id="x", branch="main")
+            first.thread("t").put({"n": -1}, id="x", branch="main")
         store = first if cached else store_on(backend)
         other = store_on(backend)
         with moment.interfere(backend, lambda: saved(lambda: save(other, 0))):
@@ -110,7 +110,7 @@ def test_at_every_moment_of_a_save_another_store_saves_the_same_id(save: Save, e
         conflicts += not won
         found = store_on(backend)
         assert not found.maintenance.verify().findings
-        assert (found.get("t", at="x").state == {"n": 1}) is won
+        assert (found.thread("t").get(at="x").state == {"n": 1}) is won
 
     at_every_moment(scenario)
     assert conflicts

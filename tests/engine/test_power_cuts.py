@@ -29,13 +29,13 @@ class Play:
         self._mark = mark
 
     def put(self, thread: str, id: str, state: dict[str, Any], **more: Any) -> None:
-        self._do("put", thread, id, state, lambda: self.store.put(thread, state, id=id, **more))
+        self._do("put", thread, id, state, lambda: self.store.thread(thread).put(state, id=id, **more))
 
     def update(self, thread: str, id: str, changes: dict[Any, Any], whole: dict[str, Any]) -> None:
-        self._do("put", thread, id, whole, lambda: self.store.update(thread, changes, id=id))
+        self._do("put", thread, id, whole, lambda: self.store.thread(thread).update(changes, id=id))
 
     def delete(self, thread: str) -> None:
-        self._do("delete", thread, "", {}, lambda: self.store.delete(thread))
+        self._do("delete", thread, "", {}, lambda: self.store.thread(thread).delete())
 
     def compact(self, thread: str) -> None:
         self._do("compact", thread, "", {}, lambda: self.store.maintenance.compact(thread))
@@ -101,10 +101,13 @@ def verify(folder: Path, labels: Labels) -> None:
     store = store_on(backend, fold_every=3)
     try:
         for thread in ("chat", "notes"):
-            found = {checkpoint.id: store.get(thread, checkpoint.id).state for checkpoint in store.log(thread).all()}
+            found = {
+                checkpoint.id: store.thread(thread).get(checkpoint.id).state
+                for checkpoint in store.thread(thread).log().all()
+            }
             assert found in allowed(threads.get(thread, {}), thread, under_way), thread
-        store.put("chat", {"messages": ["still works"]})
-        assert store.get("chat").state == {"messages": ["still works"]}
+        store.thread("chat").put({"messages": ["still works"]})
+        assert store.thread("chat").get().state == {"messages": ["still works"]}
         assert run(backend.check()) == []
     finally:
         run(backend.close())

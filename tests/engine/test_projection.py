@@ -61,7 +61,7 @@ def test_rows_follow_a_prune(script: list[tuple[str, Any]], bits: int) -> None:
     prune(thread.store, dropping_ids(*gone))
     check_rows(on, fold_every=3)
     if len(gone) < len(thread.saved):
-        thread.store.put("t", {"messages": ["on it goes"]}, id="9999")
+        thread.store.thread("t").put({"messages": ["on it goes"]}, id="9999")
         check_rows(on, fold_every=3)
 
 
@@ -81,7 +81,7 @@ def test_messages_of_all_kinds_are_told_one_by_one() -> None:
         {"role": "assistant", "content": "a cat"},
         {"role": "assistant", "content": None, "tool_calls": []},
     ]
-    made = showing(on).put("t", {"talk": said, "messages": ["one", "two"], "plan": [{"role": 1}], "empty": []})
+    made = showing(on).thread("t").put({"talk": said, "messages": ["one", "two"], "plan": [{"role": 1}], "empty": []})
     rows = rows_of(on)
     talk = [rows["conversations"]["t", "talk", place] for place in range(6)]
     assert [(row["role"], row["name"], row["content"]) for row in talk] == [
@@ -118,7 +118,7 @@ def test_values_that_databases_refuse_are_shown_in_another_way() -> None:
         "n" * 3000: 1,
         "__internal__": 1,
     }
-    showing(on).put("t", state, metadata={"k\0": "v\0", "big": "x" * 100_000, "l" * 2000: 1})
+    showing(on).thread("t").put(state, metadata={"k\0": "v\0", "big": "x" * 100_000, "l" * 2000: 1})
     rows = rows_of(on)
     values = {str(key[1]): row["value"] for key, row in rows["state_values"].items()}
     assert values["numbers"] == [str(2**63), -(2**63), "NaN", "Infinity", 1.5]
@@ -141,20 +141,22 @@ def test_values_that_databases_refuse_are_shown_in_another_way() -> None:
 def test_a_large_value_is_left_out_until_it_is_set_anew() -> None:
     on = MemoryBackend()
     store = showing(on)
-    store.put("t", {"large": {str(n): "v" * 100 for n in range(1000)}, "small": {"a": 1}})
+    store.thread("t").put({"large": {str(n): "v" * 100 for n in range(1000)}, "small": {"a": 1}})
     assert rows_of(on)["state_values"]["t", "large"]["kind"] == "left out"
-    store.update("t", {("large", "0"): "changed"}, remove=[("large", str(n)) for n in range(1, 1000)])
+    store.thread("t").update({("large", "0"): "changed"}, remove=[("large", str(n)) for n in range(1, 1000)])
     row = rows_of(on)["state_values"]["t", "large"]
-    assert (row["kind"], row["checkpoint"]) == ("left out", store.get("t").id)
-    store.update("t", {"large": "small"})
+    assert (row["kind"], row["checkpoint"]) == ("left out", store.thread("t").get().id)
+    store.thread("t").update({"large": "small"})
     assert rows_of(on)["state_values"]["t", "large"]["value"] == "small"
 
 
 def test_a_large_message_is_told_in_part() -> None:
     on = MemoryBackend()
     store = showing(on)
-    store.put("t", {"messages": [HumanMessage("x" * 200_000), HumanMessage("y")]})
-    store.update("t", {"messages": [HumanMessage("x" * 200_000), HumanMessage("y"), HumanMessage("z" * 100_000)]})
+    store.thread("t").put({"messages": [HumanMessage("x" * 200_000), HumanMessage("y")]})
+    store.thread("t").update(
+        {"messages": [HumanMessage("x" * 200_000), HumanMessage("y"), HumanMessage("z" * 100_000)]}
+    )
     rows = rows_of(on)["conversations"]
     assert [len(rows["t", "messages", place]["content"]) for place in range(3)] == [65536, 1, 65536]
     assert [rows["t", "messages", place]["message"] is None for place in range(3)] == [True, False, True]
@@ -165,12 +167,12 @@ def test_messages_that_are_too_many_for_a_batch_are_left_out() -> None:
     on = MemoryBackend()
     store = showing(on)
     said = [HumanMessage(f"{n} {'x' * 50_000}") for n in range(200)]
-    store.put("t", {"messages": said, "few": said[:3]})
+    store.thread("t").put({"messages": said, "few": said[:3]})
     rows = rows_of(on)
     kinds = {key[1]: (row["kind"], row["items"]) for key, row in rows["state_values"].items()}
     assert kinds == {"messages": ("left out", 0), "few": ("conversation", 3)}
     assert len(rows["conversations"]) == 3
-    store.put("t", {"messages": said, "few": said})
+    store.thread("t").put({"messages": said, "few": said})
     assert rows_of(on)["state_values"]["t", "few"]["kind"] == "left out"
     assert not rows_of(on)["conversations"]
     check_rows(on)
@@ -199,15 +201,15 @@ def test_a_step_of_a_long_chat_writes_and_reads_no_more_than_one_of_a_short_one(
         counting = CountingBackend(watching)
         store = showing(counting, cache_bytes=64 << 20)
         said: list[BaseMessage] = [HumanMessage(f"message {n}", id=str(n)) for n in range(length)]
-        store.put("t", {"messages": said, "other": 1})
+        store.thread("t").put({"messages": said, "other": 1})
         for turn in range(40):  # past the next fold
             said.append(AIMessage(f"answer {turn}"))
             counting.reset()
             watching.batches.clear()
             if how == "put":
-                store.put("t", {"messages": said, "other": 1})
+                store.thread("t").put({"messages": said, "other": 1})
             else:
-                store.update("t", {"messages": said})
+                store.thread("t").update({"messages": said})
         made = [change for batch in watching.batches for change in batch]
         shown = [change.space.name for change in made if change.space in READABLE]
         costs[length] = (shown, counting.reads)
@@ -219,8 +221,8 @@ def test_a_step_of_a_long_chat_writes_and_reads_no_more_than_one_of_a_short_one(
 def test_without_rows_nothing_is_written_or_read_for_them() -> None:
     watching = Watching(MemoryBackend())
     store = showing(watching, project=False)
-    store.put("t", {"messages": ["a"]}, metadata={"k": 1})
-    store.put("t", {"messages": ["a", "b"]})
+    store.thread("t").put({"messages": ["a"]}, metadata={"k": 1})
+    store.thread("t").put({"messages": ["a", "b"]})
     assert not any(change.space in READABLE for batch in watching.batches for change in batch)
     assert not any(rows_of(watching.inner).values())
 
@@ -233,7 +235,7 @@ def test_without_rows_nothing_is_written_or_read_for_them() -> None:
 def test_writers_at_once_leave_the_right_rows(kind: str, how: str, tmp_path: Path) -> None:
     on = backend(kind, tmp_path)
     stores = [showing(on, clock=Clock()) for _ in range(3)]  # each with a memory of its own
-    first = stores[0].put("t", {"messages": ["start"]})
+    first = stores[0].thread("t").put({"messages": ["start"]})
     failed: list[BaseException] = []
 
     def write(writer: int) -> None:
@@ -242,7 +244,9 @@ def test_writers_at_once_leave_the_right_rows(kind: str, how: str, tmp_path: Pat
             for n in range(15):
                 said = [f"{writer} says {m}" for m in range(n)]
                 state = {"messages": ["start", *said], f"of {writer}": n}
-                parent = store.put("t", state, metadata={"n": n}, parent=parent if how == "branches" else None).id
+                parent = (
+                    store.thread("t").put(state, metadata={"n": n}, parent=parent if how == "branches" else None).id
+                )
         except BaseException as error:
             failed.append(error)
 
@@ -253,7 +257,7 @@ def test_writers_at_once_leave_the_right_rows(kind: str, how: str, tmp_path: Pat
         thread.join()
     assert failed == []
     assert len(rows_of(on)["transitions"]) == 46
-    assert rows_of(on)["agent_states"][("t",)]["checkpoint"] == stores[0].get("t").id
+    assert rows_of(on)["agent_states"][("t",)]["checkpoint"] == stores[0].thread("t").get().id
     check_rows(on)
     run(on.close())
 
@@ -263,7 +267,7 @@ def test_tasks_at_once_leave_the_right_rows(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with holdfast.aopen(url, project=True) as store:
-            await asyncio.gather(*(store.put("t", {"messages": [f"{n}"], f"of {n}": n}) for n in range(30)))
+            await asyncio.gather(*(store.thread("t").put({"messages": [f"{n}"], f"of {n}": n}) for n in range(30)))
 
     asyncio.run(main())
     on = backend_at(url)
@@ -280,10 +284,10 @@ def test_rows_are_made_when_they_are_first_wanted() -> None:
     on = MemoryBackend()
     without = showing(on, project=False, fold_every=3)
     for n in range(20):
-        without.put("t", {"messages": [HumanMessage(str(m)) for m in range(n)]}, metadata={"n": n})
-    without.put("t", {"messages": []}, parent=without.log("t")[10].id)
+        without.thread("t").put({"messages": [HumanMessage(str(m)) for m in range(n)]}, metadata={"n": n})
+    without.thread("t").put({"messages": []}, parent=without.thread("t").log()[10].id)
     store = showing(on, fold_every=3)
-    store.put("t", {"messages": ["now"]})
+    store.thread("t").put({"messages": ["now"]})
     assert len(rows_of(on)["transitions"]) == 22
     check_rows(on, fold_every=3)
 
@@ -291,9 +295,9 @@ def test_rows_are_made_when_they_are_first_wanted() -> None:
 def test_a_writer_who_makes_no_rows_is_made_up_for() -> None:
     on = MemoryBackend()
     store, without = showing(on), showing(on, project=False)
-    store.put("t", {"messages": ["a"]})
-    without.put("t", {"messages": ["a", "b"]})
-    store.put("t", {"messages": ["a", "b", "c"]})
+    store.thread("t").put({"messages": ["a"]})
+    without.thread("t").put({"messages": ["a", "b"]})
+    store.thread("t").put({"messages": ["a", "b", "c"]})
     check_rows(on)
 
 
@@ -304,11 +308,11 @@ def test_making_up_for_a_writer_who_makes_no_rows_costs_what_is_missing() -> Non
         counting = CountingBackend(MemoryBackend())
         store, without = showing(counting), showing(counting.inner, project=False)
         for n in range(length):
-            store.put("t", {"messages": ["a"], "n": n})
+            store.thread("t").put({"messages": ["a"], "n": n})
         for n in range(3):
-            without.put("t", {"messages": ["a"], "n": -n})
+            without.thread("t").put({"messages": ["a"], "n": -n})
         counting.reset()
-        store.put("t", {"messages": ["a", "b"], "n": 0})
+        store.thread("t").put({"messages": ["a", "b"], "n": 0})
         costs[length] = counting.rows_read["steps"]
         check_rows(counting.inner)
     assert costs[500] <= costs[10] + 32  # up to the last folded state
@@ -318,15 +322,15 @@ def test_making_up_for_a_writer_who_makes_no_rows_costs_what_is_missing() -> Non
 def test_checkpoints_that_lack_rows_are_found_wherever_they_are(many: int) -> None:
     on = MemoryBackend()
     store, without = showing(on), showing(on, project=False)
-    store.put("t", {"n": 1}, id="1", metadata={"n": 1})
+    store.thread("t").put({"n": 1}, id="1", metadata={"n": 1})
     aside = "1"
     for n in range(many):
-        aside = without.put("t", {"n": 2}, id=f"2{n:02}", parent=aside).id
-    store.put("t", {"n": 3}, id="3", parent="1")
+        aside = without.thread("t").put({"n": 2}, id=f"2{n:02}", parent=aside).id
+    store.thread("t").put({"n": 3}, id="3", parent="1")
     assert store.maintenance.project() == 1
     check_rows(on)
-    without.put("t", {"n": 4}, id="2", parent="1", metadata={"n": 4})
-    without.put("t", {"n": 5}, id="2", metadata={"n": 5})
+    without.thread("t").put({"n": 4}, id="2", parent="1", metadata={"n": 4})
+    without.thread("t").put({"n": 5}, id="2", metadata={"n": 5})
     assert store.maintenance.project() == 1
     check_rows(on)
     assert store.maintenance.project() == 0
@@ -342,10 +346,10 @@ def test_what_was_damaged_long_ago_is_told_in_part() -> None:
     on = MemoryBackend()
     without = showing(on, project=False, fold_every=2)
     for n in range(6):
-        without.put("t", {"n": n}, metadata={"n": n})
+        without.thread("t").put({"n": n}, metadata={"n": n})
     damage(on, "t", 0)
     store = showing(on, fold_every=2)
-    made = [store.put("t", {"n": n}).id for n in (7, 8)]
+    made = [store.thread("t").put({"n": n}).id for n in (7, 8)]
     rows = rows_of(on)
     assert rows["agent_states"][("t",)]["checkpoint"] == made[-1]
     assert rows["state_values"]["t", "n"]["value"] == 8
@@ -357,21 +361,21 @@ def test_a_damaged_thread_can_be_saved_to_and_is_shown_when_it_is_whole() -> Non
     on = MemoryBackend()
     without = showing(on, project=False, fold_every=2)
     for n in range(5):
-        without.put("t", {"n": n}, id=str(n))
+        without.thread("t").put({"n": n}, id=str(n))
     damage(on, "t", 4)
     store = showing(on, fold_every=2)
-    store.put("t", {"n": 5}, id="5", parent="2")
-    assert store.get("t").state == {"n": 5}
+    store.thread("t").put({"n": 5}, id="5", parent="2")
+    assert store.thread("t").get().state == {"n": 5}
     assert not rows_of(on)["agent_states"]
     assert list(rows_of(on)["transitions"]) == [("t", str(n)) for n in range(6)]
-    store.put("t", {"n": 6}, id="6")
+    store.thread("t").put({"n": 6}, id="6")
     assert rows_of(on)["state_values"]["t", "n"]["value"] == 6
 
 
 def test_a_transaction_of_many_steps_is_shown_whole() -> None:
     on = MemoryBackend()
     store = showing(on)
-    store.put("t", {"messages": [HumanMessage(str(n)) for n in range(50)]})
+    store.thread("t").put({"messages": [HumanMessage(str(n)) for n in range(50)]})
     with store.transaction() as together:
         for n in range(5):
             said = [HumanMessage(str(m)) for m in range(n, 52 + n)]
@@ -388,17 +392,17 @@ def test_rows_go_with_their_thread() -> None:
     on = MemoryBackend()
     store = showing(on)
     for thread in ("t", "u"):
-        store.put(thread, {"messages": ["a"], "n": 1}, metadata={"k": 1})
-    store.delete("t")
+        store.thread(thread).put({"messages": ["a"], "n": 1}, metadata={"k": 1})
+    store.thread("t").delete()
     assert {key[0] for rows in thread_rows_of(on).values() for key in rows} == {"u"}
-    store.put("t", {"messages": ["b"]})
+    store.thread("t").put({"messages": ["b"]})
     check_rows(on)
 
 
 def test_rows_come_with_a_copy() -> None:
     on = MemoryBackend()
     store = showing(on)
-    store.put("t", {"messages": ["a"], "n": 1}, metadata={"k": 1})
+    store.thread("t").put({"messages": ["a"], "n": 1}, metadata={"k": 1})
     run(LineCopier(store._engine).copy({Line("", "t"): Line("", "copy")}))
     assert rows_of(on)["state_values"]["copy", "n"]["value"] == 1
     check_rows(on)
@@ -407,12 +411,12 @@ def test_rows_come_with_a_copy() -> None:
 def test_a_prune_by_one_who_makes_no_rows_takes_them_along() -> None:
     on = MemoryBackend()
     store = showing(on)
-    ids = [store.put("t", {"messages": [f"secret {n}"]}, metadata={"n": n}).id for n in range(4)]
+    ids = [store.thread("t").put({"messages": [f"secret {n}"]}, metadata={"n": n}).id for n in range(4)]
     prune(showing(on, project=False), dropping_ids(*ids[2:]))
     rows = rows_of(on)
     assert {key[1] for key in rows["transitions"]} == {key[1] for key in rows["metadata"]} == set(ids[:2])
     assert [rows[name] for name in ("agent_states", "conversations", "state_values")] == [{}] * 3
-    store.put("t", {"messages": ["more"]})
+    store.thread("t").put({"messages": ["more"]})
     check_rows(on)
 
 
@@ -423,7 +427,7 @@ def test_rows_are_made_for_all_threads_and_again_where_it_ended() -> None:
     on = MemoryBackend()
     without, store = showing(on, project=False), showing(on)
     for n in range(5):
-        without.put(f"t{n}", {"messages": ["a"]})
+        without.thread(f"t{n}").put({"messages": ["a"]})
     seen: list[tuple[str, int]] = []
 
     def stop(name: str, number: int) -> None:
@@ -444,8 +448,8 @@ def test_rows_are_made_for_all_threads_and_again_where_it_ended() -> None:
 def test_damaged_rows_are_made_anew() -> None:
     on = MemoryBackend()
     store = showing(on)
-    store.put("t", {"n": 1, "messages": ["a", "b"]}, metadata={"k": 1})
-    store.put("t", {"n": 2, "messages": ["a", "b"]}, metadata={"k": 1})
+    store.thread("t").put({"n": 1, "messages": ["a", "b"]}, metadata={"k": 1})
+    store.thread("t").put({"n": 2, "messages": ["a", "b"]}, metadata={"k": 1})
     run(on.apply([Delete(CONVERSATIONS, ()), Delete(METADATA, ())]))
     assert store.maintenance.project() == 0
     assert store.maintenance.project(again=True) == 1
@@ -473,7 +477,9 @@ def test_whether_rows_are_made_is_the_stores_to_say_unless_one_is_told(monkeypat
 
 def test_sqlite_answers_questions_about_them(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/a.db", project=True) as store:
-        store.put("t", {"plan": {"steps": [1, 2, 3]}, "messages": [HumanMessage("hi")]}, metadata={"user": "ann"})
+        store.thread("t").put(
+            {"plan": {"steps": [1, 2, 3]}, "messages": [HumanMessage("hi")]}, metadata={"user": "ann"}
+        )
     with sqlite3.connect(tmp_path / "a.db") as connection:
         (count,) = connection.execute(
             "SELECT json_array_length(value, '$.steps') FROM state_values WHERE channel = 'plan'"
@@ -498,21 +504,21 @@ def test_rows_are_right_in_every_store(kind: str, tmp_path: Path) -> None:
     for n in range(12):
         said = [*said[n == 7 :], HumanMessage(f"number {n}", id=str(n)), {"role": "assistant", "content": "é\0😀"}]
         state = {"messages": said, "numbers": [n, 2**63 - 1, 2**70, 1.5, None, True], "plan": {"a.b": {"$c": n}}}
-        ids.append(store.put("t", state, metadata={"n": n, "who": "ann"}).id)
-    store.update("t", {"messages": said[:5], "large": "x" * 70_000}, remove=["plan"])
+        ids.append(store.thread("t").put(state, metadata={"n": n, "who": "ann"}).id)
+    store.thread("t").update({"messages": said[:5], "large": "x" * 70_000}, remove=["plan"])
     store.thread("t").fork("side", at=ids[3])
-    store.put("t", {"messages": ["aside"]}, branch="side")
+    store.thread("t").put({"messages": ["aside"]}, branch="side")
     check_rows(on, fold_every=4)
     again = showing(on, fold_every=4)
-    again.put("t", {"messages": [*said, "main again"]}, parent=ids[-1])
+    again.thread("t").put({"messages": [*said, "main again"]}, parent=ids[-1])
     check_rows(on, fold_every=4)
     prune(again, dropping_ids(*ids[2:9]))
     check_rows(on, fold_every=4)
-    again.put("t", {"revised": True}, id=ids[10])
+    again.thread("t").put({"revised": True}, id=ids[10])
     check_rows(on, fold_every=4)
     assert again.maintenance.project(again=True) == 1
     check_rows(on, fold_every=4)
-    again.delete("t")
+    again.thread("t").delete()
     assert not any(thread_rows_of(on).values())
     run(on.close())
 

@@ -104,8 +104,8 @@ def test_the_end_of_a_branch_leaves_nothing(shared: Backend) -> None:
     store = filled(shared)
     prune(store, dropping_ids("6", "7", "81"))
     assert [StepRef.of(row).pruned for row in rows_of(shared)["steps"]] == [False] * 7
-    assert store.put("t", {"n": "new"}, id="9", parent="5").branch == 0
-    assert store.put("t", {"side": "new"}, id="91", branch="side").step == 5
+    assert store.thread("t").put({"n": "new"}, id="9", parent="5").branch == 0
+    assert store.thread("t").put({"side": "new"}, id="91", branch="side").step == 5
     assert store.thread("t").info().steps == 9
 
 
@@ -114,16 +114,16 @@ def test_stubs_are_left_where_others_follow(shared: Backend) -> None:
     prune(store, dropping_ids("0", "3", "4", "5", "6", "7", "80"))
     stubs = [point[:2] for point in map(StepRef.of, rows_of(shared)["steps"]) if point.pruned]
     assert stubs == [(0, 0), (0, 3), (1, 0)]
-    assert store.get("t", "81").parent is None
-    assert store.get("t", "81").state == {"side": 2}
-    assert store.get("t", "1").parent is None
+    assert store.thread("t").get("81").parent is None
+    assert store.thread("t").get("81").state == {"side": 2}
+    assert store.thread("t").get("1").parent is None
     assert [each.base for each in store.thread("t").branches()] == [None, None]
     for number in (0, 3):
         with pytest.raises(NotFoundError, match="pruned"):
-            store.get("t", at=f"side#{number}")
+            store.thread("t").get(at=f"side#{number}")
     with pytest.raises(NotFoundError, match="was pruned"):
-        store.get("t", at="side#4")
-    assert store.get("t").id == "2"  # what is left of HEAD's branch
+        store.thread("t").get(at="side#4")
+    assert store.thread("t").get().id == "2"  # what is left of HEAD's branch
     prune(store, dropping_ids("81"))
     assert [StepRef.of(row).id for row in rows_of(shared)["steps"]] == ["", "1", "2"]
     assert [each.name for each in store.thread("t").branches()] == ["main"]
@@ -144,18 +144,18 @@ def test_a_fork_without_steps_goes_with_what_it_starts_from(shared: Backend) -> 
     store.thread("t").fork("goes", at="5")
     prune(store, dropping_ids("5"))
     assert [each.name for each in store.thread("t").branches()] == ["main", "side", "stays"]
-    assert store.put("t", {"x": 1}, branch="stays").parent == "2"
+    assert store.thread("t").put({"x": 1}, branch="stays").parent == "2"
     assert store.thread("t").fork("goes", at="6").base == "6"
 
 
 def test_everything_goes(shared: Backend) -> None:
     store = filled(shared)
     store.thread("t").tag("best", "4")
-    everything = dropping_ids(*(each.id for each in store.log("t").all()))
+    everything = dropping_ids(*(each.id for each in store.thread("t").log().all()))
     prune(store, everything)
     rows = rows_of(shared)
     assert {name for name, found in rows.items() if found} == {"lines"}
-    assert store.log("t") == []
+    assert store.thread("t").log() == []
     assert (store.thread("t").info().steps, store.thread("t").info().bytes, store.thread("t").info().latest) == (
         0,
         0,
@@ -163,19 +163,19 @@ def test_everything_goes(shared: Backend) -> None:
     )
     prune(store, everything)
     store.maintenance.compact("t")
-    assert store.put("t", {"n": "again"}, id="0").step == 0
-    assert store.get("t").state == {"n": "again"}
+    assert store.thread("t").put({"n": "again"}, id="0").step == 0
+    assert store.thread("t").get().state == {"n": "again"}
 
 
 def test_old_revisions_go_alone(shared: Backend) -> None:
     store = filled(shared)
-    store.put("t", {"n": "revised"}, id="6")
+    store.thread("t").put({"n": "revised"}, id="6")
     before = Picture(store)
     old = {place for place, each in before.steps.items() if before.last()[each.point.id] is not each}
     assert len(old) == 2
     prune(store, dropping(old))
     check_pruned(store, before, old)
-    assert store.get("t", "6").state == {"n": "revised"}
+    assert store.thread("t").get("6").state == {"n": "revised"}
 
 
 def test_changes_are_made_with_the_rest_or_without_dropping_anything(shared: Backend) -> None:
@@ -201,7 +201,7 @@ def test_one_at_a_time(shared: Backend) -> None:
 
     with backend.interfere(second, at=2):
         prune(store, dropping_ids("0"))
-    assert [each.id for each in other.log("t").all()] == ["81", "80", "7", "6", "5", "4", "3", "2", "1"]
+    assert [each.id for each in other.thread("t").log().all()] == ["81", "80", "7", "6", "5", "4", "3", "2", "1"]
 
 
 class Leaping(Clock):
@@ -229,7 +229,7 @@ def test_no_such_thread(shared: Backend) -> None:
 
 
 def states_of(store: Store) -> dict[str, Any]:
-    return {each.id: store.get("t", each.id).state for each in store.log("t").all()}
+    return {each.id: store.thread("t").get(each.id).state for each in store.thread("t").log().all()}
 
 
 @pytest.mark.nightly
@@ -251,7 +251,7 @@ def test_others_go_on_meanwhile(fresh: Backends, dropped: tuple[str, ...]) -> No
 
         def act() -> None:
             for n in range(4):
-                other.put("t", expected.setdefault(f"9{n}", {"new": n, "large": f"{LARGE}{n}"}), id=f"9{n}")
+                other.thread("t").put(expected.setdefault(f"9{n}", {"new": n, "large": f"{LARGE}{n}"}), id=f"9{n}")
 
         with moment.interfere(backend, act):
             prune(store, dropping_ids(*dropped))
@@ -276,7 +276,7 @@ def test_branches_are_opened_meanwhile(fresh: Backends) -> None:
 
         def act() -> None:
             expected["90"] = {"on": "an old one"}
-            other.put("t", expected["90"], id="90", parent="5")
+            other.thread("t").put(expected["90"], id="90", parent="5")
             other.thread("t").fork("fork", at="6")
 
         with moment.interfere(backend, act):
@@ -285,7 +285,7 @@ def test_branches_are_opened_meanwhile(fresh: Backends) -> None:
             del expected[id]
         for each in (store, other):
             assert states_of(each) == expected
-            assert not moment.came or each.get("t", at="fork").id == "6"
+            assert not moment.came or each.thread("t").get(at="fork").id == "6"
 
     at_every_moment(scenario, at_least=7, stride=by_day(1, 3))
 
@@ -296,10 +296,10 @@ def test_a_thread_that_keeps_growing_is_given_up(shared: Backend) -> None:
     store = store_on(backend, fold_every=3)
     other = store_on(shared, fold_every=3, clock=store._engine.context.clock)
     for n in range(3):
-        store.put("t", {"n": n}, id=str(n))
+        store.thread("t").put({"n": n}, id=str(n))
 
     def grow() -> None:
-        other.put("t", {"n": "more"}, parent=str(other.log("t", limit=1)[0].id))
+        other.thread("t").put({"n": "more"}, parent=str(other.thread("t").log(limit=1)[0].id))
         other.thread("t").fork(f"fork {len(other.thread('t').branches())}")
 
     def commits(batch: Batch) -> bool:
@@ -307,9 +307,9 @@ def test_a_thread_that_keeps_growing_is_given_up(shared: Backend) -> None:
 
     with pytest.raises(ConflictError, match="gave up"), backend.interfere(grow, times=None, where=commits):
         prune(store, dropping_ids("0"))
-    assert len(store.log("t")) > 6
+    assert len(store.thread("t").log()) > 6
     prune(store, dropping_ids("0"))
-    assert list(store.log("t").all())[-1].id == "1"
+    assert list(store.thread("t").log().all())[-1].id == "1"
 
 
 def test_a_writer_that_is_always_ahead(shared: Backend) -> None:
@@ -318,7 +318,7 @@ def test_a_writer_that_is_always_ahead(shared: Backend) -> None:
     store = store_on(backend, fold_every=3)
     other = store_on(shared, fold_every=3, clock=store._engine.context.clock)
     for n in range(10):
-        store.put("t", {"n": n}, id=f"{n:03}")
+        store.thread("t").put({"n": n}, id=f"{n:03}")
     writers: list[threading.Thread] = []
 
     def append() -> None:
@@ -337,7 +337,7 @@ def test_a_writer_that_is_always_ahead(shared: Backend) -> None:
     for writer in writers:
         writer.join()
     assert interference.struck == 2  # one append was faster, and one had to wait
-    assert [each.id for each in reversed(list(other.log("t").all()))] == [
+    assert [each.id for each in reversed(list(other.thread("t").log().all()))] == [
         f"{n:03}" for n in range(12) if n not in (0, 3)
     ]
     assert run(verify(store._engine.context, Line("", "t"), VerifyLevel.DECODE)).findings == []
@@ -366,7 +366,7 @@ def test_killed_at_any_point(fresh: Backends) -> None:
         prune(later, dropping(dropped))
         later.maintenance.compact("t")
         check_pruned(later, before, dropped)
-        later.delete("t")
+        later.thread("t").delete()
     else:
         pytest.fail("it never ended")
     assert left[10] >= 14 // stride, "killed before the switch"
@@ -382,7 +382,7 @@ def test_power_cuts(cuts: int) -> None:
         url = f"sqlite:///{folder}/store.db"
         opened = run(SQLiteBackend.open(url, vfs=recorder.vfs, exclusive=True, synchronous="full"))
         store = filled(opened, clock=Clock())
-        states.update({each.id: store.get("t", each.id).state for each in store.log("t").all()})
+        states.update({each.id: store.thread("t").get(each.id).state for each in store.thread("t").log().all()})
         recorder.mark("filled")
         prune(store, dropping_ids(*dropped))
         recorder.mark("pruned")
@@ -396,7 +396,7 @@ def test_power_cuts(cuts: int) -> None:
         opened = run(SQLiteBackend.open(f"sqlite:///{folder}/store.db"))
         store = store_on(opened, fold_every=3, clock=Clock(Clock().now + 3600 * 10**9))
         try:
-            found = {each.id: store.get("t", each.id).state for each in store.log("t").all()}
+            found = {each.id: store.thread("t").get(each.id).state for each in store.thread("t").log().all()}
             kept = {id: state for id, state in states.items() if id not in dropped}
             assert found == kept or (found == states and "pruned" not in labels)
             left["before" if found == states else "after"] += 1
@@ -413,7 +413,7 @@ def test_power_cuts(cuts: int) -> None:
 
 def test_nothing_else_is_touched(shared: Backend) -> None:
     store = filled(shared)
-    store.put("u", {"large": LARGE + "0"}, id="0", tag="mine")
+    store.thread("u").put({"large": LARGE + "0"}, id="0", tag="mine")
     before = rows_of(shared, Line("", "u"))
     assert [len(before[space.name]) for space in (LINES, STEPS, OBJECTS, REFS)] == [1, 1, 1, 1]
     prune(store, dropping_ids("0", "1", "2"))
@@ -423,10 +423,10 @@ def test_nothing_else_is_touched(shared: Backend) -> None:
 def test_a_checkpoint_that_is_saved_again_as_before_has_its_own_parent(shared: Backend) -> None:
     """It has the same hash at another position, and what is known of one is not said of the other."""
     store = store_on(shared, clock=lambda: 1_700_000_000_000_000_000)
-    store.put("t", {"n": 1}, id="1")
+    store.thread("t").put({"n": 1}, id="1")
     for state in ("a", "b", "a"):
-        store.put("t", {"n": state}, id="2", parent="1")
-        store.put("t", {"n": 3}, id="3", parent="2")
+        store.thread("t").put({"n": state}, id="2", parent="1")
+        store.thread("t").put({"n": 3}, id="3", parent="2")
     points = [StepRef.of(row) for row in rows_of(shared)["steps"]]
     assert [point[:2] for point in points if point.hash == points[-1].hash] == [(0, 2), (2, 1)]
     parents = {

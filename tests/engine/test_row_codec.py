@@ -99,7 +99,7 @@ def test_saving_and_reading(backends: Backends, rows: CountingEncryptedRows) -> 
     assert again.stats().threads == 1
     assert rows.sealed.keys() >= {table.name for table in SEALED} - {QUARANTINE.name, JOBS.name}
     with pytest.raises(DeniedError, match="needs master key"):  # without the key
-        sealed_store(on, CountingEncryptedRows(Encryption(LocalKeys(b"2" * 32)))).get("t")
+        sealed_store(on, CountingEncryptedRows(Encryption(LocalKeys(b"2" * 32)))).thread("t").get()
 
 
 def test_branches_revisions_and_merges(backends: Backends, rows: CountingEncryptedRows) -> None:
@@ -111,15 +111,15 @@ def test_branches_revisions_and_merges(backends: Backends, rows: CountingEncrypt
     thread.fork("side", at="HEAD~4", changes={"other": 1})
     thread.put({**thread.get("side").state, "mine": True}, branch="side")
     sealed_store(on, rows).thread("t").merge("side")
-    merged = sealed_store(on, rows).get("t")
+    merged = sealed_store(on, rows).thread("t").get()
     assert (merged.state["n"], merged.state["mine"], merged.state["other"]) == (7, True, 1)
     first = list(thread.log().all())[-1]
     thread.put({"n": 0, "revised": True}, id=first.id, parent=None, on_conflict="overwrite")
     assert sealed_store(on, rows).thread("t").get(first.id).state == {"n": 0, "revised": True}
     thread.switch("side")
     thread.rename_branch("side", "aside")
-    store.update("t", {"n": 99})
-    assert sealed_store(on, rows).get("t").state["n"] == 99
+    store.thread("t").update({"n": 99})
+    assert sealed_store(on, rows).thread("t").get().state["n"] == 99
     assert_all_sealed(on, rows, ["aside", "revised"])
     assert store.maintenance.verify(level="decode").findings == []
 
@@ -130,7 +130,7 @@ def test_pending_writes_and_copies_within_the_store(backends: Backends, rows: Co
     saver = Checkpointer(store)
     for number in range(6):
         id = f"{number:02}"
-        store.put("t", {"n": number}, id=id)
+        store.thread("t").put({"n": number}, id=id)
         saver.put_writes("t", id, [("answer", number), ("why", "w" * 100)], task_id="task", task_path="path")
     run(store._engine.context.backend.apply([]))
     run(CheckpointStore(store).copy("t", "copy"))
@@ -138,7 +138,7 @@ def test_pending_writes_and_copies_within_the_store(backends: Backends, rows: Co
         found = Checkpointer(sealed_store(on, rows)).list(name)
         assert [each.pending_writes[0].value for each in found] == list(reversed(range(6)))
     store.maintenance.prune("t", keep_last=2)
-    assert len(list(sealed_store(on, rows).log("t").all())) == 2
+    assert len(list(sealed_store(on, rows).thread("t").log().all())) == 2
     assert_all_sealed(on, rows, ["answer", "path"])
     assert store.maintenance.verify(level="decode").findings == []
 
@@ -154,7 +154,7 @@ def test_maintenance(backends: Backends, rows: CountingEncryptedRows) -> None:
     assert store.maintenance.verify(level="structure").findings == []
     assert store.audit.verify().ok
     heads = store.maintenance.heads()
-    store.put("t", {"messages": ["kelp and tides"]})
+    store.thread("t").put({"messages": ["kelp and tides"]})
     assert store.maintenance.verify(heads=heads).ok
     assert list(store.maintenance.sweep_orphans().found) == []
     store.jobs.add("nightly", "prune", schedule="every 1h", settings={"keep_last": 2})
@@ -167,9 +167,9 @@ def test_maintenance(backends: Backends, rows: CountingEncryptedRows) -> None:
         assert [hit.thread for hit in store.search("tides")] == ["t"]
     store.maintenance.hold("t", reason="secret reason")
     with pytest.raises(DeniedError):
-        store.delete("t")
+        store.thread("t").delete()
     store.maintenance.release("t")
-    assert store.delete("t")
+    assert store.thread("t").delete()
     assert_all_sealed(on, rows, SECRETS)
 
 
@@ -200,7 +200,7 @@ def test_copies_and_archives(backends: Backends, rows: CountingEncryptedRows, tm
     copy = store_on(backends())
     store.copy_to(copy)
     check(copy)
-    assert {each.hash for each in copy.log("t").all()} == {each.hash for each in store.log("t").all()}
+    assert {each.hash for each in copy.thread("t").log().all()} == {each.hash for each in store.thread("t").log().all()}
 
 
 @pytest.mark.parametrize("table", [STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, LINES], ids=lambda table: table.name)
@@ -256,15 +256,15 @@ def test_a_body_moved_to_another_line_is_refused(backends: Backends, rows: Count
     on = backends()
     store = sealed_store(on, rows)
     for name in ("a", "b"):
-        store.put(name, {"who": name}, id="1")
+        store.thread(name).put({"who": name}, id="1")
     (mine, theirs) = run(on.read([Get(STEPS, [("", "a", 0, 0)]), Get(STEPS, [("", "b", 0, 0)])]))
     moved = mine[0]._replace(body=theirs[0].body, columns=theirs[0].columns)
-    assert sealed_store(on, rows).get("a").state == {"who": "a"}  # the control
+    assert sealed_store(on, rows).thread("a").get().state == {"who": "a"}  # the control
     run(on.apply([Put(STEPS, moved)]))
     with pytest.raises(CorruptError, match="seal of a row is broken"):
-        sealed_store(on, rows).get("a")
+        sealed_store(on, rows).thread("a").get()
     with pytest.raises(CorruptError):
-        sealed_store(on, rows).put("a", {"who": "c"}, parent="1")
+        sealed_store(on, rows).thread("a").put({"who": "c"}, parent="1")
 
 
 def test_conditions_are_about_hidden_columns_too(rows: CountingEncryptedRows) -> None:

@@ -56,7 +56,7 @@ def check(store: Store) -> None:
             found = header(store, line, id)
             assert (found.schema, found.key_schemas) == ("chat@2", KEYS)
     assert [writes_of(store, LINE, id) for id in ("1", "2", "3")] == [[WRITE], [WRITE], []]
-    assert store.get("t", "3").schema == "chat@2"
+    assert store.thread("t").get("3").schema == "chat@2"
     assert store.maintenance.verify(level="decode").findings == []
 
 

@@ -41,11 +41,11 @@ MARK = PendingWriteRow("", "task 1", -1, "__error__", b"\xa6failed")
 def saved(backend: Any, **more: Any) -> Store:
     """A thread of two steps, of which the second took over the writes after the first."""
     store = store_on(backend, clock=Clock(), **more)
-    store.put("t", {"n": 1}, id="1")
+    store.thread("t").put({"n": 1}, id="1")
     run(store._engine.writes.put(LINE, "1", ROWS[:2]))
     run(store._engine.writes.put(LINE, "1", ROWS[2:]))
     assert len(rows_of(backend)["writes"]) == 3
-    store.put("t", {"n": 2}, id="2")
+    store.thread("t").put({"n": 2}, id="2")
     return store
 
 
@@ -63,7 +63,7 @@ def test_writes_are_taken_over_and_found_where_they_were() -> None:
     for each in (store, store_on(backend)):
         assert writes_of(each, LINE, "1") == ROWS
         assert writes_of(each, LINE, "2") == []
-        assert each.get("t", "2").state == {"n": 2}
+        assert each.thread("t").get("2").state == {"n": 2}
     assert not run(verify(store._engine.context, LINE, VerifyLevel.DECODE)).findings
 
 
@@ -72,7 +72,7 @@ def test_writes_that_come_later_stay_rows() -> None:
     store = saved(backend)
     late = PendingWriteRow("path 3", "task 3", 0, "messages", b"\x90")
     run(store._engine.writes.put(LINE, "1", [late, ROWS[0]._replace(packed=b"\x01")]))
-    store.put("t", {"n": 3}, id="3")
+    store.thread("t").put({"n": 3}, id="3")
     assert len(rows_of(backend)["writes"]) == 2
     # A write that is repeated is stored under the same key, and the first one counts.
     assert writes_of(store, LINE, "1") == [*ROWS, late]
@@ -81,10 +81,10 @@ def test_writes_that_come_later_stay_rows() -> None:
 def test_writes_of_others_stay_rows() -> None:
     backend, clock = MemoryBackend(), Clock()
     store, other = store_on(backend, clock=clock), store_on(backend, clock=clock)
-    store.put("t", {"n": 1}, id="1")
+    store.thread("t").put({"n": 1}, id="1")
     run(other._engine.writes.put(LINE, "1", ROWS[:1]))
     run(store._engine.writes.put(LINE, "1", ROWS[1:]))
-    store.put("t", {"n": 2}, id="2")
+    store.thread("t").put({"n": 2}, id="2")
     assert [row.key[3:] for row in rows_of(backend)["writes"]] == [("task 1", 0)]
     assert taken(backend) == {"2": ROWS[1:]}
     assert writes_of(store, LINE, "1") == writes_of(other, LINE, "1") == ROWS
@@ -93,10 +93,10 @@ def test_writes_of_others_stay_rows() -> None:
 def test_of_writes_under_one_key_the_first_is_kept_and_not_taken_over() -> None:
     backend, clock = MemoryBackend(), Clock()
     store, other = store_on(backend, clock=clock), store_on(backend, clock=clock)
-    store.put("t", {"n": 1}, id="1")
+    store.thread("t").put({"n": 1}, id="1")
     run(other._engine.writes.put(LINE, "1", ROWS[:1]))
     run(store._engine.writes.put(LINE, "1", [ROWS[0]._replace(packed=b"\x01"), ROWS[1]]))
-    store.put("t", {"n": 2}, id="2")
+    store.thread("t").put({"n": 2}, id="2")
     assert taken(backend) == {}
     assert writes_of(store, LINE, "1") == ROWS[:2]
 
@@ -104,14 +104,14 @@ def test_of_writes_under_one_key_the_first_is_kept_and_not_taken_over() -> None:
 def test_marks_and_large_writes_stay_rows() -> None:
     backend = MemoryBackend()
     store = store_on(backend, clock=Clock())
-    store.put("t", {"n": 1}, id="1")
+    store.thread("t").put({"n": 1}, id="1")
     run(store._engine.writes.put(LINE, "1", [ROWS[0], MARK]))
-    store.put("t", {"n": 2}, id="2")
+    store.thread("t").put({"n": 2}, id="2")
     assert taken(backend) == {"2": ROWS[:1]}
     assert writes_of(store, LINE, "1") == [MARK, ROWS[0]]
     large = [PendingWriteRow("", f"task {n}", 0, "c", bytes(100_000)) for n in range(3)]
     run(store._engine.writes.put(LINE, "2", large))
-    store.put("t", {"n": 3}, id="3")
+    store.thread("t").put({"n": 3}, id="3")
     assert taken(backend) == {"2": ROWS[:1]}
     assert writes_of(store, LINE, "2") == large
 
@@ -122,7 +122,7 @@ def test_a_step_near_the_limit_of_its_size_takes_over_nothing() -> None:
     store = Store(Engine(EngineContext(backend, MemoryCache(1 << 20), codec=codec, clock=Clock())), "")
     written = [PendingWriteRow("", "task", 0, "c", bytes(200_000))]
     for number, keys, expected in ((1, 1, {}), (2, 10, {"2": written}), (3, 500, {"2": written})):
-        store.put("t", {f"{number} {n}": "x" * 1000 for n in range(keys)}, id=f"{number}")
+        store.thread("t").put({f"{number} {n}": "x" * 1000 for n in range(keys)}, id=f"{number}")
         assert taken(backend) == expected
         run(store._engine.writes.put(LINE, f"{number}", written))
     assert writes_of(store, LINE, "1") == writes_of(store, LINE, "2") == written
@@ -132,11 +132,11 @@ def test_of_very_many_writes_most_stay_rows() -> None:
     """One batch removes the rows of those that are taken over."""
     backend = MemoryBackend()
     store = store_on(backend, clock=Clock(), cache_bytes=1 << 24)
-    store.put("t", {"n": 1}, id="1")
+    store.thread("t").put({"n": 1}, id="1")
     many = [PendingWriteRow("", f"task {n:04}", 0, "c", b"\x01") for n in range(3000)]
     for write in many:
         run(store._engine.writes.put(LINE, "1", [write]))
-    store.put("t", {"n": 2}, id="2")
+    store.thread("t").put({"n": 2}, id="2")
     assert 0 < len(taken(backend)["2"]) < 1000
     assert writes_of(store, LINE, "1") == many
 
@@ -146,20 +146,20 @@ def test_a_branch_takes_nothing_over() -> None:
     store = saved(backend)
     run(store._engine.writes.put(LINE, "2", ROWS))
     store.thread("t").fork("side", at="2")
-    store.put("t", {"n": "aside"}, id="3", branch="side")
+    store.thread("t").put({"n": "aside"}, id="3", branch="side")
     assert len(rows_of(backend)["writes"]) == 3
-    store.put("t", {"n": 4}, id="4", parent="1")
+    store.thread("t").put({"n": 4}, id="4", parent="1")
     assert writes_of(store, LINE, "1") == writes_of(store, LINE, "2") == ROWS
 
 
 def test_a_new_thread_of_the_same_name_takes_over_nothing_of_the_old_one() -> None:
     backend, clock = MemoryBackend(), Clock()
     store, other = store_on(backend, clock=clock), store_on(backend, clock=clock)
-    store.put("t", {"n": 1}, id="1")
+    store.thread("t").put({"n": 1}, id="1")
     run(store._engine.writes.put(LINE, "1", ROWS))
-    other.delete("t")
-    other.put("t", {"n": 1}, id="1")
-    store.put("t", {"n": 2}, id="2")
+    other.thread("t").delete()
+    other.thread("t").put({"n": 1}, id="1")
+    store.thread("t").put({"n": 2}, id="2")
     assert taken(backend) == {}
     assert writes_of(store, LINE, "1") == []
 
@@ -167,7 +167,7 @@ def test_a_new_thread_of_the_same_name_takes_over_nothing_of_the_old_one() -> No
 def test_writes_are_rows_again_if_the_step_that_took_them_over_is_pruned() -> None:
     backend = MemoryBackend()
     store = saved(backend)
-    store.put("t", {"n": 3}, id="3")
+    store.thread("t").put({"n": 3}, id="3")
     prune(store, dropping_ids("2"))
     assert len(rows_of(backend)["writes"]) == 3
     assert writes_of(store, LINE, "1") == writes_of(store_on(backend), LINE, "1") == ROWS
@@ -178,7 +178,7 @@ def test_of_writes_under_one_key_the_first_counts_also_after_pruning() -> None:
     store = saved(backend)
     run(store._engine.writes.put(LINE, "1", [ROWS[0]._replace(packed=b"\x01")]))
     assert writes_of(store, LINE, "1") == ROWS
-    store.put("t", {"n": 3}, id="3")
+    store.thread("t").put({"n": 3}, id="3")
     prune(store, dropping_ids("2"))
     assert writes_of(store, LINE, "1") == writes_of(store_on(backend), LINE, "1") == ROWS
 
@@ -190,17 +190,17 @@ def test_nothing_is_left_of_the_writes_after_a_pruned_step() -> None:
     prune(store, dropping_ids("1"))
     assert taken(backend) == {}
     assert rows_of(backend)["writes"] == []
-    assert store_on(backend).get("t", "2").state == {"n": 2}
+    assert store_on(backend).thread("t").get("2").state == {"n": 2}
     assert not run(verify(store._engine.context, LINE, VerifyLevel.DECODE)).findings
 
 
 def test_a_revised_step_keeps_its_writes() -> None:
     backend = MemoryBackend()
     store = saved(backend)
-    store.put("t", {"n": "revised"}, id="1")
-    assert store.get("t", "1").state == {"n": "revised"}
+    store.thread("t").put({"n": "revised"}, id="1")
+    assert store.thread("t").get("1").state == {"n": "revised"}
     assert writes_of(store, LINE, "1") == ROWS
-    store.put("t", {"n": "revised again"}, id="1")
+    store.thread("t").put({"n": "revised again"}, id="1")
     assert writes_of(store_on(backend), LINE, "1") == ROWS
 
 
@@ -212,10 +212,10 @@ def test_nothing_is_lost_if_the_store_fails_at_any_call() -> None:
         store = store_on(backend, clock=Clock())
         written = False
         try:
-            store.put("t", {"n": 1}, id="1")
+            store.thread("t").put({"n": 1}, id="1")
             run(store._engine.writes.put(LINE, "1", ROWS))
             written = True
-            store.put("t", {"n": 2}, id="2")
+            store.thread("t").put({"n": 2}, id="2")
         except UnavailableError:
             failed += 1
             if written:
@@ -235,12 +235,12 @@ def test_whatever_others_do_meanwhile(what: str) -> None:
         inner, clock = MemoryBackend(), Clock()
         backend = InterferingBackend(inner)
         store, other = store_on(backend, clock=clock), store_on(inner, clock=clock)
-        store.put("t", {"n": 0}, id="0")
-        store.put("t", {"n": 1}, id="1")
+        store.thread("t").put({"n": 0}, id="0")
+        store.thread("t").put({"n": 1}, id="1")
 
         def act() -> None:
             if what == "append":
-                other.put("t", {"n": "other"}, id="1.5")
+                other.thread("t").put({"n": "other"}, id="1.5")
             elif what == "write":
                 run(other._engine.writes.put(LINE, "1", [late]))
             elif what == "prune":
@@ -250,7 +250,7 @@ def test_whatever_others_do_meanwhile(what: str) -> None:
 
         with moment.interfere(backend, act):
             run(store._engine.writes.put(LINE, "1", ROWS))
-            store.put("t", {"n": 2}, id="2", parent="1")
+            store.thread("t").put({"n": 2}, id="2", parent="1")
         expected = [*ROWS, late] if what == "write" and moment.came else ROWS
         for each in (store, other, store_on(inner)):
             assert writes_of(each, LINE, "1") == expected
@@ -279,12 +279,12 @@ def test_a_copy_has_the_writes_before_its_last_step_whatever_others_do_meanwhile
         inner, clock = MemoryBackend(), Clock()
         backend = InterferingBackend(inner)
         store, writer, other = (store_on(each, clock=clock) for each in (backend, inner, inner))
-        store.put("t", {"n": 1}, id="1")
+        store.thread("t").put({"n": 1}, id="1")
         run(writer._engine.writes.put(LINE, "1", ROWS[:1]))
 
         def act() -> None:
             run(writer._engine.writes.put(LINE, "1", ROWS[1:]))
-            (writer if takes else other).put("t", {"n": 2}, id="2")
+            (writer if takes else other).thread("t").put({"n": 2}, id="2")
 
         with moment.interfere(backend, act):
             run(LineCopier(store._engine).copy({LINE: new}))
@@ -304,11 +304,11 @@ def test_a_copy_in_another_store_has_the_writes_after_its_last_step_whatever_oth
         inner, target, clock = MemoryBackend(), MemoryBackend(), Clock()
         backend = InterferingBackend(inner)
         store, writer, other = (store_on(each, clock=clock) for each in (backend, inner, inner))
-        store.put("t", {"n": 1}, id="1")
+        store.thread("t").put({"n": 1}, id="1")
         run(writer._engine.writes.put(LINE, "1", ROWS))
 
         def act() -> None:
-            (writer if takes else other).put("t", {"n": 2}, id="2")
+            (writer if takes else other).thread("t").put({"n": 2}, id="2")
 
         with moment.interfere(backend, act):
             run(StoreCopier(store._engine, store_on(target)._engine)._copy(LINE))
@@ -335,11 +335,11 @@ def test_a_copy_that_is_brought_up_to_date_has_no_writes_of_pruned_steps() -> No
 def test_a_revised_step_keeps_its_writes_if_the_next_one_was_revised_before(late: bool) -> None:
     backend = MemoryBackend()
     store = saved(backend)
-    store.put("t", {"n": "revised"}, id="2")  # on a branch of its own: the older revision has the writes
+    store.thread("t").put({"n": "revised"}, id="2")  # on a branch of its own: the older revision has the writes
     if late:
         run(store._engine.writes.put(LINE, "1", [ROWS[0]._replace(packed=b"\x01")]))
     assert writes_of(store, LINE, "1") == ROWS
-    store.put("t", {"n": "revised"}, id="1")
+    store.thread("t").put({"n": "revised"}, id="1")
     assert writes_of(store, LINE, "1") == writes_of(store_on(backend), LINE, "1") == ROWS
     assert writes_of(store, LINE, "2") == []
 
@@ -357,4 +357,4 @@ def test_a_repair_restores_no_writes_of_a_step_that_was_pruned() -> None:
     assert mended is not None
     assert (mended.restored, mended.lost) == (1, [])
     assert taken(backend) == {}
-    assert store_on(backend).get("t", "2").state == {"n": 2}
+    assert store_on(backend).thread("t").get("2").state == {"n": 2}

@@ -32,14 +32,14 @@ def main(url: str, writer: str) -> None:
     leases._LIFE_NS = 50_000_000  # so that the living, too, are taken for dead
     for number in itertools.count():
         for thread in (writer, "shared", f"{writer} for a while"):
-            saved = store.put(thread, state_of(writer, number), metadata={"number": number})
+            saved = store.thread(thread).put(state_of(writer, number), metadata={"number": number})
             say(f"saved\t{thread}\t{saved.id}\t{writer}\t{number}\n")
         if number % 9 == 8:
             with contextlib.suppress(ConflictError):  # a lease outlives whoever was killed with it
                 store.maintenance.compact(writer)
         if number % 11 == 10:
             say(f"deleting\t{writer} for a while\n")
-            store.delete(f"{writer} for a while")
+            store.thread(f"{writer} for a while").delete()
             say(f"deleted\t{writer} for a while\n")
 
 

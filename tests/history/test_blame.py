@@ -33,7 +33,7 @@ def said(number: int) -> HumanMessage:
 def test_who_wrote_a_message(store: holdfast.Store) -> None:
     for number in range(5):
         by = {"source": "loop", "author": f"agent {number}"}
-        store.put("t", {"messages": [said(each) for each in range(number + 1)]}, metadata=by, id=f"c{number}")
+        store.thread("t").put({"messages": [said(each) for each in range(number + 1)]}, metadata=by, id=f"c{number}")
     (origin,) = store.thread("t").blame("messages[3]")
     writer = origin.writer
     assert (origin.where, origin.value) == ("messages[3]", said(3))
@@ -48,9 +48,9 @@ def test_who_wrote_a_message(store: holdfast.Store) -> None:
 
 
 def test_who_wrote_a_key(store: holdfast.Store) -> None:
-    store.put("t", {"memory": {"user": {"name": "Anna", "age": 30}, "seen": []}, "n": 0}, metadata={"by": "one"})
-    store.update("t", {("memory", "user", "age"): 31}, metadata={"node": "two", "by": 5})
-    store.update("t", {"n": 0})
+    store.thread("t").put({"memory": {"user": {"name": "Anna", "age": 30}, "seen": []}, "n": 0}, metadata={"by": "one"})
+    store.thread("t").update({("memory", "user", "age"): 31}, metadata={"node": "two", "by": 5})
+    store.thread("t").update({"n": 0})
     assert {each.where: each.writer.by for each in store.thread("t").blame("memory.user")} == {
         "memory.user.name": "one",
         "memory.user.age": "two",
@@ -62,14 +62,14 @@ def test_who_wrote_a_key(store: holdfast.Store) -> None:
 
 def test_blame_inside_a_large_value(store: holdfast.Store) -> None:
     document = {"pages": ["page " * 30_000], "title": "a"}
-    store.put("t", {"documents": [document]})
-    store.put("t", {"documents": [document, {**document, "title": "b"}]})
+    store.thread("t").put({"documents": [document]})
+    store.thread("t").put({"documents": [document, {**document, "title": "b"}]})
     assert store.thread("t").blame("documents[1].title")[0].writer.step == 1
     assert store.thread("t").blame("documents[1].title")[0].value == "b"
 
 
 def test_what_is_not_there(store: holdfast.Store) -> None:
-    store.put("t", {"messages": [said(0)], "n": 1})
+    store.thread("t").put({"messages": [said(0)], "n": 1})
     for path in ("nothing", "messages[5]", "messages.x", "messages[0].nothing", "n.deeper", "messages[0].id[7]"):
         with pytest.raises(NotFoundError):
             store.thread("t").blame(path)
@@ -82,11 +82,11 @@ def test_what_is_not_there(store: holdfast.Store) -> None:
 
 
 def test_a_removed_value_has_a_history(store: holdfast.Store) -> None:
-    store.put("t", {"a": {"b": 1}, "n": 0})
+    store.thread("t").put({"a": {"b": 1}, "n": 0})
     for number in range(1, 6):
-        store.put("t", {"a": {"b": 1} if number < 3 else {}, "n": number})
-    store.put("t", {"a": {"b": 2}, "n": 6})
-    store.put("t", {"n": 7})
+        store.thread("t").put({"a": {"b": 1} if number < 3 else {}, "n": number})
+    store.thread("t").put({"a": {"b": 2}, "n": 6})
+    store.thread("t").put({"n": 7})
     with pytest.raises(NotFoundError, match=r"history\(\)"):
         store.thread("t").blame("a.b")
     found = store.thread("t").history("a.b")
@@ -101,7 +101,7 @@ def test_a_removed_value_has_a_history(store: holdfast.Store) -> None:
 
 def test_history_page_by_page(store: holdfast.Store) -> None:
     for number in range(100):
-        store.put("t", {"n": number // 10, "x": number})
+        store.thread("t").put({"n": number // 10, "x": number})
     whole = store.thread("t").history("n")
     assert [each.writer.step for each in whole] == list(range(90, -1, -10))
     page = store.thread("t").history("n", limit=4)
@@ -121,8 +121,8 @@ def test_history_page_by_page(store: holdfast.Store) -> None:
 def test_pruned_origins_say_so(store: holdfast.Store) -> None:
     for number in range(50):
         messages = [said(each) for each in range(number + 1)]
-        store.put("t", {"messages": messages, "n": number // 10, "same": 1}, id=f"c{number:02}")
-    times = {point.step: (point.time, point.hash) for point in store.log("t").all()}
+        store.thread("t").put({"messages": messages, "n": number // 10, "same": 1}, id=f"c{number:02}")
+    times = {point.step: (point.time, point.hash) for point in store.thread("t").log().all()}
     store.thread("t").label("keep", "c15")
     store.maintenance.prune(keep_last=10, keep_labels=["keep"])
     (gone,) = store.thread("t").blame("messages[7]")
@@ -134,7 +134,7 @@ def test_pruned_origins_say_so(store: holdfast.Store) -> None:
     assert [(each.changes[0].old, each.changes[0].new) for each in found] == [(1, 4), (None, 1)]
     assert [each.writer.step for each in store.thread("t").history("messages[7]")] == [7]
     assert [each.writer.step for each in store.thread("t").history("same")] == [0]
-    store.put("t", {"messages": [], "same": 1})
+    store.thread("t").put({"messages": [], "same": 1})
     assert [each.writer.step for each in store.thread("t").history("n")] == [50, 40, 10]
 
 
@@ -171,7 +171,7 @@ def test_paths_of_other_keys() -> None:
 
 @pytest.mark.parametrize("path", [5, (), (1, 2), ("a", slice(1), "b")], ids=range(4))
 def test_refused_paths(store: holdfast.Store, path: Any) -> None:
-    store.put("t", {"a": 1})
+    store.thread("t").put({"a": 1})
     with pytest.raises(InvalidError):
         store.thread("t").blame(path)
 
@@ -189,12 +189,12 @@ def long_line() -> CountingBackend:
     for number in range(1000):
         messages = [*messages, said(number)]
         memory = {**memory, "key 7": number} if number % 10 == 0 else memory
-        store.put("t", {"messages": messages, "memory": memory, "n": number})
+        store.thread("t").put({"messages": messages, "memory": memory, "n": number})
     messages = [*messages]
     messages[300] = HumanMessage("edited " * 20, id="m300")
-    store.put("t", {"messages": messages, "memory": memory, "n": 1000})
+    store.thread("t").put({"messages": messages, "memory": memory, "n": 1000})
     run(LineCopier(store._engine).copy({Line("", "t"): Line("", "copy")}))
-    store.put("other", {"messages": messages, "n": 1000})
+    store.thread("other").put({"messages": messages, "n": 1000})
     return counting
 
 
@@ -221,7 +221,7 @@ def test_states_that_differ_in_one_message_and_in_many_steps(long_line: Counting
 
 
 def test_a_given_state_is_compared_by_digests(long_line: CountingBackend) -> None:
-    state = cold(long_line).get("t").state
+    state = cold(long_line).thread("t").get().state
     state["messages"][5] = HumanMessage("other", id="m5")
     diff = cold(long_line).thread("t").diff(state=state)
     assert [change.where for change in diff] == ["messages[5].content"]
@@ -229,7 +229,7 @@ def test_a_given_state_is_compared_by_digests(long_line: CountingBackend) -> Non
 
 
 def test_a_thread_and_its_copy_are_compared_by_digests(long_line: CountingBackend) -> None:
-    cold(long_line).get("t", at="#999")
+    cold(long_line).thread("t").get(at="#999")
     whole = long_line.rows_read["nodes"]
     diff = cold(long_line).thread("t").diff("#999", other="copy")
     assert [change.where for change in diff] == ["messages[300].content", "n"]
@@ -260,10 +260,10 @@ def test_history_skips_steps_that_did_not_change_the_value(long_line: CountingBa
 
 def merged(store: holdfast.Store, *, strategy: str | None = None) -> str:
     """Two branches, one merged into the other."""
-    store.put("t", {"m": ["1"], "k": {"x": 1}}, metadata={"author": "root"})
+    store.thread("t").put({"m": ["1"], "k": {"x": 1}}, metadata={"author": "root"})
     store.thread("t").fork("side")
-    store.update("t", {"m": ["1", "2"], ("k", "y"): {"deep": [1]}}, branch="side", metadata={"author": "sue"})
-    store.update("t", {"m": ["0", "1"], "q": 1}, branch="main", metadata={"author": "mary"})
+    store.thread("t").update({"m": ["1", "2"], ("k", "y"): {"deep": [1]}}, branch="side", metadata={"author": "sue"})
+    store.thread("t").update({"m": ["0", "1"], "q": 1}, branch="main", metadata={"author": "mary"})
     return store.thread("t").merge("side", "main", strategy=strategy, metadata={"author": "merger"}).id
 
 
@@ -281,11 +281,11 @@ def test_blame_of_a_merged_value(store: holdfast.Store) -> None:
 
 
 def test_blame_of_a_value_merged_twice(store: holdfast.Store) -> None:
-    store.put("t", {"n": 0})
+    store.thread("t").put({"n": 0})
     for name in ("a", "b"):
         store.thread("t").fork(name, at=0)
-    store.update("t", {"from a": 1}, branch="a", metadata={"author": "ann"})
-    store.update("t", {"from b": 1}, branch="b", metadata={"author": "bob"})
+    store.thread("t").update({"from a": 1}, branch="a", metadata={"author": "ann"})
+    store.thread("t").update({"from b": 1}, branch="b", metadata={"author": "bob"})
     store.thread("t").merge("a", "b", metadata={"author": "first"})
     store.thread("t").merge("b", "main", metadata={"author": "second"})
     assert by(store.thread("t").blame('["from a"]', "main")) == [('["from a"]', "ann")]
@@ -293,9 +293,9 @@ def test_blame_of_a_value_merged_twice(store: holdfast.Store) -> None:
 
 
 def test_a_value_of_neither_side_was_written_by_the_merge(store: holdfast.Store) -> None:
-    store.put("t", {"n": 0})
+    store.thread("t").put({"n": 0})
     store.thread("t").fork("side", changes={"n": 1})
-    store.update("t", {"n": 2}, branch="main")
+    store.thread("t").update({"n": 2}, branch="main")
     store.thread("t").merge(
         "side", "main", resolve=lambda clash: clash.ours + clash.theirs, metadata={"author": "merger"}
     )
@@ -304,12 +304,12 @@ def test_a_value_of_neither_side_was_written_by_the_merge(store: holdfast.Store)
 
 def test_a_merge_that_was_pruned_still_leads_to_the_other_side(store: holdfast.Store) -> None:
     merge = merged(store)
-    store.update("t", {"q": 2}, branch="main")
+    store.thread("t").update({"q": 2}, branch="main")
     for revision in ("side", "side~1", "main~2"):
         store.thread("t").pin(revision)
     store.maintenance.prune(threads="t", keep_latest=True)
     with pytest.raises(NotFoundError):
-        store.get("t", merge)
+        store.thread("t").get(merge)
     # It wrote the short list anew: who wrote what only the first side has is not known any more.
     assert by(store.thread("t").blame("m", "main")) == [("m[0]", ""), ("m[1]", "root"), ("m[2]", "sue")]
 
@@ -326,7 +326,7 @@ def test_a_side_that_was_deleted(store: holdfast.Store) -> None:
 def test_a_dict_that_is_written_again_at_every_step(store: holdfast.Store) -> None:
     for number in range(300):
         deep = {"p": number % 7, "in": {"p": number // 100}}
-        store.put("t", {"d": {"a": 1, "b": "x" * (number % 50)}, "deep": deep})
+        store.thread("t").put({"d": {"a": 1, "b": "x" * (number % 50)}, "deep": deep})
     steps = {
         path: [each.writer.step for each in store.thread("t").blame(path)] for path in ("d", "d.a", "deep", "deep.in.p")
     }
@@ -338,7 +338,7 @@ def test_a_dict_that_is_written_again_costs_no_state_for_each() -> None:
     counting = CountingBackend(run(MemoryBackend.open("memory://")))
     store = store_on(counting)
     for number in range(500):
-        store.put("t", {"d": {"a": 1, "b": "x" * (number % 50)}})
+        store.thread("t").put({"d": {"a": 1, "b": "x" * (number % 50)}})
     fresh = store_on(counting)
     counting.reset()
     assert [each.writer.step for each in fresh.thread("t").blame("d.a")] == [0]
@@ -347,15 +347,15 @@ def test_a_dict_that_is_written_again_costs_no_state_for_each() -> None:
 
 def test_a_dict_that_was_removed_in_between(store: holdfast.Store) -> None:
     for state in ({"d": {"a": 1}}, {}, {"d": {"a": 1}}, {"d": {"a": 1, "b": 2}}):
-        store.put("t", state)
+        store.thread("t").put(state)
     assert [each.writer.step for each in store.thread("t").blame("d")] == [2, 3]
     assert [each.writer.step for each in store.thread("t").blame("d.a")] == [2]
 
 
 def test_an_update_that_changes_nothing(store: holdfast.Store) -> None:
-    store.put("t", {"d": {"x": 1}})
+    store.thread("t").put({"d": {"x": 1}})
     for number in range(3):
-        store.update("t", {("d", "x"): 1, "n": number})
+        store.thread("t").update({("d", "x"): 1, "n": number})
     assert [each.writer.step for each in store.thread("t").blame("d")] == [0]
     assert [each.writer.step for each in store.thread("t").blame("d.x")] == [0]
 

@@ -71,7 +71,7 @@ def test_messages(seed: int, size: int, fold_every: int, steps: int) -> None:
     store = new_store(fold_every)
     states = conversation(seed, steps, size)
     for state in states:
-        store.put("t", state)
+        store.thread("t").put(state)
     last = states[-1]["messages"]
     blamed = store.thread("t").blame("messages") if last else []
     assert [origin.value for origin in blamed] == last
@@ -94,7 +94,7 @@ def test_entries_and_channels(seed: int, size: int, fold_every: int, steps: int)
     store = new_store(fold_every)
     states = conversation(seed, steps, size)
     for state in states:
-        store.put("t", state)
+        store.thread("t").put(state)
     for key in "abc":
         values = [state["memory"].get(key, ABSENT) for state in states]
         expected = changed(values)
@@ -124,11 +124,11 @@ def test_branches_are_followed_to_where_they_start(size: int) -> None:
     store = new_store(3)
     states = conversation(5, 12, size)
     for state in states:
-        store.put("t", state)
+        store.thread("t").put(state)
     store.thread("t").fork("side", at=store.thread("t").resolve("#7").id)
     base = states[7]
     mine = {**base, "messages": [*base["messages"], {"id": "new", "text": "new " * size}]}
-    store.put("t", mine, branch="side")
+    store.thread("t").put(mine, branch="side")
     blamed = store.thread("t").blame("messages", "side")
     assert blamed[-1].writer.branch == 1
     for origin, message in zip(blamed, base["messages"], strict=False):

@@ -23,10 +23,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
     with holdfast.open(url, project=True) as opened:
         for n in range(3):
-            opened.put("t", {"n": n}, id=f"main-{n}")
+            opened.thread("t").put({"n": n}, id=f"main-{n}")
         opened.thread("t").fork("draft", at="main-1")
         for n in range(2):
-            opened.put("t", {"n": 1, "draft": n}, branch="draft", id=f"x-draft-{n}")
+            opened.thread("t").put({"n": 1, "draft": n}, branch="draft", id=f"x-draft-{n}")
         yield opened
 
 
@@ -36,10 +36,10 @@ def names(store: Store) -> list[str]:
 
 def check(store: Store) -> None:
     """Every state that is there can be read, and the readable rows tell of just those."""
-    ids = {each.id for each in store.log("t").all()}
+    ids = {each.id for each in store.thread("t").log().all()}
     assert store.maintenance.verify("t", level="decode").findings == []
     for id in ids:
-        assert store.get("t", id).state
+        assert store.thread("t").get(id).state
     (rows,) = run(store._engine.context.backend.read([Scan(TRANSITIONS, ("", "t"))]))
     assert {row.key[2] for row in rows} == ids
 
@@ -64,11 +64,11 @@ def test_listed_with_heads_and_how_far_they_are_ahead(store: Store) -> None:
 def test_renamed(store: Store) -> None:
     store.thread("t").rename_branch("draft", "final")
     assert names(store) == ["main", "final"]
-    assert store.get("t", at="final").id == "x-draft-1"
+    assert store.thread("t").get(at="final").id == "x-draft-1"
     (rows,) = run(store._engine.context.backend.read([Scan(TRANSITIONS, ("", "t", "x-draft-0"))]))
     assert rows[0].columns[1] == "final"
     store.thread("t").rename_branch("final", "final")
-    store.put("t", {"n": 9}, branch="final")
+    store.thread("t").put({"n": 9}, branch="final")
     with pytest.raises(NotFoundError, match="no branch 'draft'"):
         store.thread("t").rename_branch("draft", "other")
     with pytest.raises(ConflictError, match="has a branch 'main' already"):
@@ -85,7 +85,7 @@ def test_renamed(store: Store) -> None:
 def test_renamed_while_others_rename() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
-    store.put("t", {"n": 0})
+    store.thread("t").put({"n": 0})
     for name in ("a", "b"):
         store.thread("t").fork(name)
     theirs = backend.interfere(lambda: other.thread("t").rename_branch("b", "c"))
@@ -99,17 +99,17 @@ def test_renamed_while_others_rename() -> None:
 
 
 def test_earlier_revisions_do_not_come_back(store: Store) -> None:
-    store.put("t", {"n": 0}, id="r0")
+    store.thread("t").put({"n": 0}, id="r0")
     store.thread("t").fork("mistaken", at="r0")
     for n in (1, 2):
-        store.put("t", {"n": n, "secret": True}, id=f"r{n}", branch="mistaken")
-    store.put("t", {"n": 1}, id="r1")
+        store.thread("t").put({"n": n, "secret": True}, id=f"r{n}", branch="mistaken")
+    store.thread("t").put({"n": 1}, id="r1")
     assert store.thread("t").delete_branch("mistaken", force=True, dry_run=True) == ["r1", "r2"]
     assert store.thread("t").delete_branch("mistaken", force=True) == ["r1", "r2"]
-    assert "r0" in {each.id for each in store.log("t").all()}
+    assert "r0" in {each.id for each in store.thread("t").log().all()}
     for id in ("r1", "r2"):
         with pytest.raises(NotFoundError):
-            store.get("t", id)
+            store.thread("t").get(id)
     assert "mistaken" not in {each.name for each in store.thread("t").branches()}
 
 
@@ -121,11 +121,11 @@ def test_deleted_with_its_own_checkpoints(store: Store) -> None:
     assert names(store) == ["main", "draft"]
     assert store.thread("t").delete_branch("draft", force=True) == own
     assert names(store) == ["main"]
-    assert [each.id for each in store.log("t").all()] == ["main-2", "main-1", "main-0"]
+    assert [each.id for each in store.thread("t").log().all()] == ["main-2", "main-1", "main-0"]
     assert store.thread("t").info().steps == 3
     check(store)
     store.thread("t").fork("draft")  # the name is free again
-    assert store.put("t", {"n": 9}, branch="draft").parent == "main-2"
+    assert store.thread("t").put({"n": 9}, branch="draft").parent == "main-2"
 
 
 def test_one_without_checkpoints(store: Store) -> None:
@@ -174,16 +174,16 @@ def test_pins_and_holds_stand(store: Store) -> None:
 
 def test_branches_that_start_from_it_stay(store: Store) -> None:
     store.thread("t").fork("twig", at="x-draft-0")
-    store.put("t", {"twig": 0}, branch="twig", id="y-twig-0")
-    state = store.get("t", "y-twig-0").state
+    store.thread("t").put({"twig": 0}, branch="twig", id="y-twig-0")
+    state = store.thread("t").get("y-twig-0").state
     assert store.thread("t").delete_branch("draft", force=True) == ["x-draft-0", "x-draft-1"]
     assert names(store) == ["main", "twig"]
-    assert store.get("t", "y-twig-0").state == state
-    assert store.get("t", at="twig#0").id == "main-0"
+    assert store.thread("t").get("y-twig-0").state == state
+    assert store.thread("t").get(at="twig#0").id == "main-0"
     with pytest.raises(NotFoundError, match="was pruned"):
-        store.get("t", at="twig^")
+        store.thread("t").get(at="twig^")
     check(store)
-    assert store.put("t", {"twig": 1}, branch="twig").step == 4
+    assert store.thread("t").put({"twig": 1}, branch="twig").step == 4
 
 
 def test_a_merged_one_goes_without_force_and_the_merge_stays(store: Store) -> None:
@@ -191,7 +191,7 @@ def test_a_merged_one_goes_without_force_and_the_merge_stays(store: Store) -> No
     store.thread("t").switch("draft")  # changes nothing, and so nothing is lost
     assert len(store.thread("t").delete_branch("draft")) == 3
     assert names(store) == ["main"]
-    found = store.get("t", at="HEAD~1")  # HEAD is back on main
+    found = store.thread("t").get(at="HEAD~1")  # HEAD is back on main
     assert (found.id, found.merged, found.state) == (merged.id, "x-draft-1", {"n": 2, "draft": 1})
     with pytest.raises(NotFoundError, match="was pruned"):
         store.thread("t").resolve("HEAD~1^2")
@@ -203,26 +203,26 @@ def test_a_merged_one_goes_without_force_and_the_merge_stays(store: Store) -> No
 def test_writers_go_on_while_it_is_deleted() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
-    store.put("t", {"n": 0}, id="a")
+    store.thread("t").put({"n": 0}, id="a")
     store.thread("t").fork("draft")
-    store.put("t", {"n": 1}, branch="draft", id="b")
+    store.thread("t").put({"n": 1}, branch="draft", id="b")
 
     def write() -> None:
-        other.put("t", {"n": 2}, branch="draft", id="c")
-        other.put("t", {"n": 3}, parent="a", id="d")
+        other.thread("t").put({"n": 2}, branch="draft", id="c")
+        other.thread("t").put({"n": 3}, parent="a", id="d")
 
     with backend.interfere(write):
         assert store.thread("t").delete_branch("draft", force=True)[:1] == ["b"]
-    left = {each.id for each in store.log("t").all()}
+    left = {each.id for each in store.thread("t").log().all()}
     assert "b" not in left
 
 
 def test_a_writer_makes_the_first_step_meanwhile() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
-    store.put("t", {"n": 0}, id="a")
+    store.thread("t").put({"n": 0}, id="a")
     store.thread("t").fork("draft")
-    theirs = backend.interfere(lambda: other.put("t", {"n": 2}, branch="draft", id="b"))
+    theirs = backend.interfere(lambda: other.thread("t").put({"n": 2}, branch="draft", id="b"))
     with pytest.raises(ConflictError, match="not merged"), theirs:
         store.thread("t").delete_branch("draft")
 
@@ -232,13 +232,13 @@ def test_a_writer_makes_the_first_step_meanwhile() -> None:
 
 def test_switched(store: Store) -> None:
     assert store.thread("t").switch("main").id == "main-2"  # it is already
-    assert len(store.log("t")) == 5
+    assert len(store.thread("t").log()) == 5
     there = store.thread("t").switch("draft")
     assert (there.kind, there.parent, there.metadata) == ("switch", "x-draft-1", {"switched": "draft"})
-    assert store.get("t").id == there.id
-    assert store.get("t").state == {"n": 1, "draft": 1}
+    assert store.thread("t").get().id == there.id
+    assert store.thread("t").get().state == {"n": 1, "draft": 1}
     assert [branch.current for branch in store.thread("t").branches()] == [False, True]
-    assert store.put("t", {"n": 7}).branch == 1
+    assert store.thread("t").put({"n": 7}).branch == 1
     with pytest.raises(NotFoundError, match="no branch 'nope'"):
         store.thread("t").switch("nope")
     with pytest.raises(NotFoundError):
@@ -249,36 +249,36 @@ def test_switched_to_one_without_checkpoints(store: Store) -> None:
     store.thread("t").fork("early", at="main-0")
     there = store.thread("t").switch("early")
     assert (there.branch, there.parent) == (2, "main-0")
-    assert store.get("t").state == {"n": 0}
+    assert store.thread("t").get().state == {"n": 0}
     check(store)
 
 
 def test_switched_to_one_that_starts_at_the_latest(store: Store) -> None:
-    latest = store.get("t").id
+    latest = store.thread("t").get().id
     store.thread("t").fork("fresh")
     there = store.thread("t").switch("fresh")
     assert (there.kind, there.parent) == ("switch", latest)
-    assert store.put("t", {"n": 1}).branch == there.branch  # and not on the branch that it starts from
+    assert store.thread("t").put({"n": 1}).branch == there.branch  # and not on the branch that it starts from
     assert [each.name for each in store.thread("t").branches() if each.current] == ["fresh"]
 
 
 def test_switched_past_ids_of_the_callers_own(store: Store) -> None:
-    store.put("t", {"n": 3}, branch="draft", id="zzz")
+    store.thread("t").put({"n": 3}, branch="draft", id="zzz")
     store.thread("t").fork("other", at="main-0")
     there = store.thread("t").switch("other")
     assert there.id > "zzz"
-    assert store.get("t").state == {"n": 0}
+    assert store.thread("t").get().state == {"n": 0}
 
 
 def test_switched_while_others_write() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
-    store.put("t", {"n": 0})
+    store.thread("t").put({"n": 0})
     store.thread("t").fork("draft")
-    store.put("t", {"n": 1})
-    with backend.interfere(lambda: other.put("t", {"n": 2}, branch="draft")):
+    store.thread("t").put({"n": 1})
+    with backend.interfere(lambda: other.thread("t").put({"n": 2}, branch="draft")):
         store.thread("t").switch("draft")
-    assert store.get("t").state == {"n": 2}
+    assert store.thread("t").get().state == {"n": 2}
 
 
 # Forks with an edit -----------------------------------------------------------------------------------------------
@@ -287,11 +287,11 @@ def test_switched_while_others_write() -> None:
 def test_forked_with_an_edit(store: Store) -> None:
     made = store.thread("t").fork("what-if", at="main~1", changes={"n": 50, ("deep", "er"): 1})
     assert (made.name, made.base, made.ahead) == ("what-if", "main-1", 1)
-    found = store.get("t", at="what-if")
+    found = store.thread("t").get(at="what-if")
     assert (found.id, found.kind, found.state) == (made.head, "fork", {"n": 50, "deep": {"er": 1}})
     assert found.metadata == {"forked": "main-1"}
-    assert store.thread("t").fork("less", at="x-draft-0", remove=["draft"]).head == store.get("t", at="less").id
-    assert store.get("t", at="less").state == {"n": 1}
+    assert store.thread("t").fork("less", at="x-draft-0", remove=["draft"]).head == store.thread("t").get(at="less").id
+    assert store.thread("t").get(at="less").state == {"n": 1}
     assert names(store) == ["main", "draft", "what-if", "less"]
     check(store)
     with pytest.raises(ConflictError, match="has a branch 'less' already"):
@@ -304,10 +304,10 @@ def test_forked_with_an_edit(store: Store) -> None:
 def test_two_fork_at_a_time() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
-    store.put("t", {"n": 0})
+    store.thread("t").put({"n": 0})
     with backend.interfere(lambda: other.thread("t").fork("a", changes={"n": 1})):
         store.thread("t").fork("b", changes={"n": 2})
-    assert [store.get("t", at=name).state for name in ("a", "b")] == [{"n": 1}, {"n": 2}]
+    assert [store.thread("t").get(at=name).state for name in ("a", "b")] == [{"n": 1}, {"n": 2}]
     theirs = backend.interfere(lambda: other.thread("t").fork("c"))
     with pytest.raises(ConflictError, match="has a branch 'c' already"), theirs:
         store.thread("t").fork("c", changes={"n": 3})

@@ -34,8 +34,8 @@ def told(diff: Diff) -> list[tuple[str, str, Any, Any]]:
 
 
 def compare(store: holdfast.Store, old: dict[str, Any], new: dict[str, Any]) -> Diff:
-    store.put("t", old)
-    store.put("t", new)
+    store.thread("t").put(old)
+    store.thread("t").put(new)
     return store.thread("t").diff()
 
 
@@ -60,11 +60,11 @@ def test_changes_of_the_latest_checkpoint(store: holdfast.Store) -> None:
     assert repr(diff) == "<Diff messages: +1; plan: ~2; new: added; old: removed>"
     assert len(diff) == 5
     assert diff.old.step == 0
-    assert diff.new.id == store.get("t").id
+    assert diff.new.id == store.thread("t").get().id
 
 
 def test_the_first_checkpoint_is_compared_with_nothing(store: holdfast.Store) -> None:
-    store.put("t", {"x": 1})
+    store.thread("t").put({"x": 1})
     diff = store.thread("t").diff()
     assert told(diff) == [("add", "x", None, 1)]
     assert diff.old.id == ""
@@ -168,7 +168,7 @@ def test_fields_of_objects(store: holdfast.Store) -> None:
         ("remove", "kinds[0]", 1, None),
         ("add", "kinds[1]", None, 3),
     ]
-    assert diff.apply(store.get("t", at=0).state) == store.get("t").state
+    assert diff.apply(store.thread("t").get(at=0).state) == store.thread("t").get().state
 
 
 def test_values_of_classes_that_are_not_loaded_are_opaque() -> None:
@@ -269,8 +269,8 @@ def test_a_large_value_inside_another(store: holdfast.Store) -> None:
 
 def test_threads_states_and_revisions(store: holdfast.Store) -> None:
     for number in range(5):
-        store.put("one", {"n": number})
-    store.put("two", {"n": "two"})
+        store.thread("one").put({"n": number})
+    store.thread("two").put({"n": "two"})
     assert told(store.thread("one").diff("#1")) == [("change", "n", 1, 4)]
     assert told(store.thread("one").diff("HEAD~1", "#0")) == [("change", "n", 3, 0)]
     assert told(store.thread("one").diff(other="two")) == [("change", "n", 4, "two")]
@@ -308,8 +308,8 @@ def test_a_patch_refuses_a_state_that_it_does_not_fit(store: holdfast.Store) -> 
 def test_with_asyncio() -> None:
     async def go() -> None:
         async with await holdfast.aopen("memory://") as store:
-            await store.put("t", {"n": 1})
-            await store.put("t", {"n": 2})
+            await store.thread("t").put({"n": 1})
+            await store.thread("t").put({"n": 2})
             assert told(await store.thread("t").diff()) == [("change", "n", 1, 2)]
             (origin,) = await store.thread("t").blame("n")
             assert origin.writer.step == 1
@@ -322,7 +322,7 @@ def test_after_the_thread_was_compacted(store: holdfast.Store) -> None:
     messages: list[HumanMessage] = []
     for number in range(80):
         messages.append(HumanMessage(f"message {number} " * 10, id=str(number)))
-        store.put("t", {"messages": messages, "n": number})
+        store.thread("t").put({"messages": messages, "n": number})
     first = store.thread("t").diff("#10", "#70")
     store.maintenance.compact("t")
     assert store.thread("t").diff("#10", "#70").patch() == first.patch()
@@ -334,7 +334,7 @@ def test_while_another_process_rewrites_the_thread() -> None:
     messages: list[HumanMessage] = []
     for number in range(100):
         messages.append(HumanMessage(f"message {number} " * 10, id=str(number)))
-        other.put("t", {"messages": messages, "n": number})
+        other.thread("t").put({"messages": messages, "n": number})
     point = run(mine._engine.lines.find(Line("", "t"), mine.thread("t").resolve("#70").id))
     held = run(mine._engine.states.get(Line("", "t"), point))
     other.maintenance.compact("t")

@@ -57,7 +57,7 @@ def test_patches_lead_from_any_checkpoint_to_any_other(
 ) -> None:
     store = new_store(fold_every)
     for state in line:
-        store.put("t", state)
+        store.thread("t").put(state)
     a, b = (data.draw(st.integers(0, len(line) - 1)) for _ in range(2))
     check(store.thread("t").diff(f"#{a}", f"#{b}", large=True), line[a], line[b])
 
@@ -68,9 +68,9 @@ def test_patches_lead_from_a_thread_to_another_and_to_a_given_state(old: dict[st
     new = data.draw(edited_state(old))
     store = new_store()
     for state in ({}, old):
-        store.put("one", state)
+        store.thread("one").put(state)
     for state in ({}, {"x": 1}, new):
-        store.put("two", state)
+        store.thread("two").put(state)
     check(store.thread("one").diff(other="two", large=True), old, new)
     check(store.thread("one").diff(state=new, large=True), old, new)
 
@@ -81,7 +81,7 @@ def test_patches_hold_for_values_of_every_type(old: Any, new: Any, apart: bool) 
     store = new_store()
     wrap = (lambda value: [value, "x" * 3000]) if apart else (lambda value: value)
     one, other = {"value": wrap(old), "$x": 1}, {"value": wrap(new), "$x": 1}
-    store.put("t", one)
+    store.thread("t").put(one)
     check(store.thread("t").diff(state=other), one, other)
 
 
@@ -91,7 +91,7 @@ def test_patches_hold_inside_values(value: Any, data: st.DataObject) -> None:
     new = data.draw(edited(value))
     store = new_store()
     one, other = {"$only": {"$in": [value]}}, {"$only": {"$in": [new]}}
-    store.put("t", one)
+    store.thread("t").put(one)
     check(store.thread("t").diff(state=other), one, other)
 
 
@@ -115,11 +115,11 @@ def test_odd_states(subtests: pytest.Subtests) -> None:
     for old, new in ODD:
         with subtests.test(old=old):
             store = new_store(1)
-            store.put("t", old)
-            store.put("t", new)
+            store.thread("t").put(old)
+            store.thread("t").put(new)
             check(store.thread("t").diff(large=True), old, new)
             check(store.thread("t").diff("HEAD", "HEAD~1", large=True), new, old)
             assert not store.thread("t").diff("HEAD", "HEAD")
-            store.put("other", new)
+            store.thread("other").put(new)
             assert not store.thread("t").diff(other="other")
             assert not store.thread("t").diff(state=new)

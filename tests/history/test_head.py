@@ -36,18 +36,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
     with holdfast.open(url, project=True) as opened:
         for n in range(3):
-            opened.put("t", {"n": n})
+            opened.thread("t").put({"n": n})
         yield opened
 
 
 def n_of(store: Store, at: str = "HEAD") -> Any:
-    return store.get("t", at=at).state["n"]
+    return store.thread("t").get(at=at).state["n"]
 
 
 BESIDE: dict[str, Callable[[Store], object]] = {
     "fork with changes": lambda s: s.thread("t").fork("x", at="HEAD~1", changes={"n": 100}),
-    "put to a fork": lambda s: (s.thread("t").fork("x"), s.put("t", {"n": 100}, branch="x")),
-    "update of a fork": lambda s: (s.thread("t").fork("x"), s.update("t", {"n": 100}, branch="x")),
+    "put to a fork": lambda s: (s.thread("t").fork("x"), s.thread("t").put({"n": 100}, branch="x")),
+    "update of a fork": lambda s: (s.thread("t").fork("x"), s.thread("t").update({"n": 100}, branch="x")),
     "restore on a fork": lambda s: (s.thread("t").fork("x"), s.thread("t").restore("#0", branch="x")),
     "merge into a fork": lambda s: (
         s.thread("t").fork("x", at="#0"),
@@ -55,12 +55,12 @@ BESIDE: dict[str, Callable[[Store], object]] = {
     ),
     "put after a step of a fork": lambda s: (
         s.thread("t").fork("x", changes={"n": 100}),
-        s.put("t", {"n": 101}, parent=s.thread("t").resolve("x")),
+        s.thread("t").put({"n": 101}, parent=s.thread("t").resolve("x")),
     ),
     "a branch of a fork": lambda s: (
         s.thread("t").fork("x", changes={"n": 100}),
-        s.put("t", {"n": 101}, parent=s.thread("t").resolve("x")),
-        s.put("t", {"n": 102}, parent=s.thread("t").resolve("x~1")),
+        s.thread("t").put({"n": 101}, parent=s.thread("t").resolve("x")),
+        s.thread("t").put({"n": 102}, parent=s.thread("t").resolve("x~1")),
     ),
 }
 
@@ -70,41 +70,41 @@ def test_what_is_saved_beside_head_does_not_move_it(store: Store, save: Callable
     save(store)
     for n in (2, 3, 4):
         if n > 2:
-            store.put("t", {"n": n})
+            store.thread("t").put({"n": n})
         assert n_of(store) == n_of(store, "main") == n_of(store, "@{now}") == n
         assert [each.name for each in store.thread("t").branches() if each.current] == ["main"]
-        assert store.thread("t").info().latest == store.get("t").id == next(iter(store.threads())).latest
+        assert store.thread("t").info().latest == store.thread("t").get().id == next(iter(store.threads())).latest
     store.thread("t").switch("x")
     last = n_of(store, "x")
     assert n_of(store) == last
-    store.put("t", {"n": 200})
+    store.thread("t").put({"n": 200})
     assert n_of(store) == n_of(store, "x") == 200
     assert n_of(store, "main") == 4
-    store.put("t", {"n": 5}, branch="main")
+    store.thread("t").put({"n": 5}, branch="main")
     assert (n_of(store), n_of(store, "main")) == (200, 5)
 
 
 def test_without_forks_the_greatest_id_is_head(store: Store) -> None:
     """As in LangGraph's own savers: a graph that returns to any of its checkpoints goes on from there."""
-    first, second, third = (each.id for each in reversed(store.log("t")))
-    store.put("t", {"n": "again"}, parent=first)
+    first, second, third = (each.id for each in reversed(store.thread("t").log()))
+    store.thread("t").put({"n": "again"}, parent=first)
     assert n_of(store) == "again"
-    store.put("t", {"n": "third"}, parent=third)
+    store.thread("t").put({"n": "third"}, parent=third)
     assert n_of(store) == "third"
-    store.put("t", {"n": "more"})
+    store.thread("t").put({"n": "more"})
     assert n_of(store, "main") == "more"
-    store.put("t", {"n": "second"}, parent=second)
+    store.thread("t").put({"n": "second"}, parent=second)
     assert n_of(store) == "second"
 
 
 def test_an_older_checkpoint_of_heads_history_opens_a_branch_that_is_head(store: Store) -> None:
     store.thread("t").fork("x", changes={"n": 100})
-    store.put("t", {"n": "again"}, parent=store.thread("t").resolve("HEAD~1"))
+    store.thread("t").put({"n": "again"}, parent=store.thread("t").resolve("HEAD~1"))
     assert n_of(store) == "again"
-    store.update("t", {"n": 101}, branch="x")
-    store.update("t", {"n": 3}, branch="main")
+    store.thread("t").update({"n": 101}, branch="x")
+    store.thread("t").update({"n": 3}, branch="main")
     assert n_of(store) == "again"
-    store.put("t", {"n": "on"})
+    store.thread("t").put({"n": "on"})
     assert n_of(store) == "on"
 
 
@@ -116,35 +116,41 @@ def test_lists_of_checkpointers_begin_with_head(store: Store) -> None:
         (latest,) = saver.list("t", limit=1)
         assert latest == saver.get_tuple("t")
         listed = [each.id for each in saver.list("t", limit=2).all()]
-        assert listed == [each.id for each in store.log("t") if each.id not in (fork, store.get("t", at="x").id)]
-        store.update("t", {"n": 101}, branch="x")
-        store.update("t", {"n": 3})
+        assert listed == [
+            each.id for each in store.thread("t").log() if each.id not in (fork, store.thread("t").get(at="x").id)
+        ]
+        store.thread("t").update({"n": 101}, branch="x")
+        store.thread("t").update({"n": 3})
     assert saver.get_tuple("t", fork) is not None
 
 
 def test_a_conflict_that_is_merged_leaves_head_on_its_branch(store: Store) -> None:
-    base = store.get("t")
-    store.put("t", {"n": 2, "a": 1})
-    store.put("t", {"n": 2, "b": 1}, parent=base, on_conflict="merge")
-    assert store.get("t").state == {"n": 2, "a": 1, "b": 1} == store.get("t", at="main").state
+    base = store.thread("t").get()
+    store.thread("t").put({"n": 2, "a": 1})
+    store.thread("t").put({"n": 2, "b": 1}, parent=base, on_conflict="merge")
+    assert store.thread("t").get().state == {"n": 2, "a": 1, "b": 1} == store.thread("t").get(at="main").state
     store.thread("t").fork("x", changes={"n": 100})
-    base = store.get("t")
-    store.put("t", {**base.state, "c": 1})
-    store.put("t", {**base.state, "d": 1}, parent=base, on_conflict="merge")
-    assert store.get("t").state == {"n": 2, "a": 1, "b": 1, "c": 1, "d": 1} == store.get("t", at="main").state
+    base = store.thread("t").get()
+    store.thread("t").put({**base.state, "c": 1})
+    store.thread("t").put({**base.state, "d": 1}, parent=base, on_conflict="merge")
+    assert (
+        store.thread("t").get().state
+        == {"n": 2, "a": 1, "b": 1, "c": 1, "d": 1}
+        == store.thread("t").get(at="main").state
+    )
 
 
 def test_head_stays_where_it_is_in_a_new_revision() -> None:
     with holdfast.open("memory://") as store:
         for n in range(3):
-            store.put("t", {"n": n}, id=f"a{n}")
+            store.thread("t").put({"n": n}, id=f"a{n}")
         store.thread("t").fork("x", at="a0", changes={"n": 100})
-        store.put("t", {"n": 1, "revised": True}, id="a1", parent="a0")
-        assert store.get("t").id == "a2"
-        assert store.get("t").branch == store.get("t", at="main").branch != 0
-        store.put("t", {"n": 0, "revised": True}, id="a0")  # the fork is moved, too
-        assert store.get("t").id == store.get("t", at="main").id == "a2"
-        store.put("t", {"n": 3})
+        store.thread("t").put({"n": 1, "revised": True}, id="a1", parent="a0")
+        assert store.thread("t").get().id == "a2"
+        assert store.thread("t").get().branch == store.thread("t").get(at="main").branch != 0
+        store.thread("t").put({"n": 0, "revised": True}, id="a0")  # the fork is moved, too
+        assert store.thread("t").get().id == store.thread("t").get(at="main").id == "a2"
+        store.thread("t").put({"n": 3})
         assert (n_of(store), n_of(store, "main"), n_of(store, "x")) == (3, 3, 100)
         assert store.maintenance.verify("t").findings == []
 
@@ -152,21 +158,21 @@ def test_head_stays_where_it_is_in_a_new_revision() -> None:
 def test_head_stays_in_copies_and_when_others_are_pruned(store: Store, tmp_path: Path) -> None:
     store.thread("t").fork("x", changes={"n": 100})
     for n in range(101, 105):
-        store.update("t", {"n": n}, branch="x")
+        store.thread("t").update({"n": n}, branch="x")
     store.export(tmp_path / "f")
     with holdfast.open("memory://") as copy, holdfast.open("memory://") as imported:
         store.copy_to(copy)
         imported.import_(tmp_path / "f")
         for each in (copy, imported):
             assert (n_of(each), n_of(each, "x")) == (2, 104)
-            each.put("t", {"n": 3})
+            each.thread("t").put({"n": 3})
             assert (n_of(each), n_of(each, "x")) == (3, 104)
     saver = HoldfastSaver(store)
     saver.copy_thread("t", "u")
-    assert store.get("u").state == {"n": 2}
+    assert store.thread("u").get().state == {"n": 2}
     saver.prune(["u"])
-    assert store.get("u").state == {"n": 2}
-    assert len(store.log("u")) == 1
+    assert store.thread("u").get().state == {"n": 2}
+    assert len(store.thread("u").log()) == 1
     store.maintenance.prune(["t"], keep_latest=True)
     assert (n_of(store), n_of(store, "x")) == (2, 104)
     assert store.maintenance.verify().findings == []
@@ -176,18 +182,18 @@ def test_head_stays_where_it_is_in_a_repair() -> None:
     backend = MemoryBackend()
     store = _over(backend)
     for n in range(3):
-        store.put("t", {"n": n})
+        store.thread("t").put({"n": n})
     store.thread("t").fork("x", changes={"n": 100})
     ((row,),) = run(backend.read([Get(LINES, [("", "t")])]))
     run(backend.apply([Put(LINES, row._replace(columns=(*row.columns[:-1], "zz")))]))
     with pytest.raises(CorruptError):
-        _over(backend).put("t", {"n": 3})
+        _over(backend).thread("t").put({"n": 3})
     store = _over(backend)
     store.maintenance.repair(thread="t", accept_loss=True)
     assert (n_of(store), n_of(store, "x")) == (2, 100)
-    store.put("t", {"n": 101}, parent=store.thread("t").resolve("x"))
+    store.thread("t").put({"n": 101}, parent=store.thread("t").resolve("x"))
     assert (n_of(store), n_of(store, "x")) == (2, 101)
-    store.put("t", {"n": 3})
+    store.thread("t").put({"n": 3})
     assert n_of(store) == n_of(store, "main") == 3
 
 
@@ -218,11 +224,11 @@ def test_a_column_that_names_no_branch() -> None:
             written = StepRef.of(row)._replace(beside=beside).row(Line("", "t"), CHECKSUMS.decode(STEPS, row).body)
             run(EngineContext(backend, MemoryCache(1)).backend.apply([Put(STEPS, written)]))
             store = _over(backend)
-            head = store.get("t")
+            head = store.thread("t").get()
             assert [each.head for each in store.thread("t").branches() if each.current] == [head.id]
-            following = store.put("t", {"n": "on"})
+            following = store.thread("t").put({"n": "on"})
             assert following.parent == head.id
-            assert store.get("t").id == following.id
+            assert store.thread("t").get().id == following.id
 
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["damaged", "gone"])
@@ -236,7 +242,7 @@ def test_head_stays_on_its_branch_when_steps_are_lost(is_gone: bool) -> None:
             store = _over(backend)
             store.maintenance.repair(thread="t", accept_loss=True)
             assert [each.name for each in store.thread("t").branches() if each.current] == ["main"]
-            assert store.get("t").id == store.get("t", at="main").id
+            assert store.thread("t").get().id == store.thread("t").get(at="main").id
             assert n_of(store) == 2 or row.key[2] == 0
             assert store.maintenance.verify().findings == []
 
@@ -245,15 +251,15 @@ def _forked(at_end: bool) -> MemoryBackend:
     """A thread whose HEAD is 2, the last of all, or before what was saved beside it."""
     backend = MemoryBackend()
     store = _over(backend)
-    store.put("t", {"n": 0})
+    store.thread("t").put({"n": 0})
     for name in "xy":
         store.thread("t").fork(name, changes={"n": name})
     if at_end:
-        store.put("t", {"n": 1})
-        store.put("t", {"n": 2})
+        store.thread("t").put({"n": 1})
+        store.thread("t").put({"n": 2})
     else:
-        store.put("t", {"n": 2})
-        store.put("t", {"n": "more"}, branch="y")
+        store.thread("t").put({"n": 2})
+        store.thread("t").put({"n": "more"}, branch="y")
     return backend
 
 
@@ -265,14 +271,14 @@ def _steps(backend: MemoryBackend) -> list[Row]:
 def test_a_deleted_current_branch_gives_way_to_main(store: Store) -> None:
     store.thread("t").fork("x", changes={"n": 100})
     store.thread("t").switch("x")
-    store.put("t", {"n": 101})
-    store.put("t", {"n": 3}, branch="main")
+    store.thread("t").put({"n": 101})
+    store.thread("t").put({"n": 3}, branch="main")
     assert n_of(store) == 101
     assert len(store.thread("t").delete_branch("x", force=True, dry_run=True)) == 3
     assert n_of(store) == 101
     store.thread("t").delete_branch("x", force=True)
     assert n_of(store) == n_of(store, "main") == 3
-    store.put("t", {"n": 4})
+    store.thread("t").put({"n": 4})
     assert n_of(store) == n_of(store, "main") == 4
 
 
@@ -283,11 +289,11 @@ def test_a_switch_meanwhile_is_not_lost() -> None:
         backend = InterferingBackend()
         store, other = _over(backend), _over(backend)
         for n in range(2):
-            store.put("t", {"n": n})
+            store.thread("t").put({"n": n})
         for name, n in (("x", 100), ("y", 200)):
             store.thread("t").fork(name) if first else store.thread("t").fork(name, changes={"n": n})
         with moment.interfere(backend, lambda: other.thread("t").switch("y")):
-            store.put("t", {"n": 101}, branch="x")
+            store.thread("t").put({"n": 101}, branch="x")
         for each in (store, other, _over(backend)):
             head = each.thread("t").resolve()
             assert head.branch == (each.thread("t").resolve("y").branch if moment.came else 0)
@@ -303,11 +309,11 @@ def test_a_graph_that_returns_to_a_checkpoint_meanwhile_is_not_lost() -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend()
         store, other = _over(backend), _over(backend)
-        ids = [store.put("t", {"n": n}).id for n in range(3)]
-        store.put("t", {"n": "again"}, parent=ids[0])
+        ids = [store.thread("t").put({"n": n}).id for n in range(3)]
+        store.thread("t").put({"n": "again"}, parent=ids[0])
         store.thread("t").fork("x")
-        with moment.interfere(backend, lambda: other.put("t", {"n": "back"}, parent=ids[2])):
-            store.put("t", {"n": 101}, branch="x")
+        with moment.interfere(backend, lambda: other.thread("t").put({"n": "back"}, parent=ids[2])):
+            store.thread("t").put({"n": 101}, branch="x")
         for each in (store, other, _over(backend)):
             assert n_of(each) == ("back" if moment.came else "again")
             assert n_of(each, "x") == 101
@@ -316,10 +322,10 @@ def test_a_graph_that_returns_to_a_checkpoint_meanwhile_is_not_lost() -> None:
 
 
 MEANWHILE: dict[str, Callable[[Store], object]] = {
-    "beside HEAD": lambda s: s.put("t", {"n": 101}, branch="x"),
-    "after HEAD": lambda s: s.put("t", {"n": 3}),
-    "after a step, as HEAD": lambda s: s.put("t", {"n": 3}, parent=s.thread("t").resolve("main").id),
-    "before HEAD": lambda s: s.put("t", {"n": "back"}, parent=s.thread("t").resolve("#0").id),
+    "beside HEAD": lambda s: s.thread("t").put({"n": 101}, branch="x"),
+    "after HEAD": lambda s: s.thread("t").put({"n": 3}),
+    "after a step, as HEAD": lambda s: s.thread("t").put({"n": 3}, parent=s.thread("t").resolve("main").id),
+    "before HEAD": lambda s: s.thread("t").put({"n": "back"}, parent=s.thread("t").resolve("#0").id),
 }
 
 
@@ -331,7 +337,7 @@ def test_a_switch_is_not_lost_by_what_is_saved_meanwhile(save: Callable[[Store],
         backend = InterferingBackend()
         store, other = _over(backend), _over(backend)
         for n in range(3):
-            store.put("t", {"n": n})
+            store.thread("t").put({"n": n})
         for name, n in (("x", 100), ("y", 200)):
             store.thread("t").fork(name, changes={"n": n})
 
@@ -357,11 +363,11 @@ def test_a_graph_that_is_running_does_not_undo_a_switch() -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend()
         store, other = _over(backend), _over(backend)
-        last = store.put("t", {"n": 0})
+        last = store.thread("t").put({"n": 0})
         store.thread("t").fork("x", changes={"n": 100})
         with moment.interfere(backend, lambda: other.thread("t").switch("x")):
             for n in range(1, 4):
-                last = store.put("t", {"n": n}, parent=last)
+                last = store.thread("t").put({"n": n}, parent=last)
         for each in (store, other, _over(backend)):
             assert (n_of(each), n_of(each, "main"), n_of(each, "x")) == (100 if moment.came else 3, 3, 100)
             assert n_of(each, "@{now}") == n_of(each)
@@ -375,12 +381,12 @@ def test_head_is_read_consistently_while_it_is_moved() -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend()
         store, other = _over(backend), _over(backend)
-        store.put("t", {"n": 0})
+        store.thread("t").put({"n": 0})
         store.thread("t").fork("x", changes={"n": 100})
 
         def move() -> None:
             other.thread("t").switch("x")
-            other.put("t", {"n": "beside"}, branch="main")
+            other.thread("t").put({"n": "beside"}, branch="main")
 
         with moment.interfere(backend, move):
             assert n_of(store) in (0, 100)
@@ -471,7 +477,7 @@ OPERATIONS = st.lists(
 def test_any_operations_as_in_a_model(operations: list[tuple[str, int, bool]]) -> None:
     shared, model = MemoryBackend(), Model()
     stores = [_over(shared), _over(shared)]
-    model.current.own.append(stores[0].put("t", {"n": 0}).id)
+    model.current.own.append(stores[0].thread("t").put({"n": 0}).id)
     for number, (what, chance, other) in enumerate(operations, 1):
         store = stores[other]
         thread = store.thread("t")
@@ -515,7 +521,7 @@ def check(stores: list[Store], model: Model) -> None:
     head = model.head()
     for store in (*stores, _over(stores[0]._engine.context.backend)):
         thread = store.thread("t")
-        assert store.get("t").id == thread.resolve("HEAD").id == thread.info().latest == head
+        assert store.thread("t").get().id == thread.resolve("HEAD").id == thread.info().latest == head
         assert [each.head for each in thread.branches() if each.current] == [head]
         history = model.history(head)
         assert [thread.resolve(f"#{n}").id for n in range(len(history))] == history

@@ -37,13 +37,13 @@ def walked(store: holdfast.Store, page: int = 7) -> list[VisitedStep]:
 def test_every_step_comes_once_and_before_those_that_it_follows(seed: int) -> None:
     chance = random.Random(seed)
     with holdfast.open("memory://") as store:
-        store.put("t", {"n": 0}, id="a000")
+        store.thread("t").put({"n": 0}, id="a000")
         for number in range(1, 120):
             if chance.random() < 0.15:
-                id = chance.choice(store.log("t")).id
+                id = chance.choice(store.thread("t").log()).id
                 store.thread("t").fork(f"b{number}", at=id)
             branch = chance.choice([each.name for each in store.thread("t").branches() if each.name])
-            store.put("t", {"n": number}, id=f"a{number:03}", branch=branch)
+            store.thread("t").put({"n": number}, id=f"a{number:03}", branch=branch)
         found = walked(store)
         assert sorted(visit.point.id for visit in found) == [f"a{number:03}" for number in range(120)]
         order = {visit.position: number for number, visit in enumerate(found)}
@@ -54,10 +54,10 @@ def test_every_step_comes_once_and_before_those_that_it_follows(seed: int) -> No
 def test_labels_of_steps() -> None:
     with holdfast.open("memory://") as store:
         for number in range(3):
-            store.put("t", {"n": number}, id=f"c{number}")
+            store.thread("t").put({"n": number}, id=f"c{number}")
         store.thread("t").fork("empty", at="c2")
         store.thread("t").fork("other", at="c0")
-        store.put("t", {"n": 9}, id="b1", branch="other")
+        store.thread("t").put({"n": 9}, id="b1", branch="other")
         store.thread("t").tag("good", "c1")
         store.thread("t").label("seen", "c1")
         labels = StepLabels(store._engine, LINE)
@@ -75,17 +75,17 @@ def test_labels_of_steps() -> None:
 def test_revisions_that_were_replaced_are_left_out() -> None:
     with holdfast.open("memory://") as store:
         for number in range(4):
-            store.put("t", {"n": number}, id=f"c{number}")
-        store.put("t", {"n": 100}, id="c1", parent="c0")  # another content: a new revision, with its children
+            store.thread("t").put({"n": number}, id=f"c{number}")
+        store.thread("t").put({"n": 100}, id="c1", parent="c0")  # another content: a new revision, with its children
         found = walked(store)
         assert sorted(visit.point.id for visit in found) == ["c0", "c1", "c2", "c3"]
-        assert store.get("t", "c1").state == {"n": 100}
+        assert store.thread("t").get("c1").state == {"n": 100}
 
 
 def test_short_ids() -> None:
     with holdfast.open("memory://") as store:
         for id in ("abcd", "abcde1", "abcde2", "xyz"):
-            store.put("t", {}, id=id)
+            store.thread("t").put({}, id=id)
         ids = ["abcd", "abcde1", "xyz"]
         assert run(abbreviations(store._engine, LINE, ids, 2)) == ["abcd", "abcde1", "xyz"]
         assert run(abbreviations(store._engine, LINE, ["xyz"], 2)) == ["xy"]
@@ -94,7 +94,7 @@ def test_short_ids() -> None:
 
 def test_it_does_not_start_where_there_is_no_step() -> None:
     with holdfast.open("memory://") as store:
-        store.put("t", {}, id="c0")
+        store.thread("t").put({}, id="c0")
         walk = LogWalk(store._engine, LINE, [])
         run(walk.start([Position(0, 5), Position(0, 0)]))
         assert [visit.point.id for visit in run(walk.page(5))] == ["c0"]
@@ -107,11 +107,11 @@ def test_a_step_that_is_lost_is_no_gap_in_a_log(lost: tuple[int, int], reopened:
     url = f"sqlite:///{tmp_path}/a.db"
     with holdfast.open(url) as store:
         for number in range(5):
-            store.put("t", {"n": number}, id=f"c{number}")
+            store.thread("t").put({"n": number}, id=f"c{number}")
         store.thread("t").fork("other", at="c1")
         for number in range(3):
-            store.put("t", {"n": number}, id=f"b{number}", branch="other")
-        assert len(walked(store)) == len(store.log("t")) == 8
+            store.thread("t").put({"n": number}, id=f"b{number}", branch="other")
+        assert len(walked(store)) == len(store.thread("t").log()) == 8
         run(store._engine.context.backend.apply([Delete(STEPS, (*LINE, *lost))]))
         with holdfast.open(url) if reopened else contextlib.nullcontext(store) as found:
             for read in (walked, lambda store: store.log("t"), lambda store: list(store.log("t", limit=2).all())):
@@ -122,17 +122,17 @@ def test_a_step_that_is_lost_is_no_gap_in_a_log(lost: tuple[int, int], reopened:
 def test_pruned_steps_and_deleted_threads_are_not_lost() -> None:
     with holdfast.open("memory://") as store:
         for number in range(6):
-            store.put("t", {"n": number}, id=f"c{number}")
+            store.thread("t").put({"n": number}, id=f"c{number}")
         store.maintenance.prune(["t"], keep_last=2)
-        assert [each.id for each in store.log("t")] == ["c5", "c4"]
+        assert [each.id for each in store.thread("t").log()] == ["c5", "c4"]
         assert len(walked(store)) == 6
         walk = LogWalk(store._engine, LINE, [])
         run(walk.start([Position(0, 5)]))
         assert [visit.point.id for visit in run(walk.page(1))] == ["c5"]
         for number in range(40):
-            store.put("long", {"n": number}, id=f"c{number:02}")
+            store.thread("long").put({"n": number}, id=f"c{number:02}")
         walk = LogWalk(store._engine, Line("", "long"), [])
         run(walk.start([Position(0, 39)]))
-        store.delete("long")
+        store.thread("long").delete()
         with pytest.raises(NotFoundError, match="not there any more"):
             run(walk.page(40))

@@ -26,10 +26,10 @@ forks = states.flatmap(lambda base: st.tuples(st.just(base), edited_state(base),
 
 def forked(base: State, ours: State, theirs: State) -> Store:
     store = holdfast.open("memory://")
-    store.put("t", base)
+    store.thread("t").put(base)
     store.thread("t").fork("theirs")
-    store.put("t", ours, branch="main")
-    store.put("t", theirs, branch="theirs")
+    store.thread("t").put(ours, branch="main")
+    store.thread("t").put(theirs, branch="theirs")
     return store
 
 
@@ -48,7 +48,7 @@ def test_with_no_overlap_both_are_applied(base: State, ours: State, theirs: Stat
     ours, theirs = {f"our {key}": n for key, n in ours.items()}, {f"their {key}": n for key, n in theirs.items()}
     with forked(base, base | ours, base | theirs) as store:
         store.thread("t").merge("theirs", "main")
-        assert text(store.get("t").state) == text(base | ours | theirs)
+        assert text(store.thread("t").get().state) == text(base | ours | theirs)
 
 
 @settings(max_examples=examples(30))
@@ -60,7 +60,7 @@ def test_sides_may_be_swapped(fork: tuple[State, State, State]) -> None:
         with forked(base, ours, theirs) as store:
             try:
                 store.thread("t").merge("theirs", "main")
-                found.append(sorted(map(text, store.get("t").state.items())))
+                found.append(sorted(map(text, store.thread("t").get().state.items())))
             except ConflictError as refused:
                 found.append({clash.path[:1] for clash in refused.conflicts})
     assert type(found[0]) is type(found[1])
@@ -75,9 +75,9 @@ def test_sides_may_be_swapped(fork: tuple[State, State, State]) -> None:
 def test_a_strategy_settles_and_merging_back_brings_nothing_new(fork: tuple[State, State, State]) -> None:
     with forked(*fork) as store:
         store.thread("t").merge("theirs", "main", strategy="ours")
-        merged = store.get("t").state
+        merged = store.thread("t").get().state
         store.thread("t").merge("main", "theirs")  # no clash: main has all of theirs
-        assert text(store.get("t", at="theirs").state) == text(merged)
+        assert text(store.thread("t").get(at="theirs").state) == text(merged)
 
 
 # Common ancestors against a naive search ------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Graph:
         return self.now
 
     def _put(self, branch: str, parent: str | None) -> None:
-        made = self.store.put("t", {"n": len(self.parents)}, branch=branch)
+        made = self.store.thread("t").put({"n": len(self.parents)}, branch=branch)
         self.parents[made.id] = [] if parent is None else [parent]
         self.heads[branch] = made.id
 
@@ -183,15 +183,15 @@ def test_remaining_checkpoints_read_as_before(
     for action in todo:
         graph.act(*action)
     store = graph.store
-    states = {id: store.get("t", id).state for id in graph.parents}
+    states = {id: store.thread("t").get(id).state for id in graph.parents}
     for number in deleted:
         names = [each.name for each in store.thread("t").branches() if each.name != "main"]
         if names:
             store.thread("t").delete_branch(names[number % len(names)], force=True)
     store.maintenance.prune(threads="t", keep_last=kept)
-    left = {each.id: each for each in store.log("t").all()}
+    left = {each.id: each for each in store.thread("t").log().all()}
     for id, each in left.items():
-        assert store.get("t", id).state == states[id]
+        assert store.thread("t").get(id).state == states[id]
         if each.merged in left:
             assert store.thread("t").resolve(f"{id}^2").id == each.merged
     assert store.maintenance.verify("t", level="decode").findings == []
@@ -201,5 +201,5 @@ def test_remaining_checkpoints_read_as_before(
         if kind == "merge":
             store.thread("t").merge(yours, mine, strategy="ours")
         else:
-            store.put("t", {"more": one}, branch=mine)
+            store.thread("t").put({"more": one}, branch=mine)
     assert store.maintenance.verify("t", level="decode").findings == []

@@ -27,29 +27,34 @@ BASE = {"plan": ["think", "write"], "facts": {"a": 1, "b": 2}, "n": 0}
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
     with holdfast.open(url, project=True) as opened:
-        opened.put("t", BASE)
+        opened.thread("t").put(BASE)
         opened.thread("t").fork("draft")
         yield opened
 
 
 def both(store: Store, ours: dict[Any, Any], theirs: dict[Any, Any]) -> None:
     """Change main, and the draft."""
-    store.update("t", ours, branch="main")
-    store.update("t", theirs, branch="draft")
+    store.thread("t").update(ours, branch="main")
+    store.thread("t").update(theirs, branch="draft")
 
 
 def test_a_merge_has_two_parents_and_both_changes(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
-    ours, theirs = store.get("t", at="main"), store.get("t", at="draft")
+    ours, theirs = store.thread("t").get(at="main"), store.thread("t").get(at="draft")
     merged = store.thread("t").merge("draft", "main", metadata={"by": "ada"})
     assert (merged.kind, merged.parent, merged.merged) == ("merge", ours.id, theirs.id)
-    assert merged.metadata == {"by": "ada", "merged": theirs.id, "revision": "draft", "base": store.get("t", at=0).id}
-    assert store.get("t").state == {**BASE, "n": 1, "facts": {"a": 1, "b": 2, "c": 3}}
+    assert merged.metadata == {
+        "by": "ada",
+        "merged": theirs.id,
+        "revision": "draft",
+        "base": store.thread("t").get(at=0).id,
+    }
+    assert store.thread("t").get().state == {**BASE, "n": 1, "facts": {"a": 1, "b": 2, "c": 3}}
     assert store.thread("t").resolve("HEAD^").id == ours.id
     assert store.thread("t").resolve("HEAD^2").id == theirs.id
     assert merged.time >= theirs.time
-    assert store.log("t")[0].merged == theirs.id
-    assert store.get("t").merged == theirs.id
+    assert store.thread("t").log()[0].merged == theirs.id
+    assert store.thread("t").get().merged == theirs.id
     assert ours.merged is None
 
 
@@ -59,27 +64,27 @@ def test_merged_changes_are_not_merged_again(store: Store) -> None:
     assert store.thread("t").merge("draft", "main").id == merged.id  # nothing to do
     assert store.thread("t").merge("main~1", "main").id == merged.id
     both(store, {("facts", "c"): 4}, {"plan": ["act"]})  # main changes what it has from the draft
-    assert store.get("t", store.thread("t").merge("draft", "main").id).state == {
+    assert store.thread("t").get(store.thread("t").merge("draft", "main").id).state == {
         "plan": ["act"], "facts": {"a": 1, "b": 2, "c": 4}, "n": 1,
     }  # fmt: skip
     store.thread("t").merge("main", "draft")
-    assert store.get("t", at="draft").state == store.get("t", at="main").state
+    assert store.thread("t").get(at="draft").state == store.thread("t").get(at="main").state
     both(store, {"n": 5}, {"plan": []})
-    assert store.get("t", store.thread("t").merge("main", "draft").id).state["n"] == 5
+    assert store.thread("t").get(store.thread("t").merge("main", "draft").id).state["n"] == 5
 
 
 def test_a_target_that_has_nothing_of_its_own_gets_a_merge_as_well(store: Store) -> None:
-    store.update("t", {"n": 5}, branch="draft")
+    store.thread("t").update({"n": 5}, branch="draft")
     merged = store.thread("t").merge("draft", "main")
-    assert (merged.kind, merged.branch, store.get("t").state["n"]) == ("merge", 0, 5)
+    assert (merged.kind, merged.branch, store.thread("t").get().state["n"]) == ("merge", 0, 5)
     empty = store.thread("t").fork("empty", at="main~1")
     assert store.thread("t").merge("draft", "empty").branch == empty.branch
 
 
 def test_conflicts_are_raised_and_nothing_is_saved(store: Store) -> None:
     both(store, {"n": 1, "plan": ["think", "ours"]}, {"n": 2, "plan": ["think", "theirs"], ("facts", "a"): 9})
-    store.update("t", {}, remove=[("facts", "a")], branch="main")
-    before = list(store.log("t").all())
+    store.thread("t").update({}, remove=[("facts", "a")], branch="main")
+    before = list(store.thread("t").log().all())
     with pytest.raises(ConflictError, match=r"differently: n, plan\[1:2\], facts\.a|facts\.a") as refused:
         store.thread("t").merge("draft", "main")
     clashes = {clash.where: (clash.base, clash.ours, clash.theirs) for clash in refused.value.conflicts}
@@ -90,7 +95,7 @@ def test_conflicts_are_raised_and_nothing_is_saved(store: Store) -> None:
     }
     assert not MISSING
     assert repr(MISSING) == "MISSING"
-    assert store.log("t") == before
+    assert store.thread("t").log() == before
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_conflicts_are_raised_and_nothing_is_saved(store: Store) -> None:
 def test_strategies(store: Store, strategy: str, n: int, plan: list[str]) -> None:
     both(store, {"n": 1, "plan": ["think", "ours"]}, {"n": 2, "plan": ["think", "theirs"]})
     store.thread("t").merge("draft", "main", strategy=strategy)
-    assert store.get("t").state == {**BASE, "n": n, "plan": plan}
+    assert store.thread("t").get().state == {**BASE, "n": n, "plan": plan}
     with pytest.raises(InvalidError, match="the strategy must be 'ours', 'theirs' or 'union', not 'mine'"):
         store.thread("t").merge("draft", "main", strategy="mine")
 
@@ -108,7 +113,7 @@ def test_strategies(store: Store, strategy: str, n: int, plan: list[str]) -> Non
 def test_the_union_of_lists(store: Store) -> None:
     both(store, {"plan": [*BASE["plan"], "ours"]}, {"plan": [*BASE["plan"], "theirs", "ours"]})  # type: ignore[misc]
     store.thread("t").merge("draft", "main", strategy="union")
-    assert store.get("t").state["plan"] == ["think", "write", "ours", "theirs"]
+    assert store.thread("t").get().state["plan"] == ["think", "write", "ours", "theirs"]
     both(store, {"n": 1}, {"n": 2})
     with pytest.raises(ConflictError):
         store.thread("t").merge("draft", "main", strategy="union")
@@ -131,13 +136,13 @@ def test_a_function_settles(store: Store) -> None:
     assert [clash.where for clash in refused.value.conflicts] == ["plan[0:1]"]
     assert {clash.where for clash in seen} == {"n", "facts.a", "plan[0:1]"}
     store.thread("t").merge("draft", "main", resolve=settle, strategy="theirs")
-    assert store.get("t").state == {"n": 3, "facts": {"b": 2}, "plan": ["b"]}
+    assert store.thread("t").get().state == {"n": 3, "facts": {"b": 2}, "plan": ["b"]}
 
 
 def test_ways_to_settle_by_path(store: Store) -> None:
     both(store, {"n": 1, ("facts", "a"): 5, ("facts", "b"): 5}, {"n": 2, ("facts", "a"): 6, ("facts", "b"): 6})
     store.thread("t").merge("draft", "main", resolve={"n": max_of, "facts": "theirs", "facts.b": "ours"})
-    assert store.get("t").state == {**BASE, "n": 2, "facts": {"a": 6, "b": 5}}
+    assert store.thread("t").get().state == {**BASE, "n": 2, "facts": {"a": 6, "b": 5}}
     with pytest.raises(InvalidError, match="not by 'mine'"):
         store.thread("t").merge("draft", "main", resolve={"n": "mine"})
 
@@ -151,14 +156,14 @@ def test_a_stretch_is_settled_with_items(store: Store) -> None:
     with pytest.raises(InvalidError, match=r"a list of items, not by str \(at plan\[0:1\]\)"):
         store.thread("t").merge("draft", "main", resolve=lambda _: "c")
     store.thread("t").merge("draft", "main", resolve=lambda clash: [*clash.theirs, *clash.ours, "c"])
-    assert store.get("t").state["plan"] == ["b", "a", "c"]
+    assert store.thread("t").get().state["plan"] == ["b", "a", "c"]
 
 
 def test_values_of_any_kind_settle(store: Store) -> None:
     both(store, {"n": 1}, {"n": 2})
     value = {"deep": [{"er": (1, 2)}] * 20, "text": "x" * 100_000}
     store.thread("t").merge("draft", "main", resolve=lambda _: value)
-    assert store.get("t").state["n"] == value
+    assert store.thread("t").get().state["n"] == value
 
 
 def test_large_values(store: Store) -> None:
@@ -167,7 +172,7 @@ def test_large_values(store: Store) -> None:
     store.thread("t").merge("draft", "main")
     both(store, {"text": "first\n" + text}, {"n": 1})
     store.thread("t").merge("draft", "main")
-    assert store.get("t").state == {**BASE, "n": 1, "text": "first\n" + text, "other": text.upper()}
+    assert store.thread("t").get().state == {**BASE, "n": 1, "text": "first\n" + text, "other": text.upper()}
 
 
 def test_what_is_not_there(store: Store) -> None:
@@ -185,7 +190,7 @@ def test_what_is_not_there(store: Store) -> None:
 def interrupted() -> tuple[InterferingBackend, Store, Store]:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
-    store.put("t", BASE)
+    store.thread("t").put(BASE)
     store.thread("t").fork("draft")
     both(store, {"n": 1}, {("facts", "c"): 3})
     return backend, store, other
@@ -195,24 +200,24 @@ def interrupted() -> tuple[InterferingBackend, Store, Store]:
 def test_whoever_adds_meanwhile_is_merged_with(into: str) -> None:
     backend, store, other = interrupted()
     store.thread("t").switch("main")
-    with backend.interfere(lambda: other.update("t", {"plan": ["other"]})):
+    with backend.interfere(lambda: other.thread("t").update({"plan": ["other"]})):
         store.thread("t").merge("draft", into)
-    assert store.get("t").state == {"n": 1, "plan": ["other"], "facts": {"a": 1, "b": 2, "c": 3}}
+    assert store.thread("t").get().state == {"n": 1, "plan": ["other"], "facts": {"a": 1, "b": 2, "c": 3}}
 
 
 def test_a_head_that_was_named_must_be_one() -> None:
     backend, store, other = interrupted()
     head = store.thread("t").resolve("main").id
-    theirs = backend.interfere(lambda: other.update("t", {"plan": ["other"]}, branch="main"))
+    theirs = backend.interfere(lambda: other.thread("t").update({"plan": ["other"]}, branch="main"))
     with pytest.raises(ConflictError, match=f"another checkpoint follows {head} already"), theirs:
         store.thread("t").merge("draft", head)
-    assert "c" not in store.get("t", at="main").state["facts"]
+    assert "c" not in store.thread("t").get(at="main").state["facts"]
     assert store.thread("t").merge("draft", store.thread("t").resolve("main").id).branch == 0
 
 
 def test_a_conflict_with_a_step_added_meanwhile() -> None:
     backend, store, other = interrupted()
-    theirs = backend.interfere(lambda: other.update("t", {("facts", "c"): 4}, branch="main"))
+    theirs = backend.interfere(lambda: other.thread("t").update({("facts", "c"): 4}, branch="main"))
     with pytest.raises(ConflictError, match=r"facts\.c"), theirs:
         store.thread("t").merge("draft", "main")
 
@@ -221,7 +226,7 @@ def test_a_conflict_with_a_step_added_meanwhile() -> None:
 def test_a_target_that_never_rests() -> None:
     backend, store, other = interrupted()
     numbers = count()
-    theirs = backend.interfere(lambda: other.update("t", {"n": next(numbers)}, branch="main"), times=None)
+    theirs = backend.interfere(lambda: other.thread("t").update({"n": next(numbers)}, branch="main"), times=None)
     with pytest.raises(ConflictError, match="gave up merging"), theirs:
         store.thread("t").merge("draft", "main")
 
@@ -229,10 +234,10 @@ def test_a_target_that_never_rests() -> None:
 def test_asynchronously() -> None:
     async def main() -> None:
         async with await holdfast.aopen("memory://") as store:
-            await store.put("t", BASE)
+            await store.thread("t").put(BASE)
             await store.thread("t").fork("draft", changes={"n": 1})
             await store.thread("t").merge("draft", "main")
-            assert (await store.get("t", at="main")).state["n"] == 1
+            assert (await store.thread("t").get(at="main")).state["n"] == 1
 
     asyncio.run(main())
 
@@ -249,7 +254,7 @@ def test_criss_cross(store: Store) -> None:
     merged = store.thread("t").merge("draft", "main")
     assert merged.metadata["base"] == draft  # the later of two
     assert merged.metadata["other_bases"] == [main]
-    assert store.get("t").state == {"n": 1, "plan": ["a"], "facts": {"a": 1, "b": 2, "c": 3, "d": 4}}
+    assert store.thread("t").get().state == {"n": 1, "plan": ["a"], "facts": {"a": 1, "b": 2, "c": 3, "d": 4}}
 
 
 def drop(store: Store, *ids: str) -> None:
@@ -264,45 +269,45 @@ def drop(store: Store, *ids: str) -> None:
 
 def test_an_ancestor_that_was_pruned(store: Store) -> None:
     """What one side removed since is not taken for something that the other one added."""
-    store.put("t", {**BASE, "n": 8, "gone": 1, "plan": ["a", "b"]}, branch="main", id="y")
+    store.thread("t").put({**BASE, "n": 8, "gone": 1, "plan": ["a", "b"]}, branch="main", id="y")
     store.thread("t").fork("late", at="y")
-    store.update("t", {("facts", "c"): 3}, branch="late")
-    store.update("t", {"plan": ["a"], "n": 9}, branch="main", remove=["gone"])
+    store.thread("t").update({("facts", "c"): 3}, branch="late")
+    store.thread("t").update({"plan": ["a"], "n": 9}, branch="main", remove=["gone"])
     drop(store, "y")
     with pytest.raises(ConflictError, match="ancestor was pruned") as refused:
         store.thread("t").merge("late", "main")
     assert [clash.where for clash in refused.value.conflicts] == ["plan[1:1]", "facts.c", "n", "gone"]
     merged = store.thread("t").merge("late", "main", strategy="ours")
-    assert (merged.metadata["base"], store.get("t").state) == (None, {**BASE, "n": 9, "plan": ["a"]})
+    assert (merged.metadata["base"], store.thread("t").get().state) == (None, {**BASE, "n": 9, "plan": ["a"]})
 
 
 def test_an_ancestor_that_was_pruned_and_a_union(store: Store) -> None:
-    store.put("t", {"plan": ["a"]}, branch="main", id="y")
+    store.thread("t").put({"plan": ["a"]}, branch="main", id="y")
     store.thread("t").fork("late", at="y")
-    store.update("t", {"plan": ["a", "b"], "x": 1}, branch="late")
-    store.update("t", {"plan": ["a", "c"], "z": 1}, branch="main")
+    store.thread("t").update({"plan": ["a", "b"], "x": 1}, branch="late")
+    store.thread("t").update({"plan": ["a", "c"], "z": 1}, branch="main")
     drop(store, "y")
     store.thread("t").merge("late", "main", strategy="union")
-    assert store.get("t").state == {"plan": ["a", "c", "b"], "x": 1, "z": 1}
+    assert store.thread("t").get().state == {"plan": ["a", "c", "b"], "x": 1, "z": 1}
 
 
 def test_a_merge_that_was_pruned_is_not_forgotten(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
     merged = store.thread("t").merge("draft", "main")
-    after = store.update("t", {"n": 2}, branch="main", remove=[("facts", "c")])
+    after = store.thread("t").update({"n": 2}, branch="main", remove=[("facts", "c")])
     drop(store, merged.id)
     store.maintenance.prune(threads="t", keep_last=20)  # once more: the stub stays what it is
     assert store.thread("t").merge("draft", "main").id == after.id
-    store.update("t", {"own": 1}, branch="draft")
+    store.thread("t").update({"own": 1}, branch="draft")
     store.thread("t").merge("draft", "main")
-    assert store.get("t").state == {**BASE, "n": 2, "own": 1}  # what was removed since is not brought up again
+    assert store.thread("t").get().state == {**BASE, "n": 2, "own": 1}  # what was removed since is not brought up again
     assert not store.maintenance.verify("t").findings
 
 
 def test_a_branch_whose_merge_was_pruned_is_merged(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
     merged = store.thread("t").merge("draft", "main")
-    store.update("t", {"n": 2}, branch="main")
+    store.thread("t").update({"n": 2}, branch="main")
     drop(store, merged.id)
     assert len(store.thread("t").delete_branch("draft")) == 1
     assert not store.maintenance.verify("t").findings
@@ -327,38 +332,38 @@ def test_histories_with_nothing_in_common(store: Store) -> None:
     )
     merged = store.thread("t").merge("root", "main")
     assert merged.metadata["base"] is None
-    assert store.get("t").state == {**BASE, "own": 1}
+    assert store.thread("t").get().state == {**BASE, "own": 1}
 
 
 def test_a_merge_that_is_saved_again_keeps_its_parents(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
     merged = store.thread("t").merge("draft", "main")
     theirs = store.thread("t").resolve("draft").id
-    after = store.put("t", {"n": 9})
-    store.put("t", {"n": 5}, id=merged.id, parent=merged.parent)
-    assert store.get("t", merged.id).state == {"n": 5}
+    after = store.thread("t").put({"n": 9})
+    store.thread("t").put({"n": 5}, id=merged.id, parent=merged.parent)
+    assert store.thread("t").get(merged.id).state == {"n": 5}
     assert store.thread("t").resolve(f"{merged.id}^2").id == theirs
-    assert store.get("t", after.id).state == {"n": 9}  # set upon the new one
+    assert store.thread("t").get(after.id).state == {"n": 9}  # set upon the new one
     assert store.thread("t").merge("draft", "main").id == after.id  # and still merged
 
 
 def test_a_merge_that_is_set_upon_a_new_revision_keeps_its_parents(store: Store) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
     merged = store.thread("t").merge("draft", "main")
-    store.put("t", {"n": 7}, id=merged.parent, parent=store.thread("t").resolve("main#0").id)
-    assert store.get("t", merged.id).state["n"] == 1  # the state it had
+    store.thread("t").put({"n": 7}, id=merged.parent, parent=store.thread("t").resolve("main#0").id)
+    assert store.thread("t").get(merged.id).state["n"] == 1  # the state it had
     assert store.thread("t").resolve(f"{merged.id}^2").id == store.thread("t").resolve("draft").id
 
 
 def test_merges_are_compacted_and_copied(store: Store, tmp_path: Path) -> None:
     both(store, {"n": 1}, {("facts", "c"): 3})
-    merged, state = store.thread("t").merge("draft", "main"), store.get("t").state
+    merged, state = store.thread("t").merge("draft", "main"), store.thread("t").get().state
     store.maintenance.compact("t")
     with holdfast.open(f"sqlite:///{tmp_path}/copy.db") as other:
         store.copy_to(other)
         for each in (store, other):
-            assert each.get("t", merged.id).state == state
-            assert each.get("t", merged.id).hash == merged.hash
+            assert each.thread("t").get(merged.id).state == state
+            assert each.thread("t").get(merged.id).hash == merged.hash
             assert each.thread("t").resolve("HEAD^2").id == merged.merged
             assert each.thread("t").merge("draft", "main").id == merged.id
 

@@ -53,13 +53,13 @@ def store(clock: Clock) -> Iterator[Store]:
     the fourth of main has a name."""
     store = Store(Engine(EngineContext(MemoryBackend(), MemoryCache(1 << 20), clock=clock)), "")
     for n in range(10):
-        store.put("t", {"n": n}, id=f"{n}abc-{n}")
+        store.thread("t").put({"n": n}, id=f"{n}abc-{n}")
     store.thread("t").fork("draft", at="5abc-5")
     for n in range(3):
-        store.put("t", {"draft": n}, branch="draft", id=f"draft-{n}")
+        store.thread("t").put({"draft": n}, branch="draft", id=f"draft-{n}")
     store.thread("t").fork("twig", at="draft-1")
     for n in range(2):
-        store.put("t", {"twig": n}, branch="twig", id=f"twig-{n}")
+        store.thread("t").put({"twig": n}, branch="twig", id=f"twig-{n}")
     store.thread("t").tag("gold", "3abc-3")
     clock.runs = False
     yield store
@@ -102,13 +102,13 @@ def test_revisions(store: Store, subtests: pytest.Subtests) -> None:
     for revision, id in REVISIONS:
         with subtests.test(revision=revision):
             assert store.thread("t").resolve(revision).id == id
-            found = store.get("t", at=revision)
-            assert (found.id, found.state) == (id, store.get("t", id).state)
+            found = store.thread("t").get(at=revision)
+            assert (found.id, found.state) == (id, store.thread("t").get(id).state)
 
 
 def test_times(store: Store) -> None:
     for n in range(10):
-        point = store.get("t", at=f"main#{n}")
+        point = store.thread("t").get(at=f"main#{n}")
         back = (START + 10 * 24 * HOUR - to_time(point.time) + 999) // HOUR
         store._engine.context.clock.now = START + 10 * 24 * HOUR  # type: ignore[attr-defined]
         for text in (f"{back}h", f"{back} hours ago", point.time.isoformat()):
@@ -137,10 +137,10 @@ def test_times_after_the_clock_was_set_back(store: Store, clock: Clock) -> None:
     for text in ("@{now}", "HEAD@{now}", "@{0s}", "main@{now}"):
         assert thread.resolve(text).id == "9abc-9"
     assert thread.resolve("main@{1h}").id == "8abc-8"  # an hour before the last one
-    store.put("t", {"n": 10}, id="yabc")
+    store.thread("t").put({"n": 10}, id="yabc")
     assert thread.resolve("@{now}").id == thread.resolve("main@{now}").id == "yabc"
     for n in range(2):
-        store.put("plain", {"n": n}, id=f"p{n}")
+        store.thread("plain").put({"n": n}, id=f"p{n}")
         clock.now -= year
         for text in ("@{now}", "HEAD@{now}", "@{0s}", "main@{now}"):  # of the thread, which was never forked
             assert store.thread("plain").resolve(text).id == f"p{n}"
@@ -181,7 +181,7 @@ def test_invalid_revisions(store: Store, subtests: pytest.Subtests) -> None:
 def test_more_ids_than_are_listed() -> None:
     with holdfast.open("memory://") as store:
         for n in range(20):
-            store.put("t", {"n": n}, id=f"same-{n:02}")
+            store.thread("t").put({"n": n}, id=f"same-{n:02}")
         with pytest.raises(InvalidError, match=r"same-05 \(save, [^)]*\), and more"):
             store.thread("t").resolve("same-")
         with pytest.raises(NotFoundError, match="no such thread"):
@@ -193,23 +193,23 @@ def test_more_ids_than_are_listed() -> None:
 def test_revised_checkpoints_are_one() -> None:
     with holdfast.open("memory://") as store:
         for n in range(12):
-            store.put("t", {"n": n}, id="again-and-again")
-        assert store.get("t", at="again").state == {"n": 11}
+            store.thread("t").put({"n": n}, id="again-and-again")
+        assert store.thread("t").get(at="again").state == {"n": 11}
 
 
 def test_precedence_of_ids_tags_and_branches() -> None:
     with holdfast.open("memory://") as store:
-        first = store.put("t", {"n": 0}, id="here~1").id
-        second = store.put("t", {"n": 1}, id="here")
+        first = store.thread("t").put({"n": 0}, id="here~1").id
+        second = store.thread("t").put({"n": 1}, id="here")
         assert store.thread("t").resolve("here~1").id == first  # an id, and not the parent of another
         store.thread("t").tag("there", first)
         store.thread("t").fork("there")
-        store.put("t", {"n": 2}, branch="there", id="there-2")
+        store.thread("t").put({"n": 2}, branch="there", id="there-2")
         assert store.thread("t").resolve("there").id == first  # a name, and not a branch
         store.thread("t").untag("there")
         assert store.thread("t").resolve("there").id == "there-2"  # a branch, and not the start of an id
         assert store.thread("t").resolve("there-").id == "there-2"
-        store.put("t", {"n": 3}, id="there")
+        store.thread("t").put({"n": 3}, id="there")
         assert store.thread("t").resolve("there").id == "there"  # an id, and not a branch
         store.thread("t").fork("draft~1", at=second.id)
         store.thread("t").fork("draft", at="there-2")
@@ -262,7 +262,7 @@ def test_few_rows_are_read_however_long_the_line() -> None:
 
     backend = Watched(MemoryBackend())
     store = Store(Engine(EngineContext(backend, MemoryCache(1 << 20))), "")
-    ids = [store.put("t", {"n": n}).id for n in range(1000)]
+    ids = [store.thread("t").put({"n": n}).id for n in range(1000)]
     store.thread("t").fork("late")
     for text in ("HEAD~999", "#3", "late#4", ids[500], f"{ids[500]}~400", "@{now}", "late@{now}"):
         before = backend.rows

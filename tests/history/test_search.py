@@ -35,10 +35,10 @@ def found(store: holdfast.Store, query: str) -> list[str]:
 
 def test_a_match_names_the_checkpoint_that_brought_the_text_and_where(store: holdfast.Store) -> None:
     talk = [HumanMessage("I want a Refund, please"), AIMessage("Of course")]
-    store.put("t", {"messages": talk[:1]}, id="a")
-    store.put("t", {"messages": talk}, id="b", kind="turn")
+    store.thread("t").put({"messages": talk[:1]}, id="a")
+    store.thread("t").put({"messages": talk}, id="b", kind="turn")
     (match,) = store.search("refund")
-    checkpoint = store.get("t", "a")
+    checkpoint = store.thread("t").get("a")
     assert match[:6] == ("t", "a", checkpoint.time, 0, 0, "save")
     (hit,) = match.hits
     assert hit == ("messages[0].content", "user", "I want a Refund, please", ((9, 15),))
@@ -47,7 +47,7 @@ def test_a_match_names_the_checkpoint_that_brought_the_text_and_where(store: hol
 
 
 def test_hits_in_messages_come_first_and_are_limited(store: holdfast.Store) -> None:
-    store.put("t", {"a": [f"word {n}" for n in range(20)], "messages": [{"role": "user", "content": "word"}]})
+    store.thread("t").put({"a": [f"word {n}" for n in range(20)], "messages": [{"role": "user", "content": "word"}]})
     (match,) = store.search("word")
     assert match.hits[0].path == "messages[0].content"
     assert [hit.path for hit in match.hits[1:3]] == ["a[0]", "a[1]"]
@@ -55,7 +55,7 @@ def test_hits_in_messages_come_first_and_are_limited(store: holdfast.Store) -> N
 
 
 def test_an_excerpt_is_cut_around_the_hit(store: holdfast.Store) -> None:
-    store.put("t", {"text": "x " * 100 + "needle\n\tand needle" + " y" * 200})
+    store.thread("t").put({"text": "x " * 100 + "needle\n\tand needle" + " y" * 200})
     (hit,) = store.search("needle")[0].hits
     assert hit.excerpt.startswith("…")
     assert hit.excerpt.endswith("…")
@@ -65,19 +65,19 @@ def test_an_excerpt_is_cut_around_the_hit(store: holdfast.Store) -> None:
 
 
 def test_spans_are_right_where_folding_changes_the_length(store: holdfast.Store) -> None:
-    store.put("t", {"text": "Die Straße und die große STRASSE"})
+    store.thread("t").put({"text": "Die Straße und die große STRASSE"})
     (hit,) = store.search("strasse")[0].hits
     assert [hit.excerpt[low:high] for low, high in hit.spans] == ["Straße", "STRASSE"]
 
 
 def test_overlapping_hits_are_one(store: holdfast.Store) -> None:
-    store.put("t", {"text": "one two three"})
+    store.thread("t").put({"text": "one two three"})
     (hit,) = store.search('"one two" "two three" two')[0].hits
     assert hit.spans == ((0, 13),)
 
 
 def test_hits_have_readable_paths(store: holdfast.Store) -> None:
-    store.put("t", {"plan": {"odd key": ["x", {"a": "needle"}], 7: "needle"}})
+    store.thread("t").put({"plan": {"odd key": ["x", {"a": "needle"}], 7: "needle"}})
     assert {hit.path for hit in store.search("needle")[0].hits} == {'plan["odd key"][1].a', "plan.7"}
 
 
@@ -122,37 +122,37 @@ VALUES: list[Any] = [
 def test_every_string_in_a_value_is_text(subtests: pytest.Subtests) -> None:
     for value in VALUES:
         with subtests.test(value=repr(value)[:40]), holdfast.open("memory://") as store:
-            store.put("t", {"other": 1}, id="a")
-            store.put("t", {"other": 1, "value": value}, id="b")
-            store.put("t", {"other": 2, "value": value}, id="c")
+            store.thread("t").put({"other": 1}, id="a")
+            store.thread("t").put({"other": 1, "value": value}, id="b")
+            store.thread("t").put({"other": 2, "value": value}, id="c")
             assert found(store, "needle") == ["b"]
             store.maintenance.build_index()
             assert found(store, "needle") == ["b"]
 
 
 def test_names_of_classes_keys_and_numbers_are_no_text(store: holdfast.Store) -> None:
-    store.put("t", {"needle": 5, "a": {"key": 7}, "b": Note("x"), "c": b"bytes", "m": [HumanMessage("hi")]})
+    store.thread("t").put({"needle": 5, "a": {"key": 7}, "b": Note("x"), "c": b"bytes", "m": [HumanMessage("hi")]})
     for word in ("needle", "key", "Note", "note", "bytes", "5", "human", "body"):
         assert found(store, word) == []
 
 
 def test_internal_channels_are_not_searched(store: holdfast.Store) -> None:
-    store.put("t", {"__own__": "needle", "a": "x"})
+    store.thread("t").put({"__own__": "needle", "a": "x"})
     assert found(store, "needle") == []
     assert found(store, "channel:__own__") == []
 
 
 def test_a_channel_that_is_removed_was_changed(store: holdfast.Store) -> None:
-    store.put("t", {"a": 1, "b": 2}, id="a")
-    store.update("t", {}, remove=["b"], id="b")
+    store.thread("t").put({"a": 1, "b": 2}, id="a")
+    store.thread("t").update({}, remove=["b"], id="b")
     assert found(store, "channel:b") == ["a", "b"]
 
 
 def test_an_item_of_a_list_that_is_changed_is_new_text(store: holdfast.Store) -> None:
     items = [{"text": f"word{n} " * 50, "n": n} for n in range(40)]
-    store.put("t", {"items": items}, id="a")
+    store.thread("t").put({"items": items}, id="a")
     items[7] = {**items[7], "note": "needle"}
-    store.put("t", {"items": items}, id="b")
+    store.thread("t").put({"items": items}, id="b")
     assert found(store, "needle") == ["b"]
     assert found(store, "word7") == ["a"]
     assert store.search("needle")[0].hits[0].path == "items[7].note"
@@ -162,11 +162,11 @@ def test_a_message_that_is_edited_is_still_its_speaker_s(store: holdfast.Store) 
     talk: list[dict[str, Any]] = [
         {"role": "assistant" if n % 2 else "user", "content": f"word{n} " * 50, "n": n} for n in range(40)
     ]
-    store.put("t", {"messages": talk, "more": {"talk": talk}}, id="a")
+    store.thread("t").put({"messages": talk, "more": {"talk": talk}}, id="a")
     talk[7] = {**talk[7], "content": "needle " * 3}
     talk[8] = {**talk[8], "content": talk[8]["content"].replace("word8", "pin", 1)}
     talk[9] = {**talk[9], "type": "needless"}
-    store.put("t", {"messages": talk, "more": {"talk": talk}}, id="b")
+    store.thread("t").put({"messages": talk, "more": {"talk": talk}}, id="b")
     assert found(store, "needle role:ai") == ["b"]
     assert found(store, "needle role:human") == []
     assert found(store, "pin role:user") == ["b"]
@@ -179,9 +179,9 @@ def test_a_message_that_is_edited_is_still_its_speaker_s(store: holdfast.Store) 
 
 
 def test_only_new_parts_of_rewritten_small_values_are_found(store: holdfast.Store) -> None:
-    store.put("t", {"plan": {"goal": "rest", "steps": ["one", "two"]}, "l": ["yes"]}, id="a")
-    store.put("t", {"plan": {"goal": "rest", "steps": ["one", "two", "three"]}, "l": ["yes", "yes"]}, id="b")
-    store.put("t", {"plan": {"goal": "work", "steps": ["two", "three"]}, "l": ["yes", "yes"]}, id="c")
+    store.thread("t").put({"plan": {"goal": "rest", "steps": ["one", "two"]}, "l": ["yes"]}, id="a")
+    store.thread("t").put({"plan": {"goal": "rest", "steps": ["one", "two", "three"]}, "l": ["yes", "yes"]}, id="b")
+    store.thread("t").put({"plan": {"goal": "work", "steps": ["two", "three"]}, "l": ["yes", "yes"]}, id="c")
     for word, ids in {
         "one": ["a"],
         "two": ["a"],
@@ -196,11 +196,11 @@ def test_only_new_parts_of_rewritten_small_values_are_found(store: holdfast.Stor
 
 def test_only_new_parts_of_a_long_text_are_found(store: holdfast.Store) -> None:
     text = " ".join(f"word{n}" for n in range(2000))
-    store.put("t", {"doc": text}, id="a")
-    store.put("t", {"doc": text + " and the needle"}, id="b")
+    store.thread("t").put({"doc": text}, id="a")
+    store.thread("t").put({"doc": text + " and the needle"}, id="b")
     text = text.replace("word1000 word1001", "word1000word1001") + " and the needle"
-    store.put("t", {"doc": text}, id="c")
-    store.put("t", {"doc": text.replace("word500", "woinrd500")}, id="d")
+    store.thread("t").put({"doc": text}, id="c")
+    store.thread("t").put({"doc": text.replace("word500", "woinrd500")}, id="d")
     for _ in range(2):
         assert found(store, "needle") == ["b"]
         assert found(store, '"word1999 and"') == ["b"]
@@ -212,9 +212,9 @@ def test_only_new_parts_of_a_long_text_are_found(store: holdfast.Store) -> None:
 
 def test_a_large_text_that_is_edited(store: holdfast.Store) -> None:
     text = " ".join(f"word{n}" for n in range(30_000))
-    store.put("t", {"doc": text, "docs": [text, "b"]}, id="a")
+    store.thread("t").put({"doc": text, "docs": [text, "b"]}, id="a")
     for n in range(40):
-        store.put("t", {"doc": f"{text} tail{n}", "docs": [f"{text} item{n}", "b"]}, id=f"b{n:02}")
+        store.thread("t").put({"doc": f"{text} tail{n}", "docs": [f"{text} item{n}", "b"]}, id=f"b{n:02}")
     assert found(store, "tail7") == ["b07"]
     assert found(store, "item39") == ["b39"]
     store.maintenance.build_index()
@@ -232,10 +232,12 @@ PAD = "".join(random.Random(7).choices("abcdefghijklmnop", k=6000))
 def fields(store: holdfast.Store) -> holdfast.Store:
     for n in range(4):
         about: dict[str, Any] = {"n": n, "user": {"plan": "pro" if n % 2 else "Free"}, "flags": [1, "x"], "ok": n > 1}
-        store.put("t", {"n": n, "pad": PAD * (n == 3)}, id=f"a{n}", metadata=about, kind="save" if n else "input")
+        store.thread("t").put(
+            {"n": n, "pad": PAD * (n == 3)}, id=f"a{n}", metadata=about, kind="save" if n else "input"
+        )
     store.thread("t").fork("draft", at="a1")
-    store.put("t", {"n": 9}, id="b0", branch="draft", labels=["release", "x"], tag="v1")
-    store.put("other", {"n": 1}, id="o0", labels=["release"], metadata={"n": "3.5", "when": "2026-01-05"})
+    store.thread("t").put({"n": 9}, id="b0", branch="draft", labels=["release", "x"], tag="v1")
+    store.thread("other").put({"n": 1}, id="o0", labels=["release"], metadata={"n": "3.5", "when": "2026-01-05"})
     return store
 
 
@@ -343,7 +345,7 @@ def test_threads_that_match(fields: holdfast.Store, subtests: pytest.Subtests) -
 
 def test_threads_by_page(store: holdfast.Store) -> None:
     for n in range(9):
-        store.put(f"t{n}", {"n": n}, labels=["even"] if n % 2 == 0 else [])
+        store.thread(f"t{n}").put({"n": n}, labels=["even"] if n % 2 == 0 else [])
     assert [each.thread for each in store.threads(where="label:even", limit=2)] == ["t0", "t2"]
     assert [each.thread for each in store.threads(where="label:even", limit=2, cursor="t2")] == ["t4", "t6"]
     assert [each.thread for each in store.threads(where="thread:t*", prefix="t8")] == ["t8"]
@@ -351,16 +353,16 @@ def test_threads_by_page(store: holdfast.Store) -> None:
 
 
 def test_the_log_of_those_that_match(fields: holdfast.Store) -> None:
-    assert [each.id for each in fields.log("t", where="kind:save").all()] == ["b0", "a3", "a2", "a1"]
-    assert [each.id for each in fields.log("t", where="kind:save", limit=2)] == ["b0", "a3"]
-    assert [each.id for each in fields.log("t", where="kind:save", cursor="a3").all()] == ["a2", "a1"]
-    assert [each.id for each in fields.log("t", where="step>0", label="x").all()] == ["b0"]
-    assert fields.log("t", where="kind:nothing") == []
+    assert [each.id for each in fields.thread("t").log(where="kind:save").all()] == ["b0", "a3", "a2", "a1"]
+    assert [each.id for each in fields.thread("t").log(where="kind:save", limit=2)] == ["b0", "a3"]
+    assert [each.id for each in fields.thread("t").log(where="kind:save", cursor="a3").all()] == ["a2", "a1"]
+    assert [each.id for each in fields.thread("t").log(where="step>0", label="x").all()] == ["b0"]
+    assert fields.thread("t").log(where="kind:nothing") == []
 
 
 def test_text_beside_a_role_or_a_channel_is_looked_for_there(store: holdfast.Store) -> None:
     talk = [HumanMessage("refund me"), AIMessage("no way")]
-    store.put("t", {"messages": talk, "note": "way"}, id="a")
+    store.thread("t").put({"messages": talk, "note": "way"}, id="a")
     assert found(store, "refund role:human") == ["a"]
     assert found(store, "refund role:user") == ["a"]
     assert found(store, "refund role:ai") == []
@@ -384,11 +386,11 @@ def test_pages(index: bool) -> None:
         if index:
             store.maintenance.build_index()
         for n in range(300):
-            store.put(f"t{n % 3}", {"say": f"hello {n}"})
+            store.thread(f"t{n % 3}").put({"say": f"hello {n}"})
         first = store.search("hello", limit=200)
         assert first.how == ("index" if index else "scan")
         assert first.next is not None
-        store.put("t1", {"say": "hello again"})
+        store.thread("t1").put({"say": "hello again"})
         second = store.search("hello", limit=200, cursor=first.next)
         ids = [match.id for match in (*first, *second)]
         assert len(ids) == len(set(ids)) == 300
@@ -397,7 +399,7 @@ def test_pages(index: bool) -> None:
 
 
 def test_a_page_that_ends_with_all_there_is(store: holdfast.Store) -> None:
-    store.put("t", {"a": "hello"})
+    store.thread("t").put({"a": "hello"})
     page = store.search("hello", limit=1)
     assert len(page) == 1
     assert page.next is not None
@@ -407,7 +409,7 @@ def test_a_page_that_ends_with_all_there_is(store: holdfast.Store) -> None:
 
 
 def test_a_cursor_belongs_to_its_query(store: holdfast.Store) -> None:
-    store.put("t", {"a": "hello"})
+    store.thread("t").put({"a": "hello"})
     page = store.search("hello", limit=1)
     with pytest.raises(InvalidError, match="another query"):
         store.search("hell*", limit=1, cursor=page.next)
@@ -418,25 +420,25 @@ def test_a_cursor_belongs_to_its_query(store: holdfast.Store) -> None:
 
 def test_a_thread_that_goes_between_pages(store: holdfast.Store) -> None:
     for n in range(4):
-        store.put(f"t{n}", {"a": "hello"})
+        store.thread(f"t{n}").put({"a": "hello"})
     page = store.search("hello", limit=2)
-    store.delete("t2")
-    store.delete("t1")
+    store.thread("t2").delete()
+    store.thread("t1").delete()
     assert [match.thread for match in store.search("hello", cursor=page.next)] == ["t0"]
 
 
 def test_progress_is_reported_during_a_scan(store: holdfast.Store) -> None:
     for n in range(3):
-        store.put(f"t{n}", {"a": "x"})
+        store.thread(f"t{n}").put({"a": "x"})
     told: list[tuple[int, int | None, str]] = []
     store.search("hello", progress=lambda *each: told.append(each))
     assert told == [(1, 3, "t2"), (2, 3, "t1"), (3, 3, "t0")]
 
 
 def test_only_the_last_revision_is_found(store: holdfast.Store) -> None:
-    store.put("t", {"a": "first"}, id="1")
-    store.put("t", {"a": "second"}, id="2")
-    store.put("t", {"a": "changed"}, id="1")
+    store.thread("t").put({"a": "first"}, id="1")
+    store.thread("t").put({"a": "second"}, id="2")
+    store.thread("t").put({"a": "changed"}, id="1")
     for _ in range(2):
         assert found(store, "first") == []
         assert found(store, "changed") == ["1"]
@@ -448,8 +450,8 @@ def test_tenants_see_their_own(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/s.db"
     with holdfast.open(url, tenant="a") as one, holdfast.open(url, tenant="b") as other:
         one.maintenance.build_index()
-        one.put("t", {"say": "hello"}, id="1")
-        other.put("t", {"say": "hello"}, id="2")
+        one.thread("t").put({"say": "hello"}, id="1")
+        other.thread("t").put({"say": "hello"}, id="2")
         assert found(one, "hello") == ["1"]
         assert one.search("hello").how == "index"
         assert found(other, "hello") == ["2"]
@@ -458,7 +460,7 @@ def test_tenants_see_their_own(tmp_path: Path) -> None:
 
 def test_damaged_checkpoints_are_counted(store: holdfast.Store) -> None:
     for n in range(3):
-        store.put("t", {"a": f"hello {n}"}, id=str(n))
+        store.thread("t").put({"a": f"hello {n}"}, id=str(n))
     backend = store._engine.context.stored
     ((row,),) = run(backend.read([Get(STEPS, [("", "t", 0, 1)])]))
     run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body, -17)))]))
@@ -476,11 +478,11 @@ def test_damaged_checkpoints_are_counted(store: holdfast.Store) -> None:
 def test_async(tmp_path: Path) -> None:
     async def search() -> None:
         async with holdfast.aopen(f"sqlite:///{tmp_path}/s.db") as store:
-            await store.put("t", {"a": "hello"})
+            await store.thread("t").put({"a": "hello"})
             assert (await store.search("hello")).how == "scan"
             assert await store.maintenance.build_index() == (1, 1)
             assert (await store.search("hello")).how == "index"
             assert [each.thread for each in await store.threads(where="hello")] == ["t"]
-            assert len(await store.log("t", where="hello")) == 1
+            assert len(await store.thread("t").log(where="hello")) == 1
 
     asyncio.run(search())

@@ -58,7 +58,7 @@ def filled(store: holdfast.Store, steps: list[tuple[Any, ...]]) -> list[Told]:
             state["note"] = note
             texts.append(("note", "", note))
         state["messages"] = [*state["messages"], *said]
-        saved = store.put(thread, state, labels=tags, metadata={"n": number}, kind="save")
+        saved = store.thread(thread).put(state, labels=tags, metadata={"n": number}, kind="save")
         if not changed and saved.step == 0:
             texts.append(("messages", "", "\0"))  # the empty list is set, and is no text
         told.append(Told(thread, saved.id, saved.step, "save", tags, {"n": number}, texts))
@@ -81,7 +81,7 @@ def test_search_is_a_look_at_everything(steps: list[tuple[Any, ...]], queries: l
             expected = sorted((each.thread, each.id) for each in told if naive(query, each))
             assert sorted(everything(store, str(query), 3)) == expected
             for thread in {each.thread for each in told}:
-                log = [each.id for each in store.log(thread, where=str(query))]
+                log = [each.id for each in store.thread(thread).log(where=str(query))]
                 assert log == sorted((id for name, id in expected if name == thread), reverse=True)
 
 
@@ -106,10 +106,10 @@ def test_long_texts_that_are_edited_are_found_alike_with_an_index_and_without(
         indexed.maintenance.build_index()
         for store in (plain, indexed):
             now = text
-            store.put("t", {"doc": now, "nested": {"deep": [now]}}, id="0")
+            store.thread("t").put({"doc": now, "nested": {"deep": [now]}}, id="0")
             for number, (place, gone, new) in enumerate(edits, 1):
                 now = now[:place] + new + now[place + gone :]
-                store.put("t", {"doc": now, "nested": {"deep": [now]}}, id=str(number))
+                store.thread("t").put({"doc": now, "nested": {"deep": [now]}}, id=str(number))
         assert indexed.search(query).how == "index"
         assert plain.search(query).how == "scan"
         assert sorted(everything(indexed, query)) == sorted(everything(plain, query))

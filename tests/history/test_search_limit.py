@@ -22,7 +22,7 @@ def store() -> Iterator[Store]:
         for thread in range(THREADS):
             for number in range(EACH):
                 what = "needle" if not thread and not number else "hay"
-                store.put(f"t{thread}", {"say": f"{what} {thread} {number}"}, metadata={"odd": number % 2})
+                store.thread(f"t{thread}").put({"say": f"{what} {thread} {number}"}, metadata={"odd": number % 2})
         yield store
 
 
@@ -91,7 +91,7 @@ def test_progress(store: Store) -> None:
     assert calls[-1] == (THREADS, THREADS, "t0")
     calls.clear()
     for number in range(300):
-        store.put("long", {"say": f"hay {number}"})
+        store.thread("long").put({"say": f"hay {number}"})
     store.search("needle thread:long", progress=lambda *call: calls.append(call))
     assert len(calls) >= 3, "also within a thread"
 
@@ -120,7 +120,7 @@ def test_a_thread_that_changes_while_the_search_is_stopped(store: Store) -> None
     page = store.search("hay", limit=1000, scan_limit=40)
     assert page.stopped
     seen = {match.id for match in page}
-    store.put(page[-1].thread, {"say": "hay, new"})
+    store.thread(page[-1].thread).put({"say": "hay, new"})
     rest = [match.id for match in store.search("hay", limit=1000, scan_limit=None, cursor=page.next)]
     assert not seen & set(rest)
     assert len(seen) + len(rest) == THREADS * EACH - 1

@@ -40,14 +40,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def fill(store: holdfast.Store) -> None:
     talk = [{"role": "user", "content": "I want a refund for order 1207, Straße 3"}]
-    store.put("t1", {"messages": talk}, id="a", labels=["good"])
+    store.thread("t1").put({"messages": talk}, id="a", labels=["good"])
     talk.append({"role": "assistant", "content": "The refund is on\tits way: message 1. 注文を確認しました"})
-    store.put("t1", {"messages": talk}, id="b")
+    store.thread("t1").put({"messages": talk}, id="b")
     store.thread("t1").fork("other", at="a")
-    store.put("t1", {"messages": talk[:1], "note": "needles in haystacks"}, id="c", branch="other")
-    store.put("t2", {"note": "it's \\ 'quoted' | & ! <-> (x) and größe" + " filler" * 3000}, id="d")
+    store.thread("t1").put({"messages": talk[:1], "note": "needles in haystacks"}, id="c", branch="other")
+    store.thread("t2").put({"note": "it's \\ 'quoted' | & ! <-> (x) and größe" + " filler" * 3000}, id="d")
     for number in range(30):
-        store.put("many", {"n": f"refund number {number}"}, id=f"m{number:02}")
+        store.thread("many").put({"n": f"refund number {number}"}, id=f"m{number:02}")
 
 
 @pytest.mark.nightly
@@ -63,7 +63,7 @@ def test_index_and_scan_find_the_same(url: str) -> None:
         assert {query: sorted(everything(store, query)) for query in QUERIES} == expected
         first = store.search("refund", limit=7)
         assert [match.id for match in first] == [f"m{number}" for number in range(29, 22, -1)]
-        store.delete("many")
+        store.thread("many").delete()
         assert sorted(everything(store, "refund")) == [("t1", "a"), ("t1", "b")]
         assert store.maintenance.drop_index()
         assert store.search("refund").how == "scan"
@@ -71,11 +71,11 @@ def test_index_and_scan_find_the_same(url: str) -> None:
 
 def test_writers_keep_it_and_tenants_have_their_own(url: str) -> None:
     with holdfast.open(url) as writer, holdfast.open(url) as other, holdfast.open(url, tenant="acme") as acme:
-        writer.put("t", {"say": "hello"}, id="1")
-        acme.put("t", {"say": "hello"}, id="x")
+        writer.thread("t").put({"say": "hello"}, id="1")
+        acme.thread("t").put({"say": "hello"}, id="x")
         assert other.maintenance.build_index() == IndexReport(1, 1)
-        writer.put("t", {"say": "hello again"}, id="2")
-        writer.put("new", {"say": "hello there"}, id="3")
+        writer.thread("t").put({"say": "hello again"}, id="2")
+        writer.thread("new").put({"say": "hello there"}, id="3")
         assert sorted(everything(other, "hello")) == [("new", "3"), ("t", "1"), ("t", "2")]
         assert acme.search("hello").how == "scan"
         assert other.maintenance.build_index() == IndexReport(2, 0)
@@ -105,7 +105,7 @@ def test_two_build_it_at_a_time(url: str) -> None:
 def test_without_blocking(url: str) -> None:
     async def go() -> None:
         async with await holdfast.aopen(url) as store:
-            await store.put("t", {"say": "hello"}, id="1")
+            await store.thread("t").put({"say": "hello"}, id="1")
             assert await store.maintenance.build_index() == IndexReport(1, 1)
             page = await store.search("hel*")
             assert (page.how, [match.id for match in page]) == ("index", ["1"])

@@ -99,7 +99,7 @@ def test_size_is_bounded() -> None:
         with pytest.raises(VetoError, match="at most 100"):
             held.state()["k"] = large
     with pytest.raises(VetoError):
-        held.put("thread", {"a": "x" * 200})
+        held.thread("thread").put({"a": "x" * 200})
     held.close()
 
 
@@ -161,7 +161,7 @@ def test_metrics_count_and_time() -> None:
     for n in range(3):
         held.state()["k"] = n
     del held.state()["k"]
-    held.put("thread", {"a": 1})
+    held.thread("thread").put({"a": 1})
     found = metrics.snapshot()
     assert {point: figures["count"] for point, figures in found.items()} == {
         "state.set": 3,

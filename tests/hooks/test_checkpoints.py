@@ -23,8 +23,8 @@ def test_every_way_to_save_is_seen() -> None:
     held.hooks.before("checkpoint.save", name="look", inline=True)(
         lambda call: seen.append((call.scope, call.metadata["kind"], dict(call.value)))
     )
-    first = held.put("t", {"a": 1}, metadata={"by": "me"})
-    held.update("t", {"b": 2})
+    first = held.thread("t").put({"a": 1}, metadata={"by": "me"})
+    held.thread("t").update({"b": 2})
     held.thread("t").restore(at=first.id)
     held.thread("t").fork("draft", changes={"c": 3})
     held.thread("t").merge("draft", into="main")
@@ -56,26 +56,26 @@ def test_state_is_changed_or_refused() -> None:
             raise VetoError("bad")
         return {**call.value, "signed": True}
 
-    held.put("t", {"a": 1})
-    assert held.get("t").state == {"a": 1, "signed": True}
-    held.update("t", {"b": [2]}, remove=["a"])
-    assert held.get("t").state == {"signed": True, "b": [2]}
-    held.update("t2", {"b": 2})
-    assert held.get("t2").state == {"signed": True, "b": 2}
+    held.thread("t").put({"a": 1})
+    assert held.thread("t").get().state == {"a": 1, "signed": True}
+    held.thread("t").update({"b": [2]}, remove=["a"])
+    assert held.thread("t").get().state == {"signed": True, "b": [2]}
+    held.thread("t2").update({"b": 2})
+    assert held.thread("t2").get().state == {"signed": True, "b": 2}
     for save in (held.put, held.update):
         with pytest.raises(VetoError, match="bad") as caught:
             save("t", {"bad": 1})
         assert caught.value.where == "t"
-    assert held.get("t").state == {"signed": True, "b": [2]}
-    held.put("other", {"bad": 1})
+    assert held.thread("t").get().state == {"signed": True, "b": [2]}
+    held.thread("other").put({"bad": 1})
     held.close()
 
 
 def test_hook_that_returns_no_state_fails() -> None:
     held = store()
     held.hooks.before("checkpoint.save", name="odd")(lambda call: 3)
-    held.put("t", {"a": 1})
-    assert held.get("t").state == {"a": 1}
+    held.thread("t").put({"a": 1})
+    assert held.thread("t").get().state == {"a": 1}
     assert "is a mapping" in held.hooks.list()[0].last_error
     held.close()
 
@@ -84,9 +84,9 @@ def test_after_hooks_follow_and_unchanged_states_do_not_count() -> None:
     held = store()
     seen: list[tuple[Any, ...]] = []
     held.hooks.after("checkpoint.save")(lambda call: seen.append((call.scope, call.value, call.version, call.id)))
-    first = held.put("t", {"a": 1})
-    held.put("t", {"a": 1}, if_changed=True)
-    second = held.update("t", {"b": 1})
+    first = held.thread("t").put({"a": 1})
+    held.thread("t").put({"a": 1}, if_changed=True)
+    second = held.thread("t").update({"b": 1})
     assert held.hooks.drain(30)
     assert seen == [("t", {"a": 1}, 1, first.id), ("t", {"a": 1, "b": 1}, 2, second.id)]
     held.close()
@@ -95,19 +95,19 @@ def test_after_hooks_follow_and_unchanged_states_do_not_count() -> None:
 def test_same_id_saved_again_keeps_the_rows_that_were_there() -> None:
     held = store()
     held.hooks.before("checkpoint.save", name="look")(lambda call: None)
-    held.put("t", {"a": 1}, id="x", tag="n")
-    held.put("t", {"a": 2}, id="x", tag="n")
-    held.put("t", {"a": 2}, if_changed=True)
-    assert held.get("t", at="n").state == {"a": 2}
+    held.thread("t").put({"a": 1}, id="x", tag="n")
+    held.thread("t").put({"a": 2}, id="x", tag="n")
+    held.thread("t").put({"a": 2}, if_changed=True)
+    assert held.thread("t").get(at="n").state == {"a": 2}
     assert len(held.hooks.history("look")) == 3
     held.close()
 
 
 def test_updates_do_not_read_the_state_for_hooks_that_do_not_want_it() -> None:
     held, metrics = store(), CountChanges()
-    held.put("t", {"a": 1})
+    held.thread("t").put({"a": 1})
     held.hooks.add(metrics, "checkpoint.*")
-    held.update("t", {"b": 2})
+    held.thread("t").update({"b": 2})
 
     class Blind:
         phase, inline, wants_value = "before", True, False
@@ -117,17 +117,17 @@ def test_updates_do_not_read_the_state_for_hooks_that_do_not_want_it() -> None:
             self.seen.append(call.value)
 
     held.hooks.add(Blind(), "checkpoint.save")
-    held.update("t", {"c": 3})
+    held.thread("t").update({"c": 3})
     assert Blind.seen == [holdfast.MISSING]
     assert metrics.snapshot()["checkpoint.save"]["count"] == 2
-    assert held.get("t").state == {"a": 1, "b": 2, "c": 3}
+    assert held.thread("t").get().state == {"a": 1, "b": 2, "c": 3}
     held.close()
 
 
 def test_deleting_a_thread() -> None:
     held = store()
-    held.put("t", {"a": 1})
-    held.put("kept", {"a": 1})
+    held.thread("t").put({"a": 1})
+    held.thread("kept").put({"a": 1})
     gone: list[str] = []
 
     @held.hooks.before("checkpoint.delete", name="keep")
@@ -137,9 +137,9 @@ def test_deleting_a_thread() -> None:
 
     held.hooks.after("checkpoint.delete", name="gone")(lambda call: gone.append(call.scope))
     with pytest.raises(VetoError, match="it is kept"):
-        held.delete("kept")
-    assert held.delete("t")
-    assert not held.delete("t")
+        held.thread("kept").delete()
+    assert held.thread("t").delete()
+    assert not held.thread("t").delete()
     assert held.hooks.drain(30)
     assert gone == ["t"]
     assert [each.thread for each in held.threads()] == ["kept"]
@@ -170,8 +170,8 @@ def test_async_store() -> None:
             await asyncio.sleep(0)
             return {**call.value, "signed": True}
 
-        await held.put("t", {"a": 1})
-        assert (await held.get("t")).state == {"a": 1, "signed": True}
+        await held.thread("t").put({"a": 1})
+        assert (await held.thread("t").get()).state == {"a": 1, "signed": True}
         await held.close()
 
     asyncio.run(main())

@@ -25,8 +25,8 @@ def test_hooks_and_their_history_on_a_store_that_keeps_it(kind: str, tmp_path: P
         agent["v"] = {"n": 1}
         with pytest.raises(VetoError):
             agent["v"] = 3
-        held.put("t", {"a": 1})
-        held.update("t", {"b": 2})
+        held.thread("t").put({"a": 1})
+        held.thread("t").update({"b": 2})
     with holdfast.open(url) as held:
         found = held.hooks.history()
         assert sorted((each.hook, each.scope, each.outcome, each.actor) for each in found) == [

@@ -30,10 +30,10 @@ def small(*, pruned: bool) -> Rows:
     backend = memory()
     store = filled(backend)
     decorate(store, ["0", "3", "5", "80"], 0b1111111)
-    store.put("t", {"again": 1}, id="4")
+    store.thread("t").put({"again": 1}, id="4")
     if pruned:
         prune(store, dropping_ids("1", "2"))
-        store.put("t", {"x": [1, 2, 3]}, id="9")
+        store.thread("t").put({"x": [1, 2, 3]}, id="9")
     return rows_of(backend)
 
 

@@ -96,7 +96,7 @@ def test_states_are_sent_once_retried_until_they_arrive_and_survive_a_restart(
     monkeypatch.setenv("HOOK", receiver.url)
     settings = {"storage_budget": 1000, "pending": 0}
     with holdfast.open(tmp_path / "agents.db") as store:
-        store.put("chat", {"text": "x" * 5000})
+        store.thread("chat").put({"text": "x" * 5000})
         store.jobs.add("alerts", "alerts", schedule="every 1m", settings=settings)
         receiver.status = 503
         run = store.jobs.run("alerts")
@@ -126,7 +126,7 @@ def _set_clock(store: holdfast.Store, clock: Any) -> None:
 
 def test_failures_that_another_process_reported_fire_and_pass(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as app, holdfast.open(tmp_path / "agents.db") as runner:
-        app.put("chat", {"n": 1})
+        app.thread("chat").put({"n": 1})
         runner.alerts.evaluate(pending=0)
         with pytest.raises(holdfast.errors.NotFoundError):
             app.thread("chat").restore("nothing")
@@ -168,7 +168,7 @@ def _rename_reports(store: holdfast.Store, content: str = "") -> None:
 def test_a_silenced_rule_is_evaluated_and_sent_later() -> None:
     got: list[Any] = []
     with holdfast.open("memory://") as store:
-        store.put("chat", {"text": "x" * 5000})
+        store.thread("chat").put({"text": "x" * 5000})
         store.alerts.send_to(got.append)
         silenced = store.alerts.silence("storage-budget", "1h")
         assert silenced.silenced_until is not None
@@ -229,7 +229,7 @@ def test_settings_are_checked_and_a_job_cannot_name_a_sink() -> None:
 def test_the_runner_of_jobs_evaluates_what_is_due() -> None:
     got: list[Any] = []
     with holdfast.open("memory://") as store:
-        store.put("chat", {"text": "x" * 5000})
+        store.thread("chat").put({"text": "x" * 5000})
         store.alerts.send_to(got.append)
         store.jobs.add("watch", "alerts", schedule="every 1m", settings={"storage_budget": 10, "pending": 0})
         clock = store._handle.engine.context.clock
@@ -240,7 +240,7 @@ def test_the_runner_of_jobs_evaluates_what_is_due() -> None:
 
 def test_old_backups_and_drills_fire(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         assert not store.metrics().has("backup_age_seconds")
         backups = store.backups(tmp_path / "backups")
         backups.create()
@@ -262,7 +262,7 @@ def test_old_backups_and_drills_fire(tmp_path: Path) -> None:
 def test_states_are_kept_in_an_encrypted_store_too(tmp_path: Path) -> None:
     encryption = Encryption(LocalKeys(b"m" * 32))
     with holdfast.open(tmp_path / "agents.db", encryption=encryption) as store:
-        store.put("chat", {"text": "x" * 5000})
+        store.thread("chat").put({"text": "x" * 5000})
         store.alerts.evaluate(storage_budget=10, pending=0)
         store.alerts.report()
         store.alerts.evaluate(storage_budget=10, pending=0)

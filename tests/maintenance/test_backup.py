@@ -47,12 +47,12 @@ def repository(tmp_path: Path) -> Path:
 def fill(store: Store) -> None:
     """Threads with folds, tags, branches and large values, scopes, an agent's scope, a grant, and a job."""
     for number in range(70):
-        store.put("chat", {"n": number, "messages": [f"message {each}" for each in range(number)]})
+        store.thread("chat").put({"n": number, "messages": [f"message {each}" for each in range(number)]})
     store.thread("chat").tag("early", at=5)
     store.thread("chat").fork("draft", at=20)
     store.thread("chat").put({"n": "draft"}, branch="draft")
-    store.put("large", {"text": LARGE})
-    store.put("other", {"n": 1})
+    store.thread("large").put({"text": LARGE})
+    store.thread("other").put({"n": 1})
     store.state(agent="researcher")["goal"] = "find"
     store.access.grant("agent:writer", "read", agent="researcher")
     store.jobs.add("tidy", "tidy", schedule="every 1h")
@@ -61,7 +61,7 @@ def fill(store: Store) -> None:
 def contents(store: Store) -> object:
     """Everything that a backup must bring back: heads of all lines, and states."""
     heads = store.maintenance.heads()
-    states = {each.thread: store.get(each.thread).state for each in store.threads().all()}
+    states = {each.thread: store.thread(each.thread).get().state for each in store.threads().all()}
     return heads.threads, states
 
 
@@ -83,7 +83,7 @@ def test_a_restored_store_is_the_same(store: Store, repository: Path, tmp_path: 
     fill(store)
     made = store.backups(repository).create(reason="test")
     expected = contents(store)
-    store.put("chat", {"n": "later"})
+    store.thread("chat").put({"n": "later"})
     with holdfast.open(tmp_path / "new.db") as new:
         report = new.backups(repository).restore(made.id)
         assert contents(new) == expected
@@ -104,7 +104,7 @@ def test_the_second_backup_costs_what_changed(store: Store, repository: Path) ->
     second = backups.create()
     assert second.added < first.added / 20
     assert second.lines == first.lines
-    store.put("other", {"n": 2})
+    store.thread("other").put({"n": 2})
     third = backups.create()
     assert third.added < first.added / 5
     after = files(repository)
@@ -125,11 +125,11 @@ def test_changes_of_every_kind_are_in_the_next_backup(store: Store, repository: 
         lambda: store.thread("chat").put({"n": "more"}, branch="draft"),
         lambda: store.thread("chat").switch("draft"),
         lambda: store.maintenance.prune("chat", keep_last=10),
-        lambda: store.delete("other"),
-        lambda: store.put("other", {"n": "created again"}),
-        lambda: store.put("large", {"text": LARGE[1:]}),
+        lambda: store.thread("other").delete(),
+        lambda: store.thread("other").put({"n": "created again"}),
+        lambda: store.thread("large").put({"text": LARGE[1:]}),
         lambda: store.maintenance.compact(),
-        lambda: [store.put("chat", {"n": number}) for number in range(40)],
+        lambda: [store.thread("chat").put({"n": number}) for number in range(40)],
     ]
     for number, change in enumerate(changes):
         change()
@@ -144,7 +144,7 @@ def test_changes_of_every_kind_are_in_the_next_backup(store: Store, repository: 
 def test_many_backups_of_a_thread_are_merged(store: Store, repository: Path, tmp_path: Path) -> None:
     backups = store.backups(repository)
     for number in range(30):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         if number % 20 == 10:
             store.maintenance.prune("chat", keep_last=5)
         backups.create()
@@ -171,7 +171,7 @@ def move_amounts(store: Store, writer: int, stop: threading.Event, failures: lis
                 for account in (one, other):
                     together.update(f"account-{account}", {f"writer-{writer}": balances[account]})
             if random.random() < 0.1:
-                store.put(f"new-{writer}-{random.randrange(10**9)}", {"n": 1})
+                store.thread(f"new-{writer}-{random.randrange(10**9)}").put({"n": 1})
             stop.wait(0.005)  # the less time backups get, the more there is for them to do
     except BaseException as error:
         failures.append(error)
@@ -183,7 +183,7 @@ def test_a_backup_is_of_one_moment_under_load(kind: str, repository: Path, tmp_p
     stop, failures, made = threading.Event(), list[BaseException](), list[BackupInfo]()
     with holdfast.open(place(kind, tmp_path)) as store:
         for number in range(ACCOUNTS):
-            store.put(f"account-{number}", {"start": 100})
+            store.thread(f"account-{number}").put({"start": 100})
         writers = [
             threading.Thread(target=move_amounts, args=(store, number, stop, failures)) for number in range(WRITERS)
         ]
@@ -207,7 +207,7 @@ def test_a_backup_is_of_one_moment_under_load(kind: str, repository: Path, tmp_p
 
 
 def check_sum(store: Store) -> None:
-    assert sum(sum(store.get(f"account-{each}").state.values()) for each in range(ACCOUNTS)) == 100 * ACCOUNTS
+    assert sum(sum(store.thread(f"account-{each}").get().state.values()) for each in range(ACCOUNTS)) == 100 * ACCOUNTS
 
 
 HIDING = Encryption(LocalKeys(b"h" * 32), hide_names=True)
@@ -234,7 +234,7 @@ def test_a_backup_is_of_one_moment_whatever_happens_between_its_reads(
     store, random = opened_on(backend, encryption), Random(1)
     balances = dict.fromkeys(range(ACCOUNTS), 0)
     for number in range(ACCOUNTS):
-        store.put(f"account-{number}", {"start": 100})
+        store.thread(f"account-{number}").put({"start": 100})
     new = 0
 
     def move() -> None:
@@ -247,7 +247,7 @@ def test_a_backup_is_of_one_moment_whatever_happens_between_its_reads(
                 together.update(f"account-{account}", {"moved": balances[account]})
         if new < 10:
             new += 1
-            store.put(f"new-{new}", {"n": 1})
+            store.thread(f"new-{new}").put({"n": 1})
 
     struck = 0
     for _ in range(2):
@@ -264,7 +264,7 @@ def test_a_backup_is_of_one_moment_whatever_happens_between_its_reads(
 def test_a_backup_ends_though_threads_come_and_go_in_every_read(repository: Path, after: bool) -> None:
     backend = InterferingBackend()
     store = Store(Engine(EngineContext(backend)), "")
-    store.put("bank", {"amount": 100})
+    store.thread("bank").put({"amount": 100})
     number = 0
 
     def move() -> None:
@@ -276,7 +276,7 @@ def test_a_backup_ends_though_threads_come_and_go_in_every_read(repository: Path
             if number > 2:
                 together.update(f"new-{number - 2}", {"amount": 0})
         if number > 2:
-            store.delete(f"new-{number - 2}")
+            store.thread(f"new-{number - 2}").delete()
 
     with backend.interfere(move, "read", times=None, after=after, where=lambda queries: len(queries) > 1) as struck:
         made = [store.backups(repository).create() for _ in range(2)]
@@ -285,22 +285,22 @@ def test_a_backup_ends_though_threads_come_and_go_in_every_read(repository: Path
         assert not backup.damaged
         with holdfast.open("memory://") as new:
             new.backups(repository).restore(backup.id)
-            assert sum(new.get(each.thread).state["amount"] for each in new.threads()) == 100
+            assert sum(new.thread(each.thread).get().state["amount"] for each in new.threads()) == 100
             assert len(new.threads()) == 3
 
 
 def test_a_thread_that_is_gone_whenever_it_is_read_is_reported(repository: Path) -> None:
     backend = InterferingBackend()
     store = Store(Engine(EngineContext(backend)), "")
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     number = 0
 
     def replace() -> None:
         nonlocal number
         number += 1
-        store.put(f"new-{number}", {"n": number})
+        store.thread(f"new-{number}").put({"n": number})
         if number > 1:
-            store.delete(f"new-{number - 1}")
+            store.thread(f"new-{number - 1}").delete()
 
     with backend.interfere(replace, "read", times=None):
         made = store.backups(repository).create()
@@ -308,7 +308,7 @@ def test_a_thread_that_is_gone_whenever_it_is_read_is_reported(repository: Path)
     assert all(name.startswith("new-") for name in made.damaged)
     with holdfast.open("memory://") as new:
         new.backups(repository).restore()
-        assert new.get("chat").state == {"n": 1}
+        assert new.thread("chat").get().state == {"n": 1}
     assert not store.backups(repository).create().damaged
 
 
@@ -317,10 +317,10 @@ def test_a_backup_ends_though_a_thread_is_rewritten_in_every_read(repository: Pa
     backend = InterferingBackend()
     store = Store(Engine(EngineContext(backend)), "")
     for number in range(10):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
 
     def rewrite() -> None:
-        store.put("chat", {"n": 11})
+        store.thread("chat").put({"n": 11})
         store.maintenance.prune("chat", keep_last=3)
 
     with backend.interfere(rewrite, "read", times=None):
@@ -328,13 +328,13 @@ def test_a_backup_ends_though_a_thread_is_rewritten_in_every_read(repository: Pa
     assert not made.damaged
     with holdfast.open("memory://") as new:
         new.backups(repository).restore()
-        assert new.get("chat").state == {"n": 11}
+        assert new.thread("chat").get().state == {"n": 11}
         assert new.maintenance.verify(level="decode").ok
 
 
 ACTS: dict[str, Callable[[Store], object]] = {
     "prune": lambda store: store.maintenance.prune("chat", keep_last=3),
-    "delete": lambda store: (store.delete("chat"), store.put("chat", {"n": "again"})),
+    "delete": lambda store: (store.thread("chat").delete(), store.thread("chat").put({"n": "again"})),
     "fork": lambda store: (
         store.thread("chat").fork("side", at=3),
         store.thread("chat").put({"n": "x"}, branch="side"),
@@ -352,7 +352,7 @@ def test_threads_are_rewritten_and_deleted_meanwhile(
         backend = InterferingBackend()
         store = opened_on(backend, encryption)
         for each in range(40):
-            store.put("chat", {"n": each})
+            store.thread("chat").put({"n": each})
         before = contents(store)
         repository = tmp_path / f"{moment.kind}-{moment.at}"
         with moment.interfere(backend, lambda: ACTS[what](store)):
@@ -369,16 +369,16 @@ def test_recovery_to_a_step_a_tag_a_time_and_under_another_name(store: Store, re
     fill(store)
     backups = store.backups(repository)
     first = backups.create()
-    store.put("chat", {"n": "later"})
+    store.thread("chat").put({"n": "later"})
     backups.create()
     report = backups.restore(threads=["chat"], at="early", as_thread="old chat")
     assert [each.name for each in report.lines] == ["old chat"]
     old = store.thread("old chat")
     assert old.get().state["n"] == 5
     assert len(old.log(limit=1000)) == 6, "nothing after the checkpoint"
-    assert store.get("chat").state["n"] == "later"
+    assert store.thread("chat").get().state["n"] == "later"
     backups.restore(first.time, threads=["chat"], as_thread="chat of the first")
-    assert store.get("chat of the first").hash == store.get("chat", at="HEAD~1").hash
+    assert store.thread("chat of the first").get().hash == store.thread("chat").get(at="HEAD~1").hash
     with pytest.raises(NotFoundError):
         backups.restore("2020-01-01T00:00:00Z")
     assert store.maintenance.verify().ok
@@ -388,22 +388,22 @@ def test_restoring_in_place(store: Store, repository: Path) -> None:
     fill(store)
     backups = store.backups(repository)
     made = backups.create()
-    wanted = store.get("chat")
-    later = store.put("chat", {"n": "later"})
-    store.delete("other")
+    wanted = store.thread("chat").get()
+    later = store.thread("chat").put({"n": "later"})
+    store.thread("other").delete()
     store.access.revoke(store.access.grants()[0])
     with pytest.raises(ConflictError):
         backups.restore(made.id)
     assert "other" not in [each.thread for each in store.threads().all()], "nothing was restored"
     planned = backups.restore(made.id, in_place=True, dry_run=True)
-    assert store.get("chat").id == later.id
+    assert store.thread("chat").get().id == later.id
     report = backups.restore(made.id, in_place=True)
     assert report.lines == tuple(each._replace(changes=()) for each in planned.lines)
     actions = {each.name: each.action for each in report.lines if each.kind == "thread"}
     assert actions == {"chat": "switch", "large": "same", "other": "create"}
-    assert store.get("chat").state == wanted.state
-    assert store.get("chat", at="main").id == later.id
-    assert store.get("other").state == {"n": 1}
+    assert store.thread("chat").get().state == wanted.state
+    assert store.thread("chat").get(at="main").id == later.id
+    assert store.thread("other").get().state == {"n": 1}
     with pytest.raises(DeniedError):
         store.as_identity("agent:writer").state(agent="researcher")["goal"]
     assert store.maintenance.verify().ok
@@ -413,7 +413,7 @@ def test_several_stores_share_a_repository(store: Store, repository: Path, tmp_p
     fill(store)
     store.backups(repository).create()
     with holdfast.open(tmp_path / "second.db") as second:
-        second.put("theirs", {"n": 1})
+        second.thread("theirs").put({"n": 1})
         second.backups(repository).create()
         assert len(second.backups(repository).list()) == 2
         assert [each.name for each in second.backups(repository).show()[1]] == ["theirs"]
@@ -423,11 +423,11 @@ def test_several_stores_share_a_repository(store: Store, repository: Path, tmp_p
 
 @pytest.mark.parametrize("sample", mostly_nightly([2, 12], daily=[2]))
 def test_every_flipped_byte_is_found(store: Store, repository: Path, sample: int) -> None:
-    store.put("chat", {"n": 1})
-    store.put("other", {"n": 2})
+    store.thread("chat").put({"n": 1})
+    store.thread("other").put({"n": 2})
     backups = store.backups(repository)
     backups.create()
-    store.put("chat", {"n": 2})
+    store.thread("chat").put({"n": 2})
     backups.create()
     assert backups.verify().ok
     found = 0
@@ -450,13 +450,13 @@ def test_every_flipped_byte_is_found(store: Store, repository: Path, sample: int
 
 @pytest.mark.nightly
 def test_a_damaged_pack_costs_what_is_in_it(store: Store, repository: Path, tmp_path: Path) -> None:
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     backups = store.backups(repository)
     backups.create()
     before = {*files(repository)}
-    store.put("other", {"n": random.Random(1).randbytes(5000).hex()})  # larger than the list of threads
+    store.thread("other").put({"n": random.Random(1).randbytes(5000).hex()})  # larger than the list of threads
     for number in range(3):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
     backups.create()
     packs = sorted(
         (path for path in files(repository) if path not in before and "packs" in path.parts),
@@ -473,12 +473,12 @@ def test_a_damaged_pack_costs_what_is_in_it(store: Store, repository: Path, tmp_
             new.backups(repository).restore()
         assert not new.threads(), "nothing was restored"
         new.backups(repository).restore("1")
-        assert new.get("chat").state == {"n": 1}
+        assert new.thread("chat").get().state == {"n": 1}
 
 
 def test_a_removed_backup_is_noticed(store: Store, repository: Path) -> None:
     backups = store.backups(repository)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     last = [backups.create() for _ in range(3)][-1]
     manifests = sorted(path for path in files(repository) if path.relative_to(repository).parts[0] == "backups")
     kept = manifests[1].read_bytes()
@@ -498,10 +498,10 @@ def test_a_removed_backup_is_noticed(store: Store, repository: Path) -> None:
 
 def test_an_old_or_another_repository_in_its_place_is_noticed(store: Store, repository: Path, tmp_path: Path) -> None:
     backups = store.backups(repository)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     backups.create()
     shutil.copytree(repository, tmp_path / "old")
-    store.put("chat", {"n": 2})
+    store.thread("chat").put({"n": 2})
     backups.create()
     shutil.rmtree(repository)
     shutil.copytree(tmp_path / "old", repository)
@@ -526,7 +526,7 @@ def test_bad_input(store: Store, repository: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no repository"):
         store.backups(foreign).create()
     assert [path.name for path in foreign.iterdir()] == ["thesis.txt"]
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     backups.create()
     for bad in ("9", "abcdef12.1", "2020-01-01"):
         with pytest.raises(NotFoundError):

@@ -80,7 +80,7 @@ def test_a_damaged_manifest_costs_one_backup(store: Store, repository: Path, dam
     backups = store.backups(repository)
     made = []
     for number in range(3):
-        store.put("chat", {"n": number, "text": os.urandom(2000).hex()})
+        store.thread("chat").put({"n": number, "text": os.urandom(2000).hex()})
         made.append(backups.create())
     flip_both(repository, manifests(repository)[damaged], at)
     assert [each.number for each in backups.list()] == [number + 1 for number in range(3) if number != damaged]
@@ -92,7 +92,7 @@ def test_a_damaged_manifest_costs_one_backup(store: Store, repository: Path, dam
                     restorer.restore(str(number + 1))
                 continue
             restorer.restore(str(number + 1))
-            assert new.get("chat").state["n"] == number
+            assert new.thread("chat").get().state["n"] == number
     with holdfast.open("memory://") as new:
         new.backups(repository).restore(made[1].time)
     before = packs(repository)
@@ -100,7 +100,7 @@ def test_a_damaged_manifest_costs_one_backup(store: Store, repository: Path, dam
     assert [each.id for each in pruned.unreadable] == [made[damaged].id]
     backups.prune(keep_last=1, grace=0)
     assert packs(repository) == before, "nobody knows what the damaged one needs"
-    store.put("chat", {"n": 3})
+    store.thread("chat").put({"n": 3})
     assert backups.create().number == 4
     assert [each.code for each in backups.verify().findings] == ["damaged-manifest"]
     flip_both(repository, manifests(repository)[0 if damaged == 0 else -2], at)
@@ -110,37 +110,37 @@ def test_a_damaged_manifest_costs_one_backup(store: Store, repository: Path, dam
     assert packs(repository) < before | packs(repository)
     with holdfast.open("memory://") as new:
         new.backups(repository).restore()
-        assert new.get("chat").state == {"n": 3}
+        assert new.thread("chat").get().state == {"n": 3}
 
 
 def test_lost_lists_of_the_newest_backup_cost_only_that(store: Store, repository: Path) -> None:
     backups = store.backups(repository)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     store.state(agent="researcher")["goal"] = "find"
     store.access.grant("agent:writer", "read", agent="researcher")
     backups.create()
     store.access.revoke(next(iter(store.access.grants())))
     backups.create()
     before = packs(repository)
-    store.put("chat", {"n": 2})
+    store.thread("chat").put({"n": 2})
     backups.create()
     for path in packs(repository) - before:
         path.unlink()
     with holdfast.open("memory://") as new:
         new.backups(repository).restore("1")
-        assert new.get("chat").state == {"n": 1}
+        assert new.thread("chat").get().state == {"n": 1}
         assert not list(new.access.grants()), "rights are those of the newest that can be read"
     backups.create()
     with holdfast.open("memory://") as new:
         new.backups(repository).restore()
-        assert new.get("chat").state == {"n": 2}
+        assert new.thread("chat").get().state == {"n": 2}
 
 
 def test_the_number_of_a_removed_backup_is_not_used_again(
     store: Store, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backups = store.backups(repository)
-    store.put("chat", {"n": 0})
+    store.thread("chat").put({"n": 0})
     backups.create()
     commit, late = Repository.commit, [True, True]
 
@@ -155,8 +155,8 @@ def test_the_number_of_a_removed_backup_is_not_used_again(
     def others() -> None:
         with holdfast.open(tmp_path / "store.db") as other:
             for number in range(2):
-                other.delete("chat")
-                other.put("chat", {"n": number, "text": os.urandom(2000).hex()})
+                other.thread("chat").delete()
+                other.thread("chat").put({"n": number, "text": os.urandom(2000).hex()})
                 other.backups(repository).create()
             for _ in range(2):
                 other.backups(repository).prune(keep_last=1, grace=0)
@@ -170,7 +170,7 @@ def test_the_number_of_a_removed_backup_is_not_used_again(
 def test_a_manifest_that_comes_after_its_number_was_removed_does_not_count(store: Store, repository: Path) -> None:
     backups = store.backups(repository)
     for number in range(3):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         backups.create()
     late = manifests(repository)[1]
     data = late.read_bytes()
@@ -189,9 +189,9 @@ def test_a_running_backup_is_safe_from_a_prune_whose_clock_is_ahead(
     store: Store, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backups = store.backups(repository)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     backups.create()
-    store.put("chat", {"n": 2})
+    store.thread("chat").put({"n": 2})
     sweeping, swept, written, finished = (threading.Event() for _ in range(4))
     commit, sweep = Repository.commit, RepositoryPruner._sweep
 
@@ -234,7 +234,7 @@ def test_a_running_backup_is_safe_from_a_prune_whose_clock_is_ahead(
 
 def test_the_last_number_is_found_without_listing_all(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open("memory://") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         made = store.backups(repository).create()
 
     async def check() -> None:
@@ -256,7 +256,7 @@ def test_the_last_number_is_found_without_listing_all(repository: Path, monkeypa
 @pytest.mark.parametrize("reason", [5, None, b"x", ["a"], "\ud800", "x" * 10**6])
 def test_a_reason_is_text(store: Store, repository: Path, reason: Any) -> None:
     backups = store.backups(repository)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     backups.create()
     before = files(repository)
     for call in (
@@ -271,9 +271,9 @@ def test_a_reason_is_text(store: Store, repository: Path, reason: Any) -> None:
 
 def test_backups_of_the_own_tenant_are_a_chain_of_their_own(store: Store, repository: Path, tmp_path: Path) -> None:
     backups = store.backups(repository)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     with holdfast.open(tmp_path / "store.db", tenant="acme") as acme:
-        acme.put("theirs", {"n": 1})
+        acme.thread("theirs").put({"n": 1})
         acme.state(agent="researcher")["goal"] = "find"
         acme.access.grant("agent:writer", "read", agent="researcher")
         whole = backups.create()
@@ -292,7 +292,7 @@ def test_backups_of_the_own_tenant_are_a_chain_of_their_own(store: Store, reposi
     with holdfast.open(tmp_path / "new.db") as new:
         new.backups(repository).restore()  # without a name, the latest of the whole store
     with holdfast.open(tmp_path / "new.db", tenant="acme") as acme:
-        assert acme.get("theirs").state == {"n": 1}
+        assert acme.thread("theirs").get().state == {"n": 1}
         assert not list(acme.access.grants())
 
 
@@ -301,12 +301,12 @@ def test_backups_of_the_own_tenant_are_a_chain_of_their_own(store: Store, reposi
 def test_a_copy_of_a_store_gets_an_id_of_its_own(repository: Path, tmp_path: Path, first: str) -> None:
     places = {"original": tmp_path / "original.db", "copy": tmp_path / "copy.db"}
     with holdfast.open(places["original"]) as store:
-        store.put("base", {"n": 0})
+        store.thread("base").put({"n": 0})
         store.backups(repository).create()
     shutil.copy(places["original"], places["copy"])
     for name in (first, *places.keys() - {first}):
         with holdfast.open(places[name]) as store:
-            store.put(name, {"n": 1})
+            store.thread(name).put({"n": 1})
             store.backups(repository).create()
     for name, place in places.items():
         with holdfast.open(place) as store:
@@ -328,8 +328,8 @@ def test_every_flipped_byte_and_missing_record_is_found(store: Store, repository
     backups = store.backups(repository, keys=first)
     for number in range(3):
         if number:
-            store.delete("chat")
-        store.put("chat", {"n": number})
+            store.thread("chat").delete()
+        store.thread("chat").put({"n": number})
         backups.create()
     backups.add_key(second)
     backups.pin("3", reason="the auditors")
@@ -370,7 +370,7 @@ def test_every_flipped_byte_and_missing_record_is_found(store: Store, repository
 def test_a_damaged_master_key_does_not_lock_out_the_others(store: Store, repository: Path) -> None:
     first, second = (LocalKeys(generate_key()) for _ in range(2))
     backups = store.backups(repository, keys=first)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     backups.create()
     (path,) = (repository / "keys").iterdir()
     backups.add_key(second)
@@ -387,7 +387,7 @@ def test_a_freeze_stops_all_deletion_at_once(store: Store, repository: Path, mon
     first, second = (LocalKeys(generate_key()) for _ in range(2))
     backups = store.backups(repository, keys=first)
     for number in range(5):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         backups.create()
     backups.pin("1")
     backups.add_key(second)
@@ -413,7 +413,7 @@ def test_a_freeze_stops_all_deletion_at_once(store: Store, repository: Path, mon
 def test_all_that_is_done_to_a_repository_is_in_the_audit(store: Store, repository: Path) -> None:
     backups = store.backups(repository, keys=(key := LocalKeys(generate_key())))
     for number in range(4):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         backups.create()
     backups.pin("4", reason="a test")
     backups.unpin("4")
@@ -436,7 +436,7 @@ def test_all_that_is_done_to_a_repository_is_in_the_audit(store: Store, reposito
 
 def test_a_scheduled_prune_is_in_the_audit(store: Store, repository: Path) -> None:
     for number in range(3):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         store.backups(repository).create()
     store.jobs.add("thin", "prune-backups", settings={"repository": str(repository), "keep_last": 1})
     store.jobs.run("thin")
@@ -449,7 +449,7 @@ def test_policies_that_mean_nothing_for_backups_are_refused(repository: Path) ->
     store = timed(clock)
     backups = store.backups(repository)
     for number in range(4):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         backups.create(reason="migration" if number == 1 else "")
         clock.now += DAY
     for rules in ({"keep_where": "x"}, {"max_thread_bytes": 1}, {"keep_tagged": False}):
@@ -487,7 +487,7 @@ def test_following_ships_settings_and_goes_on_after_errors(
 
     monkeypatch.setattr(BackupCreator, "create", fail)
     backups = store.backups(repository)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     backups.follow(interval=0.01, stop=lambda: len(made) == 3 or next(steps) > 500, report=report)
     assert seen[:5] == ["a", "b", "c", "d", "e"]
     assert len(made) == 3, "the quota and the job each made a backup"
@@ -502,7 +502,7 @@ def test_following_ships_settings_and_goes_on_after_errors(
 @pytest.mark.nightly
 def test_concurrent_prunes_and_private_files(store: Store, repository: Path, tmp_path: Path) -> None:
     for number in range(12):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         store.backups(repository).create()
     failures: list[BaseException] = []
 
@@ -527,7 +527,7 @@ def test_concurrent_prunes_and_private_files(store: Store, repository: Path, tmp
 
 
 def test_doctor_misses_a_repository(store: Store, repository: Path) -> None:
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     store.backups(repository).create()
 
     def last() -> CheckResult:
@@ -542,12 +542,12 @@ def test_doctor_misses_a_repository(store: Store, repository: Path) -> None:
 
 
 def test_a_tenant_sees_its_own_threads_in_a_backup(store: Store, repository: Path, tmp_path: Path) -> None:
-    store.put("secret", {"n": 1})
+    store.thread("secret").put({"n": 1})
     with holdfast.open(tmp_path / "store.db", tenant="acme") as acme:
-        acme.put("theirs", {"n": 1})
+        acme.thread("theirs").put({"n": 1})
         store.backups(repository).create()
-        store.put("secret-2", {"n": 1})
-        acme.put("theirs", {"n": 2})
+        store.thread("secret-2").put({"n": 1})
+        acme.thread("theirs").put({"n": 2})
         store.backups(repository).create()
         assert {each.name for each in acme.backups(repository).show()[1]} == {"theirs"}
         assert {each.name for each in acme.backups(repository).diff("1")} == {"theirs"}

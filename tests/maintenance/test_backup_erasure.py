@@ -37,7 +37,7 @@ def restored(
     with holdfast.open(path, encryption=Encryption(MASTER, hide_names=hide_names)) as new:
         new.backups(repository, keys=keys).restore(**options)
         assert new.maintenance.verify(level="decode").ok
-        return {each.thread: new.get(each.thread).state for each in new.threads()}
+        return {each.thread: new.thread(each.thread).get().state for each in new.threads()}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_shared_thread_comes_back_without_the_person(
     group = store.thread("group")
     group.put({"m": [WORD]}, metadata={"subject": "u-1"})  # so the thread's key is encrypted by that of u-1
     group.put({"m": [WORD, "ours"]}, metadata={"subject": "u-2"})
-    store.put("mine", {"m": WORD}, metadata={"subject": "u-1"})
+    store.thread("mine").put({"m": WORD}, metadata={"subject": "u-1"})
     backups = store.backups(repository, keys=keys)
     first = backups.create().id
     store.erasure.erase("u-1")
@@ -78,10 +78,10 @@ def test_a_shared_thread_comes_back_without_the_person(
 def test_a_person_who_comes_back_has_a_new_key(store: Store, tmp_path: Path) -> None:
     repository, new = tmp_path / "repository", tmp_path / "new.db"
     backups = store.backups(repository)
-    store.put("then", {"m": WORD}, metadata={"subject": "u-1"})
+    store.thread("then").put({"m": WORD}, metadata={"subject": "u-1"})
     first = backups.create().id
     store.erasure.erase("u-1")
-    store.put("now", {"m": "back"}, metadata={"subject": "u-1"})
+    store.thread("now").put({"m": "back"}, metadata={"subject": "u-1"})
     backups.create()
     for pruned in (False, True):
         if pruned:
@@ -95,7 +95,7 @@ def test_lines_without_the_key_of_their_person_are_erased_in_backups_too(tmp_pat
     """Those of a store that was converted, and those that named the person late."""
     path, repository, new = tmp_path / "agents.db", tmp_path / "repository", tmp_path / "new.db"
     with holdfast.open(path, encryption=False) as store:
-        store.put("converted", {"m": WORD}, metadata={"subject": "u-1"})
+        store.thread("converted").put({"m": WORD}, metadata={"subject": "u-1"})
         store.state(user="u-1")["note"] = WORD
     with holdfast.open(path, encryption=Encryption(MASTER, mode="turning-on")) as store:
         store.keys.reencrypt()
@@ -105,9 +105,9 @@ def test_lines_without_the_key_of_their_person_are_erased_in_backups_too(tmp_pat
         late.put({"m": 1})
         late.put({"m": WORD}, metadata={"subject": "u-1"})
         store.artifacts.register(b"x" * 2**21, id="file", metadata={"subject": "u-1"})
-        store.put("other", {"m": 1}, metadata={"subject": "u-2"})
+        store.thread("other").put({"m": 1}, metadata={"subject": "u-2"})
         store.keys.rotate()
-        store.put("other", {"m": 2}, metadata={"subject": "u-2"})
+        store.thread("other").put({"m": 2}, metadata={"subject": "u-2"})
         backups = store.backups(repository)
         first = backups.create().id
         assert store.erasure.erase("u-1").certificate.keys_destroyed == 1  # type: ignore[union-attr]

@@ -46,11 +46,11 @@ def test_a_repository_of_version_2_is_read(tmp_path: Path) -> None:
         assert backups.verify(level="decode").ok
         assert [(each.number, each.reason, each.lines) for each in backups.list()] == [(1, "first", 2), (2, "", 3)]
         backups.restore("1")
-        assert store.get("chat").state == {"n": 39}
-        assert store.get("chat", at="early").state == {"n": 3}
+        assert store.thread("chat").get().state == {"n": 39}
+        assert store.thread("chat").get(at="early").state == {"n": 3}
     with holdfast.open("memory://") as store:
         store.backups(tmp_path / "repository").restore()
-        assert store.get("chat").state == {"n": 41}
+        assert store.thread("chat").get().state == {"n": 41}
         assert store.state(agent="researcher")["goal"] == "find"
         made = store.backups(tmp_path / "repository").create()
         assert made.number == 1, "another store has numbers of its own"
@@ -64,7 +64,7 @@ def test_a_repository_of_version_1_is_refused(tmp_path: Path) -> None:
             path.write_bytes(data[:5] + b"\1" + data[6:])
     before = files(tmp_path / "repository")
     with holdfast.open("memory://") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         backups = store.backups(tmp_path / "repository")
         for call in (backups.create, backups.list, backups.verify, backups.restore, backups.repair):
             with pytest.raises(UnsupportedError, match="format 1") as refused:
@@ -82,7 +82,7 @@ def test_an_encrypted_repository_of_version_2_is_read(tmp_path: Path) -> None:
             "chat": "create",
             "erased": "erased",
         }
-        assert store.get("chat").state == {"n": 39}
+        assert store.thread("chat").get().state == {"n": 39}
 
 
 def test_a_repacked_repository_of_version_2_is_read(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_a_repacked_repository_of_version_2_is_read(tmp_path: Path) -> None:
         backups = store.backups(repository)
         assert backups.verify(level="decode").ok
         backups.restore()
-        states = {each.thread: store.get(each.thread).state for each in store.threads()}
+        states = {each.thread: store.thread(each.thread).get().state for each in store.threads()}
         assert states == {"chat": {"n": 7}} | {f"stays-{number}": {"n": number} for number in range(8)}
-        assert store.get("chat", at="HEAD~3").state == {"n": 4}
+        assert store.thread("chat").get(at="HEAD~3").state == {"n": 4}
         # It can be pruned further, also by another store.
         assert backups.prune(keep_last=1, grace=0, max_unused=0).repacked
         assert backups.prune(keep_last=1, grace=0).deleted
@@ -124,12 +124,12 @@ def write_golden(folder: Path) -> None:
 def _fill_plain(folder: Path) -> None:
     with holdfast.open("memory://") as store:
         for number in range(40):
-            store.put("chat", {"n": number})
+            store.thread("chat").put({"n": number})
         store.thread("chat").tag("early", at=3)
-        store.put("other", {"text": "long text " * 10_000})
+        store.thread("other").put({"text": "long text " * 10_000})
         backups = store.backups(folder)
         backups.create(reason="first")
-        store.put("chat", {"n": 41})
+        store.thread("chat").put({"n": 41})
         store.state(agent="researcher")["goal"] = "find"
         backups.create()
 
@@ -137,13 +137,13 @@ def _fill_plain(folder: Path) -> None:
 def _fill_encrypted(folder: Path) -> None:
     with holdfast.open(folder.with_name("store.db"), encryption=Encryption(MASTER)) as store:
         for number in range(40):
-            store.put("chat", {"n": number})
-        store.put("erased", {"n": 1})
+            store.thread("chat").put({"n": number})
+        store.thread("erased").put({"n": 1})
         backups = store.backups(folder, keys=BACKUP)
         backups.create()
         erase(store, "erased")
-        store.delete("erased")
-        store.put("chat", {"n": 40})
+        store.thread("erased").delete()
+        store.thread("chat").put({"n": 40})
         backups.create()
 
 
@@ -152,11 +152,11 @@ def _fill_repacked(folder: Path) -> None:
         patch.setattr(pruner, "MAX_REPACKS", 2)
         backups = store.backups(folder)
         for number in range(8):
-            store.put("chat", {"n": number})
-            store.put(f"stays-{number}", {"n": number})
-            store.put("goes", {"text": os.urandom(1000).hex()})
+            store.thread("chat").put({"n": number})
+            store.thread(f"stays-{number}").put({"n": number})
+            store.thread("goes").put({"text": os.urandom(1000).hex()})
             backups.create()
-            store.delete("goes")
+            store.thread("goes").delete()
             backups.prune(keep_last=2, grace=0)
         backups.create()
         backups.prune(keep_last=2, grace=0)

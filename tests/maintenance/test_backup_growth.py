@@ -34,11 +34,11 @@ def test_many_backups_cost_what_changed(count: int, tmp_path: Path, monkeypatch:
         counted(method)
     with holdfast.open("memory://") as store:
         for number in range(30):
-            store.put(f"thread-{number}", {"n": 0})
+            store.thread(f"thread-{number}").put({"n": 0})
         backups = store.backups(repository)
         made = [backups.create()]
         for number in range(1, count):
-            store.put(f"thread-{number % 30}", {"n": number})
+            store.thread(f"thread-{number % 30}").put({"n": number})
             requests.clear()
             made.append(backups.create())
             assert requests["create packs"] == 1

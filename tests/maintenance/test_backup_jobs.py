@@ -26,7 +26,7 @@ def repository(tmp_path: Path) -> Path:
 
 def test_backups_and_drills_by_a_schedule(repository: Path) -> None:
     store = timed(Clock())
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     jobs = store.backups(repository).schedule("hourly")
     assert [(job.name, str(job.schedule)) for job in jobs] == [("backup", "hourly"), ("backup drill", "every 4w")]
     assert store.jobs.run("backup").ok
@@ -70,8 +70,8 @@ def test_following_as_a_job_catches_up_after_a_gap(repository: Path, monkeypatch
     full = store.backups(repository).list()[0].added
     clock.now += DAY // 24
     for number in range(20):
-        store.put("chat", {"n": f"while nobody followed {number}"})
-    store.delete("other")
+        store.thread("chat").put({"n": f"while nobody followed {number}"})
+    store.thread("other").delete()
     stored, lost = store._engine.context.stored, list[str]()
 
     async def forgetful(since: str | None = None, changes: Any = stored.changes) -> Changes:
@@ -98,11 +98,11 @@ def break_step(store: Store, thread: str, number: int) -> None:
 def test_a_job_repairs_from_a_backup_by_policy(repository: Path, tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as store:
         for number in range(10):
-            store.put("chat", {"n": number})
+            store.thread("chat").put({"n": number})
         store.backups(repository).create()
         for number in range(10):
-            store.put("new", {"n": number})
-        wanted = store.get("chat", at=4).hash
+            store.thread("new").put({"n": number})
+        wanted = store.thread("chat").get(at=4).hash
         break_step(store, "chat", 4)
         break_step(store, "new", 4)
 
@@ -116,7 +116,7 @@ def test_a_job_repairs_from_a_backup_by_policy(repository: Path, tmp_path: Path)
         assert reported.summary.startswith("2 damaged, 0 repaired")
         healed = work("heal")
         assert healed.summary == "2 damaged, 1 repaired; not repaired: new"
-        assert store.get("chat", at=4).hash == wanted
+        assert store.thread("chat").get(at=4).hash == wanted
         assert not store.maintenance.verify().ok
         assert work("quarantine").summary.startswith("1 damaged, 1 repaired, ")
         assert store.maintenance.verify().ok
@@ -133,12 +133,12 @@ def test_a_freeze_and_what_is_removed_are_in_the_audit(repository: Path) -> None
     store = timed(Clock())
     backups = store.backups(repository)
     for number in range(2):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         backups.create()
     backups.freeze(reason="an incident")
     backups.unfreeze()
     backups.prune(keep_last=1)
-    store.put("chat", {"n": 3})
+    store.thread("chat").put({"n": 3})
     backups.restore(in_place=True)
     actions = [each.action for each in store.audit.query().all()]
     for action in ("freeze-backups", "unfreeze-backups", "prune-backups", "restore-in-place"):

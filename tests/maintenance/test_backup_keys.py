@@ -58,7 +58,7 @@ def private(path: Path, text: str) -> Path:
 
 def test_an_encrypted_repository_shows_nothing_and_is_opened_by_its_keys(repository: Path, tmp_path: Path) -> None:
     with holdfast.open("memory://") as store:
-        store.put("chat", {"text": SECRET})
+        store.thread("chat").put({"text": SECRET})
         backups = store.backups(repository, keys=BACKUP)
         backups.create(reason=SECRET)
         recovery = PassphraseKeys(private(tmp_path / "recovery", "correct horse battery staple"))
@@ -71,7 +71,7 @@ def test_an_encrypted_repository_shows_nothing_and_is_opened_by_its_keys(reposit
         for keys in (BACKUP, recovery, f"passphrase:{tmp_path / 'recovery'}"):
             with holdfast.open("memory://") as new:
                 new.backups(repository, keys=keys).restore()
-                assert new.get("chat").state == {"text": SECRET}
+                assert new.thread("chat").get().state == {"text": SECRET}
         backups.remove_key(BACKUP.key_id)
         with pytest.raises(DeniedError, match="needs master key"):
             backups.list()
@@ -80,7 +80,7 @@ def test_an_encrypted_repository_shows_nothing_and_is_opened_by_its_keys(reposit
 
 def test_wrong_missing_tampered_and_corrupt_are_four_errors(repository: Path, tmp_path: Path) -> None:
     with holdfast.open("memory://") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         backups = store.backups(repository, keys=BACKUP)
         backups.create()
         with pytest.raises(DeniedError) as missing:
@@ -112,7 +112,7 @@ def test_an_object_under_another_name_is_tampered(repository: Path) -> None:
     with holdfast.open("memory://") as store:
         backups = store.backups(repository, keys=BACKUP)
         for number in range(2):
-            store.put("chat", {"n": number})
+            store.thread("chat").put({"n": number})
             backups.create()
         first, second = manifests(repository)
         name = str(second.relative_to(repository))
@@ -128,11 +128,11 @@ def test_a_sealed_store_stays_sealed_and_comes_back(
     store: Store, keys: LocalKeys | None, repository: Path, tmp_path: Path
 ) -> None:
     fill(store)
-    store.put("vault", {"text": SECRET})
+    store.thread("vault").put({"text": SECRET})
     backups = store.backups(repository, keys=keys)
     backups.create()
     store.keys.rotate()
-    store.put("vault", {"text": SECRET + "!"})
+    store.thread("vault").put({"text": SECRET + "!"})
     backups.create()
     assert backups.verify(level="decode").ok
     assert backups.drill().ok
@@ -144,7 +144,7 @@ def test_a_sealed_store_stays_sealed_and_comes_back(
         new.backups(repository, keys=keys).restore()
         assert contents(new)[1] == contents(store)[1]  # type: ignore[index]
         new.backups(repository, keys=keys).restore(threads=["vault"], at="HEAD~1", as_thread="other vault")
-        assert new.get("other vault").state == {"text": SECRET}
+        assert new.thread("other vault").get().state == {"text": SECRET}
         assert new.maintenance.verify(level="decode").ok
     assert SECRET.encode() not in (tmp_path / "new.db").read_bytes()
     with holdfast.open("memory://") as clear:
@@ -178,7 +178,7 @@ def test_an_empty_machine_needs_the_repository_and_a_recovery_key_alone(
     with holdfast.open(tmp_path / "new.db", encryption=Encryption(LocalKeys(generate_key()))) as new:
         new.backups(repository, keys=recovery).restore()
         assert contents(new)[1] == expected[1]  # type: ignore[index]
-        assert new.get("chat", at="early").state["n"] == 5
+        assert new.thread("chat").get(at="early").state["n"] == 5
         assert {each.name for each in new.thread("chat").branches()} == {"main", "draft"}
         assert new.as_identity("agent:writer").state(agent="researcher")["goal"] == "find"
         assert new.artifacts.read(report.id) == b"figures"
@@ -189,9 +189,9 @@ def test_an_empty_machine_needs_the_repository_and_a_recovery_key_alone(
         assert run(marked_tables(new._engine.context.backend, "")) == ["nodes"]
         assert new.maintenance.quota() == store.maintenance.quota()
         with pytest.raises(QuotaError):
-            new.put("a fourth thread", {})
+            new.thread("a fourth thread").put({})
         with pytest.raises(DeniedError, match="a case"):
-            new.delete("other")
+            new.thread("other").delete()
         # Settings of a store that has some are its own, and so is it that it has none.
         new.maintenance.set_quota(threads=50)
         new.backups(repository, keys=recovery).restore()
@@ -209,17 +209,17 @@ def erase(store: Store, thread: str) -> None:
 
 
 def test_what_was_erased_by_its_key_is_erased_in_backups(store: Store, repository: Path, tmp_path: Path) -> None:
-    store.put("vault", {"text": SECRET})
-    store.put("deleted", {"n": 1})
-    store.put("other", {"n": 1})
+    store.thread("vault").put({"text": SECRET})
+    store.thread("deleted").put({"n": 1})
+    store.thread("other").put({"n": 1})
     backups = store.backups(repository, keys=BACKUP)
     backups.create()
-    store.delete("deleted")
-    store.put("other", {"n": 2})
+    store.thread("deleted").delete()
+    store.thread("other").put({"n": 2})
     erase(store, "vault")
     backups.restore("1", threads=["deleted"])
-    assert store.get("deleted").state == {"n": 1}, "deleting a thread does not reach its backups"
-    store.delete("vault")
+    assert store.thread("deleted").get().state == {"n": 1}, "deleting a thread does not reach its backups"
+    store.thread("vault").delete()
     assert [each.action for each in backups.restore("1", threads=["vault"]).lines] == ["erased"]
     backups.create()
     report = backups.verify(level="decode")
@@ -241,7 +241,7 @@ def test_what_was_erased_by_its_key_is_erased_in_backups(store: Store, repositor
 
 
 def test_a_destroyed_key_does_not_come_back(store: Store, repository: Path, tmp_path: Path) -> None:
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     old = store.keys.list()[0].id
     backups = store.backups(repository, keys=BACKUP)
     backups.create()
@@ -251,13 +251,13 @@ def test_a_destroyed_key_does_not_come_back(store: Store, repository: Path, tmp_
     a_week_later(store)
     store.keys.destroy(old)
     assert old not in [each.id for each in store.keys.list()]
-    store.put("chat", {"n": 2})
+    store.thread("chat").put({"n": 2})
     backups.create()
     with holdfast.open(tmp_path / "new.db", encryption=Encryption(LocalKeys(generate_key()))) as new:
         restored = new.backups(repository, keys=BACKUP).restore("1").lines
         assert {each.name: each.action for each in restored}["chat"] == "erased"
         new.backups(repository, keys=BACKUP).restore("2")
-        assert new.get("chat", at="HEAD~1").state == {"n": 1}, "it was encrypted anew before"
+        assert new.thread("chat").get(at="HEAD~1").state == {"n": 1}, "it was encrypted anew before"
     assert old not in [each.id for each in store.keys.list()]
 
 
@@ -286,7 +286,7 @@ def test_keys_on_the_command_line(tmp_path: Path, repository: Path, monkeypatch:
     monkeypatch.setenv("HOLDFAST_BACKUPS", str(repository))
     monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "agents.db"))
     with holdfast.open(tmp_path / "agents.db") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
     assert kit.run("backup", "create", "-k", f"file:{path}").code == 0
     assert kit.run("--json", "backup", "list").error["code"] == "key-missing"
     (added,) = kit.run(
@@ -306,19 +306,19 @@ def test_keys_on_the_command_line(tmp_path: Path, repository: Path, monkeypatch:
 def test_what_was_erased_does_not_come_back(repository: Path, tmp_path: Path, is_encrypted: bool) -> None:
     options: dict[str, Any] = {"encryption": Encryption(MASTER)} if is_encrypted else {}
     with holdfast.open(tmp_path / "agents.db", **options) as store:
-        store.put("theirs", {"text": SECRET})
+        store.thread("theirs").put({"text": SECRET})
         store.erasure.assign("u-1842", "theirs")
-        store.put("theirs", {"text": f"{SECRET}!"})
-        store.put("other", {"text": "stays"})
+        store.thread("theirs").put({"text": f"{SECRET}!"})
+        store.thread("other").put({"text": "stays"})
         backups = store.backups(repository)
         backups.create()
         with holdfast.open(tmp_path / "before.db", **options) as new:
             new.backups(repository).restore()
-            assert new.get("theirs").state == {"text": f"{SECRET}!"}, "the control: it is in the backup"
+            assert new.thread("theirs").get().state == {"text": f"{SECRET}!"}, "the control: it is in the backup"
         store.erasure.erase("u-1842")
         report = backups.restore("1", in_place=True)
         assert not store.threads(prefix="theirs"), report
-        assert store.get("other").state == {"text": "stays"}
+        assert store.thread("other").get().state == {"text": "stays"}
         assert backups.verify().ok
         backups.create()
     with holdfast.open(tmp_path / "new.db", **options) as new:  # by the ledger in the newest backup, or the lost key
@@ -335,11 +335,11 @@ def fill_names(store: Store) -> None:
     """Store something under each of the names."""
     thread, user, agent, tag, other = NAMES
     for number in range(9):
-        store.put(thread, {"n": number})
+        store.thread(thread).put({"n": number})
     store.thread(thread).tag(tag, at=5)
     store.state(user=user, session="s1")["step"] = 1
     store.state(agent=agent)["goal"] = "find"
-    store.put(other, {"text": LARGE})
+    store.thread(other).put({"text": LARGE})
     store.jobs.add("tidy", "tidy", schedule="every 1h")
 
 
@@ -352,8 +352,8 @@ def test_hidden_names_stay_hidden_in_a_backup_and_come_back(hidden: bool, reposi
         backups = store.backups(repository)
         backups.create()
         before = datetime.now(UTC)
-        store.put(thread, {"n": "later"})
-        store.delete(other)
+        store.thread(thread).put({"n": "later"})
+        store.thread(other).delete()
         backups.create()
         packs = sorted((repository / "packs").rglob("*"))
         backups.create()
@@ -373,20 +373,20 @@ def test_hidden_names_stay_hidden_in_a_backup_and_come_back(hidden: bool, reposi
         expected = contents(store)
         store.thread(thread).put({"n": "newer"})
         backups.restore("latest", threads=[thread], in_place=True)
-        assert store.get(thread).state == {"n": "later"}
+        assert store.thread(thread).get().state == {"n": "later"}
     with holdfast.open(tmp_path / "new.db", encryption=encryption) as new:
         new.backups(repository).restore()
         assert contents(new) == expected
         assert new.thread(thread).get(at=tag).state == {"n": 5}
         new.backups(repository).restore(before, threads=[other])
-        assert new.get(other).state == {"text": LARGE}
+        assert new.thread(other).get().state == {"text": LARGE}
         assert new.maintenance.verify(level="decode").ok
         new.backups(repository).restore("1", threads=[thread], as_thread="aside")
-        assert new.get("aside").state == {"n": 8}
+        assert new.thread("aside").get().state == {"n": 8}
         assert new.jobs.get("tidy").paused
     with holdfast.open(tmp_path / "new.db", encryption=encryption) as again, again.backups(repository).open() as seen:
         assert contents(again)[1].items() >= expected[1].items()  # type: ignore[index]
-        assert seen.get(thread).state == {"n": "later"}
+        assert seen.thread(thread).get().state == {"n": "later"}
 
 
 def test_hidden_names_are_shown_to_nobody_without_the_key_and_not_by_a_restore(
@@ -414,8 +414,8 @@ def test_hidden_names_are_shown_to_nobody_without_the_key_and_not_by_a_restore(
 def test_a_person_who_is_erased_has_no_name_in_a_backup_any_more(repository: Path) -> None:
     with holdfast.open("memory://", encryption=Encryption(MASTER, hide_names=True)) as store:
         backups = store.backups(repository)
-        store.put("letters of carol", {"text": SECRET}, metadata={"subject": "carol"})
-        store.put("other", {"n": 1})
+        store.thread("letters of carol").put({"text": SECRET}, metadata={"subject": "carol"})
+        store.thread("other").put({"n": 1})
         backups.create()
         assert {each.name for each in backups.show()[1]} >= {"letters of carol", "other"}
         store.erasure.erase("carol")

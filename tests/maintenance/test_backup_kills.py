@@ -63,7 +63,7 @@ def phase_of(method: str, arguments: Sequence[Any]) -> str:
 
 
 def change(store: Store) -> None:
-    store.put("chat", {"n": time.time(), "text": "x" * 1000})
+    store.thread("chat").put({"n": time.time(), "text": "x" * 1000})
 
 
 def create(store: Store, backups: Backups[Any], announce: Announce) -> None:
@@ -83,9 +83,9 @@ def follow(store: Store, backups: Backups[Any], announce: Announce) -> None:
 
 def prune(store: Store, backups: Backups[Any], announce: Announce) -> None:
     change(store)
-    store.put("garbage", {"text": os.urandom(5000).hex()})
+    store.thread("garbage").put({"text": os.urandom(5000).hex()})
     backups.create()
-    store.delete("garbage")
+    store.thread("garbage").delete()
     backups.prune(keep_last=2, grace=0)
 
 
@@ -94,7 +94,7 @@ def repair(store: Store, backups: Backups[Any], announce: Announce) -> None:
     repository = Path(str(backups._target))
     for number, damage in enumerate(DAMAGE):
         change(store)
-        store.put(f"other {number}", {"text": os.urandom(500).hex()})
+        store.thread(f"other {number}").put({"text": os.urandom(500).hex()})
         backups.create()
         manifest, *_ = sorted((repository / "backups").glob("*/*"))[-3:]
         damage(manifest, both_places(repository, manifest)[1], newest_pack(repository))
@@ -130,7 +130,7 @@ DAMAGE: tuple[Callable[[Path, Path, Path], object], ...] = (
 def restore(store: Store, backups: Backups[Any], announce: Announce) -> None:
     backups.restore("1", progress=lambda done, total, what: announce(what.split()[0]))
     for thread in list(store.threads()):
-        store.delete(thread.thread)
+        store.thread(thread.thread).delete()
 
 
 WORK: dict[str, Callable[[Store, Backups[Any], Announce], None]] = {
@@ -244,7 +244,7 @@ def test_killed(kind: str, kills: int, tmp_path: Path) -> None:
     with holdfast.open(target) as store, holdfast.open("memory://") as new:
         if kind == "restore":
             for thread in list(store.threads()):
-                store.delete(thread.thread)
+                store.thread(thread.thread).delete()
             store.backups(repository).restore("1")
             assert contents(store)[1] == first[1]  # type: ignore[index]
         else:

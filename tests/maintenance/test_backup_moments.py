@@ -40,7 +40,7 @@ def clock() -> Clock:
 def save(store: Store, kind: str, number: int) -> None:
     match kind:
         case "thread":
-            store.put("chat", {"n": number})
+            store.thread("chat").put({"n": number})
         case "scope":
             store.state(agent="researcher")["n"] = number
         case "agent":
@@ -52,7 +52,7 @@ def save(store: Store, kind: str, number: int) -> None:
 def read(store: Store, kind: str) -> int:
     match kind:
         case "thread":
-            return int(store.get("chat").state["n"])
+            return int(store.thread("chat").get().state["n"])
         case "scope":
             return int(store.state(agent="researcher")["n"])
     return store.agents.restore("desk", Desk).n
@@ -121,7 +121,7 @@ def test_a_long_history_that_was_pruned_is_not_gone_through_step_by_step(
     store.backups(repository).create()
     for number in range(100):
         clock.now += SECOND
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
     moment = clock.now - SECOND
     store.maintenance.prune(keep_last=1)
     clock.now += SECOND
@@ -134,19 +134,19 @@ def test_a_long_history_that_was_pruned_is_not_gone_through_step_by_step(
 
 def test_hashes_stay_as_they_were(clock: Clock, repository: Path) -> None:
     store = timed(clock)
-    ids = [store.put("chat", {"n": number}).id for number in range(40)]
-    hashes = [store.get("chat", at=id).hash for id in ids]
+    ids = [store.thread("chat").put({"n": number}).id for number in range(40)]
+    hashes = [store.thread("chat").get(at=id).hash for id in ids]
     clock.now += SECOND
     store.backups(repository).create()
     clock.now += SECOND
-    later = store.put("chat", {"n": 40})
+    later = store.thread("chat").put({"n": 40})
     clock.now += SECOND
     store.maintenance.prune(["chat"], keep_last=1)
     store.backups(repository).create()
     with holdfast.open("memory://") as new:
         new.backups(repository).restore(to_datetime(clock.now - SECOND))
-        assert [new.get("chat", at=id).hash for id in (*ids, later.id)] == [*hashes, later.hash]
-        assert [new.get("chat", at=id).state["n"] for id in ids] == list(range(40))
+        assert [new.thread("chat").get(at=id).hash for id in (*ids, later.id)] == [*hashes, later.hash]
+        assert [new.thread("chat").get(at=id).state["n"] for id in ids] == list(range(40))
 
 
 def removed(store: Store, clock: Clock, repository: Path) -> int:
@@ -176,7 +176,7 @@ def removed(store: Store, clock: Clock, repository: Path) -> int:
 
 def names_of(store: Store) -> tuple[Any, ...]:
     thread = store.thread("chat")
-    tags = {tag: store.get("chat", at=id).state["n"] for tag, id in thread.tags().items()}
+    tags = {tag: store.thread("chat").get(at=id).state["n"] for tag, id in thread.tags().items()}
     return tags, [each.reason for each in thread.pins()], [each.name for each in thread.branches()]
 
 
@@ -212,34 +212,34 @@ def test_the_owner_s_removals_are_recorded_with_what_was_there(clock: Clock, rep
 
 def test_without_a_record_it_comes_back_and_is_not_exact(clock: Clock, repository: Path) -> None:
     store = timed(clock)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     store.thread("chat").tag("first")
     clock.now += SECOND
     store.backups(repository).create()
     run(store._engine.context.backend.apply([Delete(REFS, ("", "chat", "tag", "first"))]))
     clock.now += SECOND
-    store.put("chat", {"n": 2})
+    store.thread("chat").put({"n": 2})
     clock.now += SECOND
     store.backups(repository).create()
     with holdfast.open("memory://") as new:
         report = new.backups(repository).restore(to_datetime(clock.now - SECOND))
         assert not report.exact
-        assert new.get("chat", at="first").state == {"n": 1}
-        assert new.get("chat").state == {"n": 2}
+        assert new.thread("chat").get(at="first").state == {"n": 1}
+        assert new.thread("chat").get().state == {"n": 2}
 
 
 def test_a_deleted_thread_is_gone_after_its_deletion(clock: Clock, repository: Path) -> None:
     store = timed(clock)
-    store.put("chat", {"n": 1})
-    store.put("other", {"n": 1})
+    store.thread("chat").put({"n": 1})
+    store.thread("other").put({"n": 1})
     clock.now += SECOND
     store.backups(repository).create()
     clock.now += SECOND
-    store.delete("chat")
+    store.thread("chat").delete()
     clock.now += SECOND
-    store.put("short", {"n": 1})
+    store.thread("short").put({"n": 1})
     clock.now += SECOND
-    store.delete("short")
+    store.thread("short").delete()
     clock.now += SECOND
     store.backups(repository).create()
     for back, threads, unknown in ((4, ["chat", "other"], []), (3, ["other"], []), (2, ["other"], ["short"])):
@@ -253,12 +253,12 @@ def test_a_deleted_thread_is_gone_after_its_deletion(clock: Clock, repository: P
 @pytest.mark.parametrize("how", ["import", "restore"])
 def test_what_came_from_elsewhere_is_there_since_then(how: str, clock: Clock, repository: Path, tmp_path: Path) -> None:
     store = timed(clock)
-    store.put("chat", {"n": 1})
-    store.put("other", {"n": 1})
+    store.thread("chat").put({"n": 1})
+    store.thread("other").put({"n": 1})
     made = store.backups(repository).create()
     store.export(tmp_path / "chat.jsonl", threads=["chat"])
     clock.now += SECOND
-    store.delete("chat")
+    store.thread("chat").delete()
     clock.now += SECOND
     store.backups(repository).create()
     clock.now += SECOND
@@ -280,13 +280,13 @@ def test_a_drill_proves_a_moment_and_finds_one_that_is_not(
     clock: Clock, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = timed(clock)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     assert store.backups(repository).create()
     first = store.backups(repository).drill()
     assert first.ok
     assert first.moment is None, "there is no backup before it"
     clock.now += SECOND
-    store.put("chat", {"n": 2})
+    store.thread("chat").put({"n": 2})
     clock.now += SECOND
     store.maintenance.prune(["chat"], keep_last=1)
     clock.now += 10**6 * SECOND
@@ -332,12 +332,12 @@ def test_the_command_says_what_is_not_exact_and_what_is_covered(
     clock: Clock, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = timed(clock)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     clock.now += SECOND
     store.backups(repository).create()
     for number in (2, 3):
         clock.now += SECOND
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
     moment = to_datetime(clock.now - SECOND).isoformat()
     store.maintenance.prune(["chat"], keep_last=1)
     clock.now += SECOND

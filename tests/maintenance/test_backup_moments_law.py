@@ -88,7 +88,7 @@ class History:
         name = self.random.choice(THREADS)
         value = {"n": next(self._numbers)}
         is_new = name not in self.model.world.lines
-        checkpoint = self.store.put(name, value)
+        checkpoint = self.store.thread(name).put(value)
         self.model.add(name, self.model.life(name).current, value, checkpoint.id, self.clock.now)
         if is_new:
             self.store.erasure.assign(f"person-{self.model.life(name).number}", name)
@@ -158,11 +158,11 @@ class History:
         if (name := self._thread()) is None or (branch := self._branch(name)) is None:
             return False
         life = self.model.world.lines[name]
-        before = self.store.get(name).id
+        before = self.store.thread(name).get().id
         merged = self.store.thread(name).merge(branch, strategy="theirs")
         if merged.id == before:
             return False
-        self.model.add(name, life.current, self.store.get(name).state, merged.id, self.clock.now)
+        self.model.add(name, life.current, self.store.thread(name).get().state, merged.id, self.clock.now)
         return None
 
     def rename_branch(self) -> bool | None:
@@ -201,7 +201,7 @@ class History:
     def delete(self) -> bool | None:
         if (name := self._thread()) is None:
             return False
-        self.store.delete(name)
+        self.store.thread(name).delete()
         self.model.remove(name)
         return None
 
@@ -340,7 +340,7 @@ class History:
             return None
         now.current = f"restored {next(self._numbers)}"
         now.heads[now.current] = head
-        restored = self.store.get(name).id
+        restored = self.store.thread(name).get().id
         self._restored.add(self.model.add(name, now.current, self.model.values[head], restored, self.clock.now))
         return None
 
@@ -391,7 +391,7 @@ def compare_thread(model: Model, store: Store, name: str, expected: Expected | N
     ids = {number: id for number, id in model.ids.items() if id is not None}
     assert {ids[each] for each in expected.at_least if each in ids} <= found, f"{name}: checkpoints are missing"
     assert found <= {ids[each] for each in expected.at_most if each in ids}, f"{name}: there are others"
-    assert store.get(name).state == model.values[life.heads[life.current]], f"{name}: another HEAD"
+    assert store.thread(name).get().state == model.values[life.heads[life.current]], f"{name}: another HEAD"
     heads = {each.name: each.head for each in thread.branches() if not each.name.startswith("restored")}
     wanted = {branch: ids.get(at) for branch, at in life.heads.items() if not branch.startswith("restored")}
     assert {branch: head for branch, head in heads.items() if wanted.get(branch, "") is not None} == {
@@ -399,7 +399,7 @@ def compare_thread(model: Model, store: Store, name: str, expected: Expected | N
     }
     by_number = {id: number for number, id in ids.items()}
     for id in found:
-        assert store.get(name, at=id).state == model.values[by_number[id]]
+        assert store.thread(name).get(at=id).state == model.values[by_number[id]]
     assert thread.tags() == {tag: ids[at] for tag, at in life.tags.items() if ids.get(at) in found}
     assert {each.reason: each.id for each in thread.pins()} == {
         reason: ids[at] for reason, at in life.pins.items() if ids.get(at) in found

@@ -70,30 +70,30 @@ class Subject(NamedTuple):
 
 
 def states_of(store: Store) -> States:
-    return {each.thread: store.get(each.thread).state for each in store.threads().all()}
+    return {each.thread: store.thread(each.thread).get().state for each in store.threads().all()}
 
 
 def fill_plain(store: Store, backups: Backups[Store]) -> Iterator[str]:
     for number in range(6):
-        store.put("chat", {"n": number, "messages": [f"message {each}" for each in range(number)]})
+        store.thread("chat").put({"n": number, "messages": [f"message {each}" for each in range(number)]})
     store.thread("chat").tag("early", at=2)
-    store.put("large", {"text": "long text " * 7_000})
+    store.thread("large").put({"text": "long text " * 7_000})
     store.state(agent="researcher")["goal"] = "find"
     yield backups.create(reason="first").id
     for number in range(3):
-        store.put("chat", {"n": f"more {number}"})
-        store.put(f"new {number}", {"text": os.urandom(3000).hex()})
+        store.thread("chat").put({"n": f"more {number}"})
+        store.thread(f"new {number}").put({"text": os.urandom(3000).hex()})
         yield backups.create().id
     backups.pin(backups.list()[1].id)
 
 
 def fill_repacked(store: Store, backups: Backups[Store]) -> Iterator[str]:
     for number in range(5):
-        store.put("chat", {"n": number})
-        store.put(f"stays {number}", {"n": number})
-        store.put("goes", {"text": os.urandom(2000).hex()})
+        store.thread("chat").put({"n": number})
+        store.thread(f"stays {number}").put({"n": number})
+        store.thread("goes").put({"text": os.urandom(2000).hex()})
         backups.create()
-        store.delete("goes")
+        store.thread("goes").delete()
         backups.prune(keep_last=2, grace=0)
     assert list((store_path(backups) / "repacks").iterdir())
     yield backups.create().id

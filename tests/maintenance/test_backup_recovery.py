@@ -46,7 +46,7 @@ def _skewed(clock: Clock, skew: int) -> Callable[[], int]:
 
 
 def amounts(store: Store) -> dict[str, int]:
-    return {each.thread: sum(store.get(each.thread).state.values()) for each in store.threads().all()}
+    return {each.thread: sum(store.thread(each.thread).get().state.values()) for each in store.threads().all()}
 
 
 @pytest.mark.nightly
@@ -59,7 +59,7 @@ def test_the_whole_store_at_any_time_though_clocks_differ(repository: Path) -> N
     writers = [same_store(store, _skewed(clock, skew)) for skew in (0, 25 * SECOND, -25 * SECOND)]
     balances: list[dict[int, int]] = [dict.fromkeys(range(ACCOUNTS), 0) for _ in writers]
     for number in range(ACCOUNTS):
-        store.put(f"account-{number}", {"start": 100})
+        store.thread(f"account-{number}").put({"start": 100})
     committed: list[tuple[int, dict[str, int]]] = []
     made: list[tuple[int, dict[str, int]]] = []
     for round_number in range(18):
@@ -100,9 +100,9 @@ def test_with_one_clock_it_is_exactly_what_was_there(repository: Path) -> None:
     expected = []
     for number in range(12):
         clock.now += 10 * SECOND
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         if number % 3 == 0:
-            store.put(f"new-{number}", {"n": number})
+            store.thread(f"new-{number}").put({"n": number})
         if number == 4:
             store.thread("chat").fork("side", at="HEAD~1")
             store.thread("chat").put({"n": "side"}, branch="side")
@@ -134,7 +134,10 @@ def test_with_one_clock_it_is_exactly_what_was_there(repository: Path) -> None:
 
 def described(store: Store) -> Any:
     threads = {
-        each.thread: (store.get(each.thread).state, [one.id for one in store.thread(each.thread).log(limit=100)])
+        each.thread: (
+            store.thread(each.thread).get().state,
+            [one.id for one in store.thread(each.thread).log(limit=100)],
+        )
         for each in store.threads().all()
     }
     return threads, store.state(agent="researcher").get("goal", None)
@@ -143,19 +146,19 @@ def described(store: Store) -> Any:
 def test_a_deleted_thread_is_there_before_it_was_deleted(repository: Path) -> None:
     clock = Clock()
     store = timed(clock)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     clock.now += SECOND
     store.backups(repository).create()
     clock.now += SECOND
-    store.delete("chat")
+    store.thread("chat").delete()
     clock.now += SECOND
-    store.put("chat", {"n": "another"})
+    store.thread("chat").put({"n": "another"})
     clock.now += SECOND
     store.backups(repository).create()
     for at, wanted in ((clock.now - 3 * SECOND, 1), (clock.now, "another")):
         with holdfast.open("memory://") as new:
             new.backups(repository).restore(to_datetime(at))
-            assert new.get("chat").state == {"n": wanted}
+            assert new.thread("chat").get().state == {"n": wanted}
 
 
 @pytest.mark.nightly
@@ -176,56 +179,56 @@ def test_in_place_the_store_goes_back_and_writers_are_refused(kind: str, reposit
     url = place(kind, tmp_path)
     with holdfast.open(url) as store, holdfast.open(url) as writer:
         for each in (store, writer):
-            each.put("chat", {"n": 1})
-        writer.put("deleted", {"n": 1})
+            each.thread("chat").put({"n": 1})
+        writer.thread("deleted").put({"n": 1})
         store.state(agent="researcher")["goal"] = "find"
         made = store.backups(repository).create()
-        writer.put("chat", {"n": 2})
-        writer.put("new", {"n": 1})
-        writer.delete("deleted")
+        writer.thread("chat").put({"n": 2})
+        writer.thread("new").put({"n": 1})
+        writer.thread("deleted").delete()
         writer.state(agent="researcher")["goal"] = "get lost"
         writer.state(agent="researcher")["more"] = 1
         report = store.backups(repository).restore(made.id, in_place=True)
         actions = {each.name: each.action for each in report.lines if each.kind in ("thread", "scope")}
         assert actions == {"chat": "switch", "deleted": "create", "agent:researcher": "revert", "new": "kept"}
-        assert store.get("chat").state == {"n": 1}
+        assert store.thread("chat").get().state == {"n": 1}
         assert dict(store.state(agent="researcher").items()) == {"goal": "find"}
         for save in (
-            lambda: writer.put("chat", {"n": 3}),
-            lambda: writer.put("deleted", {"n": 2}),
+            lambda: writer.thread("chat").put({"n": 3}),
+            lambda: writer.thread("deleted").put({"n": 2}),
             lambda: writer.state(agent="researcher").set("goal", "?"),
         ):
             with pytest.raises(ConflictError, match="was restored from a backup") as error:
                 save()
             assert error.value.code == "store-restored"
-        assert writer.get("chat").state == {"n": 1}, "reading goes on"
-        writer.put("new", {"n": 2})  # it was not restored
-        store.put("chat", {"n": 4})
-        assert store.get("chat", at="main").state == {"n": 2}, "what was there stays reachable"
+        assert writer.thread("chat").get().state == {"n": 1}, "reading goes on"
+        writer.thread("new").put({"n": 2})  # it was not restored
+        store.thread("chat").put({"n": 4})
+        assert store.thread("chat").get(at="main").state == {"n": 2}, "what was there stays reachable"
         with holdfast.open(url) as again:
-            again.put("chat", {"n": 5})
+            again.thread("chat").put({"n": 5})
         assert store.maintenance.verify(level="decode").ok
         again_made = store.backups(repository).create()
     with holdfast.open("memory://") as copy:
         copy.backups(repository).restore(again_made.id)
-        copy.put("chat", {"n": 6})  # marks do not travel
+        copy.thread("chat").put({"n": 6})  # marks do not travel
 
 
 def test_a_restore_in_place_can_be_repeated(repository: Path) -> None:
     store = timed(Clock())
     for name in ("chat", "other"):
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     made = store.backups(repository).create()
     for name in ("chat", "other"):
-        store.put(name, {"n": 2})
+        store.thread(name).put({"n": 2})
     assert [each.action for each in store.backups(repository).restore(made.id, in_place=True).lines] == ["switch"] * 2
     again = store.backups(repository).restore(made.id, in_place=True)
     assert [each.action for each in again.lines if each.kind == "thread"] == ["same"] * 2
-    store.put("chat", {"n": 3})
+    store.thread("chat").put({"n": 3})
     planned = store.backups(repository).restore(made.id, in_place=True, dry_run=True)
     assert {each.name: each.action for each in planned.lines} == {"chat": "switch", "other": "same"}
     store.backups(repository).restore(made.id, in_place=True)
-    assert store.get("chat").state == {"n": 1}
+    assert store.thread("chat").get().state == {"n": 1}
 
 
 def test_a_writer_that_saves_until_the_last_moment_does_not_keep_head(repository: Path) -> None:
@@ -234,14 +237,14 @@ def test_a_writer_that_saves_until_the_last_moment_does_not_keep_head(repository
     store, writer = (Store(Engine(EngineContext(backend)), "") for _ in range(2))
     for each in (store, writer):
         run(each._engine.lines.generations.load(""))  # as opening a store does
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     made = store.backups(repository).create()
-    store.put("chat", {"n": 2})
+    store.thread("chat").put({"n": 2})
     saved, refused = [0], [0]
 
     def save() -> None:
         try:
-            writer.put("chat", {"n": f"late {saved[0]}"})
+            writer.thread("chat").put({"n": f"late {saved[0]}"})
             saved[0] += 1
         except ConflictError:
             refused[0] += 1
@@ -251,8 +254,8 @@ def test_a_writer_that_saves_until_the_last_moment_does_not_keep_head(repository
     assert saved[0], "the writer was there"
     save()
     assert refused[0]
-    assert store.get("chat").state == {"n": 1}
-    assert store.get("chat", at="main").state == {"n": f"late {saved[0] - 1}"}
+    assert store.thread("chat").get().state == {"n": 1}
+    assert store.thread("chat").get(at="main").state == {"n": f"late {saved[0] - 1}"}
 
 
 # What is never set back --------------------------------------------------------------------------------------------
@@ -280,7 +283,7 @@ def test_a_revoked_grant_and_a_freeze_do_not_come_back(into: str, repository: Pa
 def test_leases_and_running_jobs_do_not_come_alive(repository: Path) -> None:
     clock = Clock()
     store = timed(clock)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     store.jobs.add("tidy", "tidy", schedule="every 1h")
     clock.now += DAY  # the job is due
     run(Lease(store._engine.context, Line("", "chat"), "work").acquire())

@@ -50,8 +50,8 @@ def test_retention_and_the_two_phases_of_pruning(repository: Path) -> None:
     store = timed(clock)
     backups = store.backups(repository)
     for day in range(10):
-        store.put("chat", {"n": day, "text": os.urandom(3000).hex()})
-        store.delete("chat") if day == 4 else None
+        store.thread("chat").put({"n": day, "text": os.urandom(3000).hex()})
+        store.thread("chat").delete() if day == 4 else None
         backups.create(reason="migration" if day in (1, 2) else "")
         clock.now += DAY
     backups.pin("4", reason="the auditors")
@@ -87,12 +87,12 @@ def test_a_legal_hold_keeps_the_only_way_to_what_is_held(repository: Path) -> No
         return {verdict.id.rpartition(".")[2]: verdict.reasons for verdict in report.verdicts if verdict.kept}
 
     for number in range(6):
-        store.put("case", {"n": number})
-    store.put("other", {"n": 1})
+        store.thread("case").put({"n": number})
+    store.thread("other").put({"n": 1})
     for number in range(4):
         backups.create()
         clock.now += DAY
-        store.put("case", {"n": 6 + number})
+        store.thread("case").put({"n": 6 + number})
         if number == 0:
             store.maintenance.prune(keep_last=2)
     assert kept().keys() == {"4"}
@@ -104,7 +104,7 @@ def test_a_legal_hold_keeps_the_only_way_to_what_is_held(repository: Path) -> No
     backups.prune(keep_last=1, max_bytes=1)
     assert [each.number for each in backups.list()] == [1, 5]
     with backups.open("1") as past:
-        assert len(past.log("case")) == 6
+        assert len(past.thread("case").log()) == 6
     store.thread("case").release()
     assert kept().keys() == {"5"}
 
@@ -112,7 +112,7 @@ def test_a_legal_hold_keeps_the_only_way_to_what_is_held(repository: Path) -> No
 def test_legal_holds_that_cannot_be_read_keep_everything(repository: Path) -> None:
     with holdfast.open("memory://") as store, holdfast.open("memory://") as another:
         for number in range(2):
-            store.put("case", {"n": number})
+            store.thread("case").put({"n": number})
             store.backups(repository).create()
         for path in packs(repository):
             path.write_bytes(b"")
@@ -125,13 +125,13 @@ def test_packs_that_are_mostly_garbage_are_repacked(repository: Path) -> None:
     store = timed(Clock())
     backups = store.backups(repository)
     for number in range(4):
-        store.put(f"stays-{number}", {"n": number})
-        store.put("goes", {"text": os.urandom(8000).hex()})
+        store.thread(f"stays-{number}").put({"n": number})
+        store.thread("goes").put({"text": os.urandom(8000).hex()})
         backups.create()
-        store.delete("goes")
+        store.thread("goes").delete()
     backups.create()
     assert backups.prune(keep_last=1, grace=0, max_unused=1).repacked == 0
-    store.put("goes", {"text": os.urandom(8000).hex()})
+    store.thread("goes").put({"text": os.urandom(8000).hex()})
     backups.create()
     before = {path for path in packs(repository) if path.stat().st_size > 6000}
     with backups.open() as opened:
@@ -142,10 +142,10 @@ def test_packs_that_are_mostly_garbage_are_repacked(repository: Path) -> None:
         assert backups.prune(keep_last=1, grace=0).deleted >= 3
         assert sum(path.stat().st_size for path in packs(repository)) < 25_000
         # Whoever has begun to read, and manifests that name the old packs, find the new ones.
-        assert opened.get("stays-1").state == {"n": 1}
+        assert opened.thread("stays-1").get().state == {"n": 1}
     assert backups.verify(level="decode").ok
     for number in range(2):  # also once more what was repacked before
-        store.delete(f"stays-{number}")
+        store.thread(f"stays-{number}").delete()
         backups.create()
         expected = contents(store)
         backups.prune(keep_last=1, grace=0, max_unused=0)
@@ -158,10 +158,10 @@ def test_packs_that_are_mostly_garbage_are_repacked(repository: Path) -> None:
 def test_damage_is_not_repacked(repository: Path) -> None:
     store = timed(Clock())
     backups = store.backups(repository)
-    store.put("stays", {"text": "a" * 500})
-    store.put("goes", {"text": os.urandom(8000).hex()})
+    store.thread("stays").put({"text": "a" * 500})
+    store.thread("goes").put({"text": os.urandom(8000).hex()})
     backups.create()
-    store.delete("goes")
+    store.thread("goes").delete()
     backups.create()
     (pack,) = [path for path in packs(repository) if path.stat().st_size > 6000]
     data = bytearray(pack.read_bytes())
@@ -179,10 +179,10 @@ def test_records_of_repacking_stay_few(repository: Path, monkeypatch: pytest.Mon
     backups = store.backups(repository)
     repacked, records = 0, list[int]()
     for number in range(8):
-        store.put(f"stays-{number}", {"n": number})
-        store.put("goes", {"text": os.urandom(2000).hex()})
+        store.thread(f"stays-{number}").put({"n": number})
+        store.thread("goes").put({"text": os.urandom(2000).hex()})
         backups.create()
-        store.delete("goes")
+        store.thread("goes").delete()
         repacked += backups.prune(keep_last=1, grace=0).repacked > 0
         records.append(len(list((repository / "repacks").glob("*"))))
         clock.now += DAY
@@ -229,7 +229,7 @@ def test_a_size_budget(repository: Path) -> None:
     store = timed(Clock())
     backups = store.backups(repository)
     for number in range(3):
-        store.put(f"chat-{number}", {"text": os.urandom(5000).hex()})
+        store.thread(f"chat-{number}").put({"text": os.urandom(5000).hex()})
         backups.create()
     assert backups.prune(max_bytes=10**6, dry_run=True).removed == 0
     report = backups.prune(max_bytes=1, dry_run=True)
@@ -240,7 +240,7 @@ def test_a_frozen_repository_deletes_nothing(repository: Path) -> None:
     store = timed(Clock())
     backups = store.backups(repository)
     for number in range(3):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         backups.create()
     backups.freeze(reason="an incident")
     with pytest.raises(DeniedError, match="an incident"):
@@ -253,7 +253,7 @@ def test_a_frozen_repository_deletes_nothing(repository: Path) -> None:
 def test_a_lock_is_reported_respected_and_broken_safely(repository: Path) -> None:
     clock = Clock()
     store = timed(clock)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     backups = store.backups(repository)
     backups.create()
 
@@ -283,7 +283,7 @@ def test_a_running_backup_is_safe_from_pruning(repository: Path, monkeypatch: py
     clock = Clock()
     store = timed(clock)
     for number in range(3):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         store.backups(repository).create()
     create, struck = RepositoryStorage.create, Counter[str]()
 
@@ -300,7 +300,7 @@ def test_a_running_backup_is_safe_from_pruning(repository: Path, monkeypatch: py
         monkeypatch.setattr(RepositoryStorage, "create", prune_first)
         return created
 
-    store.put("chat", {"n": "last"})
+    store.thread("chat").put({"n": "last"})
     monkeypatch.setattr(RepositoryStorage, "create", prune_first)
     store.backups(repository).create()
     monkeypatch.setattr(RepositoryStorage, "create", create)
@@ -344,7 +344,7 @@ def run_doctor(store: Store) -> list[CheckResult]:
 
 def test_following_a_store(repository: Path, tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as store:
-        store.put("chat", {"n": 0})
+        store.thread("chat").put({"n": 0})
         done, lags = threading.Event(), list[float]()
         follower = threading.Thread(
             target=lambda: store.backups(repository).follow(
@@ -353,11 +353,11 @@ def test_following_a_store(repository: Path, tmp_path: Path) -> None:
         )
         follower.start()
         for number in range(5):
-            store.put("chat", {"n": number})
+            store.thread("chat").put({"n": number})
             time.sleep(0.1)
         done.set()
         follower.join()
-        store.put("chat", {"n": "while nobody followed"})
+        store.thread("chat").put({"n": "while nobody followed"})
         status = store.backups(repository).follow(stop=lambda: True)
         assert status.backups == 1
         assert max(lags) < 5
@@ -369,19 +369,19 @@ def test_following_a_store(repository: Path, tmp_path: Path) -> None:
 def test_a_backup_is_open_as_a_store_and_repairs_one(repository: Path, tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as store:
         for number in range(40):
-            store.put("chat", {"n": number})
+            store.thread("chat").put({"n": number})
         store.backups(repository).create()
         with store.backups(repository).open() as old:
-            assert old.get("chat", at=7).state == {"n": 7}
+            assert old.thread("chat").get(at=7).state == {"n": 7}
             with pytest.raises(DeniedError):
-                old.put("chat", {"n": "never"})
-        lost = store.get("chat", at=9).hash
+                old.thread("chat").put({"n": "never"})
+        lost = store.thread("chat").get(at=9).hash
         run(_delete_step(store, 9))
         assert not store.maintenance.verify().ok
         with store.backups(repository).open() as old:
             store.maintenance.repair(old)
         assert store.maintenance.verify().ok
-        assert store.get("chat", at=9).hash == lost
+        assert store.thread("chat").get(at=9).hash == lost
 
 
 async def _delete_step(store: Store, number: int) -> None:
@@ -399,7 +399,7 @@ def test_a_clock_that_went_back(repository: Path) -> None:
     made = []
     for change in (0, -DAY, DAY // 2, DAY):
         clock.now += change
-        store.put("chat", {"n": change})
+        store.thread("chat").put({"n": change})
         made.append(backups.create())
     assert [each.number for each in made] == [1, 2, 3, 4]
     assert [each.time for each in made] == sorted(each.time for each in made)
@@ -408,12 +408,12 @@ def test_a_clock_that_went_back(repository: Path) -> None:
 
 def test_two_processes_make_backups_of_one_store(repository: Path, tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as store, holdfast.open(tmp_path / "agents.db") as other:
-        store.put("chat", {"n": 0})
+        store.thread("chat").put({"n": 0})
         made = list[int]()
 
         def work(one: Store) -> None:
             for number in range(5):
-                one.put(f"chat {id(one)}", {"n": number})
+                one.thread(f"chat {id(one)}").put({"n": number})
                 made.append(one.backups(repository).create().number)
 
         threads = [threading.Thread(target=work, args=(each,)) for each in (store, other)]
@@ -444,7 +444,7 @@ with holdfast.open("memory://") as store:
 
 def test_a_full_disk_is_an_error_and_loses_nothing(repository: Path, tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         store.backups(repository).create()
         done = subprocess.run([sys.executable, "-c", FULL, repository], capture_output=True, text=True, check=False)
         assert done.stdout, done.stderr
@@ -455,13 +455,13 @@ def test_a_full_disk_is_an_error_and_loses_nothing(repository: Path, tmp_path: P
 def test_in_an_event_loop(repository: Path) -> None:
     async def scenario() -> None:
         async with await holdfast.aopen("memory://") as store:
-            await store.put("chat", {"n": 1})
+            await store.thread("chat").put({"n": 1})
             made = await store.backups(repository).create()
             async with await store.backups(repository).open(made.id) as old:
-                assert (await old.get("chat")).state == {"n": 1}
+                assert (await old.thread("chat").get()).state == {"n": 1}
         async with await holdfast.aopen("memory://") as new:
             await new.backups(repository).restore()
-            assert (await new.get("chat")).state == {"n": 1}
+            assert (await new.thread("chat").get()).state == {"n": 1}
 
     asyncio.run(scenario())
 
@@ -526,20 +526,20 @@ def test_a_crash_at_any_change_of_a_repository(kind: str, tmp_path: Path) -> Non
         repository = tmp_path / f"{kind}-{number}"
         backups = store.backups(repository)
         if kind == "prune":  # a pack with what never changes, of which no garbage is made
-            store.put("stays", {"text": os.urandom(5000).hex()})
+            store.thread("stays").put({"text": os.urandom(5000).hex()})
             backups.create(), backups.create()
-            store.put("goes", {"n": 1})
+            store.thread("goes").put({"n": 1})
         for each in range(2 if kind == "create" else 3):
-            store.put("chat", {"n": each})
-            store.put("garbage", {"text": os.urandom(2000).hex()}) if kind == "prune" else None
+            store.thread("chat").put({"n": each})
+            store.thread("garbage").put({"text": os.urandom(2000).hex()}) if kind == "prune" else None
             backups.create()
-            store.delete("garbage") if kind == "prune" else None
+            store.thread("garbage").delete() if kind == "prune" else None
         if kind == "prune":
             assert backups.prune(keep_last=2, grace=0).repacked == 1
-            store.delete("goes")  # all that is needed of the pack that was repacked: its record is deleted
+            store.thread("goes").delete()  # all that is needed of the pack that was repacked: its record is deleted
             backups.create()  # it leaves a lock that is not open any more
         clock.now += DAY
-        store.put("chat", {"n": "last"})
+        store.thread("chat").put({"n": "last"})
         with pytest.MonkeyPatch.context() as patch:
             crash_at(patch, number, struck)
             patch.setattr(pruner, "MAX_REPACKS", 0)  # the record that is left is written again

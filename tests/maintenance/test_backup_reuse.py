@@ -54,7 +54,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_backups_on_top_of_a_damaged_pack_can_be_restored(store: Store, repository: Path, damage: str) -> None:
     backups = store.backups(repository)
     for number in range(20):
-        store.put(f"chat {number}", {"text": os.urandom(500).hex()})
+        store.thread(f"chat {number}").put({"text": os.urandom(500).hex()})
     backups.create()
     (first,) = packs(repository)
     if damage == "flipped":
@@ -64,7 +64,7 @@ def test_backups_on_top_of_a_damaged_pack_can_be_restored(store: Store, reposito
     else:
         first.unlink()
     for number in range(3):
-        store.put("more", {"n": number})
+        store.thread("more").put({"n": number})
         assert not backups.create().damaged
         with holdfast.open("memory://") as new:
             new.backups(repository).restore()
@@ -74,8 +74,8 @@ def test_backups_on_top_of_a_damaged_pack_can_be_restored(store: Store, reposito
 @pytest.mark.nightly
 def test_a_line_that_is_damaged_in_the_store_too_is_reported(store: Store, repository: Path) -> None:
     """There is nowhere to take it from, and the backup has all the rest."""
-    store.put("chat", {"text": os.urandom(500).hex()})
-    store.put("other", {"n": 1})
+    store.thread("chat").put({"text": os.urandom(500).hex()})
+    store.thread("other").put({"n": 1})
     backups = store.backups(repository)
     backups.create()
     (first,) = packs(repository)
@@ -88,7 +88,7 @@ def test_a_line_that_is_damaged_in_the_store_too_is_reported(store: Store, repos
         with pytest.raises(CorruptError):
             new.backups(repository).restore(threads=["chat"])
         new.backups(repository).restore(threads=["other"])
-        assert new.get("other").state == {"n": 1}
+        assert new.thread("other").get().state == {"n": 1}
 
 
 def test_packs_are_read_in_turn_the_oldest_check_first(
@@ -98,7 +98,7 @@ def test_packs_are_read_in_turn_the_oldest_check_first(
     store = timed(clock)
     backups = store.backups(repository)
     for number in range(12):
-        store.put(f"chat {number}", {"text": os.urandom(20_000).hex()})
+        store.thread(f"chat {number}").put({"text": os.urandom(20_000).hex()})
         backups.create()
         clock.now += 10**9
     sizes = {str(path.relative_to(repository)): path.stat().st_size for path in packs(repository)}
@@ -131,7 +131,7 @@ def test_all_is_read_after_a_verification_that_found_damage(
     monkeypatch.setattr(reused_packs, "_PART", 0)
     backups = store.backups(repository)
     for number in range(8):
-        store.put(f"chat {number}", {"text": os.urandom(5000).hex()})
+        store.thread(f"chat {number}").put({"text": os.urandom(5000).hex()})
         backups.create()
     flip(packs(repository)[3], 60)
     with holdfast.open("memory://") as other:
@@ -139,7 +139,7 @@ def test_all_is_read_after_a_verification_that_found_damage(
         assert not other.backups(repository).verify().ok
     assert len([*(repository / "records/damage").iterdir()]) == 1, "it is said once"
     read.clear()
-    store.put("more", {"n": 1})
+    store.thread("more").put({"n": 1})
     backups.create()
     assert sum(1 for count in read.values() if count) >= 8
     with holdfast.open("memory://") as new:
@@ -151,14 +151,14 @@ def test_all_is_read_after_a_verification_that_found_damage(
 
 
 def test_following_checks_once_an_hour(store: Store, repository: Path, read: Counter[str]) -> None:
-    store.put("chat", {"n": 0})
+    store.thread("chat").put({"n": 0})
     backups = store.backups(repository)
     backups.create()
     rounds = iter(range(5))
 
     def stop() -> bool:
         number = next(rounds)
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         return number == 4
 
     read.clear()
@@ -169,7 +169,7 @@ def test_following_checks_once_an_hour(store: Store, repository: Path, read: Cou
 def test_a_manifest_that_is_lost_twice_leaves_a_gap(store: Store, repository: Path) -> None:
     backups = store.backups(repository)
     for number in range(4):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
         backups.create()
     flip_both(repository, manifests(repository)[1])
     report = backups.repair()
@@ -187,7 +187,7 @@ def test_a_manifest_that_is_lost_twice_leaves_a_gap(store: Store, repository: Pa
     for backup, n in (("1", 0), ("3", 2), ("7", 3)):
         with holdfast.open("memory://") as new:
             new.backups(repository).restore(backup)
-            assert new.get("chat").state == {"n": n}
+            assert new.thread("chat").get().state == {"n": n}
     assert backups.prune(keep_last=1, grace=0).removed == 3
 
 
@@ -195,10 +195,10 @@ def test_a_repair_takes_bodies_from_the_store(store: Store, repository: Path) ->
     """Of an old backup, too, if the index of its chunks is intact."""
     backups = store.backups(repository)
     for number in range(40):
-        store.put(f"chat {number}", {"text": os.urandom(3000).hex()})
+        store.thread(f"chat {number}").put({"text": os.urandom(3000).hex()})
     first = backups.create()
     expected = contents(store)
-    store.put("chat 0", {"n": 1})
+    store.thread("chat 0").put({"n": 1})
     backups.create()
     largest = max(packs(repository), key=lambda path: path.stat().st_size)
     flip(largest, largest.stat().st_size // 2)
@@ -217,10 +217,10 @@ def test_a_repair_takes_bodies_from_the_store(store: Store, repository: Path) ->
 @pytest.mark.nightly
 def test_a_repair_lists_what_neither_repository_nor_store_have(store: Store, repository: Path) -> None:
     backups = store.backups(repository)
-    store.put("gone", {"text": os.urandom(500).hex()})
-    store.put("chat", {"n": 1})
+    store.thread("gone").put({"text": os.urandom(500).hex()})
+    store.thread("chat").put({"n": 1})
     first = backups.create()
-    store.delete("gone")
+    store.thread("gone").delete()
     backups.create()
     packs(repository)[0].unlink()
     before = files(repository)
@@ -238,5 +238,5 @@ def test_a_repair_lists_what_neither_repository_nor_store_have(store: Store, rep
         with pytest.raises(CorruptError):
             new.backups(repository).restore(first.id, threads=["gone"])
         new.backups(repository).restore()
-        assert new.get("chat").state == {"n": 1}
+        assert new.thread("chat").get().state == {"n": 1}
     assert not backups.repair().is_changed

@@ -45,11 +45,11 @@ def test_some_answers_are_wrong(proxy: tuple[HttpProxy, str], name: str, tmp_pat
     way.rule = rule
     with holdfast.open(tmp_path / "agents.db") as store:
         fill(store)
-        store.put("garbage", {"text": os.urandom(100_000).hex()})
+        store.thread("garbage").put({"text": os.urandom(100_000).hex()})
         backups = store.backups(url)
         first = backups.create()
-        store.delete("garbage")
-        store.put("chat", {"n": "later"})
+        store.thread("garbage").delete()
+        store.thread("chat").put({"n": "later"})
         second = backups.create()
         assert (first.number, second.number) == (1, 2), "no backup is made twice"
         with holdfast.open("memory://") as new:
@@ -71,12 +71,12 @@ def test_answers_are_late(proxy: tuple[HttpProxy, str]) -> None:
 
     way.rule = late
     with holdfast.open("memory://") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         status = store.backups(url).follow(stop=lambda: True)
         assert status.backups == 1
         with holdfast.open("memory://") as new:
             new.backups(url).restore()
-            assert new.get("chat").state == {"n": 1}
+            assert new.thread("chat").get().state == {"n": 1}
 
 
 @pytest.mark.nightly
@@ -85,10 +85,10 @@ def test_a_service_that_is_gone_is_an_error_and_harms_nothing(
 ) -> None:
     way, url = proxy
     with holdfast.open("memory://") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         backups = store.backups(url)
         backups.create()
-        store.put("chat", {"n": 2})
+        store.thread("chat").put({"n": 2})
         way.rule = lambda method, path: Fault(503) if method == "PUT" and "/packs/" in path else None
         monkeypatch.setattr("holdfast.maintenance.backup.storage._TIMEOUT", 1.0)
         with pytest.raises((TransientError, OutcomeUnknownError)):
@@ -107,9 +107,9 @@ def test_making_backups_needs_no_right_to_delete(proxy: tuple[HttpProxy, str]) -
     with holdfast.open("memory://") as store:
         backups = store.backups(url)
         for number in range(3):
-            store.put("chat", {"n": number})
+            store.thread("chat").put({"n": number})
             backups.create()
-        store.put("chat", {"n": 3})
+        store.thread("chat").put({"n": 3})
         assert backups.follow(stop=lambda: True).backups == 1
         assert backups.verify().ok
         assert not way.faults, "nothing was even asked to be deleted"

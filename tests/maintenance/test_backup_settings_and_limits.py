@@ -40,7 +40,7 @@ def packs(repository: Path) -> set[Path]:
 
 def test_damaged_settings_are_left_out_like_damaged_threads(store: Store, repository: Path, tmp_path: Path) -> None:
     for number in range(3):
-        store.put(f"t{number}", {"n": number})
+        store.thread(f"t{number}").put({"n": number})
     backups = store.backups(repository)
     backups.create()
     before = packs(repository)
@@ -69,7 +69,7 @@ def test_damaged_settings_are_left_out_like_damaged_threads(store: Store, reposi
 def test_a_limit_that_cannot_be_met_says_what_keeps_it(store: Store, url: str, repository: Path) -> None:
     backups = store.backups(repository)
     for number in range(4):
-        store.put("t", {"n": number, "text": f"{number}" * 1000})
+        store.thread("t").put({"n": number, "text": f"{number}" * 1000})
         backups.create(reason="release-1" if number == 1 else "")
     backups.pin("1", reason="evidence")
     assert not backups.prune(max_bytes=1 << 30, dry_run=True).excess
@@ -91,9 +91,9 @@ def test_a_limit_that_cannot_be_met_says_what_keeps_it(store: Store, url: str, r
 def test_other_reasons_keep_nothing(store: Store, repository: Path) -> None:
     backups = store.backups(repository)
     for reason in ("release-1", "daily", "migration of nothing"):
-        store.put("t", {"reason": reason})
+        store.thread("t").put({"reason": reason})
         backups.create(reason=reason)
-    store.put("t", {"reason": "last"})
+    store.thread("t").put({"reason": "last"})
     backups.create()
     backups.prune(keep_labels=["release-*"])
     assert [each.reason for each in backups.list()] == ["release-1", ""]
@@ -102,7 +102,7 @@ def test_other_reasons_keep_nothing(store: Store, repository: Path) -> None:
 def test_a_repository_without_a_backup_is_not_ok(
     store: Store, url: str, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.put("t", {"n": 1})
+    store.thread("t").put({"n": 1})
 
     async def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -123,7 +123,7 @@ def test_a_repository_without_a_backup_is_not_ok(
     assert (told.code, told.out.strip().endswith("OK")) == (OK, True)
     with monkeypatch.context() as patched:
         patched.setattr(Repository, "commit", killed)
-        store.put("t", {"n": 2})
+        store.thread("t").put({"n": 2})
         with pytest.raises(KeyboardInterrupt):
             store.backups(repository).create()
     told = kit.run("backup", "verify", "-r", repository, store=url)
@@ -137,7 +137,7 @@ def test_reasons_of_an_encrypted_store_are_sealed(repository: Path, tmp_path: Pa
     with holdfast.open(tmp_path / "secret.db", encryption=encryption) as store:
         backups = store.backups(repository)
         for number, reason in enumerate(("before the merger", "", "daily", "")):
-            store.put("chat", {"n": number})
+            store.thread("chat").put({"n": number})
             backups.create(reason=reason)
         backups.pin("3", reason="for the merger")
         assert [each.reason for each in backups.list()] == ["before the merger", "", "daily", ""]
@@ -154,12 +154,12 @@ def test_reasons_of_an_encrypted_store_are_sealed(repository: Path, tmp_path: Pa
         ]
     with holdfast.open(tmp_path / "restored.db", encryption=encryption) as other:
         other.backups(repository).restore("latest")
-        assert other.get("chat").state == {"n": 3}
+        assert other.thread("chat").get().state == {"n": 3}
         assert other.maintenance.verify().ok
 
 
 def test_reasons_of_a_plain_store_are_readable(store: Store, repository: Path) -> None:
-    store.put("t", {})
+    store.thread("t").put({})
     store.backups(repository).create(reason="before the merger")
     with holdfast.open("memory://") as stranger:
         assert [each.reason for each in stranger.backups(repository).list()] == ["before the merger"]

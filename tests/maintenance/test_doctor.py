@@ -53,7 +53,7 @@ def checked(store: Store) -> list[CheckResult]:
 def test_a_store_in_order_is_found_in_order_and_left_as_it_is(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/agents.db"
     with holdfast.open(url) as store:
-        store.put("t", {"a": 1})
+        store.thread("t").put({"a": 1})
     before = (tmp_path / "agents.db").read_bytes()
     found = doctor(url)
     assert [each for each in found if not each.ok] == []
@@ -104,7 +104,7 @@ def test_a_damaged_file_is_found_by_its_own_check(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/agents.db"
     with holdfast.open(url) as store:
         for number in range(200):
-            store.put("t", {"a": os.urandom(500).hex(), "n": number})
+            store.thread("t").put({"a": os.urandom(500).hex(), "n": number})
     path = tmp_path / "agents.db"
     data = bytearray(path.read_bytes())
     for place in range(len(data) // 2, len(data), 4096):
@@ -292,7 +292,7 @@ def test_a_large_log(tmp_path: Path) -> None:
 def test_a_clock_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     store = timed(clock)
-    store.put("t", {"a": 1})
+    store.thread("t").put({"a": 1})
     assert of(checked(store), "clock").level is CheckLevel.OK
     clock.now -= DAY
     found = of(checked(store), "clock")
@@ -329,7 +329,7 @@ def test_jobs_that_are_late_failing_unknown_or_damaged() -> None:
 def test_leases_that_were_left() -> None:
     clock = Clock()
     store = timed(clock)
-    store.put("t", {"a": 1})
+    store.thread("t").put({"a": 1})
     rows = [
         Row(("", "t", "lease", "rewrite", ""), ("x", clock.now)),
         Row(("", "", "lease", "job a", ""), ("y", clock.now)),
@@ -352,7 +352,7 @@ def test_rows_in_quarantine() -> None:
 
 def test_readable_rows_that_are_behind() -> None:
     store = Store(Engine(EngineContext(MemoryBackend(), project=True)), "")
-    store.put("t", {"a": 1})
+    store.thread("t").put({"a": 1})
     assert of(checked(store), "readable-rows").level is CheckLevel.OK
     run(store._engine.context.backend.apply([Delete(AGENT_STATES, ("", "t"))]))
     assert of(checked(store), "readable-rows").level is CheckLevel.WARNING
@@ -360,7 +360,7 @@ def test_readable_rows_that_are_behind() -> None:
 
 def test_an_index_of_words_that_is_not_complete(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/a.db") as store:
-        store.put("t", {"a": "hello"})
+        store.thread("t").put({"a": "hello"})
         assert of(checked(store), "text-index").level is CheckLevel.NOTE
         store.maintenance.build_index()
         assert of(checked(store), "text-index").level is CheckLevel.OK
@@ -375,7 +375,7 @@ def test_the_index_is_looked_at_without_reading_all_of_a_long_thread(monkeypatch
     backend = CountingBackend(MemoryBackend())
     store = Store(Engine(EngineContext(backend)), "")
     for number in range(40):
-        store.put("t", {"a": f"hello {number}"})
+        store.thread("t").put({"a": f"hello {number}"})
     store.maintenance.build_index()
     sample = run(store._engine.lines.list_threads("", "", "", 10))
     backend.reset()
@@ -454,9 +454,9 @@ def test_a_sqlite_file_that_does_not_give_room_back(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     with holdfast.open(url) as store:
         for number in range(40):
-            store.put(f"t{number}", {"a": os.urandom(150_000)})
+            store.thread(f"t{number}").put({"a": os.urandom(150_000)})
         for number in range(40):
-            store.delete(f"t{number}")
+            store.thread(f"t{number}").delete()
         (found,) = store_checks.sqlite_settings(tmp_path / "a.db")
         assert found.level is CheckLevel.NOTE
         assert "Return the space" in found.remedy

@@ -26,7 +26,7 @@ def test_jobs_are_kept_and_run_by_one(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     with holdfast.open(url, tenant="acme") as store:
         for number in range(3):
-            store.put("chat", {"n": number})
+            store.thread("chat").put({"n": number})
         jobs = Jobs(store)
         jobs.add("a", "compact", schedule="every 1h", settings={"prefix": "ch"})
         jobs.add("b", "verify")

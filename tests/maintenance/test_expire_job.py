@@ -43,7 +43,7 @@ def test_expired_keys_are_taken_away_by_a_step_of_their_scope(store: Store, cloc
         state["stays"] = 1
         state.set("later", 1, ttl=7200)
         state.set("soon", {"n": 1}, ttl=60)
-    store.put("thread", {"n": 1})
+    store.thread("thread").put({"n": 1})
     clock.now += HOUR
     assert done(store)[1].startswith("3 expired keys of 3 scopes removed, 0 sessions ended, 0 forgotten")
     for scope in ("agent:a", "user:u/session:s", "global"):

@@ -37,11 +37,11 @@ def test_pins(shared: Backend) -> None:
     assert found == {("1", "for the auditors"), ("1", "for me"), ("81", ""), ("0", "")}
     assert store.thread("t").unpin("1", reason="for me") == "1"
     store.maintenance.prune(keep_latest=True)
-    assert [each.id for each in store.log("t").all()] == ["81", "7", "1", "0"]
+    assert [each.id for each in store.thread("t").log().all()] == ["81", "7", "1", "0"]
     store.thread("t").unpin("1")
     store.thread("t").unpin("0")
     store.maintenance.prune(keep_latest=True)
-    assert [each.id for each in store.log("t").all()] == ["81", "7"]
+    assert [each.id for each in store.thread("t").log().all()] == ["81", "7"]
     with pytest.raises(NotFoundError, match="has no such pin"):
         store.thread("t").unpin("7")
     with pytest.raises(NotFoundError, match="has no such pin"):
@@ -58,47 +58,47 @@ def test_a_thread_is_deleted_with_its_namespaces(shared: Backend) -> None:
     store = store_on(shared)
     names = ("t", "t␟child", "t␟child|inner", "t␟␟other", "t0")
     for name in names:
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     store.thread("t␟child").hold()
     with pytest.raises(DeniedError):
-        store.delete("t")
+        store.thread("t").delete()
     assert len(store.threads()) == 5
     store.thread("t␟child").release()
-    assert store.delete("t")
+    assert store.thread("t").delete()
     assert [each.thread for each in store.threads()] == ["t0", "t␟␟other"]
-    store.put("t␟child", {"n": 1})
-    assert store.delete("t␟child")
-    assert not store.delete("t")
-    store.put("t␟child", {"n": 1})
-    assert store.delete("t"), "also where only namespaces are left"
+    store.thread("t␟child").put({"n": 1})
+    assert store.thread("t␟child").delete()
+    assert not store.thread("t").delete()
+    store.thread("t␟child").put({"n": 1})
+    assert store.thread("t").delete(), "also where only namespaces are left"
 
 
 def test_whoever_drops_steps_leaves_pinned_ones(shared: Backend) -> None:
     store = filled(shared)
     store.thread("t").pin("1")
     prune(store, dropping_ids("0", "1", "2"))
-    assert [each.id for each in store.log("t").all()][-2:] == ["3", "1"]
+    assert [each.id for each in store.thread("t").log().all()][-2:] == ["3", "1"]
     prune(store, dropping_ids("1"))
-    assert [each.id for each in store.log("t").all()][-1] == "1"
+    assert [each.id for each in store.thread("t").log().all()][-1] == "1"
 
 
 def test_a_thread_with_pins_can_be_deleted(shared: Backend) -> None:
     store = filled(shared)
     store.thread("t").pin("1")
-    assert store.delete("t")
+    assert store.thread("t").delete()
     assert rows_of(shared)["refs"] == []
 
 
 def test_holds(shared: Backend) -> None:
     store = filled(shared)
-    store.put("u", {})
+    store.thread("u").put({})
     store.thread("t").hold(reason="case 17")
     store.thread("t").hold(reason="case 23")
     assert [(each.thread, each.reason) for each in store.maintenance.holds()] == [("t", "case 17"), ("t", "case 23")]
     assert store.thread("u").holds() == []
     for _ in range(2):
         with pytest.raises(DeniedError, match="case"):
-            store.delete("t")
+            store.thread("t").delete()
         with pytest.raises(DeniedError, match="case"):
             store.maintenance.prune(keep_last=1, threads="t")
         with pytest.raises(DeniedError, match="case"):
@@ -107,12 +107,12 @@ def test_holds(shared: Backend) -> None:
         store.thread("t").release(reason="case 17") if len(store.maintenance.holds()) == 2 else None
     report = store.maintenance.prune(keep_last=1)
     assert [(each.thread, each.code) for each in report.problems] == [("t", "denied")]
-    store.put("t", {"still": "saved"})
+    store.thread("t").put({"still": "saved"})
     store.maintenance.compact("t")
     store.thread("t").release()
     assert store.thread("t").holds() == []
     assert store.maintenance.prune(keep_last=1, threads="t").dropped > 5
-    assert store.delete("t")
+    assert store.thread("t").delete()
     with pytest.raises(NotFoundError, match="no such hold"):
         store.thread("u").release()
     with pytest.raises(NotFoundError):
@@ -125,28 +125,28 @@ def test_a_hold_without_a_reason(shared: Backend) -> None:
     store = filled(shared)
     store.thread("t").hold()
     with pytest.raises(DeniedError, match="the thread is held"):
-        store.delete("t")
+        store.thread("t").delete()
     store.thread("t").release(reason="")
-    assert store.delete("t")
+    assert store.thread("t").delete()
 
 
 def test_a_thread_holds_its_namespaces(shared: Backend) -> None:
     store = filled(shared)
     for name in ("t␟child", "t␟␟other"):
         for n in range(3):
-            store.put(name, {"n": n})
+            store.thread(name).put({"n": n})
     store.thread("t").hold(reason="case 17")
     with pytest.raises(DeniedError, match="case 17"):
-        store.delete("t␟child")
+        store.thread("t␟child").delete()
     with pytest.raises(DeniedError, match="case 17"):
         store.maintenance.prune(keep_last=1, threads="t␟child")
-    assert store.delete("t␟␟other")
+    assert store.thread("t␟␟other").delete()
 
 
 def test_langgraph_respects_holds(shared: Backend) -> None:
     store = filled(shared)
     saver = HoldfastSaver(store)
-    store.put("t␟child", {"n": 1})
+    store.thread("t␟child").put({"n": 1})
     store.thread("t").hold(reason="case 17")
     with pytest.raises(DeniedError, match="case 17"):
         saver.delete_thread("t")
@@ -154,7 +154,7 @@ def test_langgraph_respects_holds(shared: Backend) -> None:
         saver.prune(["t"])
     with pytest.raises(DeniedError, match="case 17"):
         saver.prune(["t"], strategy="delete")
-    assert len(store.log("t")) == 10
+    assert len(store.thread("t").log()) == 10
     store.thread("t").release()
     saver.delete_thread("t")
     assert store.threads() == []
@@ -172,15 +172,15 @@ def test_a_hold_set_meanwhile_counts(fresh: Backends, action: str) -> None:
         def act() -> None:
             with suppress(NotFoundError):  # it is deleted already
                 other.thread("t").hold(reason="just now")
-                if len(other.log("t")) == 10:
+                if len(other.thread("t").log()) == 10:
                     held.append(moment)
 
         with moment.interfere(backend, act):
             try:
-                store.delete("t") if action == "delete" else store.maintenance.prune(keep_last=1, threads="t")
+                store.thread("t").delete() if action == "delete" else store.maintenance.prune(keep_last=1, threads="t")
             except DeniedError:
                 assert moment in held
-        assert len(other.log("t")) == (10 if moment in held else 0 if action == "delete" else 2)
+        assert len(other.thread("t").log()) == (10 if moment in held else 0 if action == "delete" else 2)
 
     at_every_moment(scenario)
     assert len(held) >= (2 if action == "delete" else 20), "held before it was over"
@@ -189,7 +189,7 @@ def test_a_hold_set_meanwhile_counts(fresh: Backends, action: str) -> None:
 def test_both_are_copied_to_another_store(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/a.db") as store, holdfast.open(f"sqlite:///{tmp_path}/b.db") as other:
         for n in range(3):
-            store.put("t", {"n": n}, id=str(n))
+            store.thread("t").put({"n": n}, id=str(n))
         store.thread("t").pin("1", reason="why")
         store.thread("t").hold(reason="case 17")
         store.copy_to(other)

@@ -32,7 +32,7 @@ LARGE = b"content" * 400_000
 
 def use(store: Store) -> None:
     """Make a line of every kind that is no thread."""
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     store.hooks.add(Validate(int), "state.*", scope="agent:a")
     a = store.as_identity(agent="a")
     a.state(agent="a")["plan"] = 1

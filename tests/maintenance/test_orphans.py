@@ -40,7 +40,7 @@ def found(report: Any) -> set[tuple[str, str, bool]]:
 
 
 def states(store: Store) -> dict[str, Any]:
-    return {each.id: store.get("t", each.id).state for each in store.log("t").all()}
+    return {each.id: store.thread("t").get(each.id).state for each in store.thread("t").log().all()}
 
 
 def everything(on: Backend) -> dict[str, list[Row]]:
@@ -88,7 +88,7 @@ def test_what_belongs_to_nothing_goes(shared: Backend) -> None:
     before, whole = everything(shared), states(store)
     litter(shared, store)
     clock.now += 2 * DAY
-    store.put("t", {"n": "new"}, id="99", branch="side")
+    store.thread("t").put({"n": "new"}, id="99", branch="side")
     before = everything(shared) | {name: before[name] for name in before if name not in ("steps", "lines")}
     planned = store.maintenance.sweep_orphans(dry_run=True)
     report = store.maintenance.sweep_orphans()
@@ -112,7 +112,7 @@ def test_writes_may_come_before_their_checkpoint(shared: Backend) -> None:
         run(store._engine.writes.put(LINE, id, [PendingWriteRow("", "task", 0, "c", b"\xc0")]))
     assert store.maintenance.sweep_orphans().found == []
     clock.now += DAY // 2
-    store.put("t", {"n": "new"}, id="85")
+    store.thread("t").put({"n": "new"}, id="85")
     clock.now += DAY // 2 + 10**9
     report = store.maintenance.sweep_orphans()
     assert report.rows == 1, "the thread went on without it, long ago"
@@ -229,7 +229,7 @@ def test_others_save_meanwhile(fresh: Backends) -> None:
 
         def act() -> None:
             expected["99"] = new
-            other.put("t", new, id="99")
+            other.thread("t").put(new, id="99")
 
         with moment.interfere(backend, act):
             report = store.maintenance.sweep_orphans(grace="0s")
@@ -247,7 +247,7 @@ def test_it_gives_up_where_others_never_stop(shared: Backend) -> None:
     store = filled(backend)
     litter(shared, store)
     other = store_on(shared, fold_every=3)
-    with backend.interfere(lambda: other.put("t", {"n": "more"}), times=None):
+    with backend.interfere(lambda: other.thread("t").put({"n": "more"}), times=None):
         report = store.maintenance.sweep_orphans(grace="0s")
     assert "gave up checking a thread" in report.problems["t"]
 
@@ -257,7 +257,7 @@ def test_a_thread_that_is_deleted_meanwhile(fresh: Backends) -> None:
         backend = InterferingBackend(fresh())
         store, other = copied(backend, filled, fold_every=3), store_on(backend.inner)
         litter(backend, store)
-        with moment.interfere(backend, lambda: other.delete("t")):
+        with moment.interfere(backend, lambda: other.thread("t").delete()):
             report = store.maintenance.sweep_orphans(grace="0s")
         assert not report.problems
         assert len(other.threads()) == (not moment.came)

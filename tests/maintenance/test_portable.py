@@ -83,13 +83,15 @@ def test_threads_come_back_as_they_were(to: str, name: str, source: Store, tmp_p
         assert imported.rows == sum(map(len, rows.values()))
         check_same(source, target)
         for thread in names:
-            assert [each.hash for each in target.log(thread).all()] == [each.hash for each in source.log(thread).all()]
-            assert identical(target.get(thread).state, source.get(thread).state)
+            assert [each.hash for each in target.thread(thread).log().all()] == [
+                each.hash for each in source.thread(thread).log().all()
+            ]
+            assert identical(target.thread(thread).get().state, source.thread(thread).get().state)
         again = target.import_(file)
         assert (again.threads, again.skipped, again.rows) == ((), names, 0)
-        target.put("thread 0", {"goes": "on"})
+        target.thread("thread 0").put({"goes": "on"})
         assert target.import_(file).skipped == names, "what is in the file is there"
-        assert target.get("thread 0").state == {"goes": "on"}
+        assert target.thread("thread 0").get().state == {"goes": "on"}
 
 
 def test_the_file_can_be_looked_at(source: Store, tmp_path: Path) -> None:
@@ -223,13 +225,13 @@ def test_some_threads(source: Store, tmp_path: Path) -> None:
 def test_namespaces_go_with_their_thread(tmp_path: Path) -> None:
     source = store_on(MemoryBackend())
     for name in ("chat", thread_name("chat", "child:1"), "chatty", thread_name("other", "child:1"), "other"):
-        source.put(name, {"in": name})
+        source.thread(name).put({"in": name})
     report = source.export(tmp_path / "f", threads=["chat", "other"])
     assert report.threads == 4
     target = store_on(MemoryBackend())
     assert set(target.import_(tmp_path / "f", threads=["chat"]).threads) == {"chat", thread_name("chat", "child:1")}
     target.import_(tmp_path / "f", threads=["chat"], as_thread="talk")
-    assert target.get(thread_name("talk", "child:1")).state == {"in": thread_name("chat", "child:1")}
+    assert target.thread(thread_name("talk", "child:1")).get().state == {"in": thread_name("chat", "child:1")}
     alone = store_on(MemoryBackend())
     assert alone.import_(tmp_path / "f", threads=[thread_name("chat", "child:1")]).threads == (
         thread_name("chat", "child:1"),
@@ -240,8 +242,10 @@ def test_under_another_name(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f")
     for _ in range(2):
         source.import_(tmp_path / "f", threads=["thread 1"], as_thread="copy")
-    assert [each.hash for each in source.log("copy").all()] == [each.hash for each in source.log("thread 1").all()]
-    assert identical(source.get("copy").state, source.get("thread 1").state)
+    assert [each.hash for each in source.thread("copy").log().all()] == [
+        each.hash for each in source.thread("thread 1").log().all()
+    ]
+    assert identical(source.thread("copy").get().state, source.thread("thread 1").get().state)
     assert source.thread("copy").tags() == source.thread("thread 1").tags()
     assert is_sound(source, "copy")
     with pytest.raises(InvalidError, match="several"):
@@ -254,13 +258,13 @@ def test_under_another_name(source: Store, tmp_path: Path) -> None:
 
 def test_to_another_tenant(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/a.db", tenant="acme") as acme:
-        acme.put("t", {"whose": "acme"})
+        acme.thread("t").put({"whose": "acme"})
         acme.export(tmp_path / "f")
-        hashes = [each.hash for each in acme.log("t").all()]
+        hashes = [each.hash for each in acme.thread("t").log().all()]
     with holdfast.open(f"sqlite:///{tmp_path}/a.db", tenant="other") as other:
         assert other.import_(tmp_path / "f").threads == ("t",)
-        assert other.get("t").state == {"whose": "acme"}
-        assert [each.hash for each in other.log("t").all()] == hashes
+        assert other.thread("t").get().state == {"whose": "acme"}
+        assert [each.hash for each in other.thread("t").log().all()] == hashes
         assert other.import_(tmp_path / "f").skipped == ("t",)
 
 
@@ -280,7 +284,7 @@ def test_copying_some_threads(source: Store) -> None:
 def test_another_history_is_not_written_over(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f")
     target = store_on(MemoryBackend())
-    target.put("thread 1", {"mine": 1})
+    target.thread("thread 1").put({"mine": 1})
     before = log_of(backend_of(target))
     with pytest.raises(ConflictError, match="another thread of this name"):
         target.import_(tmp_path / "f")
@@ -291,22 +295,22 @@ def test_another_history_is_not_written_over(source: Store, tmp_path: Path) -> N
 def test_a_thread_that_went_two_ways(source: Store, tmp_path: Path) -> None:
     target = store_on(MemoryBackend())
     source.copy_to(target)
-    source.put("thread 0", {"here": 1})
-    target.put("thread 0", {"there": 1})
+    source.thread("thread 0").put({"here": 1})
+    target.thread("thread 0").put({"there": 1})
     source.export(tmp_path / "f")
     with pytest.raises(ConflictError, match="has a checkpoint there that it does not have here"):
         target.import_(tmp_path / "f")
-    assert target.get("thread 0").state == {"there": 1}
+    assert target.thread("thread 0").get().state == {"there": 1}
 
 
 def test_what_was_added_since_is_brought(source: Store, tmp_path: Path) -> None:
     target = store_on(MemoryBackend())
     source.copy_to(target)
-    source.put("thread 0", {"more": 1})
+    source.thread("thread 0").put({"more": 1})
     source.export(tmp_path / "f")
     dry = target.import_(tmp_path / "f", dry_run=True)
     assert (dry.threads, dry.skipped, dry.rows) == (("thread 0",), ("thread 1", "thread 2"), 0)
-    assert target.get("thread 0").state != {"more": 1}
+    assert target.thread("thread 0").get().state != {"more": 1}
     assert target.import_(tmp_path / "f").threads == ("thread 0",)
     check_same(source, target)
 
@@ -320,7 +324,7 @@ def test_holds_pins_tags_and_labels_of_a_thread_that_exists_are_brought(source: 
     thread.tag("v9")
     thread.label("seen")
     source.export(tmp_path / "f")
-    target.put("thread 0", {"goes": "on"})
+    target.thread("thread 0").put({"goes": "on"})
     assert target.import_(tmp_path / "f", dry_run=True).threads == ("thread 0",)
     assert target.thread("thread 0").holds() == []
     report = target.import_(tmp_path / "f")
@@ -340,7 +344,7 @@ def test_holds_pins_tags_and_labels_of_a_thread_that_exists_are_brought(source: 
 def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
     """A file knows nothing of holds, pins, names and branches that the thread got here, and takes none of them away."""
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
-    ids = [source.put("t", {"n": n}).id for n in range(3)]
+    ids = [source.thread("t").put({"n": n}).id for n in range(3)]
     source.thread("t").tag("shared", ids[0])
     source.copy_to(target)
     target.thread("t").hold(reason="audit")
@@ -349,11 +353,11 @@ def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
     target.thread("t").tag("shared", ids[1], move=True)
     target.thread("t").fork("idea", at=ids[1])
     Checkpointer(target).put_writes("t", ids[2], [("n", "pending")], task_id="task")
-    source.put("t", {"n": 3})
+    source.thread("t").put({"n": 3})
     source.thread("t").tag("theirs", ids[2])
     source.export(tmp_path / "f")
     assert target.import_(tmp_path / "f").threads == ("t",)
-    assert target.get("t").state == {"n": 3}
+    assert target.thread("t").get().state == {"n": 3}
     assert [each.reason for each in target.thread("t").holds()] == ["audit"]
     assert [(each.id, each.reason) for each in target.thread("t").pins()] == [(ids[0], "evidence")]
     for name, id_ in (("release", ids[1]), ("shared", ids[1]), ("theirs", ids[2])):
@@ -368,11 +372,11 @@ def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("same_name", [True, False])
 def test_branches_that_are_in_each_others_way(same_name: bool, tmp_path: Path) -> None:
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
-    ids = [source.put("t", {"n": n}).id for n in range(3)]
+    ids = [source.thread("t").put({"n": n}).id for n in range(3)]
     source.copy_to(target)
     target.thread("t").fork("idea", at=ids[1])
     source.thread("t").fork("first", at=ids[0])
-    source.put("t", {"n": 9}, branch="first")
+    source.thread("t").put({"n": 9}, branch="first")
     if same_name:
         target.thread("t").fork("other", at=ids[0])
         target.thread("t").delete_branch("idea")
@@ -388,11 +392,11 @@ def test_branches_that_are_in_each_others_way(same_name: bool, tmp_path: Path) -
 
 def test_what_was_pruned_comes_back(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f", threads=["thread 0"])
-    hashes = [each.hash for each in source.log("thread 0").all()]
+    hashes = [each.hash for each in source.thread("thread 0").log().all()]
     source.maintenance.prune(keep_last=1, threads=["thread 0"])
-    assert len(source.log("thread 0")) < len(hashes)
+    assert len(source.thread("thread 0").log()) < len(hashes)
     assert source.import_(tmp_path / "f").threads == ("thread 0",)
-    assert [each.hash for each in source.log("thread 0").all()] == hashes
+    assert [each.hash for each in source.thread("thread 0").log().all()] == hashes
     assert is_sound(source, "thread 0")
 
 
@@ -460,7 +464,7 @@ def test_a_thread_that_is_deleted_meanwhile(tmp_path: Path) -> None:
 
     def tell(done: int, total: int | None, what: str) -> None:
         if done == 1:
-            source.delete("thread 1")
+            source.thread("thread 1").delete()
 
     assert source.export(tmp_path / "f", progress=tell).threads == 2
     target = store_on(MemoryBackend())
@@ -475,7 +479,7 @@ def test_threads_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(tempfile, "tempdir", str(beside))
     source = store_on(MemoryBackend(), fold_every=4)
     for n in range(12):
-        source.put(f"t{n}", {"n": random.Random(n).randbytes(4_000_000)})
+        source.thread(f"t{n}").put({"n": random.Random(n).randbytes(4_000_000)})
     largest = 0
 
     def tell(done: int, total: int | None, what: str) -> None:
@@ -494,8 +498,8 @@ def test_states_for_other_tools(tmp_path: Path) -> None:
     source = store_on(MemoryBackend(), fold_every=3)
     for n in range(70):
         state = {"messages": [f"m{m}" for m in range(n)], "pair": (1, 2), "large": "y" * 100_000 if n == 5 else ""}
-        source.put("t", state, metadata={"n": n})
-    source.put("u", {"$tuple": [1]})
+        source.thread("t").put(state, metadata={"n": n})
+    source.thread("u").put({"$tuple": [1]})
     seen: list[tuple[int, int | None, str]] = []
     report = source.export(tmp_path / "f.jsonl", format="json", progress=lambda *told: seen.append(told))
     assert (report.threads, report.records) == (2, 71)
@@ -504,9 +508,9 @@ def test_states_for_other_tools(tmp_path: Path) -> None:
     codec = source._engine.context.codec
     found = {each["checkpoint"]: each for each in documents}
     for thread in ("t", "u"):
-        for checkpoint in source.log(thread).all():
+        for checkpoint in source.thread(thread).log().all():
             told = found[checkpoint.id]
-            assert identical(codec.from_json(told["state"]), source.get(thread, checkpoint.id).state)
+            assert identical(codec.from_json(told["state"]), source.thread(thread).get(checkpoint.id).state)
             assert codec.from_json(told["metadata"]) == checkpoint.metadata
             assert (told["thread"], told["parent"], told["hash"]) == (thread, checkpoint.parent, checkpoint.hash)
             assert told["time"] == checkpoint.time.isoformat()
@@ -522,7 +526,7 @@ def test_states_for_other_tools(tmp_path: Path) -> None:
 def archive_with_rights() -> bytes:
     """A file of everything of a store in which a stranger has every right."""
     with holdfast.open("memory://") as source:
-        source.put("chat", {"x": 1})
+        source.thread("chat").put({"x": 1})
         source.state(agent="a")["plan"] = "secret"
         source.sessions.start("s1").state["k"] = 1
         source.access.grant("agent:stranger", ["read", "write"], "global", below=True)

@@ -40,7 +40,7 @@ def source() -> Store:
 def test_every_flipped_byte_is_found(tmp_path: Path, stride: int) -> None:
     source = store_on(MemoryBackend(), fold_every=2)
     for n in range(3):
-        source.put("t", {"n": n})
+        source.thread("t").put({"n": n})
     source.export(tmp_path / "f")
     data = (tmp_path / "f").read_bytes()
     target = store_on(MemoryBackend())
@@ -183,7 +183,7 @@ def test_a_file_that_makes_no_sense_is_refused(
 ) -> None:
     source = store_on(MemoryBackend(), fold_every=2)
     for n in range(5):
-        source.put("t", {"n": n})
+        source.thread("t").put({"n": n})
     source.export(tmp_path / "f")
     target = store_on(MemoryBackend())
     with pytest.raises(CorruptError, match=says):
@@ -235,12 +235,12 @@ def test_what_is_as_large_as_may_be_comes_back() -> None:
     codec = Codec(limits=Limits(max_bytes=3_000_000))
     with holdfast.open("memory://", codec=codec) as store, holdfast.open("memory://", codec=codec) as target:
         parts = {f"part {n}": random.Random(n).randbytes(60_000) for n in range(49)}
-        store.put("t", {**parts, "whole": random.Random(1).randbytes(2_900_000)})
+        store.thread("t").put({**parts, "whole": random.Random(1).randbytes(2_900_000)})
         file = io.BytesIO()
         store.export(file)
         file.seek(0)
         target.import_(file)
-        assert target.get("t").state == store.get("t").state
+        assert target.thread("t").get().state == store.thread("t").get().state
 
 
 def test_a_name_that_no_thread_has_is_refused(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_name_that_no_thread_has_is_refused(tmp_path: Path) -> None:
         return change
 
     source = store_on(MemoryBackend())
-    source.put("t", {"n": 1})
+    source.thread("t").put({"n": 1})
     source.export(tmp_path / "f")
     target = store_on(MemoryBackend())
     with pytest.raises(CorruptError, match="no name"):
@@ -267,10 +267,10 @@ def test_a_branch_of_a_file_is_not_main(tmp_path: Path) -> None:
     """Only a new revision of one of its checkpoints takes over the name."""
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     for n in range(3):
-        source.put("t", {"n": n}, id=f"a{n}")
+        source.thread("t").put({"n": n}, id=f"a{n}")
     source.copy_to(target)
     source.thread("t").fork("other", at="a1")
-    source.put("t", {"n": "forged"}, id="b", branch="other")
+    source.thread("t").put({"n": "forged"}, id="b", branch="other")
     source.export(tmp_path / "f")
     data = (tmp_path / "f").read_bytes()
 
@@ -280,7 +280,7 @@ def test_a_branch_of_a_file_is_not_main(tmp_path: Path) -> None:
     for store in (target, store_on(MemoryBackend())):
         with pytest.raises(CorruptError, match="calls itself main"):
             store.import_(resealed(data, renamed))
-    assert target.get("t", at="main").state == {"n": 2}
+    assert target.thread("t").get(at="main").state == {"n": 2}
 
     def pruned(lines: list[dict[str, Any]]) -> None:
         renamed(lines)
@@ -291,11 +291,11 @@ def test_a_branch_of_a_file_is_not_main(tmp_path: Path) -> None:
 
     with pytest.raises(ConflictError, match="another branch 'main'"):
         target.import_(resealed(data, pruned))
-    assert target.get("t", at="main").state == {"n": 2}
-    source.put("t", {"n": "again"}, id="a2", parent="a1")
+    assert target.thread("t").get(at="main").state == {"n": 2}
+    source.thread("t").put({"n": "again"}, id="a2", parent="a1")
     source.export(tmp_path / "f")
     assert target.import_(tmp_path / "f").threads == ("t",)
-    assert target.get("t", at="main").state == {"n": "again"}
+    assert target.thread("t").get(at="main").state == {"n": "again"}
 
 
 def test_holds_come_along_and_leases_do_not(source: Store, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
 
 
 def states_of(store: Store, thread: str) -> dict[str, Any]:
-    return {each.id: store.get(thread, each.id).state for each in store.log(thread).all()}
+    return {each.id: store.thread(thread).get(each.id).state for each in store.thread(thread).log().all()}
 
 
 def stored_bytes(on: Backend, line: Line = LINE) -> int:
@@ -93,9 +93,11 @@ def test_every_retained_state_is_equal(
         writes = {str(row.key[2]) for row in rows_of(on)["writes"]}
         before, whole, size = Picture(store), states_of(store, "t"), stored_bytes(on)
         heads = {
-            branch.name: store.get("t", at=branch.name).id for branch in store.thread("t").branches() if branch.name
+            branch.name: store.thread("t").get(at=branch.name).id
+            for branch in store.thread("t").branches()
+            if branch.name
         }
-        head = store.get("t").id
+        head = store.thread("t").get().id
         planned = store.maintenance.prune(threads="t", dry_run=True, **rules)
         assert stored_bytes(on) == size, "a dry run changes nothing"
         done = store.maintenance.prune(threads="t", **rules)
@@ -107,13 +109,13 @@ def test_every_retained_state_is_equal(
             check_pruned(store, before, before.steps.keys() - last, writes)
         assert identical(states_of(store, "t"), {id: state for id, state in whole.items() if id not in gone})
         assert not gone & {pinned, head, *heads.values()}
-        assert store.get("t").id == head
-        assert {name: store.get("t", at=name).id for name in heads} == heads
+        assert store.thread("t").get().id == head
+        assert {name: store.thread("t").get(at=name).id for name in heads} == heads
         again = store.maintenance.prune(threads="t", **rules)
         assert again.dropped == 0
         assert again.bytes == 0
-        store.put("t", {"goes": "on"}, id="zzz")
-        assert store.get("t").state == {"goes": "on"}
+        store.thread("t").put({"goes": "on"}, id="zzz")
+        assert store.thread("t").get().state == {"goes": "on"}
         run(on.close())
 
 
@@ -124,7 +126,7 @@ def merged(thread: Thread) -> None:
             made = thread.store.thread("t").merge(branch, strategy="theirs")
         except HoldfastError:
             continue  # nothing to merge
-        thread.saved[made.id] = thread.store.get("t", made.id).state
+        thread.saved[made.id] = thread.store.thread("t").get(made.id).state
 
 
 def test_a_report_says_what_goes_and_why(shared: Backend) -> None:
@@ -141,18 +143,18 @@ def test_a_report_says_what_goes_and_why(shared: Backend) -> None:
         *((str(n), False, ()) for n in (1, 0)),
     ]
     assert (report.kept, report.dropped, report.dry_run) == (4, 6, False)
-    assert [each.id for each in store.log("t").all()] == ["81", "80", "7", "2"]
-    assert found.checkpoints[0].time == store.get("t", "81").time
+    assert [each.id for each in store.thread("t").log().all()] == ["81", "80", "7", "2"]
+    assert found.checkpoints[0].time == store.thread("t").get("81").time
 
 
 def test_old_revisions_go(shared: Backend) -> None:
     store = filled(shared)
-    store.put("t", {"n": "revised"}, id="6")
+    store.thread("t").put({"n": "revised"}, id="6")
     before = len(rows_of(shared)["steps"])
     report = store.maintenance.prune(keep_last=100)
     assert report.dropped == 0
     assert len(rows_of(shared)["steps"]) < before
-    assert store.get("t", "6").state == {"n": "revised"}
+    assert store.thread("t").get("6").state == {"n": "revised"}
     assert report.bytes > 0
 
 
@@ -171,7 +173,7 @@ def test_words_go_with_their_steps_and_stay_with_what_is_said(shared: Backend) -
     store = store_on(shared)
     store.maintenance.build_index()
     for n in range(6):
-        store.put("t", {"messages": [f"word{i}" for i in range(n + 1)], "n": f"only{n}"}, id=str(n))
+        store.thread("t").put({"messages": [f"word{i}" for i in range(n + 1)], "n": f"only{n}"}, id=str(n))
     store.maintenance.prune(threads="t", keep_last=2)
     assert len(rows_of(shared)["words"]) == 2
     assert [match.id for match in store.search("word0")] == ["4"]
@@ -189,7 +191,7 @@ def many(on: Backend, count: int = 6, **settings: Any) -> Store:
     store = store_on(on, **settings)
     for number in range(count):
         for n in range(5):
-            store.put(f"{'ab'[number % 2]}{number}", {"n": n, "text": f"{n} " * 50}, id=f"{n}")
+            store.thread(f"{'ab'[number % 2]}{number}").put({"n": n, "text": f"{n} " * 50}, id=f"{n}")
     return store
 
 
@@ -201,7 +203,7 @@ def test_some_by_name_by_prefix_by_query_or_all(shared: Backend) -> None:
     report = store.maintenance.prune(keep_last=3)
     assert [each.thread for each in report.threads] == ["a0", "a2", "a4", "b1", "b3", "b5"]
     assert report.dropped == 6
-    assert {len(store.log(each.thread)) for each in store.threads()} == {3}
+    assert {len(store.thread(each.thread).log()) for each in store.threads()} == {3}
     with pytest.raises(NotFoundError):
         store.maintenance.prune(keep_last=3, threads="none")
     with pytest.raises(InvalidError, match="by name, or by a prefix"):
@@ -213,7 +215,7 @@ def test_some_by_name_by_prefix_by_query_or_all(shared: Backend) -> None:
 def test_what_a_query_matches_is_kept(shared: Backend) -> None:
     store = filled(shared)
     report = store.maintenance.prune(keep_where="meta.n<2")
-    assert [each.id for each in store.log("t").all()] == ["81", "7", "1", "0"]
+    assert [each.id for each in store.thread("t").log().all()] == ["81", "7", "1", "0"]
     assert report.threads[0].checkpoints[-1].reasons == ("matches",)
     with pytest.raises(InvalidError):
         store.maintenance.prune(keep_where="meta.n<")
@@ -223,22 +225,28 @@ def test_by_age(shared: Backend) -> None:
     clock = Clock()
     store = store_on(shared, clock=clock)
     for n in range(5):
-        store.put("t", {"n": n}, id=str(n))
+        store.thread("t").put({"n": n}, id=str(n))
         clock.now += DAY
     store.maintenance.prune(keep_within="36h")
-    assert [each.id for each in store.log("t").all()] == ["4"]
+    assert [each.id for each in store.thread("t").log().all()] == ["4"]
 
 
 def test_namespaces_go_with_their_thread(shared: Backend) -> None:
     store = many(shared, 1)
     for name in ("a0␟child", "a0␟child|inner", "a0␟␟b", "a00"):
         for n in range(5):
-            store.put(name, {"n": n}, id=str(n))
+            store.thread(name).put({"n": n}, id=str(n))
     report = store.maintenance.prune(keep_last=2, threads="a0")
     assert [each.thread for each in report.threads] == ["a0", "a0␟child", "a0␟child|inner"]
-    assert [len(store.log(name)) for name in ("a0", "a0␟child", "a0␟child|inner", "a0␟␟b", "a00")] == [2, 2, 2, 5, 5]
+    assert [len(store.thread(name).log()) for name in ("a0", "a0␟child", "a0␟child|inner", "a0␟␟b", "a00")] == [
+        2,
+        2,
+        2,
+        5,
+        5,
+    ]
     assert len(store.maintenance.prune(keep_last=2, threads="a0␟child").threads) == 1
-    store.put("gone␟child", {"n": 0})
+    store.thread("gone␟child").put({"n": 0})
     every = [each.thread for each in store.maintenance.prune(keep_last=2).threads]
     assert every == ["a0", "a0␟child", "a0␟child|inner", "a00", "a0␟␟b", "gone␟child"]
     assert [each.thread for each in store.maintenance.prune(keep_last=2, prefix="a0␟c").threads] == [
@@ -259,9 +267,9 @@ def test_a_thread_fits_with_its_namespaces(shared: Backend) -> None:
     size = store.thread("t0").info().bytes
     report = store.maintenance.prune(max_thread_bytes=size)
     assert report.over == 0
-    assert len(store.log("t0")) == 12
+    assert len(store.thread("t0").log()) == 12
     assert store.thread("t").info().bytes + store.thread("t␟child").info().bytes <= size
-    assert len(store.log("t")) + len(store.log("t␟child")) < 20
+    assert len(store.thread("t").log()) + len(store.thread("t␟child").log()) < 20
 
 
 def test_progress_and_each(shared: Backend) -> None:
@@ -281,7 +289,9 @@ def test_progress_and_each(shared: Backend) -> None:
 
 def bulky(store: Store, thread: str, count: int = 12) -> None:
     for n in range(count):
-        store.put(thread, {"n": n, "text": f"{thread}{n}" + chr(97 + n) * 3000, "log": list(range(n))}, id=f"{n:02}")
+        store.thread(thread).put(
+            {"n": n, "text": f"{thread}{n}" + chr(97 + n) * 3000, "log": list(range(n))}, id=f"{n:02}"
+        )
 
 
 @pytest.mark.parametrize("most", [100, 1300, 1900, 4000])
@@ -315,11 +325,11 @@ def test_all_threads_together_fit(shared: Backend) -> None:
     assert (planned.bytes, planned.left, planned.over) == (report.bytes, report.left, report.over)
     assert sum(each.bytes for each in store.threads()) == report.left
     assert whole // 3 < (report.left or 0) <= most
-    assert len(store.log("new")) == 12, "the oldest go first, wherever they are"
-    assert store.get("old").state["n"] == 11
+    assert len(store.thread("new").log()) == 12, "the oldest go first, wherever they are"
+    assert store.thread("old").get().state["n"] == 11
     report = store.maintenance.prune(max_bytes=1)
     assert report.over == (report.left or 0) - 1
-    assert [len(store.log(thread)) for thread in ("old", "new")] == [1, 1]
+    assert [len(store.thread(thread).log()) for thread in ("old", "new")] == [1, 1]
 
 
 def test_what_goes_from_a_large_thread_need_not_go_elsewhere(shared: Backend) -> None:
@@ -330,8 +340,8 @@ def test_what_goes_from_a_large_thread_need_not_go_elsewhere(shared: Backend) ->
     bulky(store, "large", 40)
     whole = sum(each.bytes for each in store.threads())
     report = store.maintenance.prune(max_thread_bytes=whole // 3, max_bytes=whole * 2 // 3)
-    assert len(store.log("old")) == 4
-    assert 1 < len(store.log("large")) < 40
+    assert len(store.thread("old").log()) == 4
+    assert 1 < len(store.thread("large").log()) < 40
     assert report.over == 0
     assert sum(each.bytes for each in store.threads()) == report.left
 
@@ -357,7 +367,7 @@ def test_a_rewrite_under_way_is_reported_and_the_pass_goes_on(shared: Backend) -
     (problem,) = report.problems
     assert (problem.thread, problem.code, problem.dropped) == ("a2", "under-way", 0)
     assert report.dropped == 15
-    assert len(store.log("a2")) == 5
+    assert len(store.thread("a2").log()) == 5
     with pytest.raises(ConflictError):
         store.maintenance.prune(keep_last=2, threads="a2")
     planned = store.maintenance.prune(keep_last=2, dry_run=True)
@@ -403,7 +413,7 @@ class Counting(Wrapper):
 def test_room_is_given_back_also_where_only_old_revisions_went(shared: Backend) -> None:
     counting = Counting(shared)
     store = filled(counting)
-    store.put("t", {"n": "revised"}, id="6")
+    store.thread("t").put({"n": "revised"}, id="6")
     assert store.maintenance.prune(keep_last=100).dropped == 0
     assert counting.tidied == 1
     store.maintenance.prune(keep_last=100)
@@ -418,11 +428,11 @@ def test_a_thread_that_is_deleted_meanwhile_is_left(fresh: Backends, cached: boo
         backend = InterferingBackend(fresh())
         store, other = many(backend, 2), store_on(backend.inner)
         store = store if cached else store_on(backend, fold_every=3)
-        with moment.interfere(backend, lambda: other.delete("b1")):
+        with moment.interfere(backend, lambda: other.thread("b1").delete()):
             report = store.maintenance.prune(keep_last=2)
         assert not report.problems
-        assert len(other.log("a0")) == 2
-        assert len(other.log("b1")) == (0 if moment.came else 2)
+        assert len(other.thread("a0").log()) == 2
+        assert len(other.thread("b1").log()) == (0 if moment.came else 2)
         assert other.maintenance.verify(level="decode").findings == []
 
     at_every_moment(scenario, at_least=7)
@@ -469,7 +479,7 @@ def test_others_save_while_it_is_tried_out(fresh: Backends) -> None:
         other = store_on(backend.inner, fold_every=3)
 
         def act() -> None:
-            other.put("t", {"n": "new"}, id="9")
+            other.thread("t").put({"n": "new"}, id="9")
             other.maintenance.compact("t")
 
         with moment.interfere(backend, act):
@@ -482,7 +492,7 @@ def test_others_save_while_it_is_tried_out(fresh: Backends) -> None:
 def test_the_file_gets_smaller(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/store.db") as store:
         for n in range(300):
-            store.put("t", {"n": n, "text": f"{n}" * 2000, "large": f"{LARGE}{n % 40}"})
+            store.thread("t").put({"n": n, "text": f"{n}" * 2000, "large": f"{LARGE}{n % 40}"})
         before = store.stats().bytes
         report = store.maintenance.prune(keep_last=10)
         assert report.dropped == 290
@@ -507,7 +517,7 @@ def test_awaited(tmp_path: Path) -> None:
     async def go() -> None:
         async with holdfast.aopen(f"sqlite:///{tmp_path}/store.db") as store:
             for n in range(5):
-                await store.put("t", {"n": n}, id=str(n))
+                await store.thread("t").put({"n": n}, id=str(n))
             await store.thread("t").pin("1", reason="why")
             assert (await store.maintenance.prune(keep_last=1)).dropped == 3
             assert [pin.id for pin in await store.thread("t").pins()] == ["1"]

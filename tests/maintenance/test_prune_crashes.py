@@ -37,7 +37,7 @@ def test_power_cuts(cuts: int) -> None:
         opened = run(SQLiteBackend.open(url, vfs=recorder.vfs, exclusive=True, synchronous="full"))
         store = filled(opened, clock=Clock())
         for n in range(6):
-            store.put("u", {"n": n, "list": list(range(n))}, id=str(n))
+            store.thread("u").put({"n": n, "list": list(range(n))}, id=str(n))
         whole.update({thread: states_of(store, thread) for thread in "tu"})
         recorder.mark("filled")
         store.maintenance.prune(keep_last=3)
@@ -58,7 +58,7 @@ def test_power_cuts(cuts: int) -> None:
                 assert found == {id: whole[thread][id] for id in ids} or (
                     found == whole[thread] and "pruned" not in labels
                 )
-            seen.add(tuple(len(store.log(thread)) for thread in kept))
+            seen.add(tuple(len(store.thread(thread).log()) for thread in kept))
             store.maintenance.prune(keep_last=3)
             for thread, ids in kept.items():
                 assert states_of(store, thread) == {id: whole[thread][id] for id in ids}
@@ -115,7 +115,7 @@ def test_a_process_that_is_ended_in_the_middle(tmp_path: Path, how: signal.Signa
         for number in range(4):
             for n in range(60):
                 state = {"n": n, "list": list(range(n)), "text": f"{number} {n}" * 300}
-                id = store.put(f"t{number}", state).id
+                id = store.thread(f"t{number}").put(state).id
                 expected.setdefault(f"t{number}", {})[id] = state
         done = subprocess.run(
             [sys.executable, "-c", PRUNER, url, str(int(how))], capture_output=True, text=True, timeout=300, check=False
@@ -126,14 +126,14 @@ def test_a_process_that_is_ended_in_the_middle(tmp_path: Path, how: signal.Signa
             found = states_of(store, thread)
             assert found == {id: states[id] for id in found}
             assert list(found)[:5] == sorted(states, reverse=True)[:5]
-        lengths = [len(store.log(thread)) for thread in expected]
+        lengths = [len(store.thread(thread).log()) for thread in expected]
         assert 5 in lengths, "some were pruned"
         assert 60 in lengths, "and some were not"
     with holdfast.open(url) as store:
         if how is signal.SIGINT:
             report = store.maintenance.prune(keep_last=5)  # the lease was given back
             assert not report.problems
-        assert store.get("t0").state == expected["t0"][max(expected["t0"])]
+        assert store.thread("t0").get().state == expected["t0"][max(expected["t0"])]
 
 
 @pytest.mark.nightly
@@ -141,7 +141,7 @@ def test_writers_go_on_without_errors(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/store.db") as store:
         for number in range(5):
             for n in range(30):
-                store.put(f"t{number}", {"n": n, "list": [f"item {i}" for i in range(n)]})
+                store.thread(f"t{number}").put({"n": n, "list": [f"item {i}" for i in range(n)]})
         errors: list[BaseException] = []
         saved: dict[str, Any] = {}
         over = threading.Event()
@@ -151,7 +151,7 @@ def test_writers_go_on_without_errors(tmp_path: Path) -> None:
             try:
                 while not over.is_set() or n < 50:
                     state = {"n": f"new {n}", "list": [f"item {i}" for i in range(n)]}
-                    saved[store.put(f"t{n % 5}", state).id] = state
+                    saved[store.thread(f"t{n % 5}").put(state).id] = state
                     n += 1
             except BaseException as error:
                 errors.append(error)
@@ -171,6 +171,9 @@ def test_writers_go_on_without_errors(tmp_path: Path) -> None:
             found = states_of(store, f"t{number}")
             assert found == {id: saved.get(id, state) for id, state in found.items()}
         store.maintenance.prune(keep_last=10)
-        assert {len(store.log(f"t{number}")) for number in range(5)} == {10}
+        assert {len(store.thread(f"t{number}").log()) for number in range(5)} == {10}
         latest = max(saved)
-        assert store.get(next(each.thread for each in store.threads() if each.latest == latest)).state == saved[latest]
+        assert (
+            store.thread(next(each.thread for each in store.threads() if each.latest == latest)).get().state
+            == saved[latest]
+        )

@@ -47,7 +47,7 @@ def test_a_long_thread_does_not_need_all_its_bodies(tmp_path: Path, steps: int, 
     url = f"sqlite:///{tmp_path}/store.db"
     bodies, chance = 0, random.Random(0)
     with holdfast.open(url) as store:
-        store.put("short", {})
+        store.thread("short").put({})
         for start in range(0, steps, steps // 6):
             with store.transaction() as together:
                 for n in range(start, start + steps // 6):

@@ -161,9 +161,9 @@ def other_history() -> Rows:
     """The rows of another thread of the same name, with a branch more."""
     store = store_on(damage.memory(), fold_every=3)
     for number in range(12):
-        store.put("t", {"other": number}, id=f"o{number}")
+        store.thread("t").put({"other": number}, id=f"o{number}")
     store.thread("t").fork("theirs", at="o3")
-    store.put("t", {"other": "branch"}, branch="theirs", id="o99")
+    store.thread("t").put({"other": "branch"}, branch="theirs", id="o99")
     store.thread("t").tag("theirs", "o11")
     return damage.rows_of(store._engine.context.backend)
 
@@ -188,7 +188,7 @@ def test_only_a_thread_that_is_named_is_repaired() -> None:
     rows = small(pruned=False)
     engine, source = loaded(rows), loaded(rows)
     for number in range(3):
-        store_on(source.context.backend, fold_every=3).put("u", {"x": number}, id=str(number))
+        store_on(source.context.backend, fold_every=3).thread("u").put({"x": number}, id=str(number))
     found = run(source.context.backend.read([Scan(space, ("", "u")) for space in TABLES]))
     copied = [Put(space, row) for space, each in zip(TABLES, found, strict=True) for row in each]
     run(engine.context.backend.apply([*copied, Delete(STEPS, ("", "u", 0, 2))]))
@@ -210,9 +210,9 @@ def test_steps_that_changed_places_are_put_back_though_nothing_else_tells_where_
 def test_a_branch_that_stands_on_an_end_that_is_lost_is_kept() -> None:
     store = store_on(damage.memory(), fold_every=1)
     for number in range(4):
-        store.put("t", {"n": number}, id=str(number))
+        store.thread("t").put({"n": number}, id=str(number))
     store.thread("t").fork("side", at="3")
-    store.put("t", {"n": 4}, branch="side", id="4")
+    store.thread("t").put({"n": 4}, branch="side", id="4")
     rows = damage.rows_of(store._engine.context.backend)
     del rows[STEPS, (*LINE, 0, 3)]
     engine = loaded(rows)
@@ -220,7 +220,7 @@ def test_a_branch_that_stands_on_an_end_that_is_lost_is_kept() -> None:
     assert done.ok
     assert [(each.branch, each.step) for each in done.lost] == [(0, 3)]
     assert damage_in(engine) == []
-    assert store_on(engine.context.backend).get("t", "4").state == {"n": 4}
+    assert store_on(engine.context.backend).thread("t").get("4").state == {"n": 4}
 
 
 def test_an_end_that_no_source_has_is_told_where_heads_were_exported() -> None:
@@ -290,7 +290,7 @@ def readable_in(rows: Rows) -> set[str]:
     for (space, _), row in rows.items():
         if space is STEPS and row.columns[0]:
             try:
-                store.get("t", str(row.columns[0]))
+                store.thread("t").get(str(row.columns[0]))
             except ValueError:
                 continue
             found.add(str(row.columns[0]))
@@ -302,7 +302,7 @@ def test_a_thread_that_another_is_at_work_on_keeps_no_other_from_being_mended() 
     engine = loaded(rows)
     store = store_on(engine.context.backend, fold_every=3)
     for number in range(3):
-        store.put("u", {"n": number}, id=str(number))
+        store.thread("u").put({"n": number}, id=str(number))
     run(engine.context.backend.apply([Delete(STEPS, ("", "u", 0, 1))]))
     lease = Lease(engine.context, LINE, "rewrite")
     run(lease.acquire())

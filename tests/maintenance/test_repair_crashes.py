@@ -42,7 +42,7 @@ def spoil(store: Store, thread: str, *seqs: int) -> None:
     for node in nodes:
         run(backend.apply([Delete(NODES, node.key)]))
         try:
-            store_on(backend).get(thread)
+            store_on(backend).thread(thread).get()
             break
         except CorruptError:
             run(backend.apply([Put(NODES, node)]))
@@ -78,7 +78,7 @@ def test_power_cuts(copy: bool, cuts: int) -> None:
         opened = run(SQLiteBackend.open(f"sqlite:///{folder}/store.db"))
         store = store_on(opened, fold_every=3, clock=Clock(LATER), cache_bytes=0)
         try:
-            assert {id: store.get("t", id).state for id in readable} == readable
+            assert {id: store.thread("t").get(id).state for id in readable} == readable
             assert store.maintenance.repair(intact if copy else ()).ok
             assert damage_in(store._engine) == []
             found = states_of(store, "t")
@@ -93,7 +93,7 @@ def test_power_cuts(copy: bool, cuts: int) -> None:
 def can_read(store: Store, id: str) -> bool:
     fresh = store_on(store._engine.context.backend, fold_every=3, cache_bytes=0)
     try:
-        fresh.get("t", id)
+        fresh.thread("t").get(id)
     except ValueError:
         return False
     return True
@@ -127,7 +127,7 @@ def killed_while_it_repairs(tmp_path: Path, delay: float) -> bool:
     path = tmp_path / "store.db"
     with holdfast.open(f"sqlite:///{path}") as store:
         for n in range(60):
-            store.put("t", {"n": n, "text": f"{n} " * 500}, id=f"{n:02}")
+            store.thread("t").put({"n": n, "text": f"{n} " * 500}, id=f"{n:02}")
         truth = states_of(store, "t")
     data = bytearray(path.read_bytes())
     page = max(page for page in range(1, len(data) // 4096) if data[page * 4096] == LEAF)
@@ -150,7 +150,7 @@ def killed_while_it_repairs(tmp_path: Path, delay: float) -> bool:
         assert {each.code for each in store.maintenance.repair().left} == {FindingCode.LOST_ROWS}
         assert store.maintenance.repair(accept_loss=True).ok
         assert states_of(store, "t").items() <= truth.items()
-        assert len(store.log("t")) >= 40  # those on other pages
+        assert len(store.thread("t").log()) >= 40  # those on other pages
         assert store.maintenance.verify(level="decode").findings == []
     finally:
         run(opened.close())
@@ -166,7 +166,7 @@ def test_writers_go_on_while_rows_are_mended(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     with holdfast.open(url) as store, holdfast.open(url) as other:
         for n in range(80):
-            store.put("t", {"n": n, "list": list(range(n % 50))}, id=f"{n:03}")
+            store.thread("t").put({"n": n, "list": list(range(n % 50))}, id=f"{n:03}")
         store.copy_to(f"sqlite:///{tmp_path}/copy.db")
         truth = states_of(store, "t")
         spoil(store, "t", 20, 50)
@@ -179,7 +179,7 @@ def test_writers_go_on_while_rows_are_mended(tmp_path: Path) -> None:
             try:
                 while not over.is_set():
                     state = {"new": n}
-                    saved[other.put("t", state, id=f"new {n:05}").id] = state
+                    saved[other.thread("t").put(state, id=f"new {n:05}").id] = state
                     n += 1
                     time.sleep(0.02)
             except BaseException as error:

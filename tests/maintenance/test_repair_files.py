@@ -37,7 +37,8 @@ def url(kind: str, folder: Path) -> str:
 def everything(store: Store) -> Truth:
     return {
         thread.thread: {
-            each.id: (store.get(thread.thread, each.id).state, each.hash) for each in store.log(thread.thread)
+            each.id: (store.thread(thread.thread).get(each.id).state, each.hash)
+            for each in store.thread(thread.thread).log()
         }
         for thread in store.threads()
     }
@@ -58,10 +59,10 @@ def template_of(kind: str) -> tuple[Path, Truth, StoreHeads]:
     with holdfast.open(url(kind, folder)) as store:
         for turn in range(34):
             for thread in ("chat", "notes") if turn < 8 else ("chat",):
-                store.put(thread, {"messages": [f"{thread} message {n}" for n in range(turn)], "turn": turn})
+                store.thread(thread).put({"messages": [f"{thread} message {n}" for n in range(turn)], "turn": turn})
         store.thread("chat").tag("end")
-        store.thread("chat").fork("side", at=store.log("chat", limit=3)[-1].id)
-        store.put("chat", {"x": 1}, branch="side")
+        store.thread("chat").fork("side", at=store.thread("chat").log(limit=3)[-1].id)
+        store.thread("chat").put({"x": 1}, branch="side")
         return folder, everything(store), store.maintenance.heads()
 
 
@@ -330,12 +331,12 @@ def test_what_was_deleted_before_a_thread_was_made_anew_does_not_come_back(tmp_p
     with holdfast.open(url("file", tmp_path / "store") + "?grace=10") as store:
         backend: Any = store._engine.context.stored
         for number in range(40):
-            store.put("chat", {"secret": number}, id=f"old {number}")
-        store.delete("chat")
+            store.thread("chat").put({"secret": number}, id=f"old {number}")
+        store.thread("chat").delete()
         opened = backend._opened()
         run(backend._run_once(lambda: opened.garbage_collector.tidy(-1.0)))
-        store.put("chat", {"x": 1}, id="new 1")
-        store.put("chat", {"x": 2}, id="new 2")
+        store.thread("chat").put({"x": 1}, id="new 1")
+        store.thread("chat").put({"x": 2}, id="new 2")
         truth = everything(store)
     birth = chat(tmp_path / "store", "birth")
     birth.write_bytes(birth.read_bytes()[:-1])
@@ -354,15 +355,15 @@ def test_a_writer_of_another_process_loses_nothing_that_it_was_told_is_stored(tm
         holdfast.open(url("file", tmp_path / "whole")) as other,
         holdfast.open(url("file", tmp_path / "whole")) as store,
     ):
-        other.put("chat", {"before": 1}, id="before")
+        other.thread("chat").put({"before": 1}, id="before")
         entry.write_bytes(entry.read_bytes()[:-1])
         assert store.maintenance.repair(()).files is not None
         with pytest.raises(HoldfastError):
-            other.put("chat", {"after": 1}, id="after")
-        assert "after" not in [each.id for each in store.log("chat").all()]
+            other.thread("chat").put({"after": 1}, id="after")
+        assert "after" not in [each.id for each in store.thread("chat").log().all()]
     with holdfast.open(url("file", tmp_path / "whole")) as store:
-        store.put("chat", {"later": 1}, id="later")
-        assert store.get("chat", "later").state == {"later": 1}
+        store.thread("chat").put({"later": 1}, id="later")
+        assert store.thread("chat").get("later").state == {"later": 1}
         assert len(everything(store)["notes"]) == len(truth["notes"])
 
 
@@ -394,7 +395,7 @@ def test_a_store_with_a_copy_is_repaired_from_that_and_the_copy_stays_whole(tmp_
     both = compose(kind, local=local, remote=remote)
     with holdfast.open(both) as store:
         for number in range(60):
-            store.put("chat", {"n": number, "data": Random(number).randbytes(200)})  # it cannot be compressed
+            store.thread("chat").put({"n": number, "data": Random(number).randbytes(200)})  # it cannot be compressed
         truth = everything(store)
     path = tmp_path / "store.db"
     data = path.read_bytes()
@@ -448,8 +449,8 @@ def test_a_thread_with_a_long_name_of_which_nothing_can_be_read(tmp_path: Path) 
     (tmp_path / "store").mkdir()
     name = "long " * 60
     with holdfast.open(url("file", tmp_path / "store")) as store:
-        store.put(name, {"x": 1})
-        store.put("chat", {"x": 1})
+        store.thread(name).put({"x": 1})
+        store.thread("chat").put({"x": 1})
     birth = next(birth for birth in (tmp_path / "store").glob("tenant=/*/birth") if "chat" not in str(birth))
     data = birth.read_bytes()[:90]
     birth.write_bytes(data)

@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 
 
 def history(store: Store) -> History:
-    return [(each.id, each.state) for each in store.log("t").all()]
+    return [(each.id, each.state) for each in store.thread("t").log().all()]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, History, Entr
     with holdfast.open(file) as store:
         for number in range(6):
             texts = [f"{number}{place}" * 5 for place in range(number)]
-            store.put("t", {"n": number, "texts": texts}, id=f"id-{number}")
+            store.thread("t").put({"n": number, "texts": texts}, id=f"id-{number}")
         truth = history(store)
     connection = apsw.Connection(str(file))
     connection.pragma("wal_checkpoint", "truncate")
@@ -97,7 +97,7 @@ def test_a_body_that_turned_into_text_does_not_stop_a_repair_without_a_copy(
         damaged.write_bytes(changed)
         with holdfast.open(damaged) as store:
             try:
-                store.get("t", at=DAMAGED)
+                store.thread("t").get(at=DAMAGED)
             except HoldfastError:
                 stopped += 1
             store.maintenance.repair()

@@ -47,11 +47,11 @@ def names(store: Store) -> list[str]:
 def erased(repository: Path) -> Store:
     """A store with two backups: between them, a person was erased."""
     store = holdfast.open("memory://")
-    store.put("theirs", {"text": "SECRET"})
+    store.thread("theirs").put({"text": "SECRET"})
     store.erasure.assign("u-1", "theirs")
-    store.put("shared", {"text": "SECRET too"}, metadata={"subject": "u-1"})
-    store.put("shared", {"text": "of somebody else"}, metadata={"subject": "u-2"})
-    store.put("other", {"n": 1})
+    store.thread("shared").put({"text": "SECRET too"}, metadata={"subject": "u-1"})
+    store.thread("shared").put({"text": "of somebody else"}, metadata={"subject": "u-2"})
+    store.thread("other").put({"n": 1})
     store.backups(repository).create()
     store.erasure.erase("u-1")
     store.backups(repository).create()
@@ -69,10 +69,10 @@ def test_an_erased_person_does_not_come_back(into: str, how: dict[str, Any], rep
     assert actions(report)["theirs"] == "erased"
     assert set(names(target)) <= {"other", "shared"}
     if "kinds" in how and target is not store:
-        assert target.get("other").state == {"n": 1}, "the control: others come back"
-        assert target.get("shared").state == {"text": "of somebody else"}
+        assert target.thread("other").get().state == {"n": 1}, "the control: others come back"
+        assert target.thread("shared").get().state == {"text": "of somebody else"}
         with pytest.raises(HoldfastError):
-            target.get("shared", at="HEAD~1")
+            target.thread("shared").get(at="HEAD~1")
     assert target.maintenance.verify(level="decode").ok
 
 
@@ -81,8 +81,8 @@ def test_an_erased_person_is_not_in_a_backup_that_is_opened(repository: Path) ->
     with store.backups(repository).open("1") as past:
         assert names(past) == ["other", "shared"]
         with pytest.raises(NotFoundError):
-            past.get("theirs")
-        assert past.get("other").state == {"n": 1}
+            past.thread("theirs").get()
+        assert past.thread("other").get().state == {"n": 1}
 
 
 def test_an_erased_person_is_never_there_during_a_restore(repository: Path) -> None:
@@ -110,23 +110,23 @@ def gone_on(repository: Path, backend: MemoryBackend) -> Store:
     """A store that has gone on since its backup: with threads, scopes, an agent's state, a deleted thread and job."""
     store = Store(Engine(EngineContext(backend)), "")
     for name in ("x", "y", "deleted"):
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     for agent in ("r", "q"):
         store.state(agent=agent)["goal"] = 1
     store.jobs.add("tidy", "tidy", schedule="every 1h")
     store.backups(repository).create()
     for name in ("x", "y"):
-        store.put(name, {"n": 2})
+        store.thread(name).put({"n": 2})
     for agent in ("r", "q"):
         store.state(agent=agent)["goal"] = 2
-    store.delete("deleted")
+    store.thread("deleted").delete()
     store.jobs.remove("tidy")
     return store
 
 
 def described(backend: Any) -> tuple[Any, ...]:
     store = Store(Engine(EngineContext(backend)), "")
-    threads = {name: store.get(name).state["n"] for name in names(store)}
+    threads = {name: store.thread(name).get().state["n"] for name in names(store)}
     goals = [store.state(agent=agent)["goal"] for agent in ("r", "q")]
     return threads, goals, [each.name for each in store.jobs.list()]
 
@@ -183,11 +183,11 @@ def test_the_rest_of_threads_appears_at_once(repository: Path) -> None:
     store = holdfast.open("memory://")
     for name in ("x", "y"):
         for number in range(3):
-            store.put(name, {"n": number})
+            store.thread(name).put({"n": number})
     store.backups(repository).create()
     for name in ("x", "y"):
-        store.put(name, {"n": 3, "large": "large " * 9000}, tag="last")
-    store.put("new", {"n": 3})
+        store.thread(name).put({"n": 3, "large": "large " * 9000}, tag="last")
+    store.thread("new").put({"n": 3})
     store.backups(repository).create()
     old, new = {"x": 2, "y": 2}, {"x": 3, "y": 3, "new": 3}
     seen = []
@@ -199,12 +199,12 @@ def test_the_rest_of_threads_appears_at_once(repository: Path) -> None:
 
         def look() -> None:
             other = Store(Engine(EngineContext(backend)), "")
-            seen.append({name: other.get(name).state["n"] for name in names(other)})
+            seen.append({name: other.thread(name).get().state["n"] for name in names(other)})
 
         with moment.interfere(backend, look):
             report = target.backups(repository).restore("2")
         assert actions(report) == {"x": "extend", "y": "extend", "new": "create"}
-        assert target.get("x", at="last").state == store.get("x").state
+        assert target.thread("x").get(at="last").state == store.thread("x").get().state
         assert target.maintenance.verify(level="decode").ok
 
     at_every_moment(scenario, ["apply"], at_least=2)
@@ -216,7 +216,7 @@ def test_jobs_come_with_everything_else(repository: Path, monkeypatch: pytest.Mo
     from holdfast.maintenance.backup import restorer
 
     with holdfast.open("memory://") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         store.jobs.add("tidy", "tidy", schedule="every 1h")
         store.backups(repository).create()
 
@@ -246,11 +246,11 @@ def test_repeating_changes_nothing(repository: Path) -> None:
 def test_in_place_to_one_checkpoint_and_then_to_another(repository: Path) -> None:
     store = holdfast.open("memory://")
     for number in range(5):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
     store.thread("chat").tag("good", at="HEAD~2")
     backups = store.backups(repository)
     backups.create()
-    store.put("chat", {"n": 9})
+    store.thread("chat").put({"n": 9})
     for at, wanted, action in (
         ("good", 2, "switch"),
         ("good", 2, "same"),
@@ -259,8 +259,8 @@ def test_in_place_to_one_checkpoint_and_then_to_another(repository: Path) -> Non
     ):
         report = backups.restore(threads=["chat"], at=at, in_place=True)
         assert actions(report) == {"chat": action}
-        assert store.get("chat").state == {"n": wanted}
-    assert store.get("chat", at="main").state == {"n": 9}
+        assert store.thread("chat").get().state == {"n": wanted}
+    assert store.thread("chat").get(at="main").state == {"n": 9}
 
 
 # What the store has ---------------------------------------------------------------------------------------------------
@@ -268,14 +268,14 @@ def test_in_place_to_one_checkpoint_and_then_to_another(repository: Path) -> Non
 
 def test_a_thread_that_was_created_again_stays_and_the_old_one_comes_beside(repository: Path) -> None:
     store = holdfast.open("memory://")
-    store.put("again", {"n": "old"})
-    store.put("chat", {"n": 1})
+    store.thread("again").put({"n": "old"})
+    store.thread("chat").put({"n": 1})
     store.state(agent="r")["goal"] = "old"
     backups = store.backups(repository)
     made = backups.create()
-    store.delete("again")
-    store.put("again", {"n": "new"})
-    store.put("chat", {"n": 2})
+    store.thread("again").delete()
+    store.thread("again").put({"n": "new"})
+    store.thread("chat").put({"n": 2})
     with pytest.raises(ConflictError):
         backups.restore("1")
     planned = backups.restore("1", in_place=True, dry_run=True)
@@ -283,9 +283,9 @@ def test_a_thread_that_was_created_again_stays_and_the_old_one_comes_beside(repo
     assert actions(planned) == actions(report) == {"again": "beside", "chat": "switch", "agent:r": "same"}
     (beside,) = (each for each in report.lines if each.action == "beside")
     assert beside.as_name == f"again restored-{made.id}"
-    assert store.get("again").state == {"n": "new"}
-    assert store.get(beside.as_name).state == {"n": "old"}
-    assert store.get("chat").state == {"n": 1}
+    assert store.thread("again").get().state == {"n": "new"}
+    assert store.thread(beside.as_name).get().state == {"n": "old"}
+    assert store.thread("chat").get().state == {"n": 1}
     assert actions(backups.restore("1", in_place=True))["again"] == "same"
     assert store.maintenance.verify(level="decode").ok
 
@@ -331,20 +331,20 @@ def test_a_scope_that_was_created_again_is_set_back(repository: Path) -> None:
 
 def test_a_dry_run_shows_what_changes_and_what_stays(repository: Path) -> None:
     store = holdfast.open("memory://")
-    store.put("chat", {"n": 1, "text": "hello"})
+    store.thread("chat").put({"n": 1, "text": "hello"})
     store.state(agent="r")["goal"] = "find"
     backups = store.backups(repository)
     backups.create()
-    store.put("chat", {"n": 2, "text": "hello"})
+    store.thread("chat").put({"n": 2, "text": "hello"})
     store.state(agent="r")["goal"] = "get lost"
-    store.put("new", {"n": 1})
+    store.thread("new").put({"n": 1})
     report = backups.restore("1", in_place=True, dry_run=True)
     found = {each.name: each for each in report.lines}
     assert (found["chat"].action, found["chat"].newer) == ("switch", 1)
     assert found["chat"].changes == ("n", "- 2", "+ 1")
     assert any("find" in line for line in found["agent:r"].changes)
     assert (found["new"].action, found["new"].newer) == ("kept", 1)
-    assert store.get("chat").state["n"] == 2
+    assert store.thread("chat").get().state["n"] == 2
     backups.restore("1", in_place=True)
     assert names(store) == ["chat", "new"]
 
@@ -390,15 +390,15 @@ def damaged(repository: Path) -> tuple[Store, Clock]:
     clock = Clock()
     store = timed(clock)
     for name in ("bad", "good"):
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     backups = store.backups(repository)
     backups.create()
     clock.now += SECOND
-    store.put("good", {"n": 2})
+    store.thread("good").put({"n": 2})
     backups.create()
     before = set((repository / "packs").rglob("*"))
     clock.now += SECOND
-    store.put("bad", {"n": os.urandom(3000).hex()})
+    store.thread("bad").put({"n": os.urandom(3000).hex()})
     backups.create()
     packs = [each for each in set((repository / "packs").rglob("*")) - before if each.is_file()]
     (pack,) = packs
@@ -414,7 +414,7 @@ def test_damage_elsewhere_does_not_matter(repository: Path) -> None:
     _, clock = damaged(repository)
     with holdfast.open("memory://") as new:
         new.backups(repository).restore(to_datetime(clock.now - 3 * SECOND // 2), threads=["good"])
-        assert new.get("good").state == {"n": 2}
+        assert new.thread("good").get().state == {"n": 2}
 
 
 @pytest.mark.parametrize("when", mostly_nightly(["latest", "a time"], daily=["a time"]))
@@ -438,29 +438,29 @@ def test_what_is_damaged_can_be_skipped(when: str, repository: Path) -> None:
 def test_a_tag_that_was_moved_later_is_where_it_was(repository: Path) -> None:
     clock = Clock()
     store = timed(clock)
-    store.put("chat", {"n": 1}, tag="live")
+    store.thread("chat").put({"n": 1}, tag="live")
     clock.now += SECOND
     store.backups(repository).create()
     for number in (2, 3):
         clock.now += SECOND
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
     store.thread("chat").untag("live")
     store.thread("chat").tag("live")
     clock.now += SECOND
     store.backups(repository).create()
     with holdfast.open("memory://") as new:
         new.backups(repository).restore(to_datetime(clock.now - 3 * SECOND // 2))
-        assert new.get("chat").state == {"n": 2}
-        assert new.get("chat", at="live").state == {"n": 1}
+        assert new.thread("chat").get().state == {"n": 2}
+        assert new.thread("chat").get(at="live").state == {"n": 1}
 
 
 def test_a_backup_that_nobody_closes(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = holdfast.open("memory://")
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     store.backups(repository).create()
     reported: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", reported.append)
-    store.backups(repository).open().get("chat")
+    store.backups(repository).open().thread("chat").get()
     gc.collect()
     assert not reported
 
@@ -471,7 +471,7 @@ def test_a_drill_removes_what_a_killed_one_left(
     folder, url = tmp_path / "temporary", f"sqlite:///{tmp_path / 'agents.db'}"
     folder.mkdir()
     with holdfast.open(url) as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         store.backups(repository).create()
     program = """
 import os, sys

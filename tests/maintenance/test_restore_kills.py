@@ -58,7 +58,7 @@ KILLS = 60
 
 def state_of(store: Store) -> dict[str, Any]:
     """What the application sees."""
-    found: dict[str, Any] = {each.thread: store.get(each.thread).state["n"] for each in store.threads().all()}
+    found: dict[str, Any] = {each.thread: store.thread(each.thread).get().state["n"] for each in store.threads().all()}
     found |= {f"agent {each}": store.state(agent=each).get("n", None) for each in ("r", "q")}
     return found | {"jobs": [each.name for each in store.jobs.list()]}
 
@@ -72,17 +72,17 @@ def prepare(folder: Path) -> dict[str, dict[str, Any]]:
         for number in (1, 2):
             for name in ("x", "y", "deleted"):
                 for step in range(6):
-                    store.put(name, {"n": number, "step": step, "text": f"{name} {number} {step} " * 500})
+                    store.thread(name).put({"n": number, "step": step, "text": f"{name} {number} {step} " * 500})
             for agent in ("r", "q"):
                 store.state(agent=agent)["n"] = number
             store.jobs.add(f"tidy-{number}", "tidy", schedule="every 1h")
             seen[str(number)] = state_of(store)
             backups.create()
         for name in ("x", "y"):
-            store.put(name, {"n": 3})
+            store.thread(name).put({"n": 3})
         for agent in ("r", "q"):
             store.state(agent=agent)["n"] = 3
-        store.delete("deleted")
+        store.thread("deleted").delete()
         for number in (1, 2):
             store.jobs.remove(f"tidy-{number}")
         seen["gone on"] = state_of(store)
@@ -130,8 +130,8 @@ def test_killed(kills: int, tmp_path: Path) -> None:
             outcomes[f"{outcome}, then {act}"] += 1
             if act == "put":
                 for name in ("x", "deleted", "new"):
-                    store.put(name, {"n": "mine"})
-                    assert store.get(name).state == {"n": "mine"}
+                    store.thread(name).put({"n": "mine"})
+                    assert store.thread(name).get().state == {"n": "mine"}
             else:
                 chosen = backup if act == "the same" else {"1": "2", "2": "1"}[backup]
                 store.backups(repository).restore(chosen, in_place=True)

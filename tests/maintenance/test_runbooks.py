@@ -50,8 +50,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setenv("HOLDFAST_BACKUPS", "backups")
     with holdfast.open("agents.db") as opened:
         for number in range(10):
-            opened.put("chat", {"n": number})
-        opened.put("other", {"n": 1})
+            opened.thread("chat").put({"n": number})
+        opened.thread("other").put({"n": 1})
         opened.state(agent="researcher")["goal"] = "find"
         opened.jobs.add("tidy", "tidy", schedule="every 1h")
         opened.backups("backups").create()
@@ -95,7 +95,7 @@ def test_the_disk_is_lost(store: Store) -> None:
     Path("agents.db").unlink()
     follow_runbook("The disk is lost")
     with holdfast.open("new.db") as new:
-        assert new.get("chat").state == {"n": 9}
+        assert new.thread("chat").get().state == {"n": 9}
         assert new.state(agent="researcher")["goal"] == "find"
         assert not new.jobs.get("tidy").paused
 
@@ -105,42 +105,42 @@ def test_the_store_is_damaged(store: Store) -> None:
     drive(store._engine.context.backend.apply([Delete(STEPS, ("", "chat", 0, 4))]))
     follow_runbook("The store is damaged", {"holdfast verify": DAMAGED})
     with holdfast.open("agents.db") as repaired:
-        assert repaired.get("chat", at=4).state == {"n": 4}
+        assert repaired.thread("chat").get(at=4).state == {"n": 4}
 
 
 @_Runbook("A thread was deleted")
 def test_a_thread_was_deleted(store: Store) -> None:
-    store.delete("chat")
+    store.thread("chat").delete()
     store.backups("backups").create(reason="too late")
     with pytest.raises(AssertionError, match="does not have 'chat'"):
         follow_runbook("A thread was deleted")
     shutil.rmtree("backups")
-    store.put("chat", {"n": 9})
+    store.thread("chat").put({"n": 9})
     store.backups("backups").create(accept_loss=True)
-    store.delete("chat")
+    store.thread("chat").delete()
     follow_runbook("A thread was deleted")
-    assert store.get("chat").state == {"n": 9}
+    assert store.thread("chat").get().state == {"n": 9}
 
 
 @_Runbook("A bad deploy wrote nonsense")
 def test_a_bad_deploy(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open("agents.db") as deployed:
-        store.put("chat", {"n": "saved between two backups"})
-        good = store.get("chat").time
+        store.thread("chat").put({"n": "saved between two backups"})
+        good = store.thread("chat").get().time
         for name in ("chat", "other"):
-            deployed.put(name, {"n": "nonsense"})
+            deployed.thread(name).put({"n": "nonsense"})
         deployed.state(agent="researcher")["goal"] = "nonsense"
         store.backups("backups").create()
         monkeypatch.setenv("TIME", good.isoformat())
         outputs = follow_runbook("A bad deploy wrote nonsense")
         assert "switch" in outputs[1]
         with holdfast.open("agents.db") as again:
-            assert again.get("chat").state == {"n": "saved between two backups"}
-            assert again.get("other").state == {"n": 1}
+            assert again.thread("chat").get().state == {"n": "saved between two backups"}
+            assert again.thread("other").get().state == {"n": 1}
             assert again.state(agent="researcher")["goal"] == "find"
-            assert again.get("chat", at="main").state == {"n": "nonsense"}
+            assert again.thread("chat").get(at="main").state == {"n": "nonsense"}
         with pytest.raises(ConflictError, match="was restored"):
-            deployed.put("chat", {"n": "more nonsense"})
+            deployed.thread("chat").put({"n": "more nonsense"})
 
 
 @_Runbook("A key was stolen")
@@ -149,23 +149,23 @@ def test_a_key_was_stolen(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
     follow_runbook("A key was stolen")
     with holdfast.open("memory://") as new:
         new.backups("new-backups", keys="file:new.key").restore()
-        assert new.get("chat").state == {"n": 9}
+        assert new.thread("chat").get().state == {"n": 9}
     stolen, fresh = generate_key(), generate_key()
     _private("store.key", stolen)
     with holdfast.open("sealed.db", encryption=Encryption(FileKeys("store.key"))) as sealed:
-        sealed.put("chat", {"n": 1})
+        sealed.thread("chat").put({"n": 1})
     monkeypatch.setenv("HOLDFAST_STORE", "sealed.db")
     monkeypatch.setenv("HOLDFAST_ENCRYPTION", "file:store.key")
     _private("store.key", f"{fresh}\n{stolen}")
     follow_runbook("A key was stolen", block=1)
     _private("store.key", fresh)
     with holdfast.open("sealed.db") as sealed:
-        assert sealed.get("chat").state == {"n": 1}
+        assert sealed.thread("chat").get().state == {"n": 1}
 
 
 @_Runbook("The bucket was ransomed")
 def test_the_bucket_was_ransomed(store: Store) -> None:
-    store.put("chat", {"n": 10})
+    store.thread("chat").put({"n": 10})
     store.backups("backups").create()
     for path in sorted(Path("backups/packs").rglob("*")):
         if path.is_file():
@@ -174,7 +174,7 @@ def test_the_bucket_was_ransomed(store: Store) -> None:
     assert "damaged-pack" in outputs[1]
     with holdfast.open("memory://") as new:
         new.backups("other-backups").restore()
-        assert new.get("chat").state == {"n": 10}
+        assert new.thread("chat").get().state == {"n": 10}
 
 
 def _private(name: str, text: str) -> None:

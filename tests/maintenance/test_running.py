@@ -51,7 +51,7 @@ def plain_steps(count: int, done: list[int]) -> JobType:
 
     def work(job: JobContext) -> str:
         for number in range(count):
-            job.store.put("t", {"n": number})
+            job.store.thread("t").put({"n": number})
             done.append(number)
             job.progress(number + 1, count, "t")
         return "all"
@@ -86,7 +86,7 @@ def test_a_job_ends_between_two_steps_when_it_is_asked_to(make: Callable[[int, l
     ended = jobs.run("a", stop=lambda: len(done) >= 3)
     assert ended.outcome == "stopped"
     assert done == [0, 1, 2]
-    assert store.get("t").state == {"n": 2}
+    assert store.thread("t").get().state == {"n": 2}
     assert token(store) is None
     assert jobs.get("a").due_ns == due  # it is run again
     assert jobs.get("a").failures == 0
@@ -496,7 +496,7 @@ def test_jobs_run_on_the_store_of_their_tenant() -> None:
     Jobs(own, kinds).add("a", "saves", settings={"n": 7})
     Jobs(own, kinds).run("a")
     assert seen == ["acme"]
-    assert own.get("t").state == {"n": 7}
+    assert own.thread("t").get().state == {"n": 7}
     assert store.threads() == []
 
 

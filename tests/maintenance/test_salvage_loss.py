@@ -28,7 +28,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with holdfast.open(path) as store:
         for thread in THREADS:
             for n in range(STEPS):
-                store.put(thread, {"n": n, "text": f"{thread} said something, at some length. " * 8})
+                store.thread(thread).put({"n": n, "text": f"{thread} said something, at some length. " * 8})
         store.thread(THREADS[5]).tag("v1")
         store.thread(THREADS[6]).pin(reason="for later")
         store.thread(THREADS[7]).hold(reason="case 7")
@@ -57,7 +57,7 @@ def readable(store: holdfast.Store) -> set[str]:
     found = set()
     for thread in THREADS:
         with suppress(HoldfastError):
-            found |= {thread} if store.get(thread).state["n"] == STEPS - 1 else set()
+            found |= {thread} if store.thread(thread).get().state["n"] == STEPS - 1 else set()
     return found
 
 
@@ -82,19 +82,19 @@ def test_no_loss_is_forgotten_until_a_copy_restores_it(good: Path, tmp_path: Pat
             assert not named
         # A hold may be among what is gone.
         with pytest.raises(DeniedError):
-            store.delete(THREADS[1])
+            store.thread(THREADS[1]).delete()
         assert [each.code for each in store.maintenance.repair().left] == ["lost-rows"]  # and it stays so
 
         assert store.maintenance.repair(f"sqlite:///{good.parent}/copy.db").ok
         assert readable(store) == set(THREADS)
-        assert [len(store.log(thread)) for thread in THREADS] == [STEPS] * len(THREADS)
+        assert [len(store.thread(thread).log()) for thread in THREADS] == [STEPS] * len(THREADS)
         assert [each.reason for each in store.thread(THREADS[7]).holds()] == ["case 7"]
         assert [each.reason for each in store.thread(THREADS[6]).pins()] == ["for later"]
         assert list(store.thread(THREADS[5]).tags()) == ["v1"]
         assert store.maintenance.verify(level="decode").ok
         with pytest.raises(DeniedError, match="case 7"):
-            store.delete(THREADS[7])
-        store.delete(THREADS[1])
+            store.thread(THREADS[7]).delete()
+        store.thread(THREADS[1]).delete()
 
 
 def test_a_loss_is_not_forgotten_while_a_thread_cannot_be_compared(good: Path, tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ def test_a_loss_is_not_forgotten_while_a_thread_cannot_be_compared(good: Path, t
         assert len(report.problems) == 1, "another process is rewriting the thread"
         assert [each.code for each in report.left] == ["lost-rows"]
         with pytest.raises(DeniedError, match="may have been lost"):
-            store.delete(THREADS[7])
+            store.thread(THREADS[7]).delete()
         run(lease.release())
         assert store.maintenance.repair(copy).ok
         with pytest.raises(DeniedError, match="case 7"):
-            store.delete(THREADS[7])
+            store.thread(THREADS[7]).delete()
 
 
 DAMAGES = ["time = time + 1", "name = 'another case'", "kind = 'hole'", "body = zeroblob(length(body))"]
@@ -126,20 +126,20 @@ def test_a_damaged_hold_that_no_copy_has_is_not_forgotten(good: Path, tmp_path: 
     connection.close()
     with holdfast.open(path) as store:
         with pytest.raises(CorruptError, match="may be a hold"):
-            store.delete(THREADS[7])
+            store.thread(THREADS[7]).delete()
         with pytest.raises(CorruptError):
             store.maintenance.prune(THREADS[7], keep_last=1)
-        assert len(store.log(THREADS[7])) == STEPS
+        assert len(store.thread(THREADS[7]).log()) == STEPS
         assert [each.code for each in store.maintenance.repair(dry_run=True).left] == ["lost-rows"]
         assert [each.code for each in store.maintenance.repair().left] == ["lost-rows"]
         assert [each.space for each in store.maintenance.quarantine()] == ["refs"]
         assert store.maintenance.verify().damage[0].code == "lost-rows"
         with pytest.raises(DeniedError, match="may have been lost"):
-            store.delete(THREADS[7])
+            store.thread(THREADS[7]).delete()
         assert store.maintenance.repair(copy).ok
         with pytest.raises(DeniedError, match="case 7"):
-            store.delete(THREADS[7])
-        store.delete(THREADS[1])
+            store.thread(THREADS[7]).delete()
+        store.thread(THREADS[1]).delete()
 
 
 def test_a_damaged_tag_or_pin_is_no_hold(good: Path, tmp_path: Path) -> None:
@@ -149,10 +149,10 @@ def test_a_damaged_tag_or_pin_is_no_hold(good: Path, tmp_path: Path) -> None:
     connection.execute("UPDATE refs SET time = time + 1 WHERE kind IN ('tag', 'pin')")
     connection.close()
     with holdfast.open(path) as store:
-        store.delete(THREADS[5])
+        store.thread(THREADS[5]).delete()
         assert store.maintenance.repair().ok
         assert len(store.maintenance.quarantine()) == 1
-        store.delete(THREADS[6])
+        store.thread(THREADS[6]).delete()
 
 
 def test_a_copy_restores_checkpoints_from_the_middle_of_a_thread(tmp_path: Path) -> None:
@@ -160,17 +160,17 @@ def test_a_copy_restores_checkpoints_from_the_middle_of_a_thread(tmp_path: Path)
     path, copy = tmp_path / "good.db", f"sqlite:///{tmp_path}/copy.db"
     with holdfast.open(path) as store:
         for n in range(40):
-            store.put("chat", {"n": n, f"part {n % 5}": Random(n).randbytes(700)})
+            store.thread("chat").put({"n": n, f"part {n % 5}": Random(n).randbytes(700)})
         store.copy_to(copy)
         store.maintenance.prune("chat", keep_last=38)
-        before = [each.id for each in store.log("chat")]
+        before = [each.id for each in store.thread("chat").log()]
     assert len(before) == 38
     with holdfast.open(zeroed(path, tmp_path, "steps", "leaf")) as store:
         assert store.maintenance.repair().lost
-        assert len(store.log("chat")) < 38
+        assert len(store.thread("chat").log()) < 38
         assert store.maintenance.repair(copy).ok
-        assert [each.id for each in store.log("chat")] == before
-        assert [store.get("chat", each).state["n"] for each in before] == list(range(39, 1, -1))
+        assert [each.id for each in store.thread("chat").log()] == before
+        assert [store.thread("chat").get(each).state["n"] for each in before] == list(range(39, 1, -1))
         assert store.maintenance.verify(level="decode").findings == []
 
 
@@ -180,7 +180,7 @@ def test_a_loss_can_be_accepted(good: Path, tmp_path: Path) -> None:
         assert not store.maintenance.repair(dry_run=True, accept_loss=True).ok
         assert store.maintenance.repair(accept_loss=True).ok
         assert store.maintenance.verify().ok
-        store.delete(THREADS[7])  # the hold is gone, and somebody said that this is right
+        store.thread(THREADS[7]).delete()  # the hold is gone, and somebody said that this is right
 
 
 def test_a_damaged_index_alone_loses_nothing(good: Path, tmp_path: Path) -> None:
@@ -217,13 +217,13 @@ def test_a_damaged_hold_forbids_deleting_until_a_copy_restores_it(good: Path, tm
         assert len(list(store.threads())) == len(THREADS)
         for thread in THREADS[6:9]:
             with pytest.raises(DeniedError, match="may have been lost"):
-                store.delete(thread)
+                store.thread(thread).delete()
         # A store that knows nothing of these threads restores no hold of theirs.
         assert [each.code for each in store.maintenance.repair(empty).left] == ["lost-rows"]
         assert store.maintenance.repair(f"sqlite:///{good.parent}/copy.db").ok
         with pytest.raises(DeniedError, match="case 7"):
-            store.delete(THREADS[7])
-        store.delete(THREADS[8])
+            store.thread(THREADS[7]).delete()
+        store.thread(THREADS[8]).delete()
 
 
 def test_a_damaged_hold_is_repaired_at_once_if_there_is_a_copy(good: Path, tmp_path: Path) -> None:
@@ -237,5 +237,5 @@ def test_a_damaged_hold_is_repaired_at_once_if_there_is_a_copy(good: Path, tmp_p
             assert store.maintenance.repair(f"sqlite:///{good.parent}/copy.db").ok
             assert store.maintenance.verify().findings == []
             with pytest.raises(DeniedError, match="case 7"):
-                store.delete(THREADS[7])
-            store.delete(THREADS[8])
+                store.thread(THREADS[7]).delete()
+            store.thread(THREADS[8]).delete()

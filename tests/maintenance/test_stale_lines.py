@@ -66,9 +66,9 @@ def ttl_writes(backend: InterferingBackend) -> int:
 
 def test_a_query_deletes_whole_threads_and_says_which(store: Store, clock: Clock) -> None:
     for name in ("old", "old␟child", "other"):
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     clock.now += 100 * DAY
-    store.put("new", {"n": 1})
+    store.thread("new").put({"n": 1})
     planned = store.maintenance.delete_stale("updated<90d", dry_run=True)
     assert threads(store) == ["new", "old", "old␟child", "other"]
     report = store.maintenance.delete_stale("updated<90d")
@@ -85,10 +85,10 @@ def test_a_query_deletes_whole_threads_and_says_which(store: Store, clock: Clock
 
 def test_a_change_of_a_namespace_or_of_another_branch_is_one_of_the_thread(store: Store, clock: Clock) -> None:
     for name in ("a", "a␟child", "b", "c"):
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     store.thread("b").fork("draft")
     clock.now += 100 * DAY
-    store.put("a␟child", {"n": 2})
+    store.thread("a␟child").put({"n": 2})
     store.thread("b").put({"n": 2}, branch="draft")
     assert names(store.maintenance.delete_stale("updated<90d")) == ["c"]
     assert threads(store) == ["a", "a␟child", "b"]
@@ -96,9 +96,9 @@ def test_a_change_of_a_namespace_or_of_another_branch_is_one_of_the_thread(store
 
 def test_namespaces_without_their_thread_go_together(store: Store, clock: Clock) -> None:
     for name in ("a␟x", "a␟y", "b␟x"):
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     clock.now += 100 * DAY
-    store.put("b␟x", {"n": 2})
+    store.thread("b␟x").put({"n": 2})
     assert names(store.maintenance.delete_stale("updated<90d", dry_run=True)) == ["a"]
     assert names(store.maintenance.delete_stale("updated<90d")) == ["a"]
     assert threads(store) == ["b␟x"]
@@ -106,8 +106,8 @@ def test_namespaces_without_their_thread_go_together(store: Store, clock: Clock)
 
 def test_a_prefix_and_other_conditions(store: Store, clock: Clock) -> None:
     for name in ("x/1", "x/2", "y/1"):
-        store.put(name, {"n": 1})
-    store.put("x/2", {"n": 2})
+        store.thread(name).put({"n": 1})
+    store.thread("x/2").put({"n": 2})
     clock.now += 100 * DAY
     assert names(store.maintenance.delete_stale("updated<90d steps<2", prefix="x/")) == ["x/1"]
     assert threads(store) == ["x/2", "y/1"]
@@ -115,7 +115,7 @@ def test_a_prefix_and_other_conditions(store: Store, clock: Clock) -> None:
 
 def test_holds_and_pins_keep_a_thread(store: Store, clock: Clock) -> None:
     for name in ("free", "held", "inside", "inside␟child", "pinned"):
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     store.thread("held").hold(reason="case 7")
     store.thread("inside␟child").hold(reason="case 8")
     store.thread("pinned").pin(reason="shown")
@@ -135,7 +135,7 @@ def test_holds_and_pins_keep_a_thread(store: Store, clock: Clock) -> None:
 
 def test_a_hook_may_object(store: Store, clock: Clock) -> None:
     for name in ("a", "b"):
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     seen: list[str] = []
 
     @store.hooks.before("checkpoint.delete")
@@ -156,7 +156,7 @@ def test_tenants_have_their_own(clock: Clock) -> None:
     store = timed(clock)
     other = Store(store._engine, "acme")
     for each in (store, other):
-        each.put("t", {"n": 1}, ttl="1d")
+        each.thread("t").put({"n": 1}, ttl="1d")
     clock.now += 100 * DAY
     assert names(other.maintenance.delete_stale()) == ["t"]
     assert (threads(store), threads(other)) == (["t"], [])
@@ -181,15 +181,15 @@ def test_wrong_rules(store: Store, arguments: dict[str, Any], message: str) -> N
 
 
 def test_an_identity_deletes_nothing(store: Store) -> None:
-    store.put("t", {"n": 1})
+    store.thread("t").put({"n": 1})
     view = store.as_identity(agent="writer")
     assert not hasattr(view, "maintenance")
 
 
 def test_the_job_does_the_same(store: Store, clock: Clock) -> None:
     for name in ("a", "b"):
-        store.put(name, {"n": 1}, ttl="1d")
-    store.put("c", {"n": 1})
+        store.thread(name).put({"n": 1}, ttl="1d")
+    store.thread("c").put({"n": 1})
     store.thread("b").hold()
     clock.now += 100 * DAY
     Jobs(store).add("ttl", "delete-stale")
@@ -207,7 +207,7 @@ def test_the_job_does_the_same(store: Store, clock: Clock) -> None:
 def test_with_asyncio(store: Store, clock: Clock) -> None:
     async def use() -> None:
         other = awaited(store)
-        await other.put("t", {"n": 1}, ttl="1d")
+        await other.thread("t").put({"n": 1}, ttl="1d")
         assert await other.thread("t").expires() == to_datetime(clock.now + DAY)
         await other.thread("t").expire("2d")
         clock.now += 2 * DAY
@@ -222,13 +222,13 @@ def test_with_asyncio(store: Store, clock: Clock) -> None:
 def test_a_thread_expires_so_long_after_its_last_change(store: Store, clock: Clock) -> None:
     thread = store.thread("t")
     thread.put({"n": 1}, ttl="2d")
-    store.put("forever", {"n": 1})
+    store.thread("forever").put({"n": 1})
     assert thread.expires() == to_datetime(clock.now + 2 * DAY)
     clock.now += DAY
     thread.put({"n": 2})
     assert thread.expires() == to_datetime(clock.now + 2 * DAY)
     clock.now += DAY
-    store.put("t␟child", {"n": 2})
+    store.thread("t␟child").put({"n": 2})
     clock.now += 2 * DAY - HOUR
     assert store.maintenance.delete_stale().deleted == []
     clock.now += HOUR
@@ -261,10 +261,10 @@ def test_it_is_changed_and_removed(store: Store, clock: Clock) -> None:
 def test_a_ttl_is_a_duration_of_a_thread_that_exists(store: Store) -> None:
     for wrong in (0, -1, "soon", True):
         with pytest.raises(InvalidError):
-            store.put("t", {"n": 1}, ttl=wrong)
+            store.thread("t").put({"n": 1}, ttl=wrong)
     assert threads(store) == []
     with pytest.raises(InvalidError, match="namespace"):
-        store.put("t␟child", {"n": 1}, ttl="1d")
+        store.thread("t␟child").put({"n": 1}, ttl="1d")
     for act in (store.thread("t").expires, lambda: store.thread("t").expire("1d")):
         with pytest.raises(NotFoundError):
             act()
@@ -274,22 +274,22 @@ def test_it_is_written_only_when_it_changes(clock: Clock) -> None:
     backend = InterferingBackend()
     store, other = timed(clock, backend), timed(clock, backend)
     for number in range(10):
-        store.put("t", {"n": number}, ttl="1d")
+        store.thread("t").put({"n": number}, ttl="1d")
     assert ttl_writes(backend) == 2, "with the first two saves"
-    store.put("t", {"n": 9}, ttl="1d", if_changed=True)
+    store.thread("t").put({"n": 9}, ttl="1d", if_changed=True)
     assert ttl_writes(backend) == 2
     for number in range(10):
-        store.put("t", {"n": number}, ttl="2d")
+        store.thread("t").put({"n": number}, ttl="2d")
     assert ttl_writes(backend) == 3
-    other.delete("t")
-    other.put("t", {"n": 0})
+    other.thread("t").delete()
+    other.thread("t").put({"n": 0})
     for number in range(3):
-        store.put("t", {"n": number}, ttl="2d")
+        store.thread("t").put({"n": number}, ttl="2d")
     assert ttl_writes(backend) == 4, "another thread of that name"
     assert other.thread("t").expires() == to_datetime(clock.now + 2 * DAY)
     other.thread("t").expire(None)
     for number in range(3):
-        store.put("t", {"n": number}, ttl="2d")
+        store.thread("t").put({"n": number}, ttl="2d")
     assert ttl_writes(backend) == 5
     assert other.thread("t").expires() == to_datetime(clock.now + 2 * DAY)
 
@@ -298,24 +298,24 @@ def test_it_is_stored_whatever_others_do_meanwhile(clock: Clock) -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend()
         store, other = timed(clock, backend), timed(clock, backend)
-        store.put("t", {"n": 0}, ttl="1d")
-        store.put("t", {"n": 1}, ttl="1d")
+        store.thread("t").put({"n": 0}, ttl="1d")
+        store.thread("t").put({"n": 1}, ttl="1d")
 
         def act() -> None:
-            other.delete("t")
-            other.put("t", {"n": "other"})
+            other.thread("t").delete()
+            other.thread("t").put({"n": "other"})
 
         with moment.interfere(backend, act):
-            store.put("t", {"n": 2}, ttl="1d")
+            store.thread("t").put({"n": 2}, ttl="1d")
         if moment.came or not moment.used:
-            store.put("t", {"n": 3}, ttl="1d")
+            store.thread("t").put({"n": 3}, ttl="1d")
         assert store.thread("t").expires() == to_datetime(clock.now + DAY)
 
     at_every_moment(scenario, ["apply"])
 
 
 def test_who_sets_it_may_delete_the_thread(store: Store, clock: Clock) -> None:
-    store.put("shared", {"n": 1})
+    store.thread("shared").put({"n": 1})
     store.access.grant("agent:writer", ["read", "write"], thread="shared")
     view = store.as_identity(agent="writer")
     view.thread("own").put({"n": 1}, ttl="1d")
@@ -327,7 +327,7 @@ def test_who_sets_it_may_delete_the_thread(store: Store, clock: Clock) -> None:
     saver = HoldfastSaver(view, ttl="1d")
     with pytest.raises(DeniedError):
         graph_on(saver).invoke({"n": 1}, {"configurable": {"thread_id": "shared"}})
-    assert store.get("shared").state == {"n": 2}
+    assert store.thread("shared").get().state == {"n": 2}
     assert store.thread("shared").expires() is None
     store.access.grant("agent:writer", ["read", "write", "delete"], thread="shared")
     view.thread("shared").put({"n": 3}, ttl="1d")
@@ -336,7 +336,7 @@ def test_who_sets_it_may_delete_the_thread(store: Store, clock: Clock) -> None:
 
 def test_prune_and_repack_leave_it(store: Store, clock: Clock) -> None:
     for number in range(50):
-        store.put("t", {"n": number}, ttl="1d")
+        store.thread("t").put({"n": number}, ttl="1d")
     store.maintenance.prune(keep_last=1)
     store.maintenance.compact()
     assert store.thread("t").expires() == to_datetime(clock.now + DAY)
@@ -361,12 +361,12 @@ def test_a_branch_has_that_of_its_thread(store: Store, clock: Clock) -> None:
 def test_on_every_store(kind: str, hidden: bool | None, tmp_path: Path) -> None:
     encryption = None if hidden is None else Encryption(LocalKeys(b"k" * 32), hide_names=hidden)
     with holdfast.open(place(kind, tmp_path), encryption=encryption) as store:
-        store.put("short", {"n": 1}, ttl=0.000001)
-        store.put("short␟child", {"n": 1})
-        store.put("long", {"n": 1}, ttl="30d")
+        store.thread("short").put({"n": 1}, ttl=0.000001)
+        store.thread("short␟child").put({"n": 1})
+        store.thread("long").put({"n": 1}, ttl="30d")
         expires = store.thread("long").expires()
         assert expires is not None
-        assert expires - store.get("long").time == timedelta(days=30)
+        assert expires - store.thread("long").get().time == timedelta(days=30)
         desk_of(store)
         session = store.sessions.start("visit")
         session.state["seen"] = 1
@@ -413,7 +413,7 @@ def back_up_and_restore(store: Store, folder: Path) -> Store:
 
 def restore_in_place(store: Store, folder: Path) -> Store:
     store.backups(folder / "repository").create()
-    store.delete("t")
+    store.thread("t").delete()
     store.backups(folder / "repository").restore(in_place=True)
     return holdfast.open(folder / "store.db")
 
@@ -430,9 +430,9 @@ WAYS: list[Callable[[Store, Path], Store]] = [
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_it_goes_along(way: Callable[[Store, Path], Store], tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "store.db") as store:
-        saved = store.put("t", {"n": 1}, ttl="1d")
-        store.put("t␟child", {"n": 1})
-        store.put("without", {"n": 1})
+        saved = store.thread("t").put({"n": 1}, ttl="1d")
+        store.thread("t␟child").put({"n": 1})
+        store.thread("without").put({"n": 1})
         expected = store.thread("t").expires()
         assert expected is not None
         assert expected - saved.time < timedelta(days=1, minutes=1)
@@ -447,14 +447,14 @@ def test_a_file_gives_no_existing_thread_a_ttl(tmp_path: Path) -> None:
         folder = tmp_path / str(newer)
         folder.mkdir()
         with holdfast.open(folder / "a.db") as store, holdfast.open(folder / "b.db") as other:
-            store.put("t", {"n": 1})
+            store.thread("t").put({"n": 1})
             store.copy_to(other)
             if newer:
-                other.put("t", {"n": 2})
+                other.thread("t").put({"n": 2})
             other.thread("t").expire("1s")
             other.export(folder / "threads.jsonl")
             store.import_(folder / "threads.jsonl")
-            assert store.get("t").state == {"n": 1 + newer}
+            assert store.thread("t").get().state == {"n": 1 + newer}
             assert store.thread("t").expires() is None
 
 
@@ -469,9 +469,9 @@ def test_a_change_meanwhile_is_never_lost(how: str, clock: Clock) -> None:
         backend = InterferingBackend()
         clock.now += DAY
         store, other = timed(clock, backend), timed(clock, backend)
-        store.put("t", {"n": 1}, ttl="1d")
-        store.put("t␟child", {"n": 1})
-        other.get("t")  # it has the end of the thread in its cache
+        store.thread("t").put({"n": 1}, ttl="1d")
+        store.thread("t␟child").put({"n": 1})
+        other.thread("t").get()  # it has the end of the thread in its cache
         clock.now += 2 * DAY
 
         acted: list[bool] = []
@@ -484,9 +484,9 @@ def test_a_change_meanwhile_is_never_lost(how: str, clock: Clock) -> None:
                 elif how == "branch":
                     thread.put({"n": 2}, parent=thread.resolve(), on_conflict="branch")
                 elif how == "namespace":
-                    other.put("t␟child", {"n": 2})
+                    other.thread("t␟child").put({"n": 2})
                 elif how == "new":
-                    other.put("t␟more", {"n": 2})
+                    other.thread("t␟more").put({"n": 2})
                 elif how == "ttl":
                     thread.expire("30d")
                 else:
@@ -504,10 +504,10 @@ def test_a_change_meanwhile_is_never_lost(how: str, clock: Clock) -> None:
             assert not deleted
         if how in ("put", "namespace", "new") and moment.came:
             changed = {"put": "t", "namespace": "t␟child", "new": "t␟more"}[how]
-            assert fresh.get(changed).state == {"n": 2}, "what was saved is there"
+            assert fresh.thread(changed).get().state == {"n": 2}, "what was saved is there"
         if not deleted:
             assert {"t", "t␟child"} <= set(threads(fresh)), "all or nothing"
-            assert len(fresh.log("t")) == (2 if how in ("put", "branch") else 1)
+            assert len(fresh.thread("t").log()) == (2 if how in ("put", "branch") else 1)
         assert fresh.maintenance.verify(level="decode").findings == []
 
     at_every_moment(scenario, at_least=1)
@@ -587,8 +587,8 @@ def test_a_kill_in_the_middle(moment: Any, tmp_path: Path) -> None:
         path = tmp_path / f"{number}.db"
         with holdfast.open(path) as store:
             for name in "abc":
-                store.put(name, {"n": 1}, ttl=0.000001)
-                store.put(f"{name}␟child", {"n": 1})
+                store.thread(name).put({"n": 1}, ttl=0.000001)
+                store.thread(f"{name}␟child").put({"n": 1})
 
         def work(report: Callable[[str], None], path: Path = path, number: int = number) -> None:
             with holdfast.open(path) as store:

@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Any:
     with holdfast.open(f"sqlite:///{tmp_path}/store.db", project=True) as opened:
         for thread in ("a", "b", "c/1"):
             for number in range(6):
-                opened.put(thread, {"text": f"hello {thread} {number}", "n": number})
+                opened.thread(thread).put({"text": f"hello {thread} {number}", "n": number})
         yield opened
 
 
@@ -47,10 +47,10 @@ def test_prune_removes_by_its_policy(store: holdfast.Store) -> None:
     outcome, said = done(store, "prune", keep_last=2, prefix="c/")
     assert outcome == "ok"
     assert said.startswith("4 checkpoints removed, 2 kept, ")
-    assert [len(store.log(thread)) for thread in ("a", "b", "c/1")] == [6, 6, 2]
+    assert [len(store.thread(thread).log()) for thread in ("a", "b", "c/1")] == [6, 6, 2]
     assert done(store, "prune", keep_last=3, threads=["a"], zone="Europe/Berlin")[0] == "ok"
-    assert len(store.log("a")) == 3
-    assert store.get("a").state["n"] == 5
+    assert len(store.thread("a").log()) == 3
+    assert store.thread("a").get().state["n"] == 5
 
 
 def test_prune_goes_on_past_threads_that_are_busy_or_damaged(store: holdfast.Store) -> None:
@@ -60,7 +60,7 @@ def test_prune_goes_on_past_threads_that_are_busy_or_damaged(store: holdfast.Sto
     assert outcome == "findings"
     assert "1 threads were held or busy" in said
     assert "1 damaged threads were skipped: b" in said
-    assert len(store.log("c/1")) == 2
+    assert len(store.thread("c/1").log()) == 2
 
 
 def test_verify_says_what_is_damaged(store: holdfast.Store) -> None:
@@ -122,7 +122,7 @@ def test_index_and_project_and_tidy_and_compact(store: holdfast.Store) -> None:
     assert done(store, "project") == ("ok", "readable rows of 0 threads built")
     assert done(store, "project", again=True) == ("ok", "readable rows of 3 threads built")
     for thread in ("a", "b"):
-        store.delete(thread)
+        store.thread(thread).delete()
     outcome, said = done(store, "tidy")
     assert outcome == "ok"
     assert int(said.split()[0]) >= 0
@@ -138,7 +138,7 @@ def test_orphans_are_removed(store: holdfast.Store) -> None:
     assert done(store, "orphans")[0] == "ok"  # it may yet be completed
     outcome, said = done(store, "orphans", grace="0s")
     assert (outcome, said.split(",")[0]) == ("ok", "1 orphan rows removed")
-    store.put("b", {"large": bytes(200_000)})  # so that its checkpoints are read
+    store.thread("b").put({"large": bytes(200_000)})  # so that its checkpoints are read
     damage(store, "b")
     outcome, said = done(store, "orphans", grace="0s")
     assert (outcome, "1 threads could not be checked: b" in said) == ("findings", True)
@@ -147,7 +147,7 @@ def test_orphans_are_removed(store: holdfast.Store) -> None:
 def test_compact_goes_through_more_threads_than_a_page_holds() -> None:
     with holdfast.open("memory://") as store:
         for number in range(203):
-            store.put(f"t{number:03}", {"a": 1})
+            store.thread(f"t{number:03}").put({"a": 1})
         assert done(store, "compact") == ("ok", "203 threads compacted")
 
 

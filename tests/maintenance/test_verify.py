@@ -90,7 +90,7 @@ def filled(path: Path, threads: int = 3) -> Store:
     store = holdfast.open(f"sqlite:///{path}/store.db")
     for number in range(threads):
         for turn in range(5):
-            store.put(f"thread {number}", {"messages": [f"message {n}" for n in range(turn + 1)]})
+            store.thread(f"thread {number}").put({"messages": [f"message {n}" for n in range(turn + 1)]})
     return store
 
 
@@ -131,7 +131,7 @@ def test_rows_of_no_thread_are_told(tmp_path: Path) -> None:
 def test_readable_rows_and_words_are_compared_with_the_log(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/store.db", project=True) as store:
         for turn in range(4):
-            store.put("t", {"messages": [{"role": "user", "content": f"message {n}"} for n in range(turn)]})
+            store.thread("t").put({"messages": [{"role": "user", "content": f"message {n}"} for n in range(turn)]})
         store.maintenance.build_index()
         assert store.maintenance.verify(level="decode").findings == []
         backend = store._engine.context.backend
@@ -154,7 +154,7 @@ def test_writers_at_work_cause_no_false_alarm(tmp_path: Path) -> None:
             while not stop.is_set():
                 turn += 1
                 state = {"messages": [f"message {n}" for n in range(turn % 40)]}
-                store.put("thread 0", state, branch="side" if turn % 3 == 0 and turn > 6 else "main")
+                store.thread("thread 0").put(state, branch="side" if turn % 3 == 0 and turn > 6 else "main")
                 if turn == 5:
                     store.thread("thread 0").fork("side")
                 if turn % 20 == 0:
@@ -196,22 +196,22 @@ def codes(found: list[Finding]) -> set[FindingCode]:
 
 def test_a_cut_off_end_is_found_and_honest_changes_are_told_apart(tmp_path: Path) -> None:
     with filled(tmp_path) as store:
-        old = store.log("thread 0")[2].id
+        old = store.thread("thread 0").log()[2].id
         store.thread("thread 0").fork("side", at=old)
-        store.put("thread 0", {"x": 1}, branch="side")
+        store.thread("thread 0").put({"x": 1}, branch="side")
         heads = store.maintenance.heads()
-        store.put("thread 0", {"messages": []})
+        store.thread("thread 0").put({"messages": []})
         assert store.maintenance.verify(heads=heads).findings == []
         backend = store._engine.context.backend
         run(backend.apply([Delete(STEPS, ("", "thread 1", 0, 4))]))
         assert store.maintenance.verify("thread 1").ok
         (found,) = store.maintenance.verify(heads=heads).damage
         assert (found.code, found.thread) == (FindingCode.CUT_OFF, "thread 1")
-        store.delete("thread 2")
+        store.thread("thread 2").delete()
         report = store.maintenance.verify(heads=heads)
         assert FindingCode.GONE_THREAD in codes(report.findings)
         assert codes(report.damage) == {FindingCode.CUT_OFF}
-        store.put("thread 2", {"made": "anew"})
+        store.thread("thread 2").put({"made": "anew"})
         assert FindingCode.GONE_THREAD in codes(store.maintenance.verify("thread 2", heads=heads).findings)
         store.thread("thread 0").rename_branch("side", "other")
         store.thread("thread 0").tag("end")
@@ -226,7 +226,7 @@ def test_a_rolled_back_thread_is_found() -> None:
     backend = memory()
     store = store_on(backend)
     for turn in range(3):
-        store.put("t", {"turn": turn}, id=str(turn))
+        store.thread("t").put({"turn": turn}, id=str(turn))
     before = damage.rows_of(backend)
     store.thread("t").fork("side", at="1")
     heads = run(export_heads(store._engine, ""))
@@ -243,13 +243,13 @@ def test_against_heads_what_is_gone_is_found(kind: str, tmp_path: Path) -> None:
     with holdfast.open(url) as store:
         for turn in range(4):
             for thread in ("a", "b"):
-                store.put(thread, {"turn": turn}, id=str(turn))
+                store.thread(thread).put({"turn": turn}, id=str(turn))
     shutil.copytree(tmp_path / "today", tmp_path / "yesterday")
     with holdfast.open(url) as store:
-        store.put("a", {"turn": 4})
+        store.thread("a").put({"turn": 4})
         store.thread("b").fork("side", at="2")
-        store.put("b", {"side": 1}, branch="side")
-        store.put("c", {"new": 1})
+        store.thread("b").put({"side": 1}, branch="side")
+        store.thread("c").put({"new": 1})
         heads = store.maintenance.heads()
         assert store.maintenance.verify(heads=heads).findings == []
         backend = store._engine.context.backend
@@ -272,7 +272,7 @@ def test_what_is_gone_is_told_once_also_in_parts(tmp_path: Path) -> None:
     with filled(tmp_path, 5) as store:
         heads = store.maintenance.heads()
         for number in (0, 2, 4):
-            store.delete(f"thread {number}")
+            store.thread(f"thread {number}").delete()
         gone: list[str] = []
         told: list[Finding] = []
         after: str | None = ""
@@ -301,7 +301,7 @@ def test_a_cut_off_end_is_told_though_names_cannot_be_read() -> None:
     backend = memory()
     store = store_on(backend)
     for turn in range(3):
-        store.put("t", {"turn": turn})
+        store.thread("t").put({"turn": turn})
     heads = store.maintenance.heads()
     run(backend.apply([Delete(STEPS, ("", "t", 0, 2))]))
     found = run(compare_head(store_on(CheckedBackend(Unreadable(backend)))._engine, heads, "t", {}))

@@ -36,16 +36,16 @@ def made(kind: str, folder: Path) -> StoreHeads:
     backend = run(backend_for(url(kind, folder)).open(url(kind, folder)))
     with store_on(backend, fold_every=4, clock=ticks.__next__) as store:
         for turn in range(6):
-            store.put("chat", {"messages": [f"message {n}" for n in range(turn)], "turn": turn}, id=str(turn))
-        store.put("chat", {"large": Random(1).randbytes(70_000)}, id="6")
+            store.thread("chat").put({"messages": [f"message {n}" for n in range(turn)], "turn": turn}, id=str(turn))
+        store.thread("chat").put({"large": Random(1).randbytes(70_000)}, id="6")
         store.thread("chat").fork("side", at="3")
-        store.put("chat", {"x": 1}, branch="side", id="7")
+        store.thread("chat").put({"x": 1}, branch="side", id="7")
         store.thread("chat").label("good", "2")
         store.thread("chat").tag("end", "7")
         if kind == "sqlite":
             for turn in range(6):
-                store.put("gone", {"text": Random(turn).randbytes(20_000)})
-            store.delete("gone")
+                store.thread("gone").put({"text": Random(turn).randbytes(20_000)})
+            store.thread("gone").delete()
         return store.maintenance.heads()
 
 
@@ -149,7 +149,7 @@ def test_what_holds_nothing_any_more_is_not_looked_at(tmp_path: Path, every: int
     made("file", folder)
     with holdfast.open(url("file", folder)) as store:
         for turn in range(40):
-            store.put("chat", {"turn": turn}, branch="main")
+            store.thread("chat").put({"turn": turn}, branch="main")
         heads = store.maintenance.heads()
     harmless = 0
     for path in list(files_in(folder))[::every]:

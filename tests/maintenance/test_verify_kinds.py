@@ -25,7 +25,7 @@ LINE = Line("", "t")
 def made(backend: Backend, count: int = 9, **more: object) -> Store:
     store = store_on(backend, fold_every=3)
     for turn in range(count):
-        store.put("t", {"items": [f"item {n}" for n in range(turn)], **more}, id=str(turn))
+        store.thread("t").put({"items": [f"item {n}" for n in range(turn)], **more}, id=str(turn))
     return store
 
 
@@ -69,7 +69,7 @@ def test_large_values_of_which_a_piece_is_not_there_or_is_another() -> None:
 def test_a_node_that_is_damaged_names_all_that_need_it() -> None:
     store = store_on(backend := CheckedBackend(MemoryBackend()), fold_every=3)
     for turn in range(8):
-        store.put("t", {"items": list(range(1500)), "turn": turn}, id=str(turn))
+        store.thread("t").put({"items": list(range(1500)), "turn": turn}, id=str(turn))
     affected: dict[FindingCode, int] = {}
     for node in rows(backend, NODES):
         for change in (Delete(NODES, node.key), Put(NODES, node._replace(body=b"HF" + node.body[2:-1] + b"\0"))):
@@ -88,10 +88,10 @@ def test_a_node_that_is_damaged_names_all_that_need_it() -> None:
 def test_what_was_merged_must_be_there(pruned: bool) -> None:
     store = made(backend := CheckedBackend(MemoryBackend()), 4)
     store.thread("t").fork("side", at="1")
-    store.put("t", {"side": 1}, branch="side", id="side")
+    store.thread("t").put({"side": 1}, branch="side", id="side")
     merge = store.thread("t").merge("side", into="main", strategy="ours")
     for turn in range(3):
-        store.put("t", {"turn": turn}, branch="main")
+        store.thread("t").put({"turn": turn}, branch="main")
     if pruned:
         store.maintenance.prune(keep_last=1)
     assert store.maintenance.verify(level="decode").findings == []
@@ -111,8 +111,8 @@ def test_what_was_merged_must_be_there(pruned: bool) -> None:
 
 def test_metadata_as_people_read_it() -> None:
     store = store_on(backend := CheckedBackend(MemoryBackend()))
-    store.put("t", {}, id="plain", metadata={"source": "loop", "list": [1, None, 2.5]})
-    store.put("t", {}, id="other", metadata={"day": date(2026, 11, 15)})
+    store.thread("t").put({}, id="plain", metadata={"source": "loop", "list": [1, None, 2.5]})
+    store.thread("t").put({}, id="other", metadata={"day": date(2026, 11, 15)})
     assert store.maintenance.verify().findings == []
     plain, other = rows(backend, STEPS)
 

@@ -48,11 +48,11 @@ class Others:
         branches = [each.name for each in store.thread(thread).branches()]
         if chance < 0.4:
             state = {"messages": [f"message {n}" for n in range(number % 50)], "large": "x" * (number % 8 * 10_000)}
-            store.put(thread, state, branch=choose(branches))
+            store.thread(thread).put(state, branch=choose(branches))
         elif chance < 0.45:
-            store.put(thread, {"again": number}, id=choose(store.log(thread, limit=5)).id)
+            store.thread(thread).put({"again": number}, id=choose(store.thread(thread).log(limit=5)).id)
         elif chance < 0.55:
-            store.thread(thread).fork(f"branch {number}", at=choose(store.log(thread, limit=30)).id)
+            store.thread(thread).fork(f"branch {number}", at=choose(store.thread(thread).log(limit=30)).id)
         elif chance < 0.65:
             store.thread(thread).merge(choose(branches), into=choose(branches), strategy="ours")
         elif chance < 0.7:
@@ -60,8 +60,8 @@ class Others:
         elif chance < 0.75:
             store.thread(thread).delete_branch(choose(branches))
         elif chance < 0.78:
-            store.delete(thread)
-            store.put(thread, {"made": "anew"})
+            store.thread(thread).delete()
+            store.thread(thread).put({"made": "anew"})
         elif chance < 0.83:
             store.maintenance.compact(thread)
         elif chance < 0.93:
@@ -69,7 +69,7 @@ class Others:
         elif chance < 0.97:
             store.thread(thread).tag(f"name {number % 4}")
         else:
-            store.thread(thread).pin(choose(store.log(thread, limit=20)).id)
+            store.thread(thread).pin(choose(store.thread(thread).log(limit=20)).id)
 
 
 @pytest.mark.nightly
@@ -82,7 +82,7 @@ def test_nothing_is_found_that_is_not_so(kind: str, often: float, tmp_path: Path
         there = store_on(inner, fold_every=4, clock=clock)
         for thread in "ab":
             for turn in range(20):
-                there.put(thread, {"messages": [f"message {n}" for n in range(turn)]})
+                there.thread(thread).put({"messages": [f"message {n}" for n in range(turn)]})
         others = Others(there, Random(seed))
         for _ in range(40):
             others()
@@ -112,7 +112,7 @@ def filled(inner_kind: str, folder: Path) -> tuple[InterferingBackend, Store, St
     inner, clock = backend(inner_kind, folder), Clock()
     there = store_on(inner, fold_every=4, clock=clock)
     for turn in range(300):
-        there.put("t", {"turn": turn})
+        there.thread("t").put({"turn": turn})
     busy = InterferingBackend(inner)
     return busy, store_on(busy, fold_every=4, clock=clock), there
 
@@ -149,16 +149,16 @@ def test_a_rewrite_that_ends_meanwhile_leaves_no_orphans(tmp_path: Path) -> None
 def test_an_end_that_was_pruned_and_written_over_is_no_other_history(tmp_path: Path) -> None:
     store = store_on(backend("memory", tmp_path))
     for turn in range(3):
-        store.put("t", {"turn": turn}, id=str(turn))
+        store.thread("t").put({"turn": turn}, id=str(turn))
     store.thread("t").fork("side", at="0")
     for turn in range(3):
-        store.put("t", {"side": turn}, branch="side", id=f"side {turn}")
+        store.thread("t").put({"side": turn}, branch="side", id=f"side {turn}")
     heads = store.maintenance.heads()
     prune(store, dropping_ids("side 1", "side 2"))
     (found,) = store.maintenance.verify(heads=heads).findings
     assert found.code is FindingCode.PRUNED_SINCE
     for turn in (9, 10):
-        store.put("t", {"side": turn}, branch="side", id=f"side {turn}")
+        store.thread("t").put({"side": turn}, branch="side", id=f"side {turn}")
     (found,) = store.maintenance.verify(heads=heads).findings
     assert (found.code, "another checkpoint" in found.message) == (FindingCode.PRUNED_SINCE, True)
 

@@ -51,7 +51,7 @@ def test_reads_of_any_table_may_fail_from_any_moment_on(with_heads: bool) -> Non
     context = EngineContext(backend, MemoryCache(1 << 20), fold_every=3, project=True)
     store = Store(Engine(context), "")
     for n in range(7):
-        store.put("t", {"n": n, "large": [f"{n}" * 10_000]}, id=f"{n}", tag=f"v{n}")
+        store.thread("t").put({"n": n, "large": [f"{n}" * 10_000]}, id=f"{n}", tag=f"v{n}")
     store.thread("t").fork("other", at="3")
     store.maintenance.build_index()
     heads = store.maintenance.heads() if with_heads else None

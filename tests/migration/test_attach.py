@@ -34,7 +34,7 @@ def old(url: str) -> Any:
     """A program with the first version, which has saved a state."""
     with holdfast.open(url) as store:
         store.schemas.attach(ONE, threads="chat-*")
-        store.put("chat-1", first())
+        store.thread("chat-1").put(first())
         yield store
 
 
@@ -61,19 +61,19 @@ def test_an_old_state_is_upgraded_on_read_and_stored_so_at_the_next_step(url: st
 def test_a_part_of_an_old_state_is_changed(url: str, old: Store) -> None:
     with holdfast.open(url) as store:
         store.schemas.attach(TWO)
-        store.update("chat-1", {"messages[0]": "hi"})
-        assert store.get("chat-1").state == second() | {"messages": ["hi", "m0"]}
+        store.thread("chat-1").update({"messages[0]": "hi"})
+        assert store.thread("chat-1").get().state == second() | {"messages": ["hi", "m0"]}
     del old
 
 
 def test_an_older_writer_meets_a_newer_version_that_gets_along_in_a_write(url: str) -> None:
     with holdfast.open(url) as older, holdfast.open(url) as newer:
         older.schemas.attach(TWO)
-        older.put("chat-1", second())
+        older.thread("chat-1").put(second())
         newer.schemas.attach(TWO_ONE)
-        newer.update("chat-1", {"mood": "good"})
-        older.put("chat-1", second(1))  # without having read it
-        assert newer.get("chat-1").state == second(1) | {"mood": "good"}
+        newer.thread("chat-1").update({"mood": "good"})
+        older.thread("chat-1").put(second(1))  # without having read it
+        assert newer.thread("chat-1").get().state == second(1) | {"mood": "good"}
 
 
 def test_a_whole_state_that_is_put_keeps_what_was_put_aside(url: str, old: Store) -> None:
@@ -86,29 +86,29 @@ def test_a_whole_state_that_is_put_keeps_what_was_put_aside(url: str, old: Store
         assert "__aside__" not in thread.get().state
     with holdfast.open(url) as store:  # nothing is cached
         store.schemas.attach(TWO)
-        store.put("chat-1", second() | {"count": "3"})
-        assert "__aside__" in store.get("chat-1", migrate=False).state
+        store.thread("chat-1").put(second() | {"count": "3"})
+        assert "__aside__" in store.thread("chat-1").get(migrate=False).state
         store.schemas.down(TWO, to="1.0.0")
-        assert store.get("chat-1", migrate=False).state == first() | {"count": 3}
+        assert store.thread("chat-1").get(migrate=False).state == first() | {"count": 3}
     del old
 
 
 def test_a_program_without_schemas_keeps_what_was_put_aside(url: str) -> None:
     with holdfast.open(url) as plain, holdfast.open(url) as store:
-        plain.put("chat-1", first())
+        plain.thread("chat-1").put(first())
         store.schemas.attach(TWO, threads="chat-*")
-        store.update("chat-1", {"plan": ["go"]})
+        store.thread("chat-1").update({"plan": ["go"]})
         store.schemas.down(TWO, to="1.0.0")
-        plain.put("chat-1", first() | {"count": 9})
+        plain.thread("chat-1").put(first() | {"count": 9})
         store.schemas.up(TWO)
-        assert store.get("chat-1").state == second() | {"count": "9", "plan": ["go"]}
+        assert store.thread("chat-1").get().state == second() | {"count": "9", "plan": ["go"]}
 
 
 def test_what_was_put_aside_is_not_for_others_to_write(url: str, old: Store) -> None:
     with holdfast.open(url) as store, holdfast.open(url) as plain:
         for program in (store, plain):
             with pytest.raises(InvalidError, match="reserved"):
-                program.put("chat-9", first() | {"__aside__": {}})
+                program.thread("chat-9").put(first() | {"__aside__": {}})
         store.schemas.attach(TWO)
         thread = store.thread("chat-1")
         thread.update({"plan": ["go"]})
@@ -133,21 +133,21 @@ def test_what_was_put_aside_is_not_for_others_to_write(url: str, old: Store) -> 
 
 
 def test_a_writer_of_an_older_version_is_refused_at_its_next_step(url: str, old: Store) -> None:
-    old.put("chat-1", first(1))  # the control: it may write
+    old.thread("chat-1").put(first(1))  # the control: it may write
     with holdfast.open(url) as store:
         store.schemas.attach(TWO)
         with pytest.raises(ConflictError) as refused:
-            old.put("chat-1", first(2))
+            old.thread("chat-1").put(first(2))
         assert refused.value.code == "schema-outdated"
         assert "count: int became str" in refused.value.what
         with pytest.raises(ConflictError):
-            old.update("chat-1", {"count": 5})
+            old.thread("chat-1").update({"count": 5})
         with pytest.raises(ConflictError):
-            old.put("chat-9", first())
-        assert store.get("chat-1", migrate=False).state == first(1), "nothing was written"
-        store.put("chat-1", second(3))
+            old.thread("chat-9").put(first())
+        assert store.thread("chat-1").get(migrate=False).state == first(1), "nothing was written"
+        store.thread("chat-1").put(second(3))
         with pytest.raises(ConflictError, match="does not get along"):
-            old.get("chat-1")
+            old.thread("chat-1").get()
     with holdfast.open(url) as again, pytest.raises(ConflictError, match="does not get along"):
         again.schemas.attach(ONE)
 
@@ -155,49 +155,49 @@ def test_a_writer_of_an_older_version_is_refused_at_its_next_step(url: str, old:
 def test_an_older_writer_that_gets_along_keeps_what_it_does_not_know(url: str) -> None:
     with holdfast.open(url) as older, holdfast.open(url) as newer:
         older.schemas.attach(TWO)
-        older.put("chat-1", second())
+        older.thread("chat-1").put(second())
         newer.schemas.attach(TWO_ONE)
-        newer.update("chat-1", {"mood": "good"})
-        assert older.get("chat-1").state == second() | {"mood": "good"}
-        older.put("chat-1", second(1))
-        assert newer.get("chat-1").state == second(1) | {"mood": "good"}
-        older.update("chat-1", {"count": "7"})
-        found = newer.get("chat-1", migrate=False)
+        newer.thread("chat-1").update({"mood": "good"})
+        assert older.thread("chat-1").get().state == second() | {"mood": "good"}
+        older.thread("chat-1").put(second(1))
+        assert newer.thread("chat-1").get().state == second(1) | {"mood": "good"}
+        older.thread("chat-1").update({"count": "7"})
+        found = newer.thread("chat-1").get(migrate=False)
         assert (found.state["mood"], found.schema) == ("good", "chat@2.1.0")
-        older.put("chat-2", second())
-        assert newer.get("chat-2", migrate=False).schema == "chat@2.0.0"
+        older.thread("chat-2").put(second())
+        assert newer.thread("chat-2").get(migrate=False).schema == "chat@2.0.0"
 
 
 def test_a_program_without_schemas_keeps_the_version_of_the_state(url: str, old: Store) -> None:
     with holdfast.open(url) as plain:
-        plain.update("chat-1", {"count": 8})
-        assert plain.get("chat-1").schema == "chat@1.0.0"
+        plain.thread("chat-1").update({"count": 8})
+        assert plain.thread("chat-1").get().schema == "chat@1.0.0"
         plain.thread("chat-1").fork("other")
         plain.thread("chat-1").restore(at="#0")
-        assert plain.get("chat-1").schema == "chat@1.0.0"
+        assert plain.thread("chat-1").get().schema == "chat@1.0.0"
     with holdfast.open(url) as store:
         store.schemas.attach(TWO)
-        assert store.get("chat-1").state == second()
-        store.update("chat-1", {"plan": ["x"]})
+        assert store.thread("chat-1").get().state == second()
+        store.thread("chat-1").update({"plan": ["x"]})
         store.thread("chat-1").restore(at="#0")
-        restored = store.get("chat-1", migrate=False)
+        restored = store.thread("chat-1").get(migrate=False)
         assert restored.schema == "chat@2.0.0", "a state that is restored is upgraded, too"
-        assert store.get("chat-1").state == second()
+        assert store.thread("chat-1").get().state == second()
     del old
 
 
 def test_a_program_without_schemas_is_refused_on_top_of_a_newer_version(url: str) -> None:
     with holdfast.open(url) as plain, holdfast.open(url) as store:
-        plain.put("chat-1", first())
-        plain.put("chat-2", first())
+        plain.thread("chat-1").put(first())
+        plain.thread("chat-2").put(first())
         store.schemas.attach(TWO, threads="chat-*")
-        store.update("chat-1", {"plan": ["go"]})
+        store.thread("chat-1").update({"plan": ["go"]})
         upgraded = second() | {"plan": ["go"]}
         thread = plain.thread("chat-1")
         writes: list[Callable[[], object]] = [
-            lambda: plain.put("chat-1", first()),
-            lambda: plain.update("chat-1", {"count": 5}),
-            lambda: plain.update("chat-1", {}, remove=["count"]),
+            lambda: plain.thread("chat-1").put(first()),
+            lambda: plain.thread("chat-1").update({"count": 5}),
+            lambda: plain.thread("chat-1").update({}, remove=["count"]),
             lambda: thread.fork("side", changes={"count": 5}),
         ]
         for write in writes:
@@ -206,40 +206,42 @@ def test_a_program_without_schemas_is_refused_on_top_of_a_newer_version(url: str
             assert (refused.value.code, "chat-1" in refused.value.where) == ("schema-missing", True)
             assert "chat@2.0.0" in refused.value.what
             assert "holdfast migrate down chat --to 1.0.0" in refused.value.hint
-        assert store.get("chat-1").state == upgraded
-        plain.put("chat-2", first(2))  # nobody has upgraded it
-        assert store.get("chat-2").state == second(2)
+        assert store.thread("chat-1").get().state == upgraded
+        plain.thread("chat-2").put(first(2))  # nobody has upgraded it
+        assert store.thread("chat-2").get().state == second(2)
         # What has a version, or changes nothing, keeps it.
         thread.fork("side")
         thread.switch("side")
         thread.restore(at="#0")
-        assert store.get("chat-1").state == second()
-        assert plain.get("chat-1").schema == "chat@1.0.0", "the version of states from before there was a schema"
+        assert store.thread("chat-1").get().state == second()
+        assert plain.thread("chat-1").get().schema == "chat@1.0.0", (
+            "the version of states from before there was a schema"
+        )
         thread.update({"count": 6})
-        assert store.get("chat-1").state == second() | {"count": "6"}
+        assert store.thread("chat-1").get().state == second() | {"count": "6"}
         store.schemas.up(TWO)
         thread.restore(at="#1")
-        assert store.get("chat-1").state == upgraded
+        assert store.thread("chat-1").get().state == upgraded
 
 
 def test_a_state_from_before_there_was_a_schema_is_restored_in_todays_version(url: str) -> None:
     with holdfast.open(url) as store:
-        store.put("chat-1", first())
+        store.thread("chat-1").put(first())
         store.schemas.attach(TWO, threads="chat-*")
-        store.put("chat-1", second(3))
+        store.thread("chat-1").put(second(3))
         store.thread("chat-1").restore(at="#0")
-        assert store.get("chat-1").state == second()
-        assert store.get("chat-1", migrate=False).schema == "chat@2.0.0"
+        assert store.thread("chat-1").get().state == second()
+        assert store.thread("chat-1").get(migrate=False).schema == "chat@2.0.0"
 
 
 def test_a_writer_that_was_refused_goes_on_after_a_downgrade(url: str, old: Store) -> None:
     with holdfast.open(url) as store:
         store.schemas.up(TWO)
         with pytest.raises(ConflictError):
-            old.put("chat-1", first())
+            old.thread("chat-1").put(first())
         store.schemas.down(TWO, to="1.0.0")
-    old.put("chat-1", first() | {"count": 7})
-    assert old.get("chat-1").state == first() | {"count": 7}
+    old.thread("chat-1").put(first() | {"count": 7})
+    assert old.thread("chat-1").get().state == first() | {"count": 7}
 
 
 def test_a_downgrade_that_left_out_some_states_lets_the_older_release_attach(url: str) -> None:
@@ -256,15 +258,18 @@ def test_a_downgrade_that_left_out_some_states_lets_the_older_release_attach(url
     schemas = SchemaSet(old, new, Migration("n", "1", "2", convert("count", str, down)))
     with holdfast.open(url) as store, holdfast.open(url) as older:
         store.schemas.attach(schemas, threads="*")
-        store.put("fits", {"count": "1"})
-        store.put("unfit", {"count": "0"})
+        store.thread("fits").put({"count": "1"})
+        store.thread("unfit").put({"count": "0"})
         with pytest.raises(ConflictError):
             older.schemas.attach(old, threads="*")
         assert store.schemas.down(schemas, to="1", on_error="skip").unfit_total == 1
         older.schemas.attach(old, threads="*")
-        older.update("fits", {"count": 5})
-        assert older.get("fits").state == {"count": 5}
-        uses: list[Callable[[], object]] = [lambda: older.put("unfit", {"count": 5}), lambda: older.get("unfit")]
+        older.thread("fits").update({"count": 5})
+        assert older.thread("fits").get().state == {"count": 5}
+        uses: list[Callable[[], object]] = [
+            lambda: older.thread("unfit").put({"count": 5}),
+            lambda: older.thread("unfit").get(),
+        ]
         for refused in uses:
             with pytest.raises(UnsupportedError) as error:
                 refused()
@@ -280,7 +285,7 @@ def test_an_unversioned_state_has_a_version_that_is_known(url: str) -> None:
 def test_a_corrected_migration_is_not_read_from_the_cache() -> None:
     with holdfast.open("memory://") as store:
         store.schemas.attach(Schema("n", "1.0.0", {"type": "object"}), threads="*")
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
         for number, expected in (
             (convert("n", lambda n: n + 1, lossy=True), 2),
             (convert("n", lambda n: n + 2, lossy=True), 3),
@@ -293,26 +298,26 @@ def test_a_corrected_migration_is_not_read_from_the_cache() -> None:
                 ),
                 threads="*",
             )
-            assert store.get("t").state == {"n": expected}
+            assert store.thread("t").get().state == {"n": expected}
 
 
 def test_states_from_before_there_was_a_schema(url: str) -> None:
     with holdfast.open(url) as store:
-        store.put("chat-1", first())
-        store.put("chat-2", first())
+        store.thread("chat-1").put(first())
+        store.thread("chat-2").put(first())
         store.schemas.attach(TWO, threads="chat-*")
-        assert store.get("chat-1").state == second()
-        store.put("chat-1", second(4))
-        assert store.get("chat-1", migrate=False).schema == "chat@2.0.0"
+        assert store.thread("chat-1").get().state == second()
+        store.thread("chat-1").put(second(4))
+        assert store.thread("chat-1").get(migrate=False).schema == "chat@2.0.0"
         store.schemas.detach(threads="chat-*")
         store.schemas.attach(TWO, unversioned="1.0.0")
-        assert store.get("chat-2").state == second()
+        assert store.thread("chat-2").get().state == second()
 
 
 def test_the_version_of_states_without_one_stays(url: str) -> None:
     """It is that of the whole schema, and of the past: another one is refused, wherever it is attached."""
     with holdfast.open(url) as store, holdfast.open(url) as other:
-        store.put("chat-1", first())
+        store.thread("chat-1").put(first())
         store.schemas.attach(ONE, threads="chat-*")
         places: list[dict[str, Any]] = [{"threads": "chat-*"}, {"threads": "new-*"}, {"scopes": "user:*"}]
         for place in places:
@@ -324,7 +329,7 @@ def test_the_version_of_states_without_one_stays(url: str) -> None:
             )
         assert str(store.schemas.registered().records["chat"].current) == "1.0.0", "nothing was registered"
         other.schemas.attach(TWO, unversioned="1.0.0", threads="chat-*")
-        assert other.get("chat-1").state == second()
+        assert other.thread("chat-1").get().state == second()
 
     with holdfast.open("memory://") as store:
         store.schemas.attach(TWO, unversioned="2.0.0", threads="chat-*")
@@ -336,39 +341,39 @@ def test_a_schema_of_all_threads_takes_no_other_state_for_its_own(url: str) -> N
     """Without a pattern and a version for them, states from before there was a schema are left as they are."""
     with holdfast.open(url) as store:
         other = {"count": "not a chat"}
-        store.put("other", other)
-        store.put("chat-1", first())
+        store.thread("other").put(other)
+        store.thread("chat-1").put(first())
         store.schemas.attach(TWO)
         for name, state in (("other", other), ("chat-1", first())):
-            found = store.get(name)
+            found = store.thread(name).get()
             assert (found.state, found.schema) == (state, "")
-            assert dict(store.get(name, lazy=True).state) == state
+            assert dict(store.thread(name).get(lazy=True).state) == state
         with pytest.raises(InvalidError) as refused:
-            store.update("other", {"count": "5"})
+            store.thread("other").update({"count": "5"})
         assert refused.value.code == "schema-mismatch", "what is saved has the schema, as a whole"
         assert (store.schemas.plan(TWO).states, store.schemas.up(TWO).migrated) == ({}, 0)
-        assert store.get("other", migrate=False).state == other
-        store.put("other", second(1))
-        assert store.get("other").schema == "chat@2.0.0"
+        assert store.thread("other").get(migrate=False).state == other
+        store.thread("other").put(second(1))
+        assert store.thread("other").get().schema == "chat@2.0.0"
         assert store.schemas.up(TWO, threads="chat-*").migrated == 1, "named, they are taken for the oldest version"
-        assert store.get("chat-1").state == second()
+        assert store.thread("chat-1").get().state == second()
 
 
 def test_a_lazy_state_is_upgraded_too(url: str, old: Store) -> None:
     with holdfast.open(url) as store:
         store.schemas.attach(TWO)
-        lazy = store.get("chat-1", lazy=True)
+        lazy = store.thread("chat-1").get(lazy=True)
         assert (type(lazy.state).__name__, lazy.schema) == ("LazyState", "chat@2.0.0")
         assert lazy.state["messages"] == ["hello", "m0"]
         assert lazy.state.slice("messages", 1) == ["m0"]
         assert dict(lazy.state) == second()
-        store.update("chat-1", {"plan": ["go"]})
-        lazy = store.get("chat-1", lazy=True)
+        store.thread("chat-1").update({"plan": ["go"]})
+        lazy = store.thread("chat-1").get(lazy=True)
         assert dict(lazy.state) == second() | {"plan": ["go"]}
         assert ("__aside__" in lazy.state, lazy.state.has("__aside__")) == (False, False)
         with pytest.raises(KeyError):
             lazy.state["__aside__"]
-        assert "__aside__" in store.get("chat-1", lazy=True, migrate=False).state, "the control: it is stored"
+        assert "__aside__" in store.thread("chat-1").get(lazy=True, migrate=False).state, "the control: it is stored"
     del old
 
 
@@ -376,42 +381,42 @@ def test_what_is_saved_is_validated(url: str) -> None:
     with holdfast.open(url) as store:
         store.schemas.attach(ONE)
         with pytest.raises(InvalidError) as refused:
-            store.put("chat-1", first() | {"count": "1"})
+            store.thread("chat-1").put(first() | {"count": "1"})
         assert refused.value.code == "schema-mismatch"
         assert "count" in refused.value.where
         with pytest.raises(NotFoundError):
-            store.get("chat-1")
-        store.put("chat-1", first())
-        store.put("chat-1", first() | {"msgs": ["x"] * 50})
+            store.thread("chat-1").get()
+        store.thread("chat-1").put(first())
+        store.thread("chat-1").put(first() | {"msgs": ["x"] * 50})
         with pytest.raises(InvalidError) as refused:
-            store.put("chat-1", first() | {"msgs": ["x"] * 50 + ["y", 5]})
+            store.thread("chat-1").put(first() | {"msgs": ["x"] * 50 + ["y", 5]})
         assert refused.value.where.startswith("msgs[51] of"), "its number in the whole list"
-        store.put("chat-1", first())
+        store.thread("chat-1").put(first())
         for path, value in (("count", "1"), ("msgs[0]", 5)):
             with pytest.raises(InvalidError):
-                store.update("chat-1", {path: value})
+                store.thread("chat-1").update({path: value})
         with pytest.raises(InvalidError, match="required"):
-            store.update("chat-1", {}, remove=["count"])
+            store.thread("chat-1").update({}, remove=["count"])
         with pytest.raises(InvalidError):
-            store.put("chat-1", first() | {"msgs": ["hello", "m0", 5]})
-        store.put("chat-1", first() | {"msgs": ["hello", "m0", "more"]})
+            store.thread("chat-1").put(first() | {"msgs": ["hello", "m0", 5]})
+        store.thread("chat-1").put(first() | {"msgs": ["hello", "m0", "more"]})
         with pytest.raises(InvalidError), store.transaction() as together:
             together.put("chat-1", first() | {"name": None})
         store.schemas.attach(ONE, validate="warn")
         with pytest.warns(SchemaWarning, match="count"):
-            store.put("chat-1", first() | {"count": "1"})
+            store.thread("chat-1").put(first() | {"count": "1"})
         store.schemas.attach(ONE, validate="off")
-        store.put("chat-1", first() | {"count": "2"})
+        store.thread("chat-1").put(first() | {"count": "2"})
 
 
 def test_only_what_changed_is_validated(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("chat-1", first() | {"msgs": [1]})
+        store.thread("chat-1").put(first() | {"msgs": [1]})
         store.schemas.attach(ONE, unversioned="1.0.0")
-        store.update("chat-1", {"count": 5})
-        store.put("chat-1", store.get("chat-1").state | {"count": 6})
+        store.thread("chat-1").update({"count": 5})
+        store.thread("chat-1").put(store.thread("chat-1").get().state | {"count": 6})
         with pytest.raises(InvalidError):
-            store.put("chat-1", store.get("chat-1").state | {"msgs": [1, 2]})
+            store.thread("chat-1").put(store.thread("chat-1").get().state | {"msgs": [1, 2]})
 
 
 def test_a_missing_migration_is_printed_ready_to_paste(url: str, old: Store) -> None:
@@ -455,15 +460,15 @@ def test_a_migration_that_gives_the_wrong_shape_writes_nothing(url: str, old: St
     with holdfast.open(url) as store:
         store.schemas.attach(SchemaSet(CHAT_1, CHAT_2, wrong))
         with pytest.raises(InvalidError) as bad:
-            store.get("chat-1")
+            store.thread("chat-1").get()
         assert (bad.value.code, "chat-1" in bad.value.where, "count" in bad.value.where) == (
             "migration-shape",
             True,
             True,
         )
         with pytest.raises(InvalidError):
-            store.update("chat-1", {"plan": ["x"]})
-        assert len(store.log("chat-1")) == 1
+            store.thread("chat-1").update({"plan": ["x"]})
+        assert len(store.thread("chat-1").log()) == 1
     del old
 
 
@@ -472,7 +477,7 @@ def test_two_paths_over_two_versions(url: str, old: Store) -> None:
         store.schemas.attach(THREE)
         expected = second()
         del expected["count"]
-        assert store.get("chat-1").state == expected
+        assert store.thread("chat-1").get().state == expected
     del old
 
 
@@ -480,38 +485,38 @@ def test_merging_branches_of_different_versions_is_refused(url: str, old: Store)
     old.thread("chat-1").fork("side", changes={"count": 3})
     with holdfast.open(url) as store:
         store.schemas.attach(TWO)
-        store.put("chat-1", second(9))
+        store.thread("chat-1").put(second(9))
         with pytest.raises(UnsupportedError, match="versions"):
             store.thread("chat-1").merge("side")
-        store.put("chat-1", store.get("chat-1", at="side").state, branch="side")
+        store.thread("chat-1").put(store.thread("chat-1").get(at="side").state, branch="side")
         store.thread("chat-1").merge("side", strategy="theirs")
-        assert store.get("chat-1").schema == "chat@2.0.0"
+        assert store.thread("chat-1").get().schema == "chat@2.0.0"
 
 
 def test_a_merge_and_a_switch_need_a_version_that_may_be_written(url: str) -> None:
     with holdfast.open(url) as outdated, holdfast.open(url) as store:
         outdated.schemas.attach(ONE, threads="chat-*")
-        outdated.put("chat-1", first())
+        outdated.thread("chat-1").put(first())
         thread = outdated.thread("chat-1")
         thread.fork("side", changes={"count": 3})
         thread.switch("side")
         thread.switch("main")
         store.schemas.attach(TWO, threads="chat-*")
-        steps = [each.id for each in store.log("chat-1")]
+        steps = [each.id for each in store.thread("chat-1").log()]
         for change in (thread.merge, thread.switch):
             with pytest.raises(ConflictError) as refused:
                 change("side")
             assert refused.value.code == "schema-outdated"
-        assert [each.id for each in store.log("chat-1")] == steps, "nothing was written"
+        assert [each.id for each in store.thread("chat-1").log()] == steps, "nothing was written"
 
 
 def test_what_a_merge_writes_is_validated(url: str) -> None:
     with holdfast.open(url) as store:
         store.schemas.attach(ONE, threads="chat-*")
-        store.put("chat-1", first())
+        store.thread("chat-1").put(first())
         thread = store.thread("chat-1")
         thread.fork("side", changes={"count": 3})
-        store.update("chat-1", {"count": 4})
+        store.thread("chat-1").update({"count": 4})
         with pytest.raises(InvalidError) as refused:
             thread.merge("side", resolve=lambda _: "three")
         assert refused.value.code == "schema-mismatch"
@@ -530,7 +535,7 @@ def test_a_read_with_nothing_pending_costs_nothing() -> None:
     backend = CountingBackend(MemoryBackend())
     store = counted(backend)
     store.schemas.attach(TWO)
-    store.put("chat-1", second())
+    store.thread("chat-1").put(second())
     thread = store.thread("chat-1")
 
     def schema_calls() -> tuple[int, int]:
@@ -580,7 +585,7 @@ def test_a_step_without_a_schema_reads_the_registry_once() -> None:
         store = counted(backend)
         if labelled:
             store.schemas.attach(ONE)
-        store.put("chat-1", first())
+        store.thread("chat-1").put(first())
         store.schemas.detach()
         thread = store.thread("chat-1")
         if labelled:
@@ -592,7 +597,7 @@ def test_a_step_without_a_schema_reads_the_registry_once() -> None:
         for number in range(40):
             thread.put(first(number))
         calls.append((backend.reads, backend.applies))
-        assert store.get("chat-1").schema == ("chat@1.0.0" if labelled else "")
+        assert store.thread("chat-1").get().schema == ("chat@1.0.0" if labelled else "")
     assert calls[0] == calls[1]
 
 
@@ -636,10 +641,10 @@ def test_a_function_is_called_once_for_each_stored_state(tmp_path: Path) -> None
         Schema("n", "1", Old), Schema("n", "2", New), Migration("n", "1", "2", convert("count", up, int))
     )
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("a", {"count": 1})
+        store.thread("a").put({"count": 1})
         store.schemas.attach(schemas, threads="a")
         for _ in range(3):
-            assert store.get("a").state == {"count": "1"}
+            assert store.thread("a").get().state == {"count": "1"}
     assert calls == 1
 
 

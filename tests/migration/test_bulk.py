@@ -51,13 +51,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 def fill(store: Store, count: int = COUNT) -> None:
     store.schemas.attach(ONE, threads="chat-*")
     for number in range(count):
-        store.put(f"chat-{number:02}", first(number))
+        store.thread(f"chat-{number:02}").put(first(number))
     store.schemas.detach(threads="chat-*")
-    store.put("other", {"not": "ours"})
+    store.thread("other").put({"not": "ours"})
 
 
 def stored(store: Store, count: int = COUNT) -> list[dict[str, Any]]:
-    return [dict(store.get(f"chat-{number:02}").state) for number in range(count)]
+    return [dict(store.thread(f"chat-{number:02}").get().state) for number in range(count)]
 
 
 def without_aside(states: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def test_up_and_down(store: Store) -> None:
     assert without_aside(stored(store)) == SECONDS
     step = store.thread("chat-00").resolve()
     assert (step.kind, step.schema, step.metadata) == ("migrate", "chat@2.0.0", {"migrated": "chat@1.0.0"})
-    assert store.get("other").state == {"not": "ours"}
+    assert store.thread("other").get().state == {"not": "ours"}
     assert store.schemas.up(TWO).skipped == COUNT
     assert store.schemas.registered().retired == {"chat@1.0.0"}
     report = store.schemas.down(TWO, to="1.0.0")
@@ -97,29 +97,31 @@ def test_states_that_were_changed_since_are_downgraded_by_the_migrations(store: 
     fill(store, 3)
     store.schemas.up(TWO)
     store.schemas.attach(TWO, threads="chat-*")
-    store.update("chat-01", {"count": "77", "plan": ["kept aside"]})
+    store.thread("chat-01").update({"count": "77", "plan": ["kept aside"]})
     report = store.schemas.down(TWO, to="1.0.0")
     assert (report.migrated, report.restored) == (3, 2)
     store.schemas.detach(threads="chat-*")
-    down = store.get("chat-01").state
+    down = store.thread("chat-01").get().state
     assert {key: value for key, value in down.items() if key != "__aside__"} == first(1) | {"count": 77}
     store.schemas.up(TWO)
-    assert store.get("chat-01").state["plan"] == ["kept aside"], "what the downgrade had to drop is there again"
+    assert store.thread("chat-01").get().state["plan"] == ["kept aside"], (
+        "what the downgrade had to drop is there again"
+    )
 
 
 def test_after_a_downgrade_the_newer_program_cannot_attach(store: Store) -> None:
     fill(store, 3)
     store.schemas.attach(TWO, threads="chat-*")
-    store.put("chat-00", second(5))
+    store.thread("chat-00").put(second(5))
     store.schemas.down(TWO, to="1.0.0")
     with pytest.raises(ConflictError) as refused:
-        store.put("chat-00", second(6))
+        store.thread("chat-00").put(second(6))
     assert refused.value.code == "schema-downgraded"
     store.schemas.attach(ONE, threads="chat-*")
-    store.put("chat-00", first(6))
+    store.thread("chat-00").put(first(6))
     store.schemas.up(TWO)
     store.schemas.attach(TWO, threads="chat-*")
-    store.put("chat-00", second(7))
+    store.thread("chat-00").put(second(7))
 
 
 def test_over_two_versions(store: Store) -> None:
@@ -127,11 +129,11 @@ def test_over_two_versions(store: Store) -> None:
     store.schemas.up(THREE)
     expected = second(2)
     del expected["count"]
-    assert without_aside([store.get("chat-02").state]) == [expected]
+    assert without_aside([store.thread("chat-02").get().state]) == [expected]
     store.schemas.down(THREE, to="2.1.0")
-    assert without_aside([store.get("chat-02").state]) == [second(2)]
+    assert without_aside([store.thread("chat-02").get().state]) == [second(2)]
     store.schemas.down(THREE, to="1.0.0")
-    assert store.get("chat-02").state == first(2)
+    assert store.thread("chat-02").get().state == first(2)
 
 
 def test_branches_by_policy(store: Store) -> None:
@@ -182,7 +184,7 @@ def test_a_plan_lists_what_does_not_fit_and_nothing_is_written(store: Store) -> 
 
 def test_a_stored_state_that_does_not_fit_its_own_version(store: Store) -> None:
     fill(store, 3)
-    store.update("chat-01", {"msgs": [1]})
+    store.thread("chat-01").update({"msgs": [1]})
     (unfit,) = store.schemas.plan(TWO).unfit
     assert (unfit.thread, unfit.path, unfit.code) == ("chat-01", "msgs[0]", "schema-mismatch")
 
@@ -224,14 +226,14 @@ def test_writers_go_on_meanwhile(store: Store) -> None:
         for number in range(min(done, 11), 12):
             thread = f"chat-{number:02}"
             if thread not in added:
-                store.put(thread, store.get(thread).state | {"count": 100 + number}, kind="meanwhile")
+                store.thread(thread).put(store.thread(thread).get().state | {"count": 100 + number}, kind="meanwhile")
                 added.append(thread)
 
     store.schemas.up(TWO, progress=write)
     assert added
     states = without_aside(stored(store, 12))
     for number in range(12):
-        log = [each.kind for each in store.log(f"chat-{number:02}")]
+        log = [each.kind for each in store.thread(f"chat-{number:02}").log()]
         count = states[number]["count"]
         if f"chat-{number:02}" in added and log[0] == "migrate":
             assert count == str(100 + number)
@@ -251,7 +253,7 @@ def test_a_writer_between_reading_and_writing(
         def interfere(line: Line) -> None:
             if line.name == "chat-02" and not struck:
                 struck.append(True)
-                other.put("chat-02", first(2) | {"count": 99})
+                other.thread("chat-02").put(first(2) | {"count": 99})
 
         build, prepare = bulk.BulkMigration._build, LineEnds.prepare
 
@@ -275,7 +277,7 @@ def test_a_writer_between_reading_and_writing(
             second(3),
         ]
         migrated = ["migrate"] * (2 if has_branches else 1)
-        assert [each.kind for each in store.log("chat-02")] == [*migrated, "save", "save"]
+        assert [each.kind for each in store.thread("chat-02").log()] == [*migrated, "save", "save"]
 
 
 def test_on_a_sealed_store() -> None:
@@ -432,7 +434,7 @@ def test_a_process_that_is_killed(tmp_path: Path, seed: int) -> None:
         else:
             assert store.schemas.up(TWO).complete
             assert without_aside(stored(store, threads)) == [second(number) for number in range(threads)]
-            lengths = [len(store.log(f"chat-{number:02}")) for number in range(threads)]
+            lengths = [len(store.thread(f"chat-{number:02}").log()) for number in range(threads)]
             assert lengths == [2] * threads, "none was migrated twice"
         assert store.maintenance.verify().ok
 
@@ -488,7 +490,7 @@ def test_a_process_that_was_presumed_dead_leaves_the_page_to_the_other(
     assert report.migrated == 0
     assert without_aside(stored(store, 4)) == SECONDS[:4]
     for number in range(4):
-        kinds = [each.kind for each in store.log(f"chat-{number:02}")]
+        kinds = [each.kind for each in store.thread(f"chat-{number:02}").log()]
         assert kinds.count("migrate") == (2 if has_branches else 1), "none was migrated twice"
 
 

@@ -12,9 +12,9 @@ def test_a_branch_without_a_step_of_its_own(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         store.schemas.attach(ONE, threads="*")
         for name in ("moved", "stays"):
-            store.put(name, {"n": 1})
+            store.thread(name).put({"n": 1})
             store.thread(name).fork("side")
-        store.update("moved", {"n": 2})
+        store.thread("moved").update({"n": 2})
         store.schemas.detach(threads="*")
         assert store.schemas.plan(TWO).states == {"1.0.0": 4}
         report = store.schemas.up(TWO)

@@ -64,7 +64,7 @@ def fill(store: Store, threads: Threads) -> None:
     store.schemas.attach(SchemaSet(Schema("x", "1", Anything)), threads="*")
     for name, states in threads.items():
         for state in states:
-            store.put(name, state)
+            store.thread(name).put(state)
         if name.startswith("fork"):
             store.thread(name).fork("side", changes={"forked": 1})
     store.schemas.detach(threads="*")

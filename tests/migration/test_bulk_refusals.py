@@ -60,7 +60,7 @@ def stores(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
 def test_a_run_that_is_refused_leaves_the_registry(stores: tuple[Store, Store]) -> None:
     new, old = stores
     old.schemas.attach(ONE, threads="*")
-    old.put("t", {"n": 1})
+    old.thread("t").put({"n": 1})
     seen: list[str] = []
 
     def interfere(*progress: object) -> None:
@@ -74,7 +74,7 @@ def test_a_run_that_is_refused_leaves_the_registry(stores: tuple[Store, Store]) 
     assert new.schemas.up(TWO, progress=interfere).complete
     assert seen == ["under-way"]
     new.schemas.attach(TWO, threads="*")
-    new.put("t", {"m": 2})
+    new.thread("t").put({"m": 2})
 
 
 def test_a_run_that_was_presumed_dead_does_not_end_the_other(
@@ -82,7 +82,7 @@ def test_a_run_that_was_presumed_dead_does_not_end_the_other(
 ) -> None:
     new, old = stores
     old.schemas.attach(ONE, threads="*")
-    old.put("t", {"n": 1})
+    old.thread("t").put({"n": 1})
     old.schemas.detach(threads="*")
     seen: list[int] = []
 
@@ -103,7 +103,7 @@ def test_a_run_that_was_presumed_dead_does_not_end_the_other(
     with pytest.raises(ConflictError) as refused:
         new.schemas.up(TWO, progress=interfere)
     assert (seen, refused.value.code) == ([1], "under-way")
-    assert old.get("t").state == {"n": 1}
+    assert old.thread("t").get().state == {"n": 1}
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
@@ -113,7 +113,7 @@ def test_a_run_that_was_presumed_dead_before_it_began(
     """What it registers would replace what another run registered meanwhile."""
     new, other = stores
     other.schemas.attach(ONE, threads="*")
-    other.put("t", {"n": 1})
+    other.thread("t").put({"n": 1})
     other.schemas.detach(threads="*")
     other.schemas.up(TWO)
     join, struck = SharedRun.join, list[str]()
@@ -143,14 +143,14 @@ def test_a_downgrade_that_cannot_be_made_writes_nothing(stores: tuple[Store, Sto
     two = versions(down=no_thirteen)
     new.schemas.attach(two, threads="*")
     for number in (1, 13, 20):
-        new.put(f"t{number:02}", {"m": number})
+        new.thread(f"t{number:02}").put({"m": number})
     before = new.schemas.registered().tip
     with pytest.raises(ConflictError) as refused:
         new.schemas.down(two, to="1.0.0")
     assert (refused.value.code, "t13" in refused.value.where) == ("migration-unfit", True)
     assert new.schemas.registered().tip == before
-    assert new.get("t01").schema == "count@2.0.0"
-    new.put("t01", {"m": 2})
+    assert new.thread("t01").get().schema == "count@2.0.0"
+    new.thread("t01").put({"m": 2})
     assert new.schemas.down(two, to="1.0.0", on_error="skip").migrated == 2
     with pytest.raises(InvalidError, match="older version"):
         new.schemas.down(two, to="2.0.0")
@@ -167,18 +167,18 @@ def test_a_state_without_a_way_back_is_restored_if_it_was_not_changed(
     to_2 = Migration("count", "1.0.0", "2.0.0", rename("n", "m"), convert("m", same, lossy=True))
     two = SchemaSet(COUNT_1, COUNT_2, to_2)
     old.schemas.attach(ONE, threads="*")
-    old.put("t", {"n": 1})
+    old.thread("t").put({"n": 1})
     if has_branches:
         old.thread("t").fork("side", changes={"n": 2})
     new.schemas.up(two)
     assert new.schemas.down(two, to="1.0.0").complete
-    assert old.get("t").state == {"n": 1}
+    assert old.thread("t").get().state == {"n": 1}
     new.schemas.up(two)
     new.schemas.attach(two, threads="*")
-    new.put("t", {"m": 2})
+    new.thread("t").put({"m": 2})
     with pytest.raises(HoldfastError):
         new.schemas.down(two, to="1.0.0")
-    new.put("t", {"m": 3})
+    new.thread("t").put({"m": 3})
 
 
 @pytest.mark.parametrize("has_branches", [False, True])
@@ -186,21 +186,21 @@ def test_a_corrected_migration_is_applied_anew(stores: tuple[Store, Store], has_
     new, old = stores
     wrong, right = versions(lambda value: value + 1000, lambda value: value - 1000), versions(lambda value: value * 2)
     old.schemas.attach(ONE, threads="*")
-    old.put("t", {"n": 1})
+    old.thread("t").put({"n": 1})
     if has_branches:
         old.thread("t").fork("side", changes={"n": 2})
     old.schemas.detach(threads="*")
     new.schemas.up(wrong)
-    assert new.get("t").state["m"] == 1001
+    assert new.thread("t").get().state["m"] == 1001
     new.schemas.down(wrong, to="1.0.0")
     new.schemas.up(right, accept_edited=True)
-    assert new.get("t").state["m"] == 2
+    assert new.thread("t").get().state["m"] == 2
 
 
 def test_a_version_with_another_form_is_said_before_the_run(stores: tuple[Store, Store]) -> None:
     old, new = stores
     old.schemas.attach(TWO, threads="t*")
-    old.put("t1", {"m": 1})
+    old.thread("t1").put({"m": 1})
     other = Schema("count", "2.0.0", Count1)
     schemas = SchemaSet(COUNT_1, other, Migration("count", "1.0.0", "2.0.0", convert("n", same, same)))
     assert [each.changed for each in new.schemas.status(TWO)] == [[]]
@@ -219,7 +219,7 @@ def test_an_upgrade_to_the_version_that_states_were_downgraded_to_leaves_it_so(s
     schemas = versions(down=no_thirteen)
     new.schemas.attach(schemas, threads="t*")
     for number in (1, 13):
-        new.put(f"t{number}", {"m": number})
+        new.thread(f"t{number}").put({"m": number})
     assert new.schemas.down(schemas, to="1.0.0", on_error="skip").unfit_total == 1
     before = new.schemas.registered().records
     assert new.schemas.up(schemas, to="1.0.0", on_error="skip").unfit_total == 1

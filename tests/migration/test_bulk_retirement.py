@@ -55,21 +55,21 @@ def stores() -> tuple[Store, Store]:
 def test_an_older_program_that_stores_states_behind_the_run(stores: tuple[Store, Store], times: int) -> None:
     new, old = stores
     old.schemas.attach(FIRST, threads="*")
-    old.put("t", {"n": 1})
+    old.thread("t").put({"n": 1})
     stored: list[str] = []
 
     def interfere(*progress: object) -> None:
         del progress
         if len(stored) < times:
             stored.append(f"a{len(stored)}")
-            old.put(stored[-1], {"n": 5})
+            old.thread(stored[-1]).put({"n": 5})
 
     report = new.schemas.up(SECOND, progress=interfere)
     assert stored
     found, retired = new.schemas.status(SECOND)[0].states, set(new.schemas.registered().retired)
     if times == 1:
         assert (found, retired, report.complete) == ({"2.0.0": 2}, {"plan@1.0.0"}, True)
-        old.put("later", {"n": 6})
+        old.thread("later").put({"n": 6})
         assert not new.schemas.registered().retired
     else:
         assert found["1.0.0"] == 1, "the last one came behind every pass"
@@ -93,7 +93,7 @@ def test_an_old_state_that_comes_back(
     store, newest = stores
     if has_reference:
         store.schemas.attach(FIRST, threads="*")
-    first = store.put("t", {"n": 1})
+    first = store.thread("t").put({"n": 1})
     store.schemas.attach(FIRST, threads="*")
     store.schemas.detach(threads="*")
     store.schemas.up(SECOND)
@@ -127,7 +127,7 @@ def test_an_old_state_that_comes_back(
 def test_a_state_of_a_version_that_was_downgraded_does_not_come_back(stores: tuple[Store, Store]) -> None:
     store, old = stores
     store.schemas.attach(SECOND, threads="*")
-    second = store.put("t", {"n": 1, "k": 2})
+    second = store.thread("t").put({"n": 1, "k": 2})
     store.schemas.down(SECOND, to="1.0.0")
     store.schemas.detach(threads="*")
     thread = store.thread("t")
@@ -136,7 +136,7 @@ def test_a_state_of_a_version_that_was_downgraded_does_not_come_back(stores: tup
             bring_back()
         assert refused.value.code == "schema-newer"
     old.schemas.attach(FIRST, threads="*")
-    old.put("t", {"n": 3})
+    old.thread("t").put({"n": 3})
 
 
 def test_an_agent_that_is_rolled_back(stores: tuple[Store, Store]) -> None:
@@ -159,18 +159,18 @@ def test_a_program_without_a_schema_writes_no_state_of_a_retired_version(
     store, plain = stores
     if has_reference:
         store.schemas.attach(FIRST, threads="t*")
-    first = store.put("t", {"n": 1})
+    first = store.thread("t").put({"n": 1})
     store.schemas.attach(FIRST, threads="t*")
     store.schemas.detach(threads="t*")
 
     def write(thread: str) -> None:
         parent = None if way == "new thread" else first.id
         if way == "update":
-            plain.update(thread, {"n": 2}, parent=parent)
+            plain.thread(thread).update({"n": 2}, parent=parent)
         elif way == "transaction":
             plain.transact(lambda together: together.update(thread, {"n": 2}, parent=parent))
         else:
-            plain.put(thread, {"n": 2}, parent=parent)
+            plain.thread(thread).put({"n": 2}, parent=parent)
 
     write("t-1" if way == "new thread" else "t")  # the version is in use: control, and the registry is read once
     store.schemas.up(SECOND)
@@ -178,7 +178,7 @@ def test_a_program_without_a_schema_writes_no_state_of_a_retired_version(
     with pytest.raises(ConflictError) as refused:
         write("t-2" if way == "new thread" else "t")
     assert refused.value.code == "schema-missing"
-    plain.put("other", {"n": 1})
+    plain.thread("other").put({"n": 1})
     store.schemas.down(SECOND, to="1.0.0")
     write("t-3" if way == "new thread" else "t")
 
@@ -187,12 +187,12 @@ def test_a_program_without_a_schema_writes_no_state_of_a_retired_version(
 def test_states_without_a_version_that_come_in(stores: tuple[Store, Store], way: str) -> None:
     store, newest = stores
     store.schemas.attach(FIRST, threads="t*")
-    store.put("t", {"n": 1})
+    store.thread("t").put({"n": 1})
     store.schemas.detach(threads="t*")
     store.schemas.up(SECOND)
     with store_on(MemoryBackend()) as elsewhere:
         for name, is_retired in (("other", True), ("t9", False)):
-            elsewhere.put(name, {"n": 5})
+            elsewhere.thread(name).put({"n": 5})
             if way == "copy":
                 elsewhere.copy_to(store)
             else:
@@ -202,7 +202,7 @@ def test_states_without_a_version_that_come_in(stores: tuple[Store, Store], way:
                 store.import_(file)
             assert ("plan@1.0.0" in store.schemas.registered().retired) == is_retired
     newest.schemas.attach(SECOND, threads="t*")
-    assert newest.get("t9").state == {"n": 5, "k": 0}
+    assert newest.thread("t9").get().state == {"n": 5, "k": 0}
 
 
 def test_a_key_that_is_rolled_back(stores: tuple[Store, Store]) -> None:
@@ -223,7 +223,7 @@ def test_a_state_that_one_of_two_processes_skipped(
     one, other = stores
     one.schemas.attach(FIRST, threads="*", validate="off")
     for number in range(4):
-        one.put(f"t{number}", {"n": "unfit"} if number == 0 else {"n": number})
+        one.thread(f"t{number}").put({"n": "unfit"} if number == 0 else {"n": number})
     one.schemas.detach(threads="*")
     reports: list[MigrationReport] = []
     joined = Thread(target=lambda: reports.append(other.schemas.up(SECOND, on_error="skip")))
@@ -231,7 +231,7 @@ def test_a_state_that_one_of_two_processes_skipped(
     def share(done: int, total: int | None, name: str) -> None:
         if name == "t1" and not joined.is_alive():
             joined.start()
-            while "plan@2.0.0" not in one.get("t3").schema:  # the other does what is left
+            while "plan@2.0.0" not in one.thread("t3").get().schema:  # the other does what is left
                 sleep(0.001)
 
     first = one.schemas.up(SECOND, on_error="skip", progress=share)

@@ -39,11 +39,11 @@ def test_states_that_had_the_version_before_are_left(stores: tuple[Store, Store]
     new, old = stores
     old.schemas.attach(ONE, threads="*")
     for number in (1, 2, 13):
-        old.put(f"t{number:02}", {"n": number})
+        old.thread(f"t{number:02}").put({"n": number})
     old.thread("t01").fork("side", changes={"n": 5})
     failing = versions(up=no_thirteen)
     new.schemas.attach(failing, threads="*")
-    new.put("native", {"m": 7})
+    new.thread("native").put({"m": 7})
     before = new.schemas.registered()
     with pytest.raises(InvalidError, match="raised ValueError in"):
         new.schemas.up(failing, on_error="rollback", check_first=False)
@@ -54,7 +54,7 @@ def test_states_that_had_the_version_before_are_left(stores: tuple[Store, Store]
     assert new.thread("t01").get(at="side", migrate=False).state == {"n": 5}
     after = new.schemas.registered()
     assert (after.records, after.retired, after.closing) == (before.records, before.retired, before.closing)
-    new.put("native", {"m": 8})
+    new.thread("native").put({"m": 8})
     assert new.maintenance.verify().ok
 
 
@@ -62,10 +62,10 @@ def test_a_version_that_nobody_uses_is_not_registered_as_used(stores: tuple[Stor
     new, old = stores
     old.schemas.attach(ONE, threads="*")
     for number in (1, 13):
-        old.put(f"t{number:02}", {"n": number})
+        old.thread(f"t{number:02}").put({"n": number})
     with pytest.raises(InvalidError, match="raised ValueError in"):
         new.schemas.up(versions(up=no_thirteen), on_error="rollback", check_first=False)
-    old.put("t01", {"n": 4})
+    old.thread("t01").put({"n": 4})
     assert new.schemas.registered().records["count"].current == COUNT_1.version
     assert new.schemas.up(TWO).migrated == 2, "the corrected migration was never applied"
 
@@ -81,18 +81,18 @@ def test_states_of_two_versions(stores: tuple[Store, Store]) -> None:
         Migration("count", "2.0.0", "3.0.0", add("k", default=0), convert("m", no_thirteen, no_thirteen)),
     )
     old.schemas.attach(ONE, threads="a*")
-    old.put("a", {"n": 1})
+    old.thread("a").put({"n": 1})
     new.schemas.attach(versions(), threads="b*")
     for number in (2, 13):
-        new.put(f"b{number:02}", {"m": number})
+        new.thread(f"b{number:02}").put({"m": number})
     with pytest.raises(InvalidError, match="raised ValueError in"):
         new.schemas.up(three, on_error="rollback", check_first=False)
-    assert [new.get(each, migrate=False).schema for each in ("a", "b02", "b13")] == [
+    assert [new.thread(each).get(migrate=False).schema for each in ("a", "b02", "b13")] == [
         "count@1.0.0",
         "count@2.0.0",
         "count@2.0.0",
     ]
-    new.put("b02", {"m": 3})
+    new.thread("b02").put({"m": 3})
 
 
 def test_a_downgrade(stores: tuple[Store, Store]) -> None:
@@ -100,23 +100,23 @@ def test_a_downgrade(stores: tuple[Store, Store]) -> None:
     failing = versions(down=no_thirteen)
     new.schemas.attach(failing, threads="*")
     for number in (1, 13):
-        new.put(f"t{number:02}", {"m": number})
+        new.thread(f"t{number:02}").put({"m": number})
     with pytest.raises(HoldfastError, match="raised ValueError in"):
         new.schemas.down(failing, to="1.0.0", on_error="rollback", check_first=False)
     assert [schema for _, schema in kinds(new, "t01")] == ["count@2.0.0", "count@1.0.0", "count@2.0.0"]
     record = new.schemas.registered().records["count"]
     assert (record.current, record.is_pinned) == (COUNT_2.version, False)
-    new.put("t01", {"m": 3})
+    new.thread("t01").put({"m": 3})
 
 
 def test_what_was_changed_meanwhile_is_left(stores: tuple[Store, Store]) -> None:
     new, old = stores
     old.schemas.attach(ONE, threads="*")
-    old.put("s", {"n": 1})
+    old.thread("s").put({"n": 1})
     for number in range(1, 5):
-        old.put(f"t{number}", {"n": number})
+        old.thread(f"t{number}").put({"n": number})
         old.thread(f"t{number}").fork("side")  # so that they are migrated after the short ones
-    old.update("t4", {"n": 13})
+    old.thread("t4").update({"n": 13})
     old.schemas.detach(threads="*")
     failing = versions(up=no_thirteen)
     seen: list[str] = []
@@ -125,15 +125,15 @@ def test_what_was_changed_meanwhile_is_left(stores: tuple[Store, Store]) -> None
         if not seen:
             seen.append(str(progress[2]))
             old.schemas.attach(versions(), threads="*")
-            old.put("s", {"m": 50})
+            old.thread("s").put({"m": 50})
 
     with pytest.raises(InvalidError, match="raised ValueError in"):
         new.schemas.up(failing, on_error="rollback", check_first=False, progress=interfere)
     assert seen == ["s"]
-    assert new.get("s").state == {"m": 50}
+    assert new.thread("s").get().state == {"m": 50}
     assert new.thread("t1").get(at="side").state == {"n": 1}
     assert "count@2.0.0" not in new.schemas.registered().retired
-    old.put("s", {"m": 51})
+    old.thread("s").put({"m": 51})
 
 
 @pytest.mark.parametrize("where", [USERS, PLANS], ids=["whole scopes", "keys"])

@@ -36,7 +36,7 @@ def source(tmp_path: Path, name: str, state: Any, plan: Any) -> bytes:
     with holdfast.open(tmp_path / name) as store:
         store.schemas.attach(ONE, threads="chat-*", validate="off")
         store.schemas.attach(PLAN_1, **PLANS, validate="off")
-        store.put("chat-1", state)
+        store.thread("chat-1").put(state)
         store.state(user="a")["plans/1"] = plan
         return exported(store)
 
@@ -44,7 +44,7 @@ def source(tmp_path: Path, name: str, state: Any, plan: Any) -> bytes:
 def test_what_fits_is_imported(tmp_path: Path, target: Store) -> None:
     file = source(tmp_path, "good.db", first(), OLD_PLAN)
     assert len(target.import_(io.BytesIO(file), kinds=("thread", "scope")).threads) == 2
-    assert target.get("chat-1").state == first()
+    assert target.thread("chat-1").get().state == first()
     assert target.state(user="a")["plans/1"] == OLD_PLAN
 
 
@@ -68,30 +68,30 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, target: Store, state: Any,
     target.schemas.attach(PLAN_1, **PLANS, validate="warn")
     with pytest.warns(SchemaWarning, match="does not fit"):
         target.import_(io.BytesIO(file), kinds=("thread", "scope"))
-    assert target.get("chat-1").state == state
+    assert target.thread("chat-1").get().state == state
 
 
 def test_a_version_that_the_store_does_not_know_is_refused(tmp_path: Path, target: Store) -> None:
     with holdfast.open(tmp_path / "newer.db") as newer:
         newer.schemas.attach(SchemaSet(Schema("chat", "9.0.0", Chat1)), threads="chat-*")
         newer.schemas.attach(Schema("other", "1", Chat1), threads="other-*")
-        newer.put("other-1", first())
+        newer.thread("other-1").put(first())
         other = exported(newer)
-        newer.put("chat-1", first())
+        newer.thread("chat-1").put(first())
         file = exported(newer)
     with pytest.raises(NotFoundError) as refused:
         target.import_(io.BytesIO(file))
     assert refused.value.code == "schema-version-unknown"
     assert not target.threads()
     target.import_(io.BytesIO(other))  # of a schema that the store does not know, nothing is checked
-    assert target.get("other-1").schema == "other@1.0.0"
+    assert target.thread("other-1").get().schema == "other@1.0.0"
 
 
 def test_an_imported_state_of_a_version_that_was_gone_is_reckoned_with(tmp_path: Path) -> None:
     file = source(tmp_path, "old.db", first(), OLD_PLAN)
     with holdfast.open(tmp_path / "target.db") as store:
         store.schemas.attach(ONE, threads="chat-*")
-        store.put("chat-2", first())
+        store.thread("chat-2").put(first())
         store.schemas.up(TWO)
         assert store.schemas.registered().retired == {"chat@1.0.0"}
         store.import_(io.BytesIO(file), dry_run=True)
@@ -119,14 +119,14 @@ def test_agents_of_documents_and_snapshots(tmp_path: Path) -> None:
 
 def test_a_restored_state_is_checked(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("chat-1", first() | {"count": "x"})
-        store.put("chat-1", first())
+        store.thread("chat-1").put(first() | {"count": "x"})
+        store.thread("chat-1").put(first())
         store.schemas.attach(ONE, threads="chat-*")
         with pytest.raises(InvalidError):
             store.thread("chat-1").restore(at="#0")
-        store.put("chat-1", first(1))
+        store.thread("chat-1").put(first(1))
         store.thread("chat-1").restore(at="#1")  # the control
-        assert store.get("chat-1").state == first()
+        assert store.thread("chat-1").get().state == first()
         with pytest.raises(ConflictError):
             store.schemas.attach(Schema("chat", "1.0.0", int), threads="chat-*")
 
@@ -144,9 +144,9 @@ def test_a_copy_takes_its_versions_along(tmp_path: Path, threads: list[str] | No
     with holdfast.open(tmp_path / "source.db") as store, holdfast.open(tmp_path / "target.db") as target:
         store.schemas.attach(ONE, threads="chat-*")
         store.schemas.attach(PLAN_1, **PLANS)
-        store.put("chat-1", first())
+        store.thread("chat-1").put(first())
         target.schemas.attach(Schema("other", "1.0.0", Lone), threads="other")
-        target.put("other", {"messages": []})
+        target.thread("other").put({"messages": []})
         for _ in range(2):  # once more changes nothing
             store.copy_to(tmp_path / "target.db" if by_url else target, threads=threads)
         registered = target.schemas.registered()
@@ -156,11 +156,11 @@ def test_a_copy_takes_its_versions_along(tmp_path: Path, threads: list[str] | No
             target.schemas.attach(alone, threads="chat-*")
         assert missing.value.code == "migration-missing", "the program is told before it reads the state"
         target.schemas.attach(TWO, threads="chat-*")
-        assert target.get("chat-1").state == second()
+        assert target.thread("chat-1").get().state == second()
         assert target.maintenance.verify().ok
         # A version that has another form there: nothing is copied.
         store.schemas.attach(Schema("other", "1.0.0", Chat1), threads="more")
-        store.put("more", first())
+        store.thread("more").put(first())
         with pytest.raises(ConflictError) as changed:
             store.copy_to(target, threads=threads and ["more"])
         assert changed.value.code == "schema-changed"

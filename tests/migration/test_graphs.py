@@ -97,14 +97,14 @@ RESUMED = {
 def test_an_interrupted_thread_is_resumed_by_the_new_graph(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         assert "__interrupt__" in old_graph(HoldfastSaver(store, schema=OLD)).invoke(START_STATE, CONFIG)
-        assert store.get("t").schema == "graph@1.0.0"
+        assert store.thread("t").get().schema == "graph@1.0.0"
     with holdfast.open(tmp_path / "a.db") as store:
         graph = new_graph(HoldfastSaver(store, schema=NEW))
         state = graph.get_state(CONFIG)
         assert state.next == ("question",), "the node that is next has its new name"
         assert state.values == {"notes": ["start", "begun"], "first": "Ann", "last": "Bee", "count": "2", "plan": []}
         assert graph.invoke(Command(resume="yes"), CONFIG) == RESUMED
-        assert store.get("t").schema == "graph@2.0.0"
+        assert store.thread("t").get().schema == "graph@2.0.0"
         assert [each.values.get("count") for each in graph.get_state_history(CONFIG)] == ["2", "2", "1", None]
         assert graph.invoke({"notes": ["again"]}, CONFIG)["__interrupt__"]
         assert store.maintenance.verify().ok
@@ -234,11 +234,11 @@ def test_writes_that_cannot_be_migrated_refuse_the_resume(tmp_path: Path) -> Non
             two_tasks(Old, HoldfastSaver(store, schema=OLD), write, []).invoke(START_STATE, config)
             schemas = SchemaSet(*OLD, Schema("graph", "2.0.0", state), migration)
             graph = two_tasks(state, HoldfastSaver(store, schema=schemas), {}, [])
-            before = [each.id for each in store.log("t")]
+            before = [each.id for each in store.thread("t").log()]
             with pytest.raises(UnsupportedError) as refused:
                 graph.invoke(Command(resume=1), config)
             assert refused.value.code == "migration-pending"
-            assert [each.id for each in store.log("t")] == before, "nothing was written"
+            assert [each.id for each in store.thread("t").log()] == before, "nothing was written"
             with pytest.raises(ConflictError, match="does not get along"):
                 HoldfastSaver(store, schema=OLD).get_tuple(config)
             assert "holdfast migrate down" in refused.value.hint
@@ -485,4 +485,4 @@ def test_what_a_graph_saves_is_validated(tmp_path: Path) -> None:
 def test_a_state_class_works_as_it_is(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         old_graph(HoldfastSaver(store, schema=Old)).invoke(START_STATE, CONFIG)
-        assert store.get("t").schema == "Old@1.0.0"
+        assert store.thread("t").get().schema == "Old@1.0.0"

@@ -27,13 +27,13 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     with holdfast.open("a.db") as opened:
         opened.schemas.attach(ONE, threads="chat-*")
         for number in range(COUNT):
-            opened.put(f"chat-{number:02}", first(number))
+            opened.thread(f"chat-{number:02}").put(first(number))
         opened.schemas.detach(threads="chat-*")
         yield opened
 
 
 def versions(store: Store) -> list[str]:
-    return [store.get(f"chat-{number:02}").schema for number in range(COUNT)]
+    return [store.thread(f"chat-{number:02}").get().schema for number in range(COUNT)]
 
 
 def test_a_job_that_is_stopped_is_resumed(store: Store) -> None:
@@ -51,18 +51,20 @@ def test_a_job_that_is_stopped_is_resumed(store: Store) -> None:
     ended = store.jobs.run("upgrade")
     left = f"{COUNT - some} states of chat migrated to 2.0.0"
     assert (ended.outcome, ended.summary.startswith(left)) == ("ok", True), ended.summary
-    states = [store.get(f"chat-{number:02}").state for number in range(COUNT)]
+    states = [store.thread(f"chat-{number:02}").get().state for number in range(COUNT)]
     assert [{k: v for k, v in state.items() if k != "__aside__"} for state in states] == [
         second(number) for number in range(COUNT)
     ]
     store.jobs.add("back", "migrate", settings={"schema": "chat", "to": "1.0.0", "down": True})
     assert store.jobs.run("back").ok
-    assert [store.get(f"chat-{number:02}").state for number in range(COUNT)] == [first(each) for each in range(COUNT)]
+    assert [store.thread(f"chat-{number:02}").get().state for number in range(COUNT)] == [
+        first(each) for each in range(COUNT)
+    ]
     assert [job.last.summary for job in store.jobs.list() if job.last] != ["", ""]
 
 
 def test_what_does_not_fit_is_an_error_or_a_finding(store: Store) -> None:
-    store.update("chat-03", {"msgs": [5]})
+    store.thread("chat-03").update({"msgs": [5]})
     settings = {"schema": "chat", "to": "2.0.0"}
     store.jobs.add("upgrade", "migrate", settings=settings)
     with pytest.raises(ConflictError, match="cannot be migrated"):

@@ -104,7 +104,7 @@ def test_nothing_that_was_acknowledged_is_lost(
     assert isinstance(clock, SharedClock)
     before_both.schemas.attach(ONE, threads="chat-*")
     for number, name in enumerate(THREADS):
-        model.add(name, before_both.put(name, first(number)).id, number)
+        model.add(name, before_both.thread(name).put(first(number)).id, number)
     owner.thread(HELD).hold(reason="a lawsuit")
     failures: list[BaseException] = []
     migrated = threading.Event()
@@ -114,7 +114,7 @@ def test_nothing_that_was_acknowledged_is_lost(
         while not migrated.is_set() or number < start + SAVES:
             number += 1
             name = random.choice(WRITTEN)
-            model.add(name, store.put(name, make(number)).id, number)
+            model.add(name, store.thread(name).put(make(number)).id, number)
             clock.go_on(random.randrange(12))
 
     def guarded(work: Callable[[], object]) -> Callable[[], None]:
@@ -148,15 +148,15 @@ def test_nothing_that_was_acknowledged_is_lost(
     assert owner.schemas.up(TWO_ONE).complete
     check_contents(owner, model)
     with pytest.raises(DeniedError):
-        owner.delete(HELD)
-    before = {name: [(each.id, to_ns(each.time)) for each in owner.log(name).all()][::-1] for name in THREADS}
+        owner.thread(HELD).delete()
+    before = {name: [(each.id, to_ns(each.time)) for each in owner.thread(name).log().all()][::-1] for name in THREADS}
     pruned = owner.maintenance.prune(**KEPT)  # type: ignore[arg-type]
     assert [each.thread for each in pruned.problems] == [HELD]
     for name in THREADS:
-        left = {each.id for each in owner.log(name).all()}
+        left = {each.id for each in owner.thread(name).log().all()}
         expected = {id for id, _ in before[name]} if name == HELD else kept_by_periods(before[name])
         assert left == expected, name
-        assert owner.get(name).id == before[name][-1][0]
+        assert owner.thread(name).get().id == before[name][-1][0]
     assert owner.maintenance.verify(level="decode").ok
     assert len(before[HELD]) > len(kept_by_periods(before[HELD])), "the hold kept nothing"
 
@@ -169,8 +169,8 @@ def check_contents(store: Store, model: Model) -> None:
     """Compare all that is stored with the model: each step by its id, and the last one by its number."""
     for name in THREADS:
         for id, number in model.saved[name].items():
-            assert number_in(dict(store.get(name, at=id).state)) == number, (name, id)
+            assert number_in(dict(store.thread(name).get(at=id).state)) == number, (name, id)
         last = max(model.saved[name])
-        head = store.get(name)
+        head = store.thread(name).get()
         assert number_in(dict(head.state)) == model.saved[name][last], name
         assert store.thread(name).resolve().schema in ("chat@2.0.0", "chat@2.1.0")

@@ -63,18 +63,18 @@ def stubborn(value: int) -> str:
 @pytest.mark.parametrize("function", [forever, stubborn])
 def test_a_function_that_does_not_return_is_stopped(tmp_path: Path, function: Callable[[int], str]) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("a", {"count": 1})
+        store.thread("a").put({"count": 1})
         store.schemas.attach(versions(function), threads="*")
         start = monotonic()
         with pytest.raises(InvalidError) as stopped:
-            store.get("a")
+            store.thread("a").get()
         assert monotonic() - start < 20
         assert (stopped.value.code, "convert count" in stopped.value.where) == ("migration-failed", True)
         assert "longer than" in stopped.value.what
         with pytest.raises(InvalidError):
             store.schemas.up(versions(function), check_first=False)
-        assert [each.kind for each in store.log("a")] == ["save"], "nothing was written"
-        store.put("b", {"count": "2"})
+        assert [each.kind for each in store.thread("a").log()] == ["save"], "nothing was written"
+        store.thread("b").put({"count": "2"})
 
 
 def test_in_another_thread_and_in_an_event_loop() -> None:

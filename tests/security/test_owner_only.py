@@ -66,7 +66,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 @pytest.fixture
 def store() -> Iterator[Store]:
     with holdfast.open("memory://") as opened:
-        opened.put("t", {"word": "secret"})
+        opened.thread("t").put({"word": "secret"})
         opened.jobs.add("tidy", "tidy")
         yield opened
 

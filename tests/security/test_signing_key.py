@@ -29,7 +29,7 @@ def test_it_is_encrypted_anew_with_the_others(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with holdfast.open(path, encryption=Encryption(LocalKeys(OLD))) as store:
         for user in ("u-1", "u-2"):
-            store.put(user, {"n": 1}, metadata={"subject": user})
+            store.thread(user).put({"n": 1}, metadata={"subject": user})
         first = store.erasure.erase("u-1").certificate
         assert first is not None
     with holdfast.open(path, encryption=Encryption(LocalKeys(NEW, OLD))) as store:
@@ -45,7 +45,7 @@ def test_it_is_encrypted_anew_with_the_others(tmp_path: Path) -> None:
 def test_turning_encryption_on_and_off_keeps_it(tmp_path: Path) -> None:
     path, keys = tmp_path / "a.db", LocalKeys(OLD)
     with holdfast.open(path, encryption=False) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
         public, private = store.erasure.public_key(), signing_row(store).wrapped
     assert private in path.read_bytes()
     with holdfast.open(path, encryption=Encryption(keys, mode="turning-on")) as store:
@@ -66,7 +66,7 @@ def test_turning_encryption_on_and_off_keeps_it(tmp_path: Path) -> None:
 def test_one_in_the_clear_is_refused_by_an_encrypted_store(tmp_path: Path) -> None:
     """Whoever can write to the database, and has no key, cannot have the store sign with a key of theirs."""
     with holdfast.open(tmp_path / "a.db", encryption=Encryption(LocalKeys(OLD))) as store:
-        store.put("t", {"n": 1}, metadata={"subject": "u-1"})
+        store.thread("t").put({"n": 1}, metadata={"subject": "u-1"})
         mine = b"a" * 32
         planted = KeyRow("", "", SIGNING, 0, Cipher(mine).key_id, "", "active", 1, mine)
         run(database(store).apply([Put(KEYS, planted.stored())]))
@@ -75,7 +75,7 @@ def test_one_in_the_clear_is_refused_by_an_encrypted_store(tmp_path: Path) -> No
                 call()
             assert refused.value.code == "tampered"
         assert store.keys.check().problems
-        assert store.get("t").state == {"n": 1}, "nothing is erased that no certificate can be made of"
+        assert store.thread("t").get().state == {"n": 1}, "nothing is erased that no certificate can be made of"
 
 
 def test_one_that_was_deleted_is_reported(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_one_that_was_deleted_is_reported(tmp_path: Path) -> None:
             return [each.actor for each in store.audit.query() if each.action == "create-signing-key"]
 
         for user in ("u-1", "u-2"):
-            store.put(user, {"n": 1}, metadata={"subject": user})
+            store.thread(user).put({"n": 1}, metadata={"subject": user})
         first = store.erasure.erase("u-1").certificate
         assert first is not None
         assert store.keys.check().ok

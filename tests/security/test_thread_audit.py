@@ -31,10 +31,10 @@ def actions(store: Store, **filters: Any) -> list[str]:
 
 
 def test_a_save_has_the_correlation_and_the_cause_in_its_step(store: Store) -> None:
-    store.put("chat", {"n": 0})
+    store.thread("chat").put({"n": 0})
     with holdfast.correlation("req-1", cause="event-9"):
-        saved = store.put("chat", {"n": 1}, metadata={"by": "hand"})
-    plain, found = store.get("chat", at="#0"), store.get("chat")
+        saved = store.thread("chat").put({"n": 1}, metadata={"by": "hand"})
+    plain, found = store.thread("chat").get(at="#0"), store.thread("chat").get()
     assert (plain.correlation, plain.cause) == ("", "")
     assert (found.id, found.actor, found.correlation, found.cause) == (saved.id, "", "req-1", "event-9")
     assert found.metadata == {"by": "hand"}
@@ -51,11 +51,11 @@ def test_a_save_without_a_correlation_stores_nothing_more(store: Store, backend:
         save()
         return [f"{type(each).__name__} {each.space.name}" for batch in backend.batches for each in batch]
 
-    store.put("chat", {"n": 0})
-    plain = batch_of(lambda: store.put("chat", {"n": 1}))
+    store.thread("chat").put({"n": 0})
+    plain = batch_of(lambda: store.thread("chat").put({"n": 1}))
     with holdfast.correlation("req-1"):
-        first = batch_of(lambda: store.put("chat", {"n": 2}))
-        second = batch_of(lambda: store.put("chat", {"n": 3}))
+        first = batch_of(lambda: store.thread("chat").put({"n": 2}))
+        second = batch_of(lambda: store.thread("chat").put({"n": 3}))
     assert first == [*plain, "Ensure links"]  # the mark of the line, once
     assert second == plain
 
@@ -98,20 +98,20 @@ def test_the_saver_of_langgraph_has_them_in_subgraphs_too(store: Store, is_async
     names = [each.thread for each in store.threads()]
     assert len(names) == 2
     for name in names:
-        checkpoints = store.log(name)
+        checkpoints = store.thread(name).log()
         assert checkpoints
         assert {each.correlation for each in checkpoints} == {"req-1"}
         assert not any(ORIGIN in each.metadata for each in checkpoints)
     found = store.audit.query(thread="chat", limit=1000)
     assert {each.thread for each in found} == set(names)
-    assert len(found) == sum(len(store.log(name)) for name in names)
+    assert len(found) == sum(len(store.thread(name).log()) for name in names)
 
 
 def test_checkpoints_are_linked_with_artifacts(store: Store) -> None:
     store.artifacts.register(b"facts", id="facts")
-    store.put("chat", {"n": 0})
+    store.thread("chat").put({"n": 0})
     with store.artifacts.using("facts"):
-        saved = store.put("chat", {"n": 1})
+        saved = store.thread("chat").put({"n": 1})
         store.state(agent="a")["k"] = 1
     links = store.artifacts.changes("facts")
     assert [(str(each.scope), each.key) for each in links] == [("thread:chat", saved.id), ("agent:a", "k")]
@@ -124,20 +124,24 @@ def test_checkpoints_are_linked_with_artifacts(store: Store) -> None:
 
 def test_a_new_revision_keeps_the_origin_of_what_follows(store: Store) -> None:
     with holdfast.correlation("one"):
-        store.put("chat", {"n": 1}, id="1", metadata={"x": 1})
+        store.thread("chat").put({"n": 1}, id="1", metadata={"x": 1})
     with holdfast.correlation("two"):
-        store.put("chat", {"n": 2}, id="2", metadata={"x": 2})
-        store.put("chat", {"n": 3}, id="3")
+        store.thread("chat").put({"n": 2}, id="2", metadata={"x": 2})
+        store.thread("chat").put({"n": 3}, id="3")
     with holdfast.correlation("again"):
-        store.put("chat", {"n": 10}, id="1", metadata={"x": 1})
-        store.put("chat", {"n": 3}, id="3")  # as it is: no new revision
-    assert [(each.id, each.correlation) for each in store.log("chat")] == [("3", "two"), ("2", "two"), ("1", "again")]
+        store.thread("chat").put({"n": 10}, id="1", metadata={"x": 1})
+        store.thread("chat").put({"n": 3}, id="3")  # as it is: no new revision
+    assert [(each.id, each.correlation) for each in store.thread("chat").log()] == [
+        ("3", "two"),
+        ("2", "two"),
+        ("1", "again"),
+    ]
     assert store.maintenance.verify().ok
 
 
 def test_the_hash_covers_the_origin(store: Store, backend: InterferingBackend) -> None:
     with holdfast.correlation("req-1"):
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
     ((row,),) = run(backend.inner.read([Scan(STEPS, ("", "chat"))]))
     plain = CHECKSUMS.salvage(STEPS, row)
     for old, new in ((b"req-1", b"req-2"), (b"\xa5req-1", b"\xa5\x00\x00\x00\x00\x00")):
@@ -157,9 +161,9 @@ def test_the_hash_covers_the_origin(store: Store, backend: InterferingBackend) -
 def test_the_audit_is_paged_over_threads_and_scopes(store: Store) -> None:
     for number in range(30):
         with holdfast.correlation(f"req-{number % 3}"):
-            store.put(f"chat-{number % 4}", {"n": number})
+            store.thread(f"chat-{number % 4}").put({"n": number})
             store.state(agent=f"a{number % 4}")["n"] = number
-        store.put("plain", {"n": number})
+        store.thread("plain").put({"n": number})
     found = list(store.audit.query(limit=7).all())
     assert len(found) == len({each.cursor for each in found}) == 60
     assert [each.time for each in found] == sorted((each.time for each in found), reverse=True)
@@ -201,7 +205,7 @@ def operations(store: Store, folder: Path) -> dict[str, Callable[[], object]]:
 
 def test_everything_else_leaves_a_record(store: Store, tmp_path: Path) -> None:
     for number in range(4):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
     done = operations(store, tmp_path)
     with holdfast.correlation("req-1", cause="event-9"):
         for action, operate in done.items():
@@ -215,7 +219,7 @@ def test_everything_else_leaves_a_record(store: Store, tmp_path: Path) -> None:
 
 def test_without_a_correlation_only_what_removes_protects_or_lets_out_does(store: Store, tmp_path: Path) -> None:
     for number in range(4):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
     done = operations(store, tmp_path)
     for operate in done.values():
         operate()
@@ -226,13 +230,13 @@ def test_without_a_correlation_only_what_removes_protects_or_lets_out_does(store
 
 def test_what_fails_or_does_nothing_leaves_no_record(store: Store) -> None:
     thread = store.thread("chat")
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     thread.hold()
     with pytest.raises(DeniedError):
         thread.delete()
     with pytest.raises(DeniedError):
         store.maintenance.delete(["chat"])
-    store.delete("no such thread")
+    store.thread("no such thread").delete()
     store.maintenance.prune("chat", keep_last=1)
     store.maintenance.prune(keep_last=1, dry_run=True)
     assert actions(store) == ["hold"]
@@ -240,7 +244,7 @@ def test_what_fails_or_does_nothing_leaves_no_record(store: Store) -> None:
 
 def test_several_threads_that_are_deleted_together_leave_one_each(store: Store) -> None:
     for name in ("a", "b", "c"):
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     store.maintenance.delete(["a", "b"])
     assert [each.thread for each in store.audit.query(kind="thread", action="delete")][::-1] == ["a", "b"]
 
@@ -248,10 +252,10 @@ def test_several_threads_that_are_deleted_together_leave_one_each(store: Store) 
 def test_a_thread_whose_name_looks_like_something_else(store: Store) -> None:
     names = ["a\tb", "a/b", "thread:x", "agent:a", "a%2Fb", "x\ty\tz", "␟", "🧵"]
     for name in names:
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
         with holdfast.correlation("req-1"):
-            store.put(name, {"n": 2})
-        store.delete(name)
+            store.thread(name).put({"n": 2})
+        store.thread(name).delete()
     for name in names:
         assert [each.thread for each in store.audit.query(thread=name)] == [name]  # the step is gone with it
     assert not store.audit.query(scope="agent:a")
@@ -271,7 +275,7 @@ def test_the_record_is_in_the_batch_of_the_change(
     store: Store, backend: InterferingBackend, tmp_path: Path, action: str
 ) -> None:
     for number in range(4):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
     with holdfast.correlation("req-1"):
         for name, operate in operations(store, tmp_path).items():
             backend.batches.clear()
@@ -300,7 +304,7 @@ def test_others_write_to_the_audit_and_the_thread_meanwhile(
 ) -> None:
     """A record that loses the race for its place in the audit is written after the winner, and the change with it."""
     for number in range(4):
-        store.put("chat", {"n": number})
+        store.thread("chat").put({"n": number})
     stranger = store.as_identity(agent="x")
 
     def attempt() -> None:
@@ -325,16 +329,16 @@ def test_others_write_to_the_audit_and_the_thread_meanwhile(
 
 
 def test_a_quota_forbids_no_deletion(store: Store) -> None:
-    store.put("chat", {"text": "x" * 2000})
+    store.thread("chat").put({"text": "x" * 2000})
     store.maintenance.set_quota(bytes=100, threads=1, steps=1)
-    assert store.delete("chat")
+    assert store.thread("chat").delete()
     assert actions(store) == ["delete"]
 
 
 def test_a_store_that_is_open_for_reading_is_exported_without_a_record(tmp_path: Path) -> None:
     path = tmp_path / "agents.db"
     with holdfast.open(path) as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         store.export(tmp_path / "one")
     with holdfast.open(path, read_only=True) as store:
         assert store.export(tmp_path / "two").threads == 1
@@ -343,11 +347,11 @@ def test_a_store_that_is_open_for_reading_is_exported_without_a_record(tmp_path:
 
 def test_the_mark_of_a_line_is_written_again_after_others_deleted_it(store: Store, backend: InterferingBackend) -> None:
     with holdfast.correlation("one"):
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
     lines = [Delete(table, ("", "chat")) for table in (LINES, STEPS, LINKS)]
     run(backend.inner.apply(lines))  # as another process does
     with holdfast.correlation("two"):
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
     assert actions(store) == ["save"]
     assert store.audit.query()[0].correlation == "two"
 
@@ -355,7 +359,7 @@ def test_the_mark_of_a_line_is_written_again_after_others_deleted_it(store: Stor
 @pytest.mark.parametrize("way", ["copy_to", "export", "copy_thread"])
 def test_a_copy_has_the_origins(store: Store, tmp_path: Path, way: str) -> None:
     with holdfast.correlation("req-1"):
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
     with holdfast.open(tmp_path / "other.db") as other:
         target, name = other, "chat"
         if way == "copy_to":
@@ -366,5 +370,5 @@ def test_a_copy_has_the_origins(store: Store, tmp_path: Path, way: str) -> None:
         else:
             HoldfastSaver(store).copy_thread("chat", "copy")
             target, name = store, "copy"
-        assert target.get(name).correlation == "req-1"
+        assert target.thread(name).get().correlation == "req-1"
         assert name in [each.thread for each in target.audit.query(correlation="req-1")]

@@ -45,7 +45,7 @@ def test_who_saves_a_thread_first_owns_it(store: Store, alice: IdentityView, bob
     saved = alice.thread("chat").put({"n": 1})
     assert alice.thread("chat").get().state == {"n": 1}
     assert alice.thread("chat").owner() == store.thread("chat").owner() == "user:alice"
-    assert store.get("chat").actor == "user:alice"
+    assert store.thread("chat").get().actor == "user:alice"
     assert [(each.actor, each.action, each.id) for each in store.audit.query(thread="chat", action="save")] == [
         ("user:alice", "save", saved.id)
     ]
@@ -53,14 +53,14 @@ def test_who_saves_a_thread_first_owns_it(store: Store, alice: IdentityView, bob
         bob.thread("chat").get()
     with pytest.raises(DeniedError):
         bob.thread("chat").put({"n": 2})
-    assert store.get("chat").state == {"n": 1}
-    store.put("chat", {"n": 3})  # the store's owner sees and changes everything
+    assert store.thread("chat").get().state == {"n": 1}
+    store.thread("chat").put({"n": 3})  # the store's owner sees and changes everything
     assert alice.thread("chat").get().state == {"n": 3}
     assert store.thread("chat").owner() == "user:alice"
 
 
 def test_what_the_stores_owner_saved_is_nobody_elses(store: Store, alice: IdentityView) -> None:
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     assert store.thread("chat").owner() == ""
     with pytest.raises(NotFoundError):
         alice.thread("chat").get()
@@ -124,7 +124,7 @@ def make_thread(view: IdentityView) -> None:
 
 def rows(store: Store) -> list[Any]:
     everything = run(store._engine.context.stored.read([Scan(table, ("", "chat")) for table in (LINES, REFS)]))
-    return [everything, [each.id for each in store.log("chat").all()]]
+    return [everything, [each.id for each in store.thread("chat").log().all()]]
 
 
 def test_every_operation_is_in_the_table_of_this_test() -> None:
@@ -152,7 +152,7 @@ def test_lists_and_searches_have_only_what_may_be_read(store: Store, alice: Iden
     for number in range(5):
         alice.thread(f"a{number}").put({"text": "refund"})
         bob.thread(f"b{number}").put({"text": "refund"})
-        store.put(f"s{number}", {"text": "refund"})
+        store.thread(f"s{number}").put({"text": "refund"})
     for index in (False, True):
         if index:
             store.maintenance.build_index()
@@ -198,7 +198,7 @@ def test_names_that_look_alike_are_different_threads(store: Store, alice: Identi
 
 def test_namespaces_belong_to_their_thread(store: Store, alice: IdentityView, bob: IdentityView) -> None:
     alice.thread("chat").put({"n": 1})
-    store.put("chat␟child", {"n": 1})
+    store.thread("chat␟child").put({"n": 1})
     assert alice.thread("chat␟child").get().state == {"n": 1}
     with pytest.raises(DeniedError):
         bob.thread("chat␟other").put({"n": 2})
@@ -207,7 +207,7 @@ def test_namespaces_belong_to_their_thread(store: Store, alice: IdentityView, bo
     with pytest.raises(DeniedError):
         alice.thread("later").put({"n": 2})
     bob.thread("later").put({"n": 2})
-    store.put("owned␟child", {"n": 1})
+    store.thread("owned␟child").put({"n": 1})
     with pytest.raises(DeniedError):
         bob.thread("owned").put({"n": 2})
     assert store.maintenance.verify().ok
@@ -225,7 +225,7 @@ def test_an_identity_reads_whole_states(alice: IdentityView) -> None:
 def test_a_grant_of_threads_goes_by_a_pattern(store: Store, alice: IdentityView, bob: IdentityView) -> None:
     for name in ("support-1", "support-2", "support/3", "private"):
         alice.thread(name).put({"n": 1})
-    store.put("support-owner", {"n": 1})
+    store.thread("support-owner").put({"n": 1})
     given = alice.grant("user:bob", "read", thread="support-*")
     assert (given.thread, given.scope, given.right) == ("support-*", "", "read")
     assert [each.thread for each in bob.threads()] == ["support-1", "support-2"]
@@ -243,12 +243,12 @@ def test_a_grant_of_threads_goes_by_a_pattern(store: Store, alice: IdentityView,
     store.access.grant("group:everyone", ["read", "write"], thread="support-**")
     assert [each.thread for each in bob.threads()] == ["support-1", "support-2", "support-owner"]
     bob.thread("support-owner").put({"n": 2})
-    assert store.get("support-owner").actor == "user:bob"
+    assert store.thread("support-owner").get().actor == "user:bob"
     assert store.thread("support-owner").owner() == ""
 
 
 def test_an_identity_grants_no_more_than_its_own(store: Store, alice: IdentityView, bob: IdentityView) -> None:
-    store.put("other", {"n": 1})
+    store.thread("other").put({"n": 1})
     alice.thread("mine").put({"n": 1})
     alice.grant("user:bob", OWNER_RIGHTS, thread="**")
     assert [each.thread for each in bob.threads()] == ["mine"]
@@ -307,7 +307,7 @@ def test_who_deletes_anothers_thread_does_not_get_its_name(
     assert bob.thread("chat").get().state == {"n": 2}
     # Of what the store's owner saves under the name, the former owner has nothing.
     bob.thread("chat").delete()
-    store.put("chat", {"n": 3})
+    store.thread("chat").put({"n": 3})
     with pytest.raises(NotFoundError):
         alice.thread("chat").get()
 
@@ -365,7 +365,7 @@ def test_an_ended_grant_tells_nothing_of_threads(store: Store, alice: IdentityVi
     alice.revoke(alice.grant("user:bob", ["read", "delete"], thread="*"))
     alice.thread("later").put({"n": 1})
     store.as_identity(user="carol").thread("of-carol").put({"n": 1})
-    store.put("of-store", {"n": 1})
+    store.thread("of-store").put({"n": 1})
     names = ("before", "later", "of-carol", "of-store", "none")
     for operate in (lambda name: bob.thread(name).get(), lambda name: bob.thread(name).delete()):
         assert len({told(partial(operate, name)) for name in names}) == 1
@@ -381,7 +381,7 @@ def test_an_ended_grant_tells_nothing_of_threads(store: Store, alice: IdentityVi
 def test_names_and_patterns_are_compared_in_one_form_of_unicode(store: Store, bob: IdentityView) -> None:
     composed, decomposed = "caf\u00e9", "cafe\u0301"
     for name in (composed, decomposed):
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     for pattern in (composed, decomposed):
         store.access.define_role("closed", Policy().deny("read", f"thread:{pattern}").allow("read", "thread:caf*"))
         store.access.assign("closed", "user:bob")
@@ -414,7 +414,7 @@ def test_who_reads_a_thread_is_told_what_else_it_may_not_do(
         saver.delete_thread("none")
         with pytest.raises(NotFoundError):
             view.thread("none").delete()
-    assert len(store.log("chat")) > 2
+    assert len(store.thread("chat").log()) > 2
 
 
 def test_a_list_reads_nothing_of_threads_that_are_hidden(
@@ -450,7 +450,7 @@ def test_who_only_writes_reads_nothing(store: Store, alice: IdentityView, bob: I
     alice.grant("user:bob", "write", thread="chat")
     thread = bob.thread("chat")
     thread.update({"n": 7})
-    parent = store.get("chat", at="#0")
+    parent = store.thread("chat").get(at="#0")
     for read in (thread.get, thread.log, thread.tags, lambda: thread.merge("side")):
         with pytest.raises(NotFoundError):
             read()
@@ -528,7 +528,7 @@ def test_a_right_that_ends_meanwhile_saves_nothing_afterwards(
                 store.access.freeze("user:bob")
             else:
                 store.access.set_owner(name, "user:carol")  # noqa: B023
-            steps.append(len(store.log(name)))  # noqa: B023
+            steps.append(len(store.thread(name).log()))  # noqa: B023
 
         steps: list[int] = []
         interference = Interference(end, kind, moment)
@@ -542,7 +542,7 @@ def test_a_right_that_ends_meanwhile_saves_nothing_afterwards(
             store.access.unfreeze("user:bob")
         if not interference.struck:
             break
-        assert len(store.log(name)) == steps[0], "it was saved after the right had ended"
+        assert len(store.thread(name).log()) == steps[0], "it was saved after the right had ended"
         moment += 1
     assert moment
     assert "denied" in outcomes
@@ -563,7 +563,7 @@ def test_of_two_who_claim_a_thread_one_gets_it(
         if not interference.struck:
             break
         owner = store.thread(name).owner()
-        assert {each.actor for each in store.log(name)} == {owner}
+        assert {each.actor for each in store.thread(name).log()} == {owner}
         assert lost is (owner == "user:bob")
         moment += 1
     assert moment > 2
@@ -622,11 +622,11 @@ def test_a_saver_of_an_identity(store: Store, alice: IdentityView, bob: Identity
     assert invoke(alice) == {"n": 2}
     names = [each.thread for each in store.threads()]
     assert len(names) == 2
-    assert {each.actor for name in names for each in store.log(name)} == {"user:alice"}
-    before = [[each.id for each in store.log(name)] for name in names]
+    assert {each.actor for name in names for each in store.thread(name).log()} == {"user:alice"}
+    before = [[each.id for each in store.thread(name).log()] for name in names]
     with pytest.raises(DeniedError):
         invoke(bob)
-    assert [[each.id for each in store.log(name)] for name in names] == before
+    assert [[each.id for each in store.thread(name).log()] for name in names] == before
     saver, own = HoldfastSaver(bob), HoldfastSaver(alice)
     with pytest.raises(DeniedError):
         saver.get_tuple(config)
@@ -744,16 +744,16 @@ def test_an_owner_survives(store: Store, alice: IdentityView, tmp_path: Path) ->
 
 
 def test_a_file_gives_nobody_a_thread_that_is_in_the_store(store: Store, tmp_path: Path) -> None:
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     store.export(tmp_path / "one")
     with holdfast.open(tmp_path / "forger.db") as forger:
         forger.import_(tmp_path / "one")
-        forger.put("chat", {"n": 2})
+        forger.thread("chat").put({"n": 2})
         forger.access.set_owner("chat", "user:mallory")
         forger.export(tmp_path / "two")
     mallory = store.as_identity(user="mallory")
     store.import_(tmp_path / "two")
-    assert store.get("chat").state == {"n": 2}
+    assert store.thread("chat").get().state == {"n": 2}
     assert store.thread("chat").owner() == ""
     with pytest.raises(NotFoundError):
         mallory.thread("chat").get()
@@ -762,13 +762,13 @@ def test_a_file_gives_nobody_a_thread_that_is_in_the_store(store: Store, tmp_pat
 def test_a_hook_of_the_store_acts_for_the_store(store: Store, alice: IdentityView) -> None:
     def remember(change: Any) -> None:
         if change.scope == "chat":
-            store.put("log", {"n": 1})
+            store.thread("log").put({"n": 1})
 
     store.hooks.after("checkpoint.save")(remember)
     alice.thread("chat").put({"n": 1})
-    store.put("log", {"n": 0})
+    store.thread("log").put({"n": 0})
     assert store.thread("log").owner() == ""
-    assert {each.actor for each in store.log("log")} == {""}
+    assert {each.actor for each in store.thread("log").log()} == {""}
 
 
 # Rights -------------------------------------------------------------------------------------------------------
@@ -851,12 +851,12 @@ def test_what_a_hook_saves_is_not_the_identitys(store: Store, bob: IdentityView,
         with store.transaction() as transaction:
             transaction.put("first", {"of": 1})
             transaction.put("second", {"of": 1})
-        store.put("third", {"of": 1})
+        store.thread("third").put({"of": 1})
 
     bob.thread("chat").put({"n": 1})
-    assert store.thread("chat").owner() == store.get("chat").actor == "user:bob"
+    assert store.thread("chat").owner() == store.thread("chat").get().actor == "user:bob"
     for name in ("first", "second", "third"):
-        assert store.thread(name).owner() == store.get(name).actor == ""
+        assert store.thread(name).owner() == store.thread(name).get().actor == ""
 
 
 def test_a_transaction_inside_of_an_identitys_merge_is_the_stores(store: Store, alice: IdentityView) -> None:
@@ -870,7 +870,7 @@ def test_a_transaction_inside_of_an_identitys_merge_is_the_stores(store: Store, 
 
     alice.thread("chat").put({"n": 9})
     alice.thread("chat").merge("side", resolve=resolve)
-    assert [store.get(name).actor for name in ("first", "second", "chat")] == ["", "", "user:alice"]
+    assert [store.thread(name).get().actor for name in ("first", "second", "chat")] == ["", "", "user:alice"]
 
 
 # Artifacts ----------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Writers:
                 saved = (thread, name, number)
                 begun = time.monotonic()
                 try:
-                    self.store.put(thread, _state(name, number), metadata={"by": name, "number": number})
+                    self.store.thread(thread).put(_state(name, number), metadata={"by": name, "number": number})
                 except Exception as error:  # looked at by the test
                     self.failed[saved] = error
                 else:
@@ -88,11 +88,11 @@ class Writers:
         found: Counter[Saved] = Counter()
         for thread in (*self._names, SHARED):
             try:
-                log = list(store.log(thread).all())
+                log = list(store.thread(thread).log().all())
             except NotFoundError:
                 continue
             found.update((thread, each.metadata["by"], each.metadata["number"]) for each in log)
-            newest = store.get(thread, log[0].id)
+            newest = store.thread(thread).get(log[0].id)
             assert newest.state == _state(newest.metadata["by"], newest.metadata["number"])
         assert [each for each, times in found.items() if times > 1] == [], "saved twice"
         assert [each for each in self.acknowledged if each not in found] == [], "acknowledged and lost"

@@ -34,8 +34,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def filled(store: Store) -> Store:
     """A store with threads on both sides of the state, in the order of names."""
-    store.put("chat", {"text": "plain words"})
-    store.put("漢", {"text": "words"})
+    store.thread("chat").put({"text": "plain words"})
+    store.thread("漢").put({"text": "words"})
     state = store.state(agent="a")
     state["plan"] = {"text": "secret words", "n": 1}
     state.set("later", "x", ttl=1000)
@@ -76,15 +76,15 @@ def test_nor_in_the_index_of_words(store: Store) -> None:
 
 
 CHANGES: list[Callable[[Store], object]] = [
-    lambda store: store.put(LINE, {"plan": 1}),
-    lambda store: store.update(LINE, {"plan": 1}),
+    lambda store: store.thread(LINE).put({"plan": 1}),
+    lambda store: store.thread(LINE).update({"plan": 1}),
     lambda store: store.thread(LINE).restore(at=0),
     lambda store: store.thread(LINE).fork("b"),
     lambda store: store.thread(LINE).merge("HEAD~1"),
     lambda store: store.thread(LINE).switch("main"),
     lambda store: store.thread(LINE).rename_branch("main", "x"),
     lambda store: store.thread(LINE).delete_branch("main"),
-    lambda store: store.put("␞anything", {}),
+    lambda store: store.thread("␞anything").put({}),
     lambda store: Checkpointer(store).put(LINE, {"plan": 1}),
     lambda store: Checkpointer(store).put_writes(LINE, "id", [("c", 1)], task_id="t"),
     lambda store: HoldfastSaver(store).get_tuple({"configurable": {"thread_id": LINE}}),

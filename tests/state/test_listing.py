@@ -47,7 +47,7 @@ ALL = ["agent:a-b", "agent:a/step:s", "agent:a0", "agent:a1", "agent:a2", "globa
 def test_scopes_are_listed_in_order(store: Store, clock: Clock) -> None:
     assert store.scopes() == []
     filled(store)
-    store.put("thread", {"n": 1})
+    store.thread("thread").put({"n": 1})
     store.sharing.topic("news").publish("x")
     store.sessions.start("s1")
     store.access.grant("agent:a0", "read", agent="a1")

@@ -43,7 +43,7 @@ def test_all_or_none(store: Store) -> None:
         assert together.state(agent="b").get("none", 5) == 5
         assert a["n"] == 10, "nobody else sees it yet"
         together.put("thread", {"k": 1})
-    assert (dict(a), dict(b), store.get("thread").state) == ({"n": 7}, {"m": 3}, {"k": 1})
+    assert (dict(a), dict(b), store.thread("thread").get().state) == ({"n": 7}, {"m": 3}, {"k": 1})
     assert [(str(each.scope), each.key, each.version) for each in together.written] == [
         ("agent:a", "n", 2),
         ("agent:b", "n", 0),

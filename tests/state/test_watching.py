@@ -263,7 +263,7 @@ def test_nested_scopes_also_those_to_come(store: Store) -> None:
 
 def test_everything_is_in_the_global_scope(store: Store) -> None:
     watch = store.state().watch(nested=True)
-    store.put("thread", {"k": 1})
+    store.thread("thread").put({"k": 1})
     store.state()["g"] = 1
     store.state(agent="a")["k"] = 2
     assert {(str(change.scope), change.key) for change in watch.poll()} == {("global", "g"), ("agent:a", "k")}

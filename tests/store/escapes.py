@@ -90,7 +90,7 @@ ATTEMPTS: dict[str, Callable[[], Any]] = {
     "subprocess": lambda: subprocess.run(["true"], check=True),
     "os.system": lambda: os.system("true"),
     "multiprocessing": spawn,
-    "the store": lambda: holdfast.open(folder / "store.db").put("thread", {"a": 1}),
+    "the store": lambda: holdfast.open(folder / "store.db").thread("thread").put({"a": 1}),
     "libc connect": native_connect,
     "libc open": native_open,
     "libc unlink": lambda: _check(libc.unlink(os.fsencode(folder / "unlinked"))),

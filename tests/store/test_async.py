@@ -28,11 +28,11 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 def test_every_operation_is_awaited(url: str) -> None:
     async def go() -> None:
         store = await holdfast.aopen(url)
-        first = await store.put("t", {"n": 0, "d": {"x": 1}}, tag="first", labels=["g"], metadata={"m": 1})
-        second = await store.update("t", {("d", "y"): 2}, remove=[("d", "x")])
-        assert (await store.get("t")).state == {"n": 0, "d": {"y": 2}}
-        assert (await store.get("t", at="first")).metadata == {"m": 1}
-        assert [each.id for each in await store.log("t")] == [second.id, first.id]
+        first = await store.thread("t").put({"n": 0, "d": {"x": 1}}, tag="first", labels=["g"], metadata={"m": 1})
+        second = await store.thread("t").update({("d", "y"): 2}, remove=[("d", "x")])
+        assert (await store.thread("t").get()).state == {"n": 0, "d": {"y": 2}}
+        assert (await store.thread("t").get(at="first")).metadata == {"m": 1}
+        assert [each.id for each in await store.thread("t").log()] == [second.id, first.id]
         assert [each.thread for each in await store.threads()] == ["t"]
         assert (await store.thread("t").info()).steps == 2
         assert (await store.stats()).threads == 1
@@ -49,17 +49,17 @@ def test_every_operation_is_awaited(url: str) -> None:
             together.update("u", {"n": 2})
         assert [each.thread for each in together.checkpoints] == ["t", "u"]
         await store.maintenance.compact("t")
-        assert await store.delete("t")
+        assert await store.thread("t").delete()
         with pytest.raises(NotFoundError):
-            await store.get("t")
+            await store.thread("t").get()
         with pytest.raises(ConflictError):
             await store.thread("u").fork("main")
         with pytest.raises(InvalidError):
-            await store.put("u", {}, on_conflict="nonsense")  # type: ignore[arg-type]
+            await store.thread("u").put({}, on_conflict="nonsense")  # type: ignore[arg-type]
         await store.close()
         await store.close()
         with pytest.raises(UnavailableError):
-            await store.get("u")
+            await store.thread("u").get()
 
     run(go())
 
@@ -127,16 +127,16 @@ def test_64_tasks(url: str) -> None:
             async def agent(n: int) -> None:
                 for m in range(3):
                     state = {"n": n, "items": list(range(m))}
-                    saved = await store.put(f"agent {n}", state)
-                    found = await store.get(f"agent {n}")
+                    saved = await store.thread(f"agent {n}").put(state)
+                    found = await store.thread(f"agent {n}").get()
                     assert (found.id, found.state) == (saved.id, state)
-                    await store.put("shared", {"by": n, "m": m})
+                    await store.thread("shared").put({"by": n, "m": m})
 
             await asyncio.gather(*(agent(n) for n in range(64)))
             assert (await store.stats()).threads == 65
-            shared = [each async for each in (await store.log("shared")).all()]
+            shared = [each async for each in (await store.thread("shared").log()).all()]
             assert len(shared) == 64 * 3
-            states = [(await store.get("shared", each.id)).state for each in shared]
+            states = [(await store.thread("shared").get(each.id)).state for each in shared]
             assert sorted((state["by"], state["m"]) for state in states) == [
                 (n, m) for n in range(64) for m in range(3)
             ]
@@ -149,11 +149,11 @@ def test_a_store_serves_one_loop_after_another(tmp_path: Path) -> None:
 
     async def opened() -> AsyncStore:
         store = await holdfast.aopen(url)
-        await store.put("t", {"n": 0})
+        await store.thread("t").put({"n": 0})
         return store
 
     async def used(store: AsyncStore) -> None:
-        assert (await store.put("t", {"n": 1})).step == 1
+        assert (await store.thread("t").put({"n": 1})).step == 1
         await store.close()
 
     store = asyncio.run(opened())
@@ -164,23 +164,25 @@ def test_a_store_serves_one_loop_after_another(tmp_path: Path) -> None:
 def test_a_cancelled_put_is_whole_or_not_there(tmp_path: Path, wait: float) -> None:
     async def go() -> None:
         async with holdfast.aopen(f"sqlite:///{tmp_path}/store.db") as store:
-            known = {(await store.put("t", {"n": -1, "items": []})).id: {"n": -1, "items": []}}
+            known = {(await store.thread("t").put({"n": -1, "items": []})).id: {"n": -1, "items": []}}
             for n in range(20):
                 state = {"n": n, "items": [f"item {m}" for m in range(n)], "big": "x" * 100_000}
                 async with store.transaction() as together:
                     together.put("counter", {"n": n})
-                putting = asyncio.create_task(store.put("t", state, id=f"~{n:03}", tag=f"name {n}", labels=["all"]))
+                putting = asyncio.create_task(
+                    store.thread("t").put(state, id=f"~{n:03}", tag=f"name {n}", labels=["all"])
+                )
                 await asyncio.sleep(wait * chance(n))
                 putting.cancel()
                 await asyncio.gather(putting, return_exceptions=True)
                 known[f"~{n:03}"] = state
-                kept = await store.put("t", {"n": "after", "items": [n]}, id=f"~{n:03} after")
+                kept = await store.thread("t").put({"n": "after", "items": [n]}, id=f"~{n:03} after")
                 known[kept.id] = {"n": "after", "items": [n]}
-            log = await store.log("t")
+            log = await store.thread("t").log()
             ids = [each.id for each in log]
             assert {f"~{n:03} after" for n in range(20)} <= set(ids)
             for each in log:
-                assert (await store.get("t", each.id)).state == known[each.id]
+                assert (await store.thread("t").get(each.id)).state == known[each.id]
             saved = {id for id in ids if id.startswith("~") and not id.endswith("after")}
             assert {f"~{name[5:]:0>3}" for name in await store.thread("t").tags()} == saved
             assert set((await store.thread("t").labels()).get("all", [])) == saved

@@ -39,7 +39,7 @@ class Clock:
 
 def states(store: Store, thread: str = "t") -> list[Any]:
     """The states of a thread, the oldest first."""
-    return [store.get(thread, each.id).state for each in reversed(store.log(thread))]
+    return [store.thread(thread).get(each.id).state for each in reversed(store.thread(thread).log())]
 
 
 def test_every_step_is_the_default(store: Store) -> None:
@@ -87,7 +87,7 @@ def test_leaving_saves_what_changed_since_without_a_step_too(store: Store) -> No
 
 
 def test_leaving_with_nothing_new_saves_nothing(store: Store) -> None:
-    store.put("t", {"n": 0})
+    store.thread("t").put({"n": 0})
     with AutoCheckpointer(store, "t", lambda: {"n": 0}, EveryStep(5)):
         pass
     with AutoCheckpointer(store, "t", lambda: {"n": 0}, EveryStep(5)) as autosave:
@@ -129,18 +129,18 @@ def test_on_change_sees_changes_in_place(store: Store) -> None:
 
 
 def test_on_change_tells_that_nothing_was_saved_at_its_first_step_too(store: Store) -> None:
-    store.put("t", {"n": 0})
+    store.thread("t").put({"n": 0})
     autosave = AutoCheckpointer(store, "t", lambda: {"n": 0}, OnChange())
     assert autosave.step() is None
 
 
 def test_on_change_compares_with_head_and_not_with_a_fork(store: Store) -> None:
-    store.put("t", {"n": 1})
+    store.thread("t").put({"n": 1})
     store.thread("t").fork("draft", changes={"n": 2})
     assert AutoCheckpointer(store, "t", lambda: {"n": 1}, OnChange()).step() is None
     saved = AutoCheckpointer(store, "t", lambda: {"n": 2}, OnChange()).step()
     assert saved is not None
-    assert store.get("t").id == saved.id
+    assert store.thread("t").get().id == saved.id
 
 
 def test_on_events(store: Store) -> None:
@@ -155,7 +155,7 @@ def test_on_events(store: Store) -> None:
         assert every.event(name) is not None
     assert [each["n"] for each in states(store, "some")] == [0, 2]
     assert [each["n"] for each in states(store, "every")] == [0, 1, 2]
-    assert store.log("some")[0].metadata == {"event": "error", "why": 2}
+    assert store.thread("some").log()[0].metadata == {"event": "error", "why": 2}
 
 
 def test_policies_add_up(store: Store) -> None:
@@ -186,7 +186,7 @@ def test_a_policy_of_ones_own(store: Store) -> None:
 def test_by_hand(store: Store) -> None:
     autosave = AutoCheckpointer(store, "t", lambda: {"n": 1}, OnEvent("never"))
     saved = autosave.save(tag="good", labels=["x"], metadata={"m": 1})
-    assert store.get("t", at="good").id == saved.id
+    assert store.thread("t").get(at="good").id == saved.id
     assert (store.thread("t").labels(), saved.metadata) == ({"x": [saved.id]}, {"m": 1})
 
 
@@ -218,7 +218,7 @@ def test_under_asyncio(url: str) -> None:
                 assert (await autosave.save(tag="x")).step == 2
                 state["n"] = 1
                 await autosave.step()
-            assert (await store.get("t")).state == {"n": 1}
+            assert (await store.thread("t").get()).state == {"n": 1}
 
     asyncio.run(go())
 
@@ -237,7 +237,7 @@ def test_what_changes_during_a_save_is_saved_at_the_end() -> None:
         async with autosave:
             with backend.interfere(another_task):
                 await autosave.event("now")
-        assert (await store.get("t")).state == {"n": 1}
+        assert (await store.thread("t").get()).state == {"n": 1}
 
     asyncio.run(go())
 
@@ -280,7 +280,7 @@ def test_an_agent_takes_a_state_on(store: Store) -> None:
     assert again.restore(first.time).id == first.id
     again.notes.append("other")
     again.step_done()
-    assert store.get("t").state == {"notes": ["one", "other"]}
+    assert store.thread("t").get().state == {"notes": ["one", "other"]}
     with pytest.raises(NotFoundError):
         Researcher().attach(store, "nobody").restore()
 

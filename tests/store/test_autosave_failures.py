@@ -76,14 +76,14 @@ def test_transactions_are_entered_as_the_store_is_used() -> None:
         for n in (1, 2):
             with together:
                 together.put("t", {"n": n})
-        assert [checkpoint.step for checkpoint in store.log("t").all()] == [1, 0]
+        assert [checkpoint.step for checkpoint in store.thread("t").log().all()] == [1, 0]
 
 
 def test_names_go_and_checkpoints_stay() -> None:
     with holdfast.open("memory://") as store:
-        saved = store.put("t", {"n": 1}, tag="good")
+        saved = store.thread("t").put({"n": 1}, tag="good")
         store.thread("t").untag("good")
         assert store.thread("t").tags() == {}
-        assert store.get("t", saved.id).state == {"n": 1}
+        assert store.thread("t").get(saved.id).state == {"n": 1}
         assert holdfast.savers.Checkpointer(store).put_writes("none", "1", [], task_id="x") is None
         assert [thread.thread for thread in store.threads()] == ["t"]

@@ -37,10 +37,10 @@ def named(changes: StoreChanges) -> tuple[set[str], set[str], set[str]]:
 
 def test_threads_scopes_and_agents_are_named_as_the_api_has_them(file: Path) -> None:
     with holdfast.open(file) as store:
-        store.put("before", {"n": 0})
+        store.thread("before").put({"n": 0})
         first = store.changes()
         assert named(first) == (set(), set(), set())
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         store.state(user="alice").set("name", "Alice")
         store.agents.create(Helper, "helper")
         found = store.changes(first.token)
@@ -63,10 +63,10 @@ def test_threads_scopes_and_agents_are_named_as_the_api_has_them(file: Path) -> 
 )
 def test_every_change_of_a_thread_names_it(file: Path, change: object) -> None:
     with holdfast.open(file) as store:
-        store.put("chat", {"n": 1})
-        store.put("other", {"n": 1})
+        store.thread("chat").put({"n": 1})
+        store.thread("other").put({"n": 1})
         token = store.changes().token
-        store.get("chat")
+        store.thread("chat").get()
         assert store.changes(token).threads == []
         change(store.thread("chat"))  # type: ignore[operator]
         assert store.changes(token).threads == ["chat"]
@@ -76,14 +76,14 @@ def test_names_are_those_of_the_list(store: Store) -> None:
     token = store.changes().token
     names = ["a␟b", "ü/\t", "x" * 300]
     for name in names:
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     assert sorted(store.changes(token).threads) == sorted(each.thread for each in store.threads()) == sorted(names)
 
 
 def test_another_process_or_handle_is_seen(file: Path) -> None:
     with holdfast.open(file) as reader, holdfast.open(file) as writer:
         token = reader.changes().token
-        writer.put("chat", {"n": 1})
+        writer.thread("chat").put({"n": 1})
         found = reader.changes(token)
         assert found.threads == ["chat"]
     with holdfast.open(file) as again:
@@ -95,7 +95,7 @@ def test_asyncio(file: Path) -> None:
     async def main() -> list[str]:
         async with await holdfast.aopen(file) as store:
             token = (await store.changes()).token
-            await store.put("chat", {"n": 1})
+            await store.thread("chat").put({"n": 1})
             return (await store.changes(token)).threads
 
     assert asyncio.run(main()) == ["chat"]
@@ -104,9 +104,9 @@ def test_asyncio(file: Path) -> None:
 def test_a_tenant_sees_its_own_changes(file: Path) -> None:
     with holdfast.open(file, tenant="a") as one, holdfast.open(file, tenant="b") as other:
         token = one.changes().token
-        other.put("secret", {"n": 1})
+        other.thread("secret").put({"n": 1})
         assert named(one.changes(token)) == (set(), set(), set())
-        one.put("chat", {"n": 1})
+        one.thread("chat").put({"n": 1})
         assert one.changes(token).threads == ["chat"]
         assert "secret" in other.changes(token).threads, "the control: it was recorded"
 
@@ -136,18 +136,18 @@ def test_a_token_of_something_else_is_refused(file: Path, token: object) -> None
 def test_a_file_that_was_replaced_by_an_older_copy_is_noticed(file: Path) -> None:
     copy = file.with_name("copy.db")
     with holdfast.open(file) as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         at_copy = store.changes().token
     shutil.copy(file, copy)
     with holdfast.open(file) as store:
-        store.put("lost", {"n": 2})
+        store.thread("lost").put({"n": 2})
         later = store.changes().token
     shutil.copy(copy, file)
     with holdfast.open(file) as store:
         assert store.changes(at_copy).complete, "the copy knows this token"
         assert not store.changes(later).complete
         for number in range(50):
-            store.put("chat", {"n": number})
+            store.thread("chat").put({"n": number})
         assert store.changes(at_copy).threads == ["chat"]
         assert not store.changes(later).complete, "as many changes later, it is still not of this file"
 
@@ -158,7 +158,7 @@ def test_a_file_remembers_the_last_changes(file: Path, monkeypatch: pytest.Monke
     with holdfast.open(file) as store:
         tokens = [store.changes().token]
         for number in range(60):
-            store.put(f"chat-{number}", {"n": number})
+            store.thread(f"chat-{number}").put({"n": number})
             tokens.append(store.changes().token)
         for since, token in enumerate(tokens):
             found = store.changes(token)
@@ -172,7 +172,7 @@ def test_a_file_remembers_the_last_changes(file: Path, monkeypatch: pytest.Monke
 def test_a_line_that_changes_often_takes_little_space(file: Path) -> None:
     with holdfast.open(file) as store:
         for number in range(200):
-            store.put("chat", {"n": number})
+            store.thread("chat").put({"n": number})
     connection = apsw.Connection(str(file))
     assert connection.execute("SELECT count(*) FROM changes WHERE line = 'chat'").get <= change_log._DELETE_AT_ONCE + 1
     connection.close()
@@ -180,16 +180,16 @@ def test_a_line_that_changes_often_takes_little_space(file: Path) -> None:
 
 def test_tidying_removes_the_names_of_deleted_threads(file: Path) -> None:
     with holdfast.open(file) as store:
-        store.put("stays", {"n": 1})
+        store.thread("stays").put({"n": 1})
         old = store.changes().token
-        store.put("private", {"n": 1})
+        store.thread("private").put({"n": 1})
         store.thread("private").delete()
         token = store.changes().token
         assert "private" in store.changes(old).threads
         store.maintenance.compact()
         assert not store.changes(old).complete
         assert store.changes(token).complete
-        store.put("stays", {"n": 2})
+        store.thread("stays").put({"n": 2})
         assert store.changes(token).threads == ["stays"]
     connection = apsw.Connection(str(file))
     assert connection.execute("SELECT count(*) FROM changes WHERE line = 'private'").get == 0
@@ -202,7 +202,7 @@ def test_a_failed_transaction_forgets_no_change(file: Path, monkeypatch: pytest.
     monkeypatch.setattr(change_log, "_DELETE_AT_ONCE", 1)
     with holdfast.open(file) as store:
         token = store.changes().token
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         real, failures = change_log.ChangeLog.record, []
 
         def fail(self: change_log.ChangeLog, *args: object) -> None:
@@ -213,8 +213,8 @@ def test_a_failed_transaction_forgets_no_change(file: Path, monkeypatch: pytest.
         with monkeypatch.context() as patch:
             patch.setattr(change_log.ChangeLog, "record", fail)
             with pytest.raises(KeyboardInterrupt):
-                store.put("chat", {"n": 2})
+                store.thread("chat").put({"n": 2})
         assert failures
-        store.put("other", {"n": 1})  # with the number that the failed one had
-        store.put("chat", {"n": 3})
+        store.thread("other").put({"n": 1})  # with the number that the failed one had
+        store.thread("chat").put({"n": 3})
         assert set(store.changes(token).threads) == {"chat", "other"}

@@ -59,7 +59,7 @@ def test_put_and_get_tuple(saver: Checkpointer, store: Store) -> None:
     assert found is not None
     assert (found.thread_id, found.id, found.parent_id, found.state) == ("t", "~2", first, {"n": 2})
     assert (found.metadata, found.pending_writes) == ({}, [])
-    assert found.time == store.get("t").time
+    assert found.time == store.thread("t").get().time
     older = saver.get_tuple("t", first)
     assert older is not None
     assert (older.state, older.metadata, older.parent_id) == ({"n": 1}, {"m": 1}, None)

@@ -14,7 +14,7 @@ from tests.engine.lines import store_on
 @pytest.fixture
 def stores() -> tuple[Store, Store, list[str]]:
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
-    ids = [source.put("t", {"n": n}).id for n in range(4)]
+    ids = [source.thread("t").put({"n": n}).id for n in range(4)]
     source.copy_to(target)
     return source, target, ids
 
@@ -23,7 +23,7 @@ def test_holds_and_pins_stay_and_come_along(stores: tuple[Store, Store, list[str
     source, target, ids = stores
     target.thread("t").hold(reason="audit")
     target.thread("t").pin(ids[0], reason="evidence")
-    source.put("t", {"n": 4})
+    source.thread("t").put({"n": 4})
     source.thread("t").hold(reason="of the source")
     source.thread("t").pin(ids[1], reason="of the source")
     for _ in range(2):
@@ -33,11 +33,11 @@ def test_holds_and_pins_stay_and_come_along(stores: tuple[Store, Store, list[str
             (ids[0], "evidence"),
             (ids[1], "of the source"),
         }
-    assert target.get("t").state == {"n": 4}
+    assert target.thread("t").get().state == {"n": 4}
     assert not source.maintenance.verify().findings
     assert not target.maintenance.verify().findings
     with pytest.raises(DeniedError):
-        target.delete("t")
+        target.thread("t").delete()
 
 
 @pytest.mark.parametrize("how", ["hold", "pin"])
@@ -50,14 +50,14 @@ def test_what_is_kept_there_is_not_pruned_by_a_copy(how: str, stores: tuple[Stor
     source.maintenance.prune(keep_last=2)
     with pytest.raises(DeniedError, match=f"a {how} there retains"):
         source.copy_to(target)
-    assert target.get("t", ids[0]).state == {"n": 0}
+    assert target.thread("t").get(ids[0]).state == {"n": 0}
     assert not target.maintenance.verify().findings
     if how == "hold":
         target.thread("t").release()
     else:
         target.thread("t").unpin(ids[0])
     source.copy_to(target)
-    assert len(target.log("t")) == 2
+    assert len(target.thread("t").log()) == 2
     assert not target.maintenance.verify().findings
 
 
@@ -66,7 +66,7 @@ def test_a_pin_elsewhere_does_not_keep_what_is_not_pinned(stores: tuple[Store, S
     target.thread("t").pin(ids[3])
     source.maintenance.prune(keep_last=2)
     source.copy_to(target)
-    assert [each.id for each in target.log("t").all()] == [ids[3], ids[2]]
+    assert [each.id for each in target.thread("t").log().all()] == [ids[3], ids[2]]
     assert [each.id for each in target.thread("t").pins()] == [ids[3]]
     with pytest.raises(holdfast.errors.NotFoundError):
-        target.get("t", ids[0])
+        target.thread("t").get(ids[0])

@@ -62,19 +62,19 @@ def fill(store: Store, threads: int = 3, steps: int = 12) -> None:
         thread = f"thread {number}"
         for n in range(steps):
             state = {"messages": [f"{thread} {m}" for m in range(n)], "n": n, "large": LARGE if n > 4 else b""}
-            store.put(thread, state, metadata={"n": n}, labels=["odd"] if n % 2 else [])
+            store.thread(thread).put(state, metadata={"n": n}, labels=["odd"] if n % 2 else [])
         store.thread(thread).fork("side", at=3)
-        store.put(thread, {"side": number}, branch="side", tag="aside")
-        first = store.log(thread)[-1].id
-        store.put(thread, {"again": number}, parent=first)
-        Checkpointer(store).put_writes(thread, store.get(thread).id, [("channel", number)], task_id="task")
+        store.thread(thread).put({"side": number}, branch="side", tag="aside")
+        first = store.thread(thread).log()[-1].id
+        store.thread(thread).put({"again": number}, parent=first)
+        Checkpointer(store).put_writes(thread, store.thread(thread).get().id, [("channel", number)], task_id="task")
         mark(store, thread, "gone wrong")
 
 
 def mark(store: Store, thread: str, text: str) -> None:
     """A pending write that takes the place of the one before it."""
     write = PendingWriteRow("", "task", -1, "__error__", store._engine.context.codec.pack(text))
-    run(store._engine.writes.put(Line("", thread), store.get(thread).id, [write]))
+    run(store._engine.writes.put(Line("", thread), store.thread(thread).get().id, [write]))
 
 
 def log_of(backend: Backend, tenant: str | None = None) -> dict[str, list[Row]]:
@@ -120,12 +120,14 @@ def test_a_store_is_copied_to_another_of_any_kind_and_back(to: str, tmp_path: Pa
         assert (seen[-1].rows, seen[-1].bytes) == (report.rows, report.bytes)
         check_same(source, middle)
         for thread in ("thread 0", "thread 2"):
-            assert [each.hash for each in middle.log(thread).all()] == [each.hash for each in source.log(thread).all()]
-            assert identical(middle.get(thread).state, source.get(thread).state)
+            assert [each.hash for each in middle.thread(thread).log().all()] == [
+                each.hash for each in source.thread(thread).log().all()
+            ]
+            assert identical(middle.thread(thread).get().state, source.thread(thread).get().state)
         middle.copy_to(back)
         check_same(source, back)
-        more = middle.put("thread 1", {"goes": "on"})
-        assert middle.get("thread 1").id == more.id
+        more = middle.thread("thread 1").put({"goes": "on"})
+        assert middle.thread("thread 1").get().id == more.id
 
 
 def test_it_goes_by_url_and_for_asyncio(tmp_path: Path) -> None:
@@ -133,20 +135,20 @@ def test_it_goes_by_url_and_for_asyncio(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with holdfast.aopen("memory://") as source:
-            await source.put("t", {"n": 1})
+            await source.thread("t").put({"n": 1})
             report = await source.copy_to(url, synchronous="normal")
             assert (report.threads, report.skipped) == (1, 0)
 
     asyncio.run(main())
     with holdfast.open(url) as target:
-        assert target.get("t").state == {"n": 1}
+        assert target.thread("t").get().state == {"n": 1}
 
 
 def test_tenants_stay_apart() -> None:
     on = MemoryBackend()
     stores = {tenant: Store(store_on(on)._engine, tenant) for tenant in ("", "a", "b")}
     for tenant, store in stores.items():
-        store.put("t", {"of": tenant})
+        store.thread("t").put({"of": tenant})
     target = store_on(MemoryBackend())
     report = stores["a"].copy_to(Store(target._engine, "a"))
     assert report.threads == 1
@@ -162,7 +164,7 @@ def test_tenants_stay_apart() -> None:
 
 def test_leases_and_journals_stay_where_they_are() -> None:
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
-    source.put("t", {"n": 1})
+    source.thread("t").put({"n": 1})
     run(Lease(source._engine.context, Line("", "t"), "rewrite").acquire())
     run(backend_of(source).apply([Put(JOURNAL, Row(("", "t", 1), (1,), b"journal"))]))
     assert source.copy_to(target).changing == ()
@@ -176,14 +178,14 @@ def test_readable_rows_are_made_where_the_other_store_has_them() -> None:
     source.copy_to(target)
     assert len(rows_of(backend_of(target))["agent_states"]) == 2
     check_rows(target._engine.context.stored)
-    source.put("thread 1", {"messages": ["more"]})
+    source.thread("thread 1").put({"messages": ["more"]})
     source.copy_to(target)
     check_rows(target._engine.context.stored)
 
 
 def test_rows_of_what_was_pruned_go_from_the_copy() -> None:
     source, on = store_on(MemoryBackend()), MemoryBackend()
-    ids = [source.put("t", {"n": n}, metadata={"secret": n}).id for n in range(6)]
+    ids = [source.thread("t").put({"n": n}, metadata={"secret": n}).id for n in range(6)]
     source.copy_to(showing(on))
     prune(source, dropping_ids(*ids[:2]))
     source.copy_to(showing(on, project=False))
@@ -196,13 +198,13 @@ def test_rows_of_what_was_pruned_go_from_the_copy() -> None:
 
 def test_rows_follow_what_is_not_the_latest_in_the_copy() -> None:
     source, on = store_on(MemoryBackend()), MemoryBackend()
-    source.put("t", {"n": 1}, id="1")
-    source.put("t", {"n": 2}, id="5")
+    source.thread("t").put({"n": 1}, id="1")
+    source.thread("t").put({"n": 2}, id="5")
     source.copy_to(showing(on))
-    source.put("t", {"n": 3}, id="3", parent="1")
+    source.thread("t").put({"n": 3}, id="3", parent="1")
     source.copy_to(showing(on))
     check_rows(on)
-    source.put("t", {"n": 4}, id="3", metadata={"again": 1})
+    source.thread("t").put({"n": 4}, id="3", metadata={"again": 1})
     source.copy_to(showing(on))
     check_rows(on)
 
@@ -228,7 +230,7 @@ def test_any_history_reads_the_same_at_every_checkpoint(script: list[Any], fold_
         source.copy_to(target)
     except ConflictError:
         # Checkpoints at the end of a branch went for good, and might be the other's own.
-        target.delete("t")
+        target.thread("t").delete()
         source.copy_to(target)
     check_same(source, target)
 
@@ -242,7 +244,7 @@ def test_what_is_there_is_skipped_and_only_what_is_new_is_added() -> None:
     source.copy_to(target)
     again = source.copy_to(target)
     assert (again.threads, again.skipped, again.rows) == (3, 3, 0)
-    source.put("thread 1", {"more": 1})
+    source.thread("thread 1").put({"more": 1})
     source.thread("thread 2").label("later")
     mark(source, "thread 0", "again")
     third = source.copy_to(target)
@@ -269,7 +271,7 @@ def test_it_goes_on_wherever_it_was_interrupted() -> None:
             left = store_on(on)
             for thread in left.threads():
                 # A thread that can be seen is complete.
-                assert left.log(thread.thread) == list(source.log(thread.thread).all())
+                assert left.thread(thread.thread).log() == list(source.thread(thread.thread).log().all())
                 assert run(verify(EngineContext(on), Line("", thread.thread))).findings == []
             source.copy_to(left)
             check_same(source, left)
@@ -287,7 +289,7 @@ def test_what_changed_since_goes_on_wherever_it_was_interrupted(how: str) -> Non
         elif how == "fork":
             source.thread("thread 0").fork("other", at="main#3")
         for n in range(8):
-            source.put("thread 0", {"n": n})
+            source.thread("thread 0").put({"n": n})
         return source
 
     whole = Faults(MemoryBackend())
@@ -321,7 +323,7 @@ def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
     with holdfast.open(one) as source, holdfast.open(other) as target:
         assert 0 < len(target.threads()) < threads
         for thread in target.threads():
-            assert len(target.log(thread.thread)) == steps + 2
+            assert len(target.thread(thread.thread).log()) == steps + 2
         source.copy_to(target)
         check_same(source, target)
 
@@ -344,11 +346,11 @@ def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
                     if stop.is_set():
                         return
                     written.set()
-                    writer.put(f"thread {n % 5}", {"n": n, "messages": [str(m) for m in range(n % 50)]})
+                    writer.thread(f"thread {n % 5}").put({"n": n, "messages": [str(m) for m in range(n % 50)]})
                     if n % 20 == 19:
                         writer.maintenance.compact(f"thread {n % 5}")
                     if n % 31 == 30:
-                        writer.delete("thread 4")
+                        writer.thread("thread 4").delete()
                     time.sleep(0.002)
             except BaseException as error:
                 failed.append(error)
@@ -366,7 +368,7 @@ def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
             stop.set()
             thread.join()
         assert failed == []
-        target.delete("thread 4")  # it may have gone, or gone and come back as another, since the copy saw it
+        target.thread("thread 4").delete()  # it may have gone, or gone and come back as another, since the copy saw it
         assert source.copy_to(target).changing == ()
         check_same(source, target)
 
@@ -383,7 +385,7 @@ def test_copies_at_once_end_with_the_same(tmp_path: Path) -> None:
             for n in range(10_000):
                 if stop.is_set():
                     return
-                source.put(f"thread {n % 4}", {"n": n})
+                source.thread(f"thread {n % 4}").put({"n": n})
                 if n % 20 == 19:
                     source.maintenance.compact(f"thread {n % 4}")
                 time.sleep(0.003)
@@ -410,43 +412,43 @@ def test_copies_at_once_end_with_the_same(tmp_path: Path) -> None:
 
 def test_what_is_saved_there_meanwhile_is_not_written_over() -> None:
     source, on = store_on(MemoryBackend(), fold_every=1), InterferingBackend()
-    source.put("t", {"n": 1})
+    source.thread("t").put({"n": 1})
     source.copy_to(store_on(on))
-    source.put("t", {"n": 2})
+    source.thread("t").put({"n": 2})
     there = store_on(on.inner, fold_every=1)
 
     def of_steps(batch: Batch) -> bool:
         return any(change.space is STEPS for change in batch)
 
-    theirs = on.interfere(lambda: there.put("t", {"theirs": 1}, branch="main"), where=of_steps)
+    theirs = on.interfere(lambda: there.thread("t").put({"theirs": 1}, branch="main"), where=of_steps)
     with pytest.raises(ConflictError, match="that it does not have here"), theirs:
         source.copy_to(store_on(on))
-    assert store_on(on.inner).get("t").state == {"theirs": 1}
+    assert store_on(on.inner).thread("t").get().state == {"theirs": 1}
     assert run(verify(EngineContext(on.inner), Line("", "t"))).findings == []
 
 
 def test_a_thread_that_is_deleted_meanwhile_is_no_conflict() -> None:
     on, target = InterferingBackend(), store_on(MemoryBackend())
     source = store_on(on)
-    source.put("t", {"n": 1})
+    source.thread("t").put({"n": 1})
     source.copy_to(target)
-    source.put("t", {"n": 2})
+    source.thread("t").put({"n": 2})
 
     def of_steps(queries: Sequence[Query]) -> bool:
         return any(isinstance(query, Scan) and query.space is STEPS and not query.reverse for query in queries)
 
-    with on.interfere(lambda: store_on(on.inner).delete("t"), "read", where=of_steps):
+    with on.interfere(lambda: store_on(on.inner).thread("t").delete(), "read", where=of_steps):
         assert source.copy_to(target).changing == ()
-    assert target.get("t").state == {"n": 1}  # as if it had been deleted before the copy
+    assert target.thread("t").get().state == {"n": 1}  # as if it had been deleted before the copy
 
 
 def test_threads_that_keep_changing_are_named() -> None:
     busy = InterferingBackend()
     source = store_on(busy)
-    source.put("busy", {"n": 1})
-    source.put("quiet", {"n": 1})
+    source.thread("busy").put({"n": 1})
+    source.thread("quiet").put({"n": 1})
     other, target = store_on(busy.inner), store_on(MemoryBackend())
-    with busy.interfere(lambda: other.put("busy", {"at": time.monotonic_ns()}), "read", times=None):
+    with busy.interfere(lambda: other.thread("busy").put({"at": time.monotonic_ns()}), "read", times=None):
         report = source.copy_to(target)
     assert report.changing == ("busy",)
     # A state may have been folded after the steps were listed: its nodes wait for the next copy.
@@ -462,8 +464,8 @@ def test_threads_that_keep_changing_are_named() -> None:
 
 def test_nothing_is_written_over_another_history() -> None:
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend(), clock=Clock(1_800_000_000_000_000_000))
-    source.put("t", {"n": 1})
-    target.put("t", {"other": 1})
+    source.thread("t").put({"n": 1})
+    target.thread("t").put({"other": 1})
     before = log_of(backend_of(target))
     with pytest.raises(ConflictError, match="another thread of this name"):
         source.copy_to(target)
@@ -472,13 +474,13 @@ def test_nothing_is_written_over_another_history() -> None:
 
 def test_nothing_is_written_over_what_went_on_by_itself() -> None:
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
-    source.put("t", {"n": 1})
+    source.thread("t").put({"n": 1})
     source.copy_to(target)
-    target.put("t", {"n": 2})
+    target.thread("t").put({"n": 2})
     before = log_of(backend_of(target))
     with pytest.raises(ConflictError, match="that it does not have here"):
         source.copy_to(target)
-    source.put("t", {"n": 3})
+    source.thread("t").put({"n": 3})
     with pytest.raises(ConflictError, match="that it does not have here"):
         source.copy_to(target)
     assert log_of(backend_of(target)) == before
@@ -512,16 +514,16 @@ def test_batches_are_no_larger_than_the_other_store_takes() -> None:
     source, narrow = store_on(MemoryBackend()), Narrow(MemoryBackend())
     chance = random.Random(3)
     for n in range(40):
-        source.put("t", {"n": n, "data": chance.randbytes(60_000)})
+        source.thread("t").put({"n": n, "data": chance.randbytes(60_000)})
     source.copy_to(store_on(narrow))
     check_same(source, store_on(narrow))
 
 
 def test_a_row_that_the_other_store_cannot_hold_is_told_before_anything_is_written() -> None:
     source, narrow = store_on(MemoryBackend()), Narrow(MemoryBackend())
-    source.put("a", {"n": 1})
+    source.thread("a").put({"n": 1})
     chance = random.Random(4)
-    source.put("t", {"many": [chance.randbytes(30_000) for _ in range(50)]})
+    source.thread("t").put({"many": [chance.randbytes(30_000) for _ in range(50)]})
     with pytest.raises(UnsupportedError, match="over the limit of 1048576"):
         source.copy_to(store_on(narrow))
     assert not any(log_of(narrow.inner).values())
@@ -530,11 +532,11 @@ def test_a_row_that_the_other_store_cannot_hold_is_told_before_anything_is_writt
 def test_of_a_thread_with_a_pending_write_that_is_too_large_nothing_is_left() -> None:
     source, narrow = store_on(MemoryBackend()), Narrow(MemoryBackend())
     for thread in ("a", "t"):
-        source.put(thread, {"n": 1})
+        source.thread(thread).put({"n": 1})
     written = PendingWriteRow(
         "", "task", 0, "channel", source._engine.context.codec.pack(random.Random(5).randbytes(1 << 21))
     )
-    run(source._engine.writes.put(Line("", "t"), source.get("t").id, [written]))
+    run(source._engine.writes.put(Line("", "t"), source.thread("t").get().id, [written]))
     with pytest.raises(UnsupportedError, match="thread 't', writes"):
         source.copy_to(store_on(narrow))
     assert {row.key[1] for rows in log_of(narrow.inner).values() for row in rows} == {"a"}
@@ -612,7 +614,7 @@ def test_a_thread_that_is_deleted_before_the_end_is_not_said_to_be_wrong() -> No
 
     def delete(progress: CopyProgress) -> None:
         if (progress.phase, progress.thread) == ("verified", "thread 0"):
-            source.delete("thread 1")
+            source.thread("thread 1").delete()
 
     assert source.copy_to(target, progress=delete).changing == ("thread 1",)
 
@@ -620,7 +622,7 @@ def test_a_thread_that_is_deleted_before_the_end_is_not_said_to_be_wrong() -> No
 def test_a_failure_that_passes_does_not_leave_the_other_store_open(tmp_path: Path) -> None:
     source = store_on(Faults(MemoryBackend(), [Fault("read", 6, lambda: TransientError("away for a moment"))]))
     for n in range(3):
-        source.put(f"t{n}", {"n": n})
+        source.thread(f"t{n}").put({"n": n})
     url = f"sqlite:///{tmp_path}/other.db"
     with tempfile.TemporaryDirectory(), pytest.raises(TransientError):
         source.copy_to(url)
@@ -664,10 +666,10 @@ def test_the_other_store_is_opened_for_the_tenant(monkeypatch: pytest.MonkeyPatc
 
 def test_a_copy_is_made_to_a_path(tmp_path: Path) -> None:
     with holdfast.open("memory://") as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
         for other in (tmp_path / "a.db", str(tmp_path / "b.db")):
             assert store.copy_to(other).threads == 1
             with holdfast.open(other) as copy:
-                assert copy.get("t").state == {"n": 1}
+                assert copy.thread("t").get().state == {"n": 1}
         with pytest.raises(InvalidError, match="not int"):
             store.copy_to(5)  # type: ignore[arg-type]

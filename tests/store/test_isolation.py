@@ -30,7 +30,7 @@ def port(tmp_path: Path) -> Iterator[int]:
 def attempt(folder: Path, port: int, *options: str) -> dict[str, tuple[str, str]]:
     """Make all attempts, and return how each ended, and what was reported."""
     with holdfast.open(folder / "store.db") as store:
-        store.put("thread", {"a": 0})
+        store.thread("thread").put({"a": 0})
     for name in ("removed", "renamed", "unlinked"):
         (folder / name).write_text("x", encoding="utf-8")
     done = subprocess.run(
@@ -52,7 +52,7 @@ def has_landlock() -> bool:
 def test_nothing_gets_out(tmp_path: Path, port: int) -> None:
     found = attempt(tmp_path, port)
     with holdfast.open(tmp_path / "store.db", read_only=True) as store:
-        assert store.get("thread").state == {"a": 0}
+        assert store.thread("thread").get().state == {"a": 0}
     assert found.keys() == escapes.ATTEMPTS.keys()
     stopped = {name: each for name, each in found.items() if name not in escapes.NATIVE}
     assert {result for result, _ in stopped.values()} == {"stopped"}, found

@@ -40,9 +40,9 @@ class Reading:
                 self.expected["messages"] = [*self.expected["messages"], added]
                 self.expected["memory"] = {**self.expected["memory"], f"key {n}": f"new {n}"}
                 self.expected["small"] = {"n": n}
-            store.put("t", self.expected)
+            store.thread("t").put(self.expected)
         self.backend.reset()
-        assert over(self.backend).get("t").state == self.expected
+        assert over(self.backend).thread("t").get().state == self.expected
         self.all = self.read()
 
     def read(self) -> int:
@@ -54,7 +54,7 @@ class Reading:
     def lazy(self) -> LazyState:
         """The state, in a store that remembers nothing."""
         self.backend.reset()
-        state = over(self.backend).get("t", lazy=True).state
+        state = over(self.backend).thread("t").get(lazy=True).state
         assert isinstance(state, LazyState)
         return state
 
@@ -121,10 +121,10 @@ def test_in_reads_no_values(reading: Reading) -> None:
 def test_a_state_that_was_never_folded() -> None:
     backend = CountingBackend(MemoryBackend())
     writer = over(backend)
-    writer.put("t", STATE)
-    writer.update("t", {("small", "n"): 2})
+    writer.thread("t").put(STATE)
+    writer.thread("t").update({("small", "n"): 2})
     backend.reset()
-    state = over(backend).get("t", lazy=True).state
+    state = over(backend).thread("t").get(lazy=True).state
     assert state["small"] == {"n": 2}
     assert backend.rows_read["objects"] == 0
     assert state.slice("messages", start=-2) == MESSAGES[-2:]
@@ -133,8 +133,8 @@ def test_a_state_that_was_never_folded() -> None:
 
 
 def test_a_lazy_state_is_a_mapping(store: Store) -> None:
-    store.put("t", {"b": 1, "a": [1, {"x": (2,)}], "d": {}, "e": []})
-    state = store.get("t", lazy=True).state
+    store.thread("t").put({"b": 1, "a": [1, {"x": (2,)}], "d": {}, "e": []})
+    state = store.thread("t").get(lazy=True).state
     assert issubclass(type(state), Mapping)
     assert dict(state) == {"b": 1, "a": [1, {"x": (2,)}], "d": {}, "e": []}
     assert (list(state), len(state)) == (["b", "a", "d", "e"], 4)
@@ -146,8 +146,8 @@ def test_a_lazy_state_is_a_mapping(store: Store) -> None:
 
 
 def test_what_is_not_there_or_no_list(store: Store) -> None:
-    store.put("t", {"n": 1, "d": {"k": 1}, "l": [1]})
-    state = store.get("t", lazy=True).state
+    store.thread("t").put({"n": 1, "d": {"k": 1}, "l": [1]})
+    state = store.thread("t").get(lazy=True).state
     with pytest.raises(KeyError, match="zz"):
         state["zz"]
     with pytest.raises(NotFoundError, match=r"nothing there \(at d\.z\.y\)"):
@@ -169,10 +169,10 @@ def test_what_is_not_there_or_no_list(store: Store) -> None:
 
 def test_a_lazy_state_stays_as_it_was(store: Store) -> None:
     for n in range(40):
-        store.put("t", {"items": [f"item {m}" for m in range(n * 50)], "n": n})
-    state = store.get("t", lazy=True).state
-    old = store.get("t", at=20, lazy=True).state
-    store.put("t", {"n": "later"})
+        store.thread("t").put({"items": [f"item {m}" for m in range(n * 50)], "n": n})
+    state = store.thread("t").get(lazy=True).state
+    old = store.thread("t").get(at=20, lazy=True).state
+    store.thread("t").put({"n": "later"})
     store.maintenance.compact("t")
     store._engine.context.cache.clear()
     assert state["n"] == 39
@@ -181,19 +181,19 @@ def test_a_lazy_state_stays_as_it_was(store: Store) -> None:
 
 
 def test_lazy_on_branches(store: Store) -> None:
-    store.put("t", {"n": 0})
-    store.put("t", {"n": 1})
+    store.thread("t").put({"n": 0})
+    store.thread("t").put({"n": 1})
     store.thread("t").fork("b", at=0)
-    store.put("t", {"n": "b"}, branch="b")
-    assert store.get("t", at="b", lazy=True).state["n"] == "b"
-    assert store.get("t", at=0, lazy=True).state["n"] == 0
+    store.thread("t").put({"n": "b"}, branch="b")
+    assert store.thread("t").get(at="b", lazy=True).state["n"] == "b"
+    assert store.thread("t").get(at=0, lazy=True).state["n"] == 0
 
 
 def test_lazy_under_asyncio(url: str) -> None:
     async def go() -> None:
         async with holdfast.aopen(url) as store:
-            await store.put("t", {"messages": MESSAGES[:500], "d": {"k": 1}})
-            state = (await store.get("t", lazy=True)).state
+            await store.thread("t").put({"messages": MESSAGES[:500], "d": {"k": 1}})
+            state = (await store.thread("t").get(lazy=True)).state
             assert isinstance(state, AsyncLazyState)
             assert await state.names() == ["messages", "d"]
             found = await asyncio.gather(*(state.slice("messages", start=n, stop=n + 1) for n in range(64)))

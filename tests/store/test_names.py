@@ -14,17 +14,17 @@ from tests.support.counting import CountingBackend
 
 
 def test_a_name_finds_its_checkpoint(store: Store) -> None:
-    first = store.put("t", {"n": 1}, tag="before the call")
-    second = store.put("t", {"n": 2})
+    first = store.thread("t").put({"n": 1}, tag="before the call")
+    second = store.thread("t").put({"n": 2})
     store.thread("t").tag("after")
     store.thread("t").tag("also first", first.id)
-    assert store.get("t", at="before the call").id == first.id
+    assert store.thread("t").get(at="before the call").id == first.id
     assert store.thread("t").tags() == {"after": second.id, "also first": first.id, "before the call": first.id}
 
 
 def test_a_name_belongs_to_one_checkpoint(store: Store) -> None:
-    first = store.put("t", {"n": 1}, tag="good")
-    second = store.put("t", {"n": 2})
+    first = store.thread("t").put({"n": 1}, tag="good")
+    second = store.thread("t").put({"n": 2})
     store.thread("t").tag("good", first.id)  # it has it already
     with pytest.raises(
         ConflictError, match=f"another checkpoint has the tag 'good' .at checkpoint {first.id} .*move=True"
@@ -35,27 +35,27 @@ def test_a_name_belongs_to_one_checkpoint(store: Store) -> None:
 
 
 def test_a_checkpoint_whose_name_is_taken_is_not_saved(store: Store) -> None:
-    store.put("t", {"n": 1}, tag="good")
+    store.thread("t").put({"n": 1}, tag="good")
     with pytest.raises(ConflictError, match="has the tag 'good' .at thread 't'.. Use another tag"):
-        store.put("t", {"n": 2}, tag="good")
-    assert store.get("t").state == {"n": 1}
-    assert len(store.log("t")) == 1
-    store.put("u", {"n": 1}, tag="good")  # another thread's names are its own
+        store.thread("t").put({"n": 2}, tag="good")
+    assert store.thread("t").get().state == {"n": 1}
+    assert len(store.thread("t").log()) == 1
+    store.thread("u").put({"n": 1}, tag="good")  # another thread's names are its own
 
 
 def test_names_stay_with_an_id_that_is_revised(store: Store) -> None:
-    store.put("t", {"n": 1}, id="1", tag="good", labels=["x"])
-    store.put("t", {"n": 2}, id="1")
-    assert store.get("t", at="good").state == {"n": 2}
-    assert [each.id for each in store.log("t", label="x").all()] == ["1"]
+    store.thread("t").put({"n": 1}, id="1", tag="good", labels=["x"])
+    store.thread("t").put({"n": 2}, id="1")
+    assert store.thread("t").get(at="good").state == {"n": 2}
+    assert [each.id for each in store.thread("t").log(label="x").all()] == ["1"]
 
 
 def test_tags_find_any_number(store: Store) -> None:
-    ids = [store.put("t", {"n": n}, labels=["all", "odd" if n % 2 else "even"]).id for n in range(6)]
-    assert [each.id for each in store.log("t", label="odd").all()] == [ids[5], ids[3], ids[1]]
-    assert [each.id for each in store.log("t", label="all", limit=2)] == [ids[5], ids[4]]
-    assert [each.id for each in store.log("t", label="all", cursor=ids[1]).all()] == [ids[0]]
-    assert store.log("t", label="none") == []
+    ids = [store.thread("t").put({"n": n}, labels=["all", "odd" if n % 2 else "even"]).id for n in range(6)]
+    assert [each.id for each in store.thread("t").log(label="odd").all()] == [ids[5], ids[3], ids[1]]
+    assert [each.id for each in store.thread("t").log(label="all", limit=2)] == [ids[5], ids[4]]
+    assert [each.id for each in store.thread("t").log(label="all", cursor=ids[1]).all()] == [ids[0]]
+    assert store.thread("t").log(label="none") == []
     assert {tag: sorted(found) for tag, found in store.thread("t").labels().items()} == {
         "all": ids,
         "even": ids[0::2],
@@ -64,7 +64,7 @@ def test_tags_find_any_number(store: Store) -> None:
 
 
 def test_tag_and_untag(store: Store) -> None:
-    first, second = store.put("t", {"n": 1}), store.put("t", {"n": 2})
+    first, second = store.thread("t").put({"n": 1}), store.thread("t").put({"n": 2})
     store.thread("t").label("x")
     store.thread("t").label("x")
     store.thread("t").label("x", first.id)
@@ -81,7 +81,7 @@ def test_tag_and_untag(store: Store) -> None:
 
 
 def test_what_is_not_there_gets_no_name(store: Store) -> None:
-    store.put("t", {})
+    store.thread("t").put({})
     there, nobody = store.thread("t"), store.thread("nobody")
     for refer, missing in ((there.tag, nobody.tag), (there.label, nobody.label)):
         with pytest.raises(NotFoundError, match=r"no checkpoint has the id or the tag 'nope'.*thread 't'.*log\(\)"):
@@ -89,25 +89,25 @@ def test_what_is_not_there_gets_no_name(store: Store) -> None:
         with pytest.raises(NotFoundError, match=r"'nobody'.*threads\(\)"):
             missing("x")
     with pytest.raises(NotFoundError, match=r"no checkpoint has the id or the tag 'x'"):
-        store.get("t", at="x")
+        store.thread("t").get(at="x")
 
 
 # Branches ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_branch_goes_on_by_itself(store: Store) -> None:
-    made = [store.put("t", {"n": n}) for n in range(3)]
+    made = [store.thread("t").put({"n": n}) for n in range(3)]
     fork = store.thread("t").fork("try", at=made[1].id)
     assert (fork.name, fork.base, fork.branch) == ("try", made[1].id, 1)
-    assert store.get("t", at="try").id == made[1].id
-    first = store.put("t", {"n": "try 0"}, branch="try")
-    second = store.put("t", {"n": "try 1"}, branch="try")
-    on_main = store.put("t", {"n": 3}, branch="main")
+    assert store.thread("t").get(at="try").id == made[1].id
+    first = store.thread("t").put({"n": "try 0"}, branch="try")
+    second = store.thread("t").put({"n": "try 1"}, branch="try")
+    on_main = store.thread("t").put({"n": 3}, branch="main")
     assert (first.parent, first.branch, first.step) == (made[1].id, 1, 2)
     assert (second.parent, second.branch, second.step) == (first.id, 1, 3)
     assert (on_main.parent, on_main.branch, on_main.step) == (made[2].id, 0, 3)
-    assert store.get("t", at="try").state == {"n": "try 1"}
-    assert store.get("t", at="main").state == {"n": 3}
+    assert store.thread("t").get(at="try").state == {"n": "try 1"}
+    assert store.thread("t").get(at="main").state == {"n": 3}
     assert [(each.branch, each.name, each.base) for each in store.thread("t").branches()] == [
         (0, "main", None),
         (1, "try", made[1].id),
@@ -115,18 +115,18 @@ def test_a_branch_goes_on_by_itself(store: Store) -> None:
 
 
 def test_branches_of_branches(store: Store) -> None:
-    base = store.put("t", {"n": 0})
+    base = store.thread("t").put({"n": 0})
     for depth in range(40):
         store.thread("t").fork(f"b{depth}", at=base.id)
-        base = store.put("t", {"n": depth + 1}, branch=f"b{depth}")
+        base = store.thread("t").put({"n": depth + 1}, branch=f"b{depth}")
     store._engine.context.cache.clear()
-    assert store.get("t", base.id).state == {"n": 40}
-    assert store.get("t", at="b20").state == {"n": 21}
+    assert store.thread("t").get(base.id).state == {"n": 40}
+    assert store.thread("t").get(at="b20").state == {"n": 21}
     assert len(store.thread("t").branches()) == 41
 
 
 def test_fork_by_step_and_at_the_latest(store: Store) -> None:
-    made = [store.put("t", {"n": n}) for n in range(3)]
+    made = [store.thread("t").put({"n": n}) for n in range(3)]
     assert store.thread("t").fork("a").base == made[2].id
     assert store.thread("t").fork("b", at=0).base == made[0].id
 
@@ -135,18 +135,18 @@ def test_a_fork_copies_nothing() -> None:
     backend = CountingBackend(MemoryBackend())
     store = over(backend)
     for n in range(40):
-        store.put("t", {"messages": [f"message {m}" for m in range(n * 10)]})
+        store.thread("t").put({"messages": [f"message {m}" for m in range(n * 10)]})
     backend.reset()
     store.thread("t").fork("b", at=35)
     assert set(+backend.rows_written) <= {"branches", "lines"}
     assert sum(backend.bytes_written.values()) < 100
     backend.reset()
-    store.put("t", {"messages": ["x"]}, branch="b")
+    store.thread("t").put({"messages": ["x"]}, branch="b")
     assert +backend.rows_written == {"steps": 1}
 
 
 def test_names_of_branches(store: Store) -> None:
-    store.put("t", {})
+    store.thread("t").put({})
     store.thread("t").fork("b")
     for taken in ("b", "main"):
         with pytest.raises(ConflictError, match=f"has a branch '{taken}' already .at thread 't'.. Use another name"):
@@ -154,8 +154,8 @@ def test_names_of_branches(store: Store) -> None:
     with pytest.raises(InvalidError, match="name of a branch is empty .at thread 't'."):
         store.thread("t").fork("")
     looks: list[Callable[[], object]] = [
-        lambda: store.get("t", at="zz"),
-        lambda: store.put("t", {}, branch="zz"),
+        lambda: store.thread("t").get(at="zz"),
+        lambda: store.thread("t").put({}, branch="zz"),
     ]
     for look in looks:
         with pytest.raises(NotFoundError, match=r"no branch ('zz'|has that name).*thread 't'"):
@@ -170,10 +170,10 @@ def test_names_of_branches(store: Store) -> None:
 
 @pytest.mark.parametrize("branch", ["main", "b"])
 def test_a_branch_ends_in_the_last_revision(store: Store, branch: str) -> None:
-    store.put("t", {"n": 0}, id="0")
+    store.thread("t").put({"n": 0}, id="0")
     store.thread("t").fork("b")
-    store.put("t", {"n": 1}, id="1", branch=branch)
-    store.put("t", {"n": "revised"}, id="1")
-    assert store.get("t", at=branch).state == {"n": "revised"}
-    assert store.update("t", {"more": 1}, branch=branch).parent == "1"
-    assert store.get("t", at=branch).state == {"n": "revised", "more": 1}
+    store.thread("t").put({"n": 1}, id="1", branch=branch)
+    store.thread("t").put({"n": "revised"}, id="1")
+    assert store.thread("t").get(at=branch).state == {"n": "revised"}
+    assert store.thread("t").update({"more": 1}, branch=branch).parent == "1"
+    assert store.thread("t").get(at=branch).state == {"n": "revised", "more": 1}

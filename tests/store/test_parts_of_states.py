@@ -18,9 +18,11 @@ from holdfast.store.log_reader import LogReader, branch_names, short_ids
 def test_an_outline_says_what_is_there(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         many = {f"k{number}": "v" * 50 for number in range(500)}
-        store.put("t", {"n": 1, "small": {"a": 1}, "many": many, "list": ["x" * 50] * 500, "text": "y" * 100_000})
+        store.thread("t").put(
+            {"n": 1, "small": {"a": 1}, "many": many, "list": ["x" * 50] * 500, "text": "y" * 100_000}
+        )
     with holdfast.open(tmp_path / "a.db") as store:
-        state = store.get("t", lazy=True).state
+        state = store.thread("t").get(lazy=True).state
         assert state.outline("n") == ValueOutline("value", None, 1)
         assert state.outline("small").kind == "dict"
         assert state.outline("list")[:2] == ("list", 500)
@@ -36,11 +38,11 @@ def test_an_outline_says_what_is_there(tmp_path: Path) -> None:
 def test_a_log_resumes_where_a_page_ended(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         for number in range(20):
-            store.put("t", {"n": number})
+            store.thread("t").put({"n": number})
         thread = store.thread("t")
         thread.fork("other", at=10)
         for number in range(5):
-            store.put("t", {"n": -number}, branch="other")
+            store.thread("t").put({"n": -number}, branch="other")
         thread.merge("other", strategy="theirs")
         whole = LogReader(thread)
         whole.start(all_branches=True)
@@ -62,7 +64,7 @@ def test_a_log_resumes_where_a_page_ended(tmp_path: Path) -> None:
 
 def test_a_log_is_not_read_without_the_right(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("t", {"n": 1}, id="c1")
+        store.thread("t").put({"n": 1}, id="c1")
         bob = store.as_identity(user="bob")
         for read in (LogReader(bob.thread("t")).start, lambda: branch_names(bob.thread("t"))):
             with pytest.raises(NotFoundError):
@@ -78,7 +80,7 @@ def test_a_log_is_not_read_without_the_right(tmp_path: Path) -> None:
 
 def test_pending_writes_are_listed_without_the_state(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("t", {"n": 1}, id="c1")
+        store.thread("t").put({"n": 1}, id="c1")
         run(CheckpointStore(store).put_writes("t", "c1", [(0, "__interrupt__", "sure?")], task_id="task"))
         assert store.thread("t").pending_writes() == [PendingWrite("task", "__interrupt__", "sure?")]
         with pytest.raises(NotFoundError):

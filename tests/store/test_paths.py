@@ -62,7 +62,7 @@ def test_updates_change_what_they_would_change_in_python(
     state: dict[str, Any], changes: list[tuple[int, Any, str]]
 ) -> None:
     with holdfast.open("memory://") as store:
-        store.put("t", state)
+        store.thread("t").put(state)
         expected = copy.deepcopy(state)
         for pick, value, how in changes:
             paths = [path for path in paths_of(expected) if len(path) < 8]  # a path has at most ten keys
@@ -71,37 +71,37 @@ def test_updates_change_what_they_would_change_in_python(
             path = paths[pick % len(paths)]
             parent = parent_of(expected, path)
             if how == "remove":
-                store.update("t", {}, remove=[path_text(path)])
+                store.thread("t").update({}, remove=[path_text(path)])
                 del parent[path[-1]]
             elif how == "add" and isinstance(parent, dict) and isinstance(parent.get("new", {}), dict):
-                store.update("t", {path_text((*path[:-1], "new", "key")): value})
+                store.thread("t").update({path_text((*path[:-1], "new", "key")): value})
                 parent.setdefault("new", {})["key"] = value
             else:
-                store.update("t", {path_text(path): value})
+                store.thread("t").update({path_text(path): value})
                 parent[path[-1]] = value
-            assert store.get("t").state == expected
+            assert store.thread("t").get().state == expected
         assert store.maintenance.verify().ok
 
 
 def test_several_items_of_a_long_list_are_one_change_that_stores_little() -> None:
     with holdfast.open("memory://") as store:
         state = {"messages": [{"id": n, "content": f"message {n} " * 20} for n in range(500)]}
-        store.put("t", state)
+        store.thread("t").put(state)
         store.maintenance.compact("t")
         before = store.stats().bytes
-        store.update(
-            "t", {"messages[7].content": "seven", "messages[-1]": "last", "done": True}, remove=["messages[3]"]
+        store.thread("t").update(
+            {"messages[7].content": "seven", "messages[-1]": "last", "done": True}, remove=["messages[3]"]
         )
         state["messages"][7]["content"] = "seven"
         state["messages"][-1] = "last"  # type: ignore[call-overload]
         del state["messages"][3]
-        assert store.get("t").state == {**state, "done": True}
+        assert store.thread("t").get().state == {**state, "done": True}
         assert store.stats().bytes - before < 2000
 
 
 def test_a_fork_takes_the_same_paths() -> None:
     with holdfast.open("memory://") as store:
-        store.put("t", {"plan": {"goal": "work", "steps": [1, 2]}, "files": {"a.txt": 1}})
+        store.thread("t").put({"plan": {"goal": "work", "steps": [1, 2]}, "files": {"a.txt": 1}})
         thread = store.thread("t")
         thread.fork("rest", changes={"plan.goal": "rest", 'files["a.txt"]': 2}, remove=["plan.steps[0]"])
         assert thread.get(at="rest").state == {"plan": {"goal": "rest", "steps": [2]}, "files": {"a.txt": 2}}
@@ -133,44 +133,44 @@ NUMBERS: list[float] = [False, True, 0, 1, 0.0, -0.0, 1.0, 2, 2.5, 2**53, float(
 def test_numbers_that_are_equal_are_one_key(state: dict[float, int], changes: list[tuple[float, int, bool]]) -> None:
     expected: dict[float, Any] = dict(state)
     with holdfast.open("memory://") as store:
-        store.put("t", {"d": state})
+        store.thread("t").put({"d": state})
         for key, value, nested in changes:
             if nested and isinstance(expected.get(key, {}), dict):
-                store.update("t", {("d", key, "k"): value})
+                store.thread("t").update({("d", key, "k"): value})
                 expected.setdefault(key, {})["k"] = value
             else:
-                store.update("t", {("d", key): value})
+                store.thread("t").update({("d", key): value})
                 expected[key] = value
-            stored = store.get("t").state["d"]
+            stored = store.thread("t").get().state["d"]
             assert (stored, list(map(repr, stored))) == (expected, list(map(repr, expected)))
-            assert store.get("t", lazy=True).state.value(("d", key)) == expected[key]
+            assert store.thread("t").get(lazy=True).state.value(("d", key)) == expected[key]
         for key in list(expected)[::2]:
-            store.update("t", {}, remove=[("d", next(other for other in NUMBERS if other == key))])
+            store.thread("t").update({}, remove=[("d", next(other for other in NUMBERS if other == key))])
             del expected[key]
-        assert store.get("t").state["d"] == expected
+        assert store.thread("t").get().state["d"] == expected
 
 
 @pytest.mark.parametrize("key", [Decimal(1), (1, 2), 1 << 64, 1j, Color.RED, "\udc80"], ids=repr)
 def test_a_key_of_another_kind_is_set_with_the_whole_dict(key: Any) -> None:
     with holdfast.open("memory://") as store:
-        store.put("t", {"plain": {1: "a"}, "other": {key: "a"}})
+        store.thread("t").put({"plain": {1: "a"}, "other": {key: "a"}})
         for path in [("plain", key), ("new", key), ("plain", key, "below")]:
             with pytest.raises(InvalidError, match=r"text, bytes, None or numbers .* Set the whole dict"):
-                store.update("t", {path: 1})
+                store.thread("t").update({path: 1})
         with pytest.raises(InvalidError, match=r"dict with plain keys nor a list.*\(at other\)"):
-            store.update("t", {("other", "x"): 1})
-        store.update("t", {"other": {key: "b"}})
-        assert store.get("t").state == {"plain": {1: "a"}, "other": {key: "b"}}
+            store.thread("t").update({("other", "x"): 1})
+        store.thread("t").update({"other": {key: "b"}})
+        assert store.thread("t").get().state == {"plain": {1: "a"}, "other": {key: "b"}}
 
 
 def test_one_key_cannot_be_changed_twice() -> None:
     with holdfast.open("memory://") as store, pytest.raises(InvalidError, match="two changes .* one value"):
-        store.update("t", {("d", 1, "a"): 1, ("d", True, "b"): 2})
+        store.thread("t").update({("d", 1, "a"): 1, ("d", True, "b"): 2})
 
 
 def test_many_keys_of_one_dict_are_changed_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open("memory://") as store:
-        store.put("t", {"large": {str(n): "v" * 100 for n in range(300)}})
+        store.thread("t").put({"large": {str(n): "v" * 100 for n in range(300)}})
         parsed = 0
 
         def counting(value: Any) -> Any:
@@ -179,6 +179,6 @@ def test_many_keys_of_one_dict_are_changed_in_one_pass(monkeypatch: pytest.Monke
             return as_map(value)
 
         monkeypatch.setattr("holdfast.engine.model.drafts.as_map", counting)
-        store.update("t", {("large", "0"): "new"}, remove=[("large", str(n)) for n in range(1, 299)])
+        store.thread("t").update({("large", "0"): "new"}, remove=[("large", str(n)) for n in range(1, 299)])
         assert 0 < parsed < 10
-        assert store.get("t").state == {"large": {"0": "new", "299": "v" * 100}}
+        assert store.thread("t").get().state == {"large": {"0": "new", "299": "v" * 100}}

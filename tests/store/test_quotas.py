@@ -57,7 +57,7 @@ def save(store: Store, count: int, thread: str = "t", **state: Any) -> int:
     """Save until that is refused. Returns how often it was not."""
     for n in range(count):
         try:
-            store.put(thread, {**state, "n": n})
+            store.thread(thread).put({**state, "n": n})
         except QuotaError:
             return n
     return count
@@ -79,39 +79,39 @@ def test_limits_hold_on_every_store(kind: str, tmp_path: Path) -> None:
     with holdfast.open(url, tenant="acme") as store:
         limits = store.maintenance
         assert limits.quota() == (Quota(), QuotaUsage())
-        store.put("a", {"n": 1})
+        store.thread("a").put({"n": 1})
         limits.set_quota(threads=2, steps=5)
-        store.put("b", {"n": 1})
+        store.thread("b").put({"n": 1})
         with pytest.raises(QuotaError, match="2 of 2 threads are used, and this needs 1") as caught:
-            store.put("c", {"n": 1})
+            store.thread("c").put({"n": 1})
         assert (caught.value.code, caught.value.where) == ("quota-exceeded", "tenant 'acme'")
         # A transaction is refused as a whole: the part that would fit is not saved either.
         with pytest.raises(QuotaError):
             _save_together(store, "a", "c")
         assert [info.thread for info in store.threads()] == ["a", "b"]
-        assert len(store.log("a")) == 1
+        assert len(store.thread("a").log()) == 1
         assert save(store, 10, "a") == 3
         with pytest.raises(QuotaError, match="5 of 5 steps are used"):
             store.state(agent="x").set("key", 1)
         assert limits.quota().used[1:] == (2, 5)
         # Reading and removing is always possible, and makes room.
-        assert store.get("a").state == {"n": 2}
-        store.delete("b")
+        assert store.thread("a").get().state == {"n": 2}
+        store.thread("b").delete()
         deadline = time.monotonic() + 120
         while not save(store, 10, "d"):  # on a busy machine, not every refused save counts again
             assert time.monotonic() < deadline
         assert limits.quota().used[1:] == (2, 5)
         limits.set_quota(bytes=limits.quota().used.bytes + 100_000)
         with pytest.raises(QuotaError, match="bytes are used, and this needs"):
-            store.put("a", {"blob": os.urandom(200_000)})
-        store.put("a", {"blob": os.urandom(20_000)})
+            store.thread("a").put({"blob": os.urandom(200_000)})
+        store.thread("a").put({"blob": os.urandom(20_000)})
         assert limits.quota().used.bytes <= (limits.quota().limits.bytes or 0)
         limits.set_quota()
-        store.put("a", {"blob": os.urandom(200_000)})
+        store.thread("a").put({"blob": os.urandom(200_000)})
         assert limits.verify().ok
     if kind != "memory":
         with holdfast.open(url, tenant="acme") as store:
-            assert len(store.get("a").state["blob"]) == 200_000
+            assert len(store.thread("a").get().state["blob"]) == 200_000
 
 
 def test_other_tenants_are_not_limited() -> None:
@@ -228,7 +228,7 @@ def test_pending_writes_are_counted() -> None:
     store = opened(MemoryBackend())
     saver = CheckpointStore(store)
     store.maintenance.set_quota(bytes=50_000)
-    saved = store.put("t", {"n": 1})
+    saved = store.thread("t").put({"n": 1})
     run(saver.put_writes("t", saved.id, [(0, "channel", os.urandom(10_000))], task_id="task"))
     with pytest.raises(QuotaError):
         run(saver.put_writes("t", saved.id, [(1, "channel", os.urandom(50_000))], task_id="task"))
@@ -268,7 +268,7 @@ def test_threads_of_another_store_are_refused(tmp_path: Path, limits: dict[str, 
         assert rows(target._engine.context.backend, LINES, STEPS, FOLDS, NODES, OBJECTS, WRITES) == 0
         target.maintenance.set_quota()
         source.copy_to(url)
-        assert len(list(target.log("t").all())) == 70
+        assert len(list(target.thread("t").log().all())) == 70
 
 
 def test_system_lines_are_free() -> None:

@@ -140,7 +140,7 @@ def test_hooks_are_replayed_by_a_job(tmp_path: Path) -> None:
 def test_only_the_owner_replays(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as opened:
         make_clerk(opened, "clerk-1")
-        opened.put("thread", {"a": 1})
+        opened.thread("thread").put({"a": 1})
         identity = opened.as_identity(agent="reader")
         for attempt in (
             lambda: replay.run_agent(identity, "clerk-1", KIND),  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ def repository() -> Path:
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     with holdfast.open("memory://") as store:
-        store.put("chat", {"x": 1})
+        store.thread("chat").put({"x": 1})
         store.backups(folder.name).create()
     return Path(folder.name)
 
@@ -86,11 +86,11 @@ def of_thread(name: str, *arguments: Any, **named: Any) -> Call:
 
 
 CALLS: dict[str, Call] = {
-    "Store.put": lambda store, name: store.put(name, {"x": 1}),
-    "Store.get": lambda store, name: store.get(name),
-    "Store.update": lambda store, name: store.update(name, {"x": 1}),
-    "Store.log": lambda store, name: store.log(name),
-    "Store.delete": lambda store, name: store.delete(name),
+    "Store.put": lambda store, name: store.thread(name).put({"x": 1}),
+    "Store.get": lambda store, name: store.thread(name).get(),
+    "Store.update": lambda store, name: store.thread(name).update({"x": 1}),
+    "Store.log": lambda store, name: store.thread(name).log(),
+    "Store.delete": lambda store, name: store.thread(name).delete(),
     "Store.thread": lambda store, name: store.thread(name),
     "Store.copy_to": lambda store, name: store.copy_to("memory://", threads=[name]),
     "Store.export": lambda store, name: store.export(io.BytesIO(), threads=[name]),
@@ -213,12 +213,12 @@ def taking() -> Iterator[str]:
 
 def prepare(store: Store) -> Store:
     """A store with a line of every kind, and a thread with what the calls expect."""
-    store.put("chat", {"x": 1}, tag="mine", labels=["mine"])
+    store.thread("chat").put({"x": 1}, tag="mine", labels=["mine"])
     thread = store.thread("chat")
     thread.pin("mine")
     thread.hold(reason="first")
     thread.fork("draft")
-    store.put("chat", {"x": 1, "y": 2}, branch="draft")
+    store.thread("chat").put({"x": 1, "y": 2}, branch="draft")
     thread.switch("main")
     writer = store.as_identity(agent="a", read_window=0)
     writer.state(agent="a")["plan"] = "secret"
@@ -344,7 +344,7 @@ def test_nor_does_a_command(tmp_path: Path, subtests: pytest.Subtests) -> None:
 
 def fill(store: Store) -> Store:
     for n in range(4):
-        store.put("chat", {"n": n})
+        store.thread("chat").put({"n": n})
         store.state(agent="a")["n"] = n
         store.state(session="s1")["n"] = n
     store.access.grant("agent:b", "read", "agent:a")
@@ -417,7 +417,7 @@ def test_commands_take_kinds(tmp_path: Path) -> None:
     assert "3 checkpoints of 1 thread would be removed" in hf("prune", "--all", "--keep-last", "1", "--dry-run").out
     assert hf("prune", "agent:a", "--kind", "scope", "--keep-last", "1", "--yes").code == 0
     with holdfast.open(url) as store:
-        assert (len(store.log("chat")), len(store.state(agent="a").history())) == (4, 1)
+        assert (len(store.thread("chat").log()), len(store.state(agent="a").history())) == (4, 1)
     (record,) = hf("verify", "--json", "--kind", "access", "--kind", "session").records
     assert (record["threads"], record["sessions"], record["system"]) == (0, 1, 1)
     assert "Exported 5 threads" in hf("export", f"{tmp_path}/all.gz", "--kind", "all").out

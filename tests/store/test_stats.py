@@ -69,7 +69,7 @@ def test_compositions_count_as_the_store_inside(tmp_path: Path, kind: str) -> No
     }.get(kind, {"store": first})
     with holdfast.open(compose(kind, **parts) if "store" not in parts else first) as store:
         for name in ("a", "b"):
-            store.put(name, {})
+            store.thread(name).put({})
     with holdfast.open(compose(kind, **parts)) as store:
         assert run(store._engine.context.backend.count_rows([])) == []
         assert store.stats().threads == 2

@@ -60,10 +60,10 @@ def fill(store: Store) -> Store:
         store.thread("log").put({"seen": call.value})
 
     with holdfast.correlation("req-1"):
-        store.put("chat", {"messages": ["please refund the order"]})
+        store.thread("chat").put({"messages": ["please refund the order"]})
         store.state(agent="a")["plan"] = "refund"
     store.hooks.drain()
-    store.put("chat", {"messages": ["please refund the order", "done"]})
+    store.thread("chat").put({"messages": ["please refund the order", "done"]})
     return store
 
 
@@ -73,7 +73,7 @@ def test_all_that_happened_is_on_one_axis(store: Store) -> None:
         if call.key == "bad":
             raise holdfast.errors.VetoError("not that")
 
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     store.state(user="ann")["name"] = "Ann"
     with pytest.raises(holdfast.errors.VetoError):
         store.state(user="ann")["bad"] = 1
@@ -164,7 +164,7 @@ def test_long_chains_and_many_effects_are_followed(store: Store) -> None:
     cause, ids = "", []
     for number in range(5):
         with holdfast.correlation("chain", cause=cause or None):
-            ids.append(store.put(f"thread-{number}", {"n": number}).id)
+            ids.append(store.thread(f"thread-{number}").put({"n": number}).id)
             for other in range(number):
                 store.state(agent=f"{number}-{other}")["n"] = other
         cause = ids[-1]
@@ -236,11 +236,11 @@ def test_sensitive_data_is_redacted_also_by_later_policies(store: Store) -> None
     hook: dict[str, Any] = {"record": True, "name": "keep"}
     store.hooks.after("state.set", **hook)(lambda call: None)
     store.state(agent="a")["token"] = key
-    store.put("chat", {"note": key})
+    store.thread("chat").put({"note": key})
     store.hooks.drain()
     assert key in str([*store.timeline.query()])  # the control: without a policy it is shown
     assert len(store.timeline.query(f'"{key}"')) >= 2
-    store.put("long", {"messages": [{"role": "user", "content": "x" * 165 + f" {key}"}]})
+    store.thread("long").put({"messages": [{"role": "user", "content": "x" * 165 + f" {key}"}]})
     store.sensitive.protect("redact", keys=FixedKeys())
     shown = store.timeline.query()
     assert key not in str([*shown])
@@ -254,7 +254,7 @@ def test_sensitive_data_is_redacted_also_by_later_policies(store: Store) -> None
 def test_spans_of_opentelemetry_are_taken_along(store: Store) -> None:
     tracer = TracerProvider().get_tracer("test")
     with tracer.start_as_current_span("request") as span:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         store.state(agent="a")["n"] = 1
         with holdfast.correlation("mine"):
             store.state(agent="a")["n"] = 2
@@ -276,7 +276,7 @@ def test_spans_of_opentelemetry_are_taken_along(store: Store) -> None:
 def test_spans_of_another_trace_are_linked(store: Store) -> None:
     tracer = TracerProvider().get_tracer("test")
     with tracer.start_as_current_span("request"), holdfast.correlation("mine"):
-        first = store.put("chat", {"n": 1})
+        first = store.thread("chat").put({"n": 1})
     with holdfast.correlation("mine", cause=first.id):
         store.state(agent="a")["n"] = 1
     effect, cause = store.timeline.query().to_otlp()["resourceSpans"][0]["scopeSpans"][0]["spans"]
@@ -322,7 +322,7 @@ def test_a_clock_that_was_set_back_hides_nothing(monkeypatch: pytest.MonkeyPatch
 
 def test_the_document_is_escaped_and_complete(busy: Store) -> None:
     evil = '<script>alert("x")</script>'
-    busy.put(evil, {evil: evil})
+    busy.thread(evil).put({evil: evil})
     html = busy.timeline.query().to_html(evil)
     assert evil not in html
     assert html.count("<script>") == 1
@@ -383,7 +383,7 @@ def test_a_schema_of_an_older_version_gets_the_index_from_its_owner() -> None:
 def test_a_file_of_an_older_version_gets_the_index(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     with holdfast.open(path) as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         store.state(agent="a")["n"] = 1
         expected = list(store.timeline.query())
     old = apsw.Connection(str(path))
@@ -411,7 +411,7 @@ def test_pages_are_what_one_listing_is(shared: Store, data: st.DataObject) -> No
     for _ in range(data.draw(st.integers(0, 3))):
         place = data.draw(st.sampled_from("ab"))
         if data.draw(st.booleans()):
-            shared.put(f"thread-{place}", {"n": data.draw(st.integers(0, 3))})
+            shared.thread(f"thread-{place}").put({"n": data.draw(st.integers(0, 3))})
         else:
             shared.state(agent=place)["n"] = data.draw(st.integers(0, 3))
     forward, limit = data.draw(st.booleans()), data.draw(st.integers(1, 5))
@@ -438,7 +438,7 @@ def test_an_encrypted_store_has_the_same_timeline(tmp_path: Path, hide: bool) ->
     encryption = Encryption(LocalKeys(generate_key()), hide_names=hide)
     with holdfast.open(tmp_path / "store.db", encryption=encryption) as store:
         with holdfast.correlation("req-1"):
-            first = store.put("chat", {"messages": ["refund"]})
+            first = store.thread("chat").put({"messages": ["refund"]})
         with holdfast.correlation("req-1", cause=first.id):
             store.state(agent="a")["plan"] = "refund"
         store.state(agent="b")["plan"] = "other"

@@ -23,7 +23,7 @@ def store() -> Store:
 
 
 def test_a_thread_is_read_and_saved_with_state(store: Store) -> None:
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     with store.transaction() as transaction:
         found = transaction.get("chat")
         assert found.state == {"n": 1}
@@ -33,7 +33,7 @@ def test_a_thread_is_read_and_saved_with_state(store: Store) -> None:
         transaction.state(agent="a")["n"] = found.state["n"]
         with pytest.raises(InvalidError, match="Read it first"):
             transaction.get("chat")
-    assert store.get("chat").state == {"n": 2, "m": 1}
+    assert store.thread("chat").get().state == {"n": 2, "m": 1}
     assert store.state(agent="a")["n"] == 1
     with pytest.raises(InvalidError, match="not open"):
         transaction.get("chat")
@@ -53,13 +53,13 @@ CONFLICTS = ("save", "delete", "switch", "return")
 )
 def test_who_saves_meanwhile_is_seen(store: Store, writes: str, there: bool, meanwhile: str) -> None:
     if there:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         if meanwhile in ("branch", "switch"):  # a branch that exists already
             store.thread("chat").fork("draft")
-            store.put("chat", {"n": 1}, branch="main")
+            store.thread("chat").put({"n": 1}, branch="main")
         if meanwhile == "return":  # to the end of a branch that HEAD has left
-            store.put("chat", {"n": 0})
-            store.put("chat", {"n": 1}, parent=store.thread("chat").resolve("#0"))
+            store.thread("chat").put({"n": 0})
+            store.thread("chat").put({"n": 1}, parent=store.thread("chat").resolve("#0"))
     conflicts = meanwhile in CONFLICTS
     transaction = store.transaction()
     with pytest.raises(ConflictError) if conflicts else nullcontext() as stale, transaction:
@@ -81,55 +81,55 @@ def test_who_saves_meanwhile_is_seen(store: Store, writes: str, there: bool, mea
         assert stale.value.code == "version-mismatch"
         assert dict(store.state(agent="a")) == {}
         assert [each.thread for each in store.threads()] == (["chat"] if meanwhile != "delete" else [])
-        assert meanwhile == "delete" or store.get("chat").state != {"n": 2}
+        assert meanwhile == "delete" or store.thread("chat").get().state != {"n": 2}
 
 
 def change_meanwhile(store: Store, how: str) -> None:
     if how == "save":
-        store.put("chat", {"n": 3})
+        store.thread("chat").put({"n": 3})
     elif how == "delete":
         store.thread("chat").delete()
     elif how == "fork":
         store.thread("chat").fork("draft")
     elif how == "branch":
-        store.put("chat", {"n": 5}, branch="draft")
+        store.thread("chat").put({"n": 5}, branch="draft")
     elif how == "switch":
         store.thread("chat").switch("draft")
     elif how == "return":
-        store.put("chat", {"n": 5}, parent=store.thread("chat").resolve("main"))
+        store.thread("chat").put({"n": 5}, parent=store.thread("chat").resolve("main"))
     elif how == "elsewhere":
-        store.put("elsewhere", {"n": 3})
+        store.thread("elsewhere").put({"n": 3})
         store.state(agent="b")["k"] = 1
 
 
 @pytest.mark.parametrize("parent", [True, False])
 def test_a_branch_or_parent_of_ones_own(store: Store, parent: bool) -> None:
-    first = store.put("chat", {"n": 1})
+    first = store.thread("chat").put({"n": 1})
     with store.transaction() as transaction:
         found = transaction.get("chat")
         if parent:
             transaction.put("chat", {"n": 2}, parent=found)
         else:
             transaction.put("chat", {"n": 2}, branch="main")
-    assert store.get("chat").parent == first.id
+    assert store.thread("chat").get().parent == first.id
     store.thread("chat").fork("draft")
     with store.transaction() as transaction:
         assert transaction.get("chat").state["n"] == 2
         transaction.put("chat", {"n": 3}, branch="main")
-    assert store.get("chat", "main").state == {"n": 3}
+    assert store.thread("chat").get("main").state == {"n": 3}
 
 
 def test_asyncio() -> None:
     async def main() -> None:
         async with holdfast.aopen("memory://") as store:
-            await store.put("chat", {"n": 0})
+            await store.thread("chat").put({"n": 0})
 
             async def add(transaction: Transaction) -> None:
                 found = await transaction.get("chat")
                 transaction.put("chat", {"n": found.state["n"] + 1})
 
             await asyncio.gather(*(store.transact(add) for _ in range(8)))
-            assert (await store.get("chat")).state == {"n": 8}
+            assert (await store.thread("chat").get()).state == {"n": 8}
 
     asyncio.run(main())
 
@@ -138,7 +138,7 @@ def test_asyncio() -> None:
 def test_no_save_is_lost(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     with holdfast.open(url, tenant="acme") as one, holdfast.open(url, tenant="acme") as two:
-        one.put("chat", {"n": 0})
+        one.thread("chat").put({"n": 0})
 
         def work(store: Store) -> None:
             def add(transaction: Transaction) -> None:
@@ -154,6 +154,6 @@ def test_no_save_is_lost(kind: str, tmp_path: Path) -> None:
             worker.start()
         for worker in workers:
             worker.join()
-        assert one.get("chat").state == {"n": 10}
+        assert one.thread("chat").get().state == {"n": 10}
         assert two.state(agent="a")["n"] == 10
         assert len(list(one.thread("chat").branches())) == 1

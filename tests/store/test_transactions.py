@@ -13,7 +13,7 @@ from holdfast.errors import ConflictError, InvalidError, NotFoundError, Unsuppor
 
 
 def test_all_are_saved_when_the_block_ends(store: Store) -> None:
-    store.put("worker", {"task": None, "done": 0})
+    store.thread("worker").put({"task": None, "done": 0})
     plan = ["search"]
     with store.transaction() as together:
         together.put("planner", {"plan": plan}, tag="planned", metadata={"m": 1})
@@ -21,23 +21,23 @@ def test_all_are_saved_when_the_block_ends(store: Store) -> None:
         plan.append("too late")
         assert together.checkpoints == []
         with pytest.raises(NotFoundError):
-            store.get("planner")
+            store.thread("planner").get()
     planner, worker = together.checkpoints
     assert (planner.thread, worker.thread) == ("planner", "worker")
-    assert store.get("planner", at="planned").state == {"plan": ["search"]}
-    assert store.get("planner").metadata == {"m": 1}
-    assert store.get("worker").state == {"task": "search"}
+    assert store.thread("planner").get(at="planned").state == {"plan": ["search"]}
+    assert store.thread("planner").get().metadata == {"m": 1}
+    assert store.thread("worker").get().state == {"task": "search"}
     assert store.thread("worker").labels() == {"busy": [worker.id]}
 
 
 def test_one_thread_twice(store: Store) -> None:
-    store.put("t", {"a": 0})
+    store.thread("t").put({"a": 0})
     with store.transaction() as together:
         together.put("t", {"a": 1})
         together.update("t", {"b": 2})
         together.update("t", {("c", "d"): 3}, remove=["a"])
     assert [each.step for each in together.checkpoints] == [1, 2, 3]
-    assert [store.get("t", each.id).state for each in together.checkpoints] == [
+    assert [store.thread("t").get(each.id).state for each in together.checkpoints] == [
         {"a": 1},
         {"a": 1, "b": 2},
         {"b": 2, "c": {"d": 3}},
@@ -50,8 +50,8 @@ def test_a_new_thread_many_times_across_a_fold(store: Store) -> None:
         for n in range(70):
             together.put("t", {"items": [f"item {m}" for m in range(n)], "big": "x" * 70_000})
     store._engine.context.cache.clear()
-    assert len(store.log("t")) == 70
-    assert store.get("t", at=50).state["items"] == [f"item {m}" for m in range(50)]
+    assert len(store.thread("t").log()) == 70
+    assert store.thread("t").get(at=50).state["items"] == [f"item {m}" for m in range(50)]
 
 
 def test_a_block_that_fails_saves_nothing(store: Store) -> None:
@@ -80,8 +80,8 @@ FAILING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("why", FAILING)
 def test_one_that_fails_stops_all(store: Store, why: str, last: bool) -> None:
-    store.put("b", {"n": 1}, id="1", tag="taken")
-    store.put("b", {"n": 2}, id="2")
+    store.thread("b").put({"n": 1}, id="1", tag="taken")
+    store.thread("b").put({"n": 2}, id="2")
     with pytest.raises(ConflictError) as caught, store.transaction() as together:  # noqa: PT012 - the block is what fails
         if last:
             together.put("a", {"n": 1}, tag="x", labels=["y"])
@@ -91,12 +91,12 @@ def test_one_that_fails_stops_all(store: Store, why: str, last: bool) -> None:
     assert "'b'" in str(caught.value)
     assert together.checkpoints == []
     assert [each.thread for each in store.threads()] == ["b"]
-    assert [each.id for each in store.log("b").all()] == ["2", "1"]
+    assert [each.id for each in store.thread("b").log().all()] == ["2", "1"]
     assert (store.thread("a").tags(), store.thread("a").labels(), store.thread("c").tags()) == ({}, {}, {})
 
 
 def test_an_update_that_can_not_be_made_stops_all(store: Store) -> None:
-    store.put("t", {"n": 1})
+    store.thread("t").put({"n": 1})
     with pytest.raises(NotFoundError, match="nothing to remove"), store.transaction() as together:  # noqa: PT012 - the block is what fails
         together.put("new", {"n": 1})
         together.update("t", {}, remove=["zz"])
@@ -104,8 +104,8 @@ def test_an_update_that_can_not_be_made_stops_all(store: Store) -> None:
 
 
 def test_on_a_parent_that_has_a_follower_a_branch_is_opened(store: Store) -> None:
-    store.put("t", {"n": 1}, id="1")
-    store.put("t", {"n": 2}, id="2")
+    store.thread("t").put({"n": 1}, id="1")
+    store.thread("t").put({"n": 2}, id="2")
     with store.transaction() as together:
         together.put("t", {"n": 3}, parent="1", id="3")
         together.put("u", {"n": 1})
@@ -113,7 +113,7 @@ def test_on_a_parent_that_has_a_follower_a_branch_is_opened(store: Store) -> Non
 
 
 def test_several_branches_of_one_thread(store: Store) -> None:
-    store.put("t", {"n": 0}, id="0")
+    store.thread("t").put({"n": 0}, id="0")
     with store.transaction() as together:
         for n in range(1, 4):
             together.put("t", {"n": n}, id=str(n), parent="0")
@@ -141,15 +141,15 @@ def test_a_reader_sees_all_or_none(url: str) -> None:
             async def read() -> None:
                 while not writing.done():
                     try:
-                        second = (await store.get("b")).state["n"]
+                        second = (await store.thread("b").get()).state["n"]
                     except NotFoundError:
                         continue
                     finally:
                         await asyncio.sleep(0)
-                    assert (await store.get("a")).state["n"] >= second
+                    assert (await store.thread("a").get()).state["n"] >= second
 
             writing = asyncio.create_task(write())
             await asyncio.gather(writing, read(), read())
-            assert (await store.get("a")).state == (await store.get("b")).state == {"n": 49}
+            assert (await store.thread("a").get()).state == (await store.thread("b").get()).state == {"n": 49}
 
     asyncio.run(go())

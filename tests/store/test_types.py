@@ -25,10 +25,10 @@ class Chat(TypedDict):
 def test_of_a_store() -> None:
     with holdfast.open("memory://") as store:
         assert_type(store, Store)
-        assert isinstance(assert_type(store.put("t", {}), Checkpoint), Checkpoint)
-        assert isinstance(assert_type(store.get("t"), Checkpoint), Checkpoint)
-        assert assert_type(store.log("t"), Page[Checkpoint])
-        assert assert_type(store.delete("t"), bool) is True
+        assert isinstance(assert_type(store.thread("t").put({}), Checkpoint), Checkpoint)
+        assert isinstance(assert_type(store.thread("t").get(), Checkpoint), Checkpoint)
+        assert assert_type(store.thread("t").log(), Page[Checkpoint])
+        assert assert_type(store.thread("t").delete(), bool) is True
         assert assert_type(store.thread("t"), Thread[Any]).name == "t"
         chat = assert_type(store.thread("chat", Chat), Thread[Chat])
         assert assert_type(chat.put({"turns": 1}), Checkpoint[Chat]).step == 0
@@ -40,10 +40,10 @@ def test_of_an_async_store() -> None:
     async def go() -> None:
         async with holdfast.aopen("memory://") as store:
             assert_type(store, AsyncStore)
-            putting = assert_type(store.put("t", {}), Coroutine[Any, Any, Checkpoint])
+            putting = assert_type(store.thread("t").put({}), Coroutine[Any, Any, Checkpoint])
             assert isinstance(putting, Coroutine)
             assert isinstance(await putting, Checkpoint)
-            assert isinstance(assert_type(await store.get("t"), Checkpoint), Checkpoint)
+            assert isinstance(assert_type(await store.thread("t").get(), Checkpoint), Checkpoint)
             assert assert_type(await AsyncCheckpointer(store).get_tuple("u"), CheckpointTuple | None) is None
 
     asyncio.run(go())
@@ -52,9 +52,9 @@ def test_of_an_async_store() -> None:
 if TYPE_CHECKING:
 
     def wrong(store: Store) -> None:
-        store.put("t")  # type: ignore[call-arg]
-        store.put("t", {}, nonsense=1)  # type: ignore[call-arg]
-        store.get(5)  # type: ignore[arg-type]
+        store.thread("t").put()  # type: ignore[call-arg]
+        store.thread("t").put({}, nonsense=1)  # type: ignore[call-arg]
+        store.thread(5).get()  # type: ignore[arg-type]
         store.thread("chat", Chat).put({"turn": 1})  # type: ignore[typeddict-item]
         store.fork("t")  # type: ignore[attr-defined]
 
@@ -113,4 +113,4 @@ def test_errors_of_what_is_waited_for_arrive_where_it_is_awaited() -> None:
 def test_operations_of_a_store_can_await_each_other() -> None:
     with holdfast.open("memory://") as store:
         saved = run(StoreOperations.put(store, "t", {"n": 1}))
-        assert store.get("t").id == saved.id
+        assert store.thread("t").get().id == saved.id

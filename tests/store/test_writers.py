@@ -32,21 +32,21 @@ def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
 
 def reachable(store: Store, thread: str, made: list[Checkpoint], states: dict[str, Any]) -> None:
     """Every checkpoint is there under its id, with its state; all parents are there; nothing else is."""
-    log = list(store.log(thread).all())
+    log = list(store.thread(thread).log().all())
     assert sorted(each.id for each in log) == sorted(each.id for each in made)
     assert len({(each.branch, each.step) for each in log}) == len(log)
     ids = {each.id for each in log}
     store._engine.context.cache.clear()
     for each in made:
-        found = store.get(thread, each.id)
+        found = store.thread(thread).get(each.id)
         assert found.state == states[each.id]
         assert (found.hash, found.parent) == (each.hash, each.parent)
         assert found.parent is None or found.parent in ids
 
 
 def test_threads_on_one_parent_make_branches(store: Store) -> None:
-    base = store.put("t", {"n": "base", "items": list(range(100))})
-    made = at_once(8, lambda n: store.put("t", {"n": n, "items": list(range(100 + n))}, parent=base.id))
+    base = store.thread("t").put({"n": "base", "items": list(range(100))})
+    made = at_once(8, lambda n: store.thread("t").put({"n": n, "items": list(range(100 + n))}, parent=base.id))
     assert {each.parent for each in made} == {base.id}
     assert sorted(each.branch for each in made) == list(range(8))
     states = {each.id: {"n": n, "items": list(range(100 + n))} for n, each in enumerate(made)}
@@ -57,7 +57,7 @@ def test_threads_on_one_parent_make_branches(store: Store) -> None:
 
 def test_threads_without_a_parent_lose_nothing(store: Store) -> None:
     def work(n: int) -> list[Checkpoint]:
-        return [store.put("t", {"writer": n, "m": m}, metadata={"n": n, "m": m}) for m in range(12)]
+        return [store.thread("t").put({"writer": n, "m": m}, metadata={"n": n, "m": m}) for m in range(12)]
 
     made = [each for run in at_once(8, work) for each in run]
     assert len(made) == 96
@@ -66,48 +66,52 @@ def test_threads_without_a_parent_lose_nothing(store: Store) -> None:
 
 
 def test_updates_of_different_places_all_arrive(store: Store) -> None:
-    store.put("t", {"d": {}})
-    at_once(8, lambda n: [store.update("t", {("d", f"{n}.{m}"): m}) for m in range(5)])
-    assert store.get("t").state == {"d": {f"{n}.{m}": m for n in range(8) for m in range(5)}}
+    store.thread("t").put({"d": {}})
+    at_once(8, lambda n: [store.thread("t").update({("d", f"{n}.{m}"): m}) for m in range(5)])
+    assert store.thread("t").get().state == {"d": {f"{n}.{m}": m for n in range(8) for m in range(5)}}
     assert (store.thread("t").info().steps, store.thread("t").info().branches) == (41, 1)
 
 
 def test_threads_on_one_branch_follow_each_other(store: Store) -> None:
-    base = store.put("t", {"n": "base"})
-    store.put("t", {"n": "main"})
+    base = store.thread("t").put({"n": "base"})
+    store.thread("t").put({"n": "main"})
     store.thread("t").fork("b", at=base.id)
     made = [
-        each for run in at_once(8, lambda n: [store.put("t", {"n": n}, branch="b") for _ in range(4)]) for each in run
+        each
+        for run in at_once(8, lambda n: [store.thread("t").put({"n": n}, branch="b") for _ in range(4)])
+        for each in run
     ]
     assert sorted((each.branch, each.step) for each in made) == [(1, step) for step in range(1, 33)]
-    assert store.get("t", at="main").state == {"n": "main"}
-    assert store.get("t", at="b").step == 32
+    assert store.thread("t").get(at="main").state == {"n": "main"}
+    assert store.thread("t").get(at="b").step == 32
 
 
 def test_threads_with_one_new_id_make_one_checkpoint(store: Store) -> None:
-    store.put("t", {"n": "base"}, id="0")
-    at_once(8, lambda n: store.put("t", {"n": n}, id="1"))
-    assert [(each.id, each.parent) for each in store.log("t").all()] == [("1", "0"), ("0", None)]
-    assert store.get("t", "1").state["n"] in range(8)
+    store.thread("t").put({"n": "base"}, id="0")
+    at_once(8, lambda n: store.thread("t").put({"n": n}, id="1"))
+    assert [(each.id, each.parent) for each in store.thread("t").log().all()] == [("1", "0"), ("0", None)]
+    assert store.thread("t").get("1").state["n"] in range(8)
 
 
 def test_a_name_has_one_winner(store: Store) -> None:
-    ids = [store.put("t", {"n": n}).id for n in range(8)]
+    ids = [store.thread("t").put({"n": n}).id for n in range(8)]
     lost = [
         each for each in at_once(8, lambda n: store.thread("t").tag("best", ids[n])) if isinstance(each, ConflictError)
     ]
     assert len(lost) == 7
-    lost = [each for each in at_once(8, lambda n: store.put("t", {}, tag="new")) if isinstance(each, ConflictError)]
+    lost = [
+        each for each in at_once(8, lambda n: store.thread("t").put({}, tag="new")) if isinstance(each, ConflictError)
+    ]
     assert len(lost) == 7
     lost = [each for each in at_once(8, lambda n: store.thread("t").fork("b")) if isinstance(each, ConflictError)]
     assert len(lost) == 7
-    assert len(store.log("t")) == 9
+    assert len(store.thread("t").log()) == 9
     assert [each.name for each in store.thread("t").branches()] == ["main", "b"]
 
 
 @pytest.mark.nightly
 def test_writers_and_readers_go_on_while_a_thread_is_compacted(store: Store) -> None:
-    made = [store.put("t", {"n": n, "items": [f"item {m}" for m in range(n)]}) for n in range(70)]
+    made = [store.thread("t").put({"n": n, "items": [f"item {m}" for m in range(n)]}) for n in range(70)]
     states = {each.id: {"n": n, "items": [f"item {m}" for m in range(n)]} for n, each in enumerate(made)}
 
     def work(n: int) -> list[tuple[Checkpoint, Any]]:
@@ -117,11 +121,11 @@ def test_writers_and_readers_go_on_while_a_thread_is_compacted(store: Store) -> 
                 store.maintenance.compact("t")
             elif n < 4:
                 state = {"n": n, "items": [f"item {m}"] * m}
-                done.append((store.put("t", state), state))
+                done.append((store.thread("t").put(state), state))
             else:
                 id = made[n * 7 + m].id
-                assert store.get("t", id).state == states[id]
-                assert dict(store.get("t", id, lazy=True).state) == states[id]
+                assert store.thread("t").get(id).state == states[id]
+                assert dict(store.thread("t").get(id, lazy=True).state) == states[id]
         return done
 
     for run in at_once(8, work):
@@ -132,14 +136,14 @@ def test_writers_and_readers_go_on_while_a_thread_is_compacted(store: Store) -> 
 
 
 def test_refuse_has_one_winner(store: Store) -> None:
-    base = store.put("t", {"n": "base"})
-    made = at_once(8, lambda n: store.put("t", {"n": n}, parent=base.id, on_conflict="raise"))
+    base = store.thread("t").put({"n": "base"})
+    made = at_once(8, lambda n: store.thread("t").put({"n": n}, parent=base.id, on_conflict="raise"))
     (winner,) = [each for each in made if isinstance(each, Checkpoint)]
     losers = [each for each in made if isinstance(each, ConflictError)]
     assert len(losers) == 7
     assert f"another checkpoint follows {base.id} already (at thread 't'). Read the latest state" in str(losers[0])
-    assert [each.id for each in store.log("t").all()] == [winner.id, base.id]
-    assert store.get("t").state == {"n": made.index(winner)}
+    assert [each.id for each in store.thread("t").log().all()] == [winner.id, base.id]
+    assert store.thread("t").get().state == {"n": made.index(winner)}
     assert store.thread("t").info().branches == 1
 
 
@@ -172,48 +176,48 @@ def test_what_both_sides_changed_is_resolved_or_stays_on_a_branch(store: Store) 
 def test_refuse_at_the_start_of_a_thread() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
-    with backend.interfere(lambda: other.put("t", {"n": "theirs"})):
-        mine = store.put("t", {"n": "mine"})
+    with backend.interfere(lambda: other.thread("t").put({"n": "theirs"})):
+        mine = store.thread("t").put({"n": "mine"})
     assert mine.step == 1
-    assert store.get("t", at=0).state == {"n": "theirs"}
+    assert store.thread("t").get(at=0).state == {"n": "theirs"}
 
 
 def test_one_who_was_second_goes_on_top() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
-    store.put("t", {"n": 0, "l": [1]})
-    with backend.interfere(lambda: other.update("t", {"l": [1, 2], "theirs": 1})):
-        mine = store.update("t", {"n": 1})
+    store.thread("t").put({"n": 0, "l": [1]})
+    with backend.interfere(lambda: other.thread("t").update({"l": [1, 2], "theirs": 1})):
+        mine = store.thread("t").update({"n": 1})
     assert (mine.branch, mine.step) == (0, 2)
-    assert store.get("t").state == {"n": 1, "l": [1, 2], "theirs": 1}
+    assert store.thread("t").get().state == {"n": 1, "l": [1, 2], "theirs": 1}
 
 
 def test_an_update_without_a_parent_that_is_refused_changes_nothing() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
-    store.put("t", {"n": 0})
-    theirs = backend.interfere(lambda: other.put("t", {"n": "theirs"}))
+    store.thread("t").put({"n": 0})
+    theirs = backend.interfere(lambda: other.thread("t").put({"n": "theirs"}))
     with pytest.raises(ConflictError, match="another checkpoint follows"), theirs:
-        store.update("t", {"n": "mine"}, on_conflict="raise")
-    assert store.get("t").state == {"n": "theirs"}
-    assert store.update("t", {"n": "mine"}, on_conflict="raise").step == 2
+        store.thread("t").update({"n": "mine"}, on_conflict="raise")
+    assert store.thread("t").get().state == {"n": "theirs"}
+    assert store.thread("t").update({"n": "mine"}, on_conflict="raise").step == 2
 
 
 def test_a_thread_deleted_meanwhile_is_begun_anew() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
     for n in range(3):
-        store.put("t", {"n": n})
-    with backend.interfere(lambda: other.delete("t")):
-        again = store.put("t", {"n": "again"})
+        store.thread("t").put({"n": n})
+    with backend.interfere(lambda: other.thread("t").delete()):
+        again = store.thread("t").put({"n": "again"})
     assert (again.step, again.parent) == (0, None)
-    assert over(backend).get("t").state == {"n": "again"}
+    assert over(backend).thread("t").get().state == {"n": "again"}
 
 
 def test_two_stores_on_one_file(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     with holdfast.open(url) as one, holdfast.open(url) as two:
-        made = at_once(8, lambda n: [(one, two)[n % 2].put("t", {"n": n, "m": m}) for m in range(5)])
+        made = at_once(8, lambda n: [(one, two)[n % 2].thread("t").put({"n": n, "m": m}) for m in range(5)])
         flat = [each for run in made for each in run]
         states = {each.id: {"n": n, "m": m} for n, run in enumerate(made) for m, each in enumerate(run)}
         reachable(one, "t", flat, states)
@@ -223,14 +227,14 @@ def test_two_stores_on_one_file(tmp_path: Any) -> None:
 def test_tasks_on_one_parent_make_branches(url: str) -> None:
     async def go() -> None:
         async with holdfast.aopen(url) as store:
-            base, count = await store.put("t", {"n": "base"}), by_day(64, 24)
-            puts = (store.put("t", {"n": n}, parent=base.id) for n in range(count))
+            base, count = await store.thread("t").put({"n": "base"}), by_day(64, 24)
+            puts = (store.thread("t").put({"n": n}, parent=base.id) for n in range(count))
             made = await asyncio.gather(*puts)
             assert sorted(each.branch for each in made) == list(range(count))
             for n, each in enumerate(made):
-                assert (await store.get("t", each.id)).state == {"n": n}
+                assert (await store.thread("t").get(each.id)).state == {"n": n}
             refused = await asyncio.gather(
-                *(store.put("t", {"n": n}, parent=made[0].id, on_conflict="raise") for n in range(8)),
+                *(store.thread("t").put({"n": n}, parent=made[0].id, on_conflict="raise") for n in range(8)),
                 return_exceptions=True,
             )
             assert sum(isinstance(each, Checkpoint) for each in refused) == 1

@@ -33,24 +33,28 @@ def circle() -> list[Any]:
 
 
 WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
-    "thread with surrogates": (lambda s: s.put(SURROGATE, {}), InvalidError, "name of a thread is not text.*ud800"),
+    "thread with surrogates": (
+        lambda s: s.thread(SURROGATE).put({}),
+        InvalidError,
+        "name of a thread is not text.*ud800",
+    ),
     "thread too long": (
-        lambda s: s.put(LONG, {}),
+        lambda s: s.thread(LONG).put({}),
         InvalidError,
         "at most 1024 bytes of UTF-8, and this one 1025.*shorter",
     ),
-    "thread too long in bytes": (lambda s: s.get("é" * 513), InvalidError, "and this one 1026"),
-    "thread no string": (lambda s: s.put(5, {}), InvalidError, "name of a thread is a string, not int .at 5."),  # type: ignore[arg-type]
-    "thread None": (lambda s: s.log(None), InvalidError, "is a string, not NoneType"),  # type: ignore[arg-type]
-    "id empty": (lambda s: s.put("t", {}, id=""), InvalidError, "id of a checkpoint is not empty"),
-    "id HEAD": (lambda s: s.put("t", {}, id="HEAD"), InvalidError, "id of a checkpoint cannot be 'HEAD'"),
-    "id @": (lambda s: s.put("t", {}, id="@"), InvalidError, "id of a checkpoint cannot be '@'"),
-    "id main": (lambda s: s.put("t", {}, id="main"), InvalidError, "id of a checkpoint cannot be 'main'"),
-    "id main of an update": (lambda s: s.update("t", {}, id="main"), InvalidError, "cannot be 'main'"),
-    "id HEAD~1": (lambda s: s.put("t", {}, id="HEAD~1"), InvalidError, "cannot be 'HEAD~1'"),
-    "id #3": (lambda s: s.put("t", {}, id="#3"), InvalidError, "cannot be '#3'"),
-    "id @{now}": (lambda s: s.put("t", {}, id="@{now}^2"), InvalidError, "cannot be '@{now}\\^2'"),
-    "tag main": (lambda s: s.put("t", {}, tag="main"), InvalidError, "tag cannot be 'main'"),
+    "thread too long in bytes": (lambda s: s.thread("é" * 513).get(), InvalidError, "and this one 1026"),
+    "thread no string": (lambda s: s.thread(5).put({}), InvalidError, "name of a thread is a string, not int .at 5."),  # type: ignore[arg-type]
+    "thread None": (lambda s: s.thread(None).log(), InvalidError, "is a string, not NoneType"),  # type: ignore[arg-type]
+    "id empty": (lambda s: s.thread("t").put({}, id=""), InvalidError, "id of a checkpoint is not empty"),
+    "id HEAD": (lambda s: s.thread("t").put({}, id="HEAD"), InvalidError, "id of a checkpoint cannot be 'HEAD'"),
+    "id @": (lambda s: s.thread("t").put({}, id="@"), InvalidError, "id of a checkpoint cannot be '@'"),
+    "id main": (lambda s: s.thread("t").put({}, id="main"), InvalidError, "id of a checkpoint cannot be 'main'"),
+    "id main of an update": (lambda s: s.thread("t").update({}, id="main"), InvalidError, "cannot be 'main'"),
+    "id HEAD~1": (lambda s: s.thread("t").put({}, id="HEAD~1"), InvalidError, "cannot be 'HEAD~1'"),
+    "id #3": (lambda s: s.thread("t").put({}, id="#3"), InvalidError, "cannot be '#3'"),
+    "id @{now}": (lambda s: s.thread("t").put({}, id="@{now}^2"), InvalidError, "cannot be '@{now}\\^2'"),
+    "tag main": (lambda s: s.thread("t").put({}, tag="main"), InvalidError, "tag cannot be 'main'"),
     "tag HEAD": (lambda s: s.thread("t").tag("HEAD"), InvalidError, "tag cannot be 'HEAD'"),
     "branch main~1": (lambda s: s.thread("t").fork("main~1"), InvalidError, "'main~1' means a certain checkpoint"),
     "id main of a Checkpointer": (
@@ -58,61 +62,89 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         InvalidError,
         "cannot be 'main'",
     ),
-    "id with surrogates": (lambda s: s.put("t", {}, id=SURROGATE), InvalidError, "id of a checkpoint is not text"),
-    "id too long": (lambda s: s.put("t", {}, id=LONG), InvalidError, "id of a checkpoint has at most 1024"),
-    "tag too long": (lambda s: s.put("t", {}, tag=LONG), InvalidError, "tag has at most 1024"),
+    "id with surrogates": (
+        lambda s: s.thread("t").put({}, id=SURROGATE),
+        InvalidError,
+        "id of a checkpoint is not text",
+    ),
+    "id too long": (lambda s: s.thread("t").put({}, id=LONG), InvalidError, "id of a checkpoint has at most 1024"),
+    "tag too long": (lambda s: s.thread("t").put({}, tag=LONG), InvalidError, "tag has at most 1024"),
     "tag no string": (lambda s: s.thread("t").tag(5), InvalidError, "tag is a string, not int"),  # type: ignore[arg-type]
-    "label with surrogates": (lambda s: s.put("t", {}, labels=["ok", SURROGATE]), InvalidError, "label is not text"),
+    "label with surrogates": (
+        lambda s: s.thread("t").put({}, labels=["ok", SURROGATE]),
+        InvalidError,
+        "label is not text",
+    ),
     "label no string": (lambda s: s.thread("t").label(b"x"), InvalidError, "label is a string, not bytes"),  # type: ignore[arg-type]
     "branch too long": (lambda s: s.thread("t").fork(LONG), InvalidError, "name of a branch has at most 1024"),
     "on_conflict": (
-        lambda s: s.put("t", {}, on_conflict="refuse"),  # type: ignore[arg-type]
+        lambda s: s.thread("t").put({}, on_conflict="refuse"),  # type: ignore[arg-type]
         InvalidError,
         "on_conflict is 'raise', 'branch', 'overwrite', 'merge' or a function, not 'refuse'",
     ),
     "overwrite after a parent": (
-        lambda s: s.put("t", {}, parent="1", on_conflict="overwrite"),
+        lambda s: s.thread("t").put({}, parent="1", on_conflict="overwrite"),
         InvalidError,
         "cannot overwrite what others saved",
     ),
-    "parent and branch": (lambda s: s.put("t", {}, parent="1", branch="main"), InvalidError, "give one of them"),
-    "at a negative step": (lambda s: s.get("t", -1), InvalidError, "0 or more, not -1.*'HEAD~1'"),
-    "at true": (lambda s: s.get("t", True), InvalidError, "not by bool"),
-    "at bytes": (lambda s: s.get("t", b"1"), InvalidError, "not by bytes"),  # type: ignore[arg-type]
+    "parent and branch": (lambda s: s.thread("t").put({}, parent="1", branch="main"), InvalidError, "give one of them"),
+    "at a negative step": (lambda s: s.thread("t").get(-1), InvalidError, "0 or more, not -1.*'HEAD~1'"),
+    "at true": (lambda s: s.thread("t").get(True), InvalidError, "not by bool"),
+    "at bytes": (lambda s: s.thread("t").get(b"1"), InvalidError, "not by bytes"),  # type: ignore[arg-type]
     "a schema that is no dict": (lambda s: s.thread("t", int), UnsupportedError, "TypedDict"),
     "unknown id": (
-        lambda s: s.get("t", "nope"),
+        lambda s: s.thread("t").get("nope"),
         NotFoundError,
         r"no checkpoint has the id or the tag 'nope', .*\(at thread 't'\). .*log\(\)",
     ),
-    "unknown thread": (lambda s: s.get("nobody"), NotFoundError, r"no such thread.*'nobody'\). See threads\(\)"),
-    "unknown parent": (lambda s: s.put("t", {}, parent="nope"), NotFoundError, "no checkpoint with id 'nope'"),
-    "parent in a new thread": (lambda s: s.put("new", {}, parent="nope"), NotFoundError, "no such thread.*'new'"),
+    "unknown thread": (
+        lambda s: s.thread("nobody").get(),
+        NotFoundError,
+        r"no such thread.*'nobody'\). See threads\(\)",
+    ),
+    "unknown parent": (lambda s: s.thread("t").put({}, parent="nope"), NotFoundError, "no checkpoint with id 'nope'"),
+    "parent in a new thread": (
+        lambda s: s.thread("new").put({}, parent="nope"),
+        NotFoundError,
+        "no such thread.*'new'",
+    ),
     "compact nothing": (lambda s: s.maintenance.compact("nobody"), NotFoundError, "'nobody'"),
-    "channel no string": (lambda s: s.put("t", {1: 2}), InvalidError, "channel's name is a string, not int"),  # type: ignore[dict-item]
+    "channel no string": (lambda s: s.thread("t").put({1: 2}), InvalidError, "channel's name is a string, not int"),  # type: ignore[dict-item]
     "value": (
-        lambda s: s.put("t", {"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": object()})]}),
+        lambda s: s.thread("t").put({"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": object()})]}),
         UnsupportedError,
         r"object cannot be saved.*\(at messages\[3\].additional_kwargs.client\). .*holdfast.register",
     ),
-    "value in itself": (lambda s: s.put("t", {"a": circle()}), CircularReferenceError, "a"),
-    "metadata": (lambda s: s.put("t", {}, metadata={"client": object()}), UnsupportedError, r"\(at client\)"),
+    "value in itself": (lambda s: s.thread("t").put({"a": circle()}), CircularReferenceError, "a"),
+    "metadata": (lambda s: s.thread("t").put({}, metadata={"client": object()}), UnsupportedError, r"\(at client\)"),
     "through a number": (
-        lambda s: s.update("t", {("n", "x"): 1}),
+        lambda s: s.thread("t").update({("n", "x"): 1}),
         InvalidError,
         r"neither a dict with plain keys nor a list.*\(at n\)",
     ),
-    "past the end of a list": (lambda s: s.update("t", {"l[9]": 1}), NotFoundError, r"list has.*\(at l\[9\]\)"),
-    "a key of a list": (lambda s: s.update("t", {"l.x": 1}), InvalidError, r"its index \(at l\.x\)"),
-    "an index of nothing": (lambda s: s.update("t", {"zz[0]": 1}), NotFoundError, r"no list to change.*\(at zz\)"),
-    "a range": (lambda s: s.update("t", {"l[0:1]": 1}), InvalidError, r"range of items \(at l\[0:1\]\)"),
-    "an item twice": (lambda s: s.update("t", {"l[0]": 1, "l[-1]": 2}), InvalidError, r"one value \(at l\[-1\]\)"),
-    "path without text": (lambda s: s.update("t", {"": 1}), InvalidError, r"path is not empty\. .*messages\[3\]"),
-    "blank after a name": (lambda s: s.update("t", {"d .k": 1}), InvalidError, r"column 2 of 'd \.k'"),
+    "past the end of a list": (lambda s: s.thread("t").update({"l[9]": 1}), NotFoundError, r"list has.*\(at l\[9\]\)"),
+    "a key of a list": (lambda s: s.thread("t").update({"l.x": 1}), InvalidError, r"its index \(at l\.x\)"),
+    "an index of nothing": (
+        lambda s: s.thread("t").update({"zz[0]": 1}),
+        NotFoundError,
+        r"no list to change.*\(at zz\)",
+    ),
+    "a range": (lambda s: s.thread("t").update({"l[0:1]": 1}), InvalidError, r"range of items \(at l\[0:1\]\)"),
+    "an item twice": (
+        lambda s: s.thread("t").update({"l[0]": 1, "l[-1]": 2}),
+        InvalidError,
+        r"one value \(at l\[-1\]\)",
+    ),
+    "path without text": (
+        lambda s: s.thread("t").update({"": 1}),
+        InvalidError,
+        r"path is not empty\. .*messages\[3\]",
+    ),
+    "blank after a name": (lambda s: s.thread("t").update({"d .k": 1}), InvalidError, r"column 2 of 'd \.k'"),
     "no function": (lambda s: s.transact(5), InvalidError, "transact runs a function, not int"),  # type: ignore[arg-type]
     "no attempt": (lambda s: s.transact(lambda _: None, attempts=0), InvalidError, "at least once"),
     "no index": (
-        lambda s: s.get("t", lazy=True).state.slice("l", start="x"),
+        lambda s: s.thread("t").get(lazy=True).state.slice("l", start="x"),
         InvalidError,
         "start is a whole number or None, not str",
     ),
@@ -126,86 +158,98 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         InvalidError,
         r"^circle is no built-in hook",
     ),
-    "no path": (lambda s: s.update("t", {"d..k": 1}), InvalidError, "column 2 of 'd..k'"),
+    "no path": (lambda s: s.thread("t").update({"d..k": 1}), InvalidError, "column 2 of 'd..k'"),
     "through what is deeper": (
-        lambda s: s.update("t", {("d", "k", "x"): 1}),
+        lambda s: s.thread("t").update({("d", "k", "x"): 1}),
         InvalidError,
         r"neither a dict with plain keys nor a list.*\(at d\.k\)",
     ),
-    "remove past a list": (lambda s: s.update("t", {}, remove=["l[9]"]), NotFoundError, r"list has.*\(at l\[9\]\)"),
+    "remove past a list": (
+        lambda s: s.thread("t").update({}, remove=["l[9]"]),
+        NotFoundError,
+        r"list has.*\(at l\[9\]\)",
+    ),
     "remove what is not there": (
-        lambda s: s.update("t", {}, remove=["zz"]),
+        lambda s: s.thread("t").update({}, remove=["zz"]),
         NotFoundError,
         r"nothing to remove \(at zz\)",
     ),
     "remove a key not there": (
-        lambda s: s.update("t", {}, remove=[("d", "z")]),
+        lambda s: s.thread("t").update({}, remove=[("d", "z")]),
         NotFoundError,
         r"remove \(at d\.z\)",
     ),
     "remove below nothing": (
-        lambda s: s.update("t", {}, remove=[("z", "k")]),
+        lambda s: s.thread("t").update({}, remove=[("z", "k")]),
         NotFoundError,
         r"remove \(at z\.k\)",
     ),
-    "remove in a new thread": (lambda s: s.update("new", {}, remove=["z"]), NotFoundError, "nothing to remove"),
-    "two changes": (lambda s: s.update("t", {"d": 1, ("d", "k"): 2}), InvalidError, r"to one value \(at d\.k\)"),
+    "remove in a new thread": (lambda s: s.thread("new").update({}, remove=["z"]), NotFoundError, "nothing to remove"),
+    "two changes": (lambda s: s.thread("t").update({"d": 1, ("d", "k"): 2}), InvalidError, r"to one value \(at d\.k\)"),
     "two changes, the other way": (
-        lambda s: s.update("t", {("d", "k"): 2, "d": 1}),
+        lambda s: s.thread("t").update({("d", "k"): 2, "d": 1}),
         InvalidError,
         r"to one value \(at d\)",
     ),
-    "set and remove": (lambda s: s.update("t", {"d": 1}, remove=["d"]), InvalidError, r"two changes.*\(at d\)"),
-    "empty path": (lambda s: s.update("t", {(): 1}), InvalidError, "a tuple that starts with the name of a channel"),
-    "path of a number": (lambda s: s.update("t", {(5,): 1}), InvalidError, r"starts with the name.*\(at \(5,\)\)"),
-    "updated value": (lambda s: s.update("t", {"d": {"c": [object()]}}), UnsupportedError, r"\(at d.c\[0\]\)"),
+    "set and remove": (lambda s: s.thread("t").update({"d": 1}, remove=["d"]), InvalidError, r"two changes.*\(at d\)"),
+    "empty path": (
+        lambda s: s.thread("t").update({(): 1}),
+        InvalidError,
+        "a tuple that starts with the name of a channel",
+    ),
+    "path of a number": (
+        lambda s: s.thread("t").update({(5,): 1}),
+        InvalidError,
+        r"starts with the name.*\(at \(5,\)\)",
+    ),
+    "updated value": (lambda s: s.thread("t").update({"d": {"c": [object()]}}), UnsupportedError, r"\(at d.c\[0\]\)"),
 }
 
 
 def test_wrong_use_is_refused_with_a_reason(store: Store, subtests: pytest.Subtests) -> None:
-    first = store.put("t", {"n": 1, "l": [1], "d": {"k": 1}}, id="1")
+    first = store.thread("t").put({"n": 1, "l": [1], "d": {"k": 1}}, id="1")
     for what, (wrong, kind, text) in WRONG.items():
         with subtests.test(what):
             with pytest.raises(kind, match=f"(?s){text}") as caught:
                 wrong(store)
             assert type(caught.value) is kind
             assert [each.thread for each in store.threads()] == ["t"]
-            assert store.log("t") == [first]
+            assert store.thread("t").log() == [first]
             assert (store.thread("t").tags(), store.thread("t").labels(), len(store.thread("t").branches())) == (
                 {},
                 {},
                 1,
             )
-    assert store.update("t", {"n": 2}).parent == "1"
+    assert store.thread("t").update({"n": 2}).parent == "1"
 
 
 RAW: dict[str, tuple[Callable[[Store], object], type[HoldfastError]]] = {
-    "id to find with surrogates": (lambda s: s.get("t", SURROGATE), InvalidError),
-    "revision no revision": (lambda s: s.get("t", at=1.5), InvalidError),  # type: ignore[arg-type]
+    "id to find with surrogates": (lambda s: s.thread("t").get(SURROGATE), InvalidError),
+    "revision no revision": (lambda s: s.thread("t").get(at=1.5), InvalidError),  # type: ignore[arg-type]
     "negative limit": (lambda s: s.threads(limit=-1), InvalidError),
-    "state None": (lambda s: s.put("t", None), InvalidError),  # type: ignore[arg-type]
-    "metadata no dict": (lambda s: s.put("t", {}, metadata="abc"), InvalidError),  # type: ignore[arg-type]
-    "kind with surrogates": (lambda s: s.put("t", {}, kind=SURROGATE), InvalidError),
-    "kind no string": (lambda s: s.put("t", {}, kind=5), InvalidError),  # type: ignore[arg-type]
-    "tags one string": (lambda s: s.put("t", {}, labels="abc"), InvalidError),
-    "remove one string": (lambda s: s.update("t", {}, remove="abc"), InvalidError),
-    "unhashable key": (lambda s: s.update("t", {}, remove=[("d", [1])]), InvalidError),
-    "a number as path": (lambda s: s.update("t", {5: 1}), InvalidError),  # type: ignore[dict-item]
-    "changes no dict": (lambda s: s.update("t", [1]), InvalidError),  # type: ignore[arg-type]
+    "state None": (lambda s: s.thread("t").put(None), InvalidError),  # type: ignore[arg-type]
+    "metadata no dict": (lambda s: s.thread("t").put({}, metadata="abc"), InvalidError),  # type: ignore[arg-type]
+    "kind with surrogates": (lambda s: s.thread("t").put({}, kind=SURROGATE), InvalidError),
+    "kind no string": (lambda s: s.thread("t").put({}, kind=5), InvalidError),  # type: ignore[arg-type]
+    "tags one string": (lambda s: s.thread("t").put({}, labels="abc"), InvalidError),
+    "remove one string": (lambda s: s.thread("t").update({}, remove="abc"), InvalidError),
+    "unhashable key": (lambda s: s.thread("t").update({}, remove=[("d", [1])]), InvalidError),
+    "a number as path": (lambda s: s.thread("t").update({5: 1}), InvalidError),  # type: ignore[dict-item]
+    "changes no dict": (lambda s: s.thread("t").update([1]), InvalidError),  # type: ignore[arg-type]
 }
 
 
 def test_wrong_types_are_refused_too(subtests: pytest.Subtests) -> None:
     for what, (wrong, kind) in RAW.items():
         with subtests.test(what), holdfast.open("memory://") as store:
-            store.put("t", {"n": 1, "l": [1], "d": {"k": 1}}, id="1")
+            store.thread("t").put({"n": 1, "l": [1], "d": {"k": 1}}, id="1")
             with pytest.raises(kind):
                 wrong(store)
 
 
 def test_a_changed_part_that_can_not_be_saved_is_named_plainly(store: Store) -> None:
     with pytest.raises(UnsupportedError) as caught:
-        store.update("t", {("d", "k"): {"c": [object()]}})
+        store.thread("t").update({("d", "k"): {"c": [object()]}})
     assert caught.value.where in ("d['k'].c[0]", "d.k.c[0]")
 
 
@@ -254,12 +298,12 @@ def test_bad_tenants(tenant: Any) -> None:
 
 
 CLOSED: dict[str, Callable[[Store], object]] = {
-    "put": lambda s: s.put("t", {}),
-    "update": lambda s: s.update("t", {"a": 1}),
+    "put": lambda s: s.thread("t").put({}),
+    "update": lambda s: s.thread("t").update({"a": 1}),
     "restore": lambda s: s.thread("t").restore("HEAD"),
-    "get": lambda s: s.get("t"),
-    "lazy": lambda s: s.get("t", lazy=True),
-    "log": lambda s: s.log("t"),
+    "get": lambda s: s.thread("t").get(),
+    "lazy": lambda s: s.thread("t").get(lazy=True),
+    "log": lambda s: s.thread("t").log(),
     "threads": lambda s: s.threads(),
     "thread": lambda s: s.thread("t").info(),
     "stats": lambda s: s.stats(),
@@ -270,14 +314,14 @@ CLOSED: dict[str, Callable[[Store], object]] = {
     "labels": lambda s: s.thread("t").labels(),
     "fork": lambda s: s.thread("t").fork("b"),
     "branches": lambda s: s.thread("t").branches(),
-    "delete": lambda s: s.delete("t"),
+    "delete": lambda s: s.thread("t").delete(),
     "compact": lambda s: s.maintenance.compact("t"),
 }
 
 
 def test_a_closed_store_says_so(url: str, subtests: pytest.Subtests) -> None:
     with holdfast.open(url) as store:
-        store.put("t", {"a": 1})
+        store.thread("t").put({"a": 1})
     store.close()  # again does nothing
     for what, call in CLOSED.items():
         with subtests.test(what), pytest.raises(UnavailableError, match="the store is closed .*Open it again"):
@@ -297,19 +341,19 @@ def test_a_transaction_on_a_closed_store(url: str) -> None:
 
 def test_a_block_that_fails_closes_the_store(url: str) -> None:
     with pytest.raises(ZeroDivisionError), holdfast.open(url) as store:
-        store.put("t", {"n": 1 / 0})
+        store.thread("t").put({"n": 1 / 0})
     with pytest.raises(UnavailableError):
         store.threads()
 
 
 def test_errors_can_be_caught_by_pythons_own_classes(store: Store) -> None:
-    store.put("t", {"n": 1})
+    store.thread("t").put({"n": 1})
     with pytest.raises(LookupError):
-        store.get("nobody")
+        store.thread("nobody").get()
     with pytest.raises(ValueError, match="0 or more"):
-        store.get("t", -1)
+        store.thread("t").get(-1)
     with pytest.raises(TypeError):
-        store.put("t", {"o": object()})
+        store.thread("t").put({"o": object()})
     with pytest.raises(HoldfastError) as caught:
         store.thread("t").fork("main")
     assert isinstance(caught.value, ConflictError)

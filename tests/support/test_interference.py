@@ -18,9 +18,9 @@ def test_an_interference_that_never_strikes_is_a_failure() -> None:
     with pytest.raises(AssertionError, match="ended before the apply"), backend.interfere(lambda: None):
         store.threads()
     with pytest.raises(AssertionError, match="ended before the apply"), backend.interfere(lambda: None, at=5):
-        store.get("none")
+        store.thread("none").get()
     with pytest.raises(AssertionError, match="interfered 1 times, not 2"), backend.interfere(lambda: None, times=2):
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
 
 
 def test_one_at_a_time() -> None:
@@ -38,29 +38,29 @@ def test_the_second_party_must_not_fail() -> None:
     store, other = over(backend), over(backend)
     with (
         pytest.raises(AssertionError, match="the interference itself failed"),
-        backend.interfere(lambda: other.get("none")),
+        backend.interfere(lambda: other.thread("none").get()),
         suppress(NotFoundError),
     ):
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
     with (
         pytest.raises(NotFoundError),
-        backend.interfere(lambda: other.get("none"), allowed=(NotFoundError,)),
+        backend.interfere(lambda: other.thread("none").get(), allowed=(NotFoundError,)),
     ):
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
 
 
 def test_its_own_calls_do_not_count_and_nothing_strikes_afterwards() -> None:
     backend = InterferingBackend()
     store, other = over(backend), over(backend)
-    store.put("t", {"n": 0})
-    with backend.interfere(lambda: other.put("t", {"n": "theirs"}), times=None) as theirs:
+    store.thread("t").put({"n": 0})
+    with backend.interfere(lambda: other.thread("t").put({"n": "theirs"}), times=None) as theirs:
         store.threads()
         for _ in range(2):
             with pytest.raises(ConflictError):
-                store.put("t", {"n": 1}, on_conflict="raise")
-    store.put("t", {"n": 2})
+                store.thread("t").put({"n": 1}, on_conflict="raise")
+    store.thread("t").put({"n": 2})
     assert theirs.struck == 2
-    assert [each.step for each in store.log("t").all()] == [3, 2, 1, 0]
+    assert [each.step for each in store.thread("t").log().all()] == [3, 2, 1, 0]
 
 
 def test_a_sweep_has_every_moment_and_ends() -> None:
@@ -69,10 +69,10 @@ def test_a_sweep_has_every_moment_and_ends() -> None:
     def scenario(moment: Moment) -> None:
         backend = InterferingBackend()
         store = over(backend, cache_bytes=0)
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
         before = backend.reads, len(backend.batches)
         with moment.interfere(backend, lambda: None):
-            store.put("t", {"n": 2})
+            store.thread("t").put({"n": 2})
         calls = backend.reads - before[0] if moment.kind == "read" else len(backend.batches) - before[1]
         assert moment.came == (moment.at < calls)
         moments.append((moment.kind, moment.at, moment.came))

@@ -46,7 +46,7 @@ def use_threads(store: holdfast.Store) -> None:
     for info in store.threads(prefix="chat-"):
         print(info.thread, info.steps)
     try:
-        store.put("chat-1", {"messages": []}, parent=first, on_conflict="raise")
+        store.thread("chat-1").put({"messages": []}, parent=first, on_conflict="raise")
     except ConflictError as error:
         print(error.code, error.what, error.where, error.hint)
 

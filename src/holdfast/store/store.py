@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
@@ -25,14 +25,12 @@ from holdfast.engine.namespaces import (
     select_lines,
     with_steps,
 )
-from holdfast.engine.pages import Page
-from holdfast.engine.paths import Path
-from holdfast.engine.types import Checkpoint, Revision, S, StoreStats
+from holdfast.engine.types import Checkpoint, S, StoreStats
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
 from holdfast.security.handle import ScopeParts, StoreHandle
 from holdfast.state.api import ScopedOperations
-from holdfast.store.thread import AsyncThread, Thread, ThreadOperations, check_schema
+from holdfast.store.thread import AsyncThread, Thread, check_schema
 from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration
 
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
     from holdfast.store.alerts import Alerts, AsyncAlerts
     from holdfast.store.audit import AsyncAudit, Audit
     from holdfast.store.backups import AsyncBackups, Backups
-    from holdfast.store.checkpoint_fields import CheckpointFields
     from holdfast.store.erasure import AsyncErasure, Erasure
     from holdfast.store.identity_view import AsyncIdentityView, IdentityView
     from holdfast.store.keys import AsyncKeys, Keys
@@ -105,59 +102,6 @@ class StoreOperations(ThreadListing, ScopedOperations):
         return self._engine.context.backend.capabilities
 
     # Threads --------------------------------------------------------------------------------------------------
-
-    def _thread(self, name: str) -> ThreadOperations[Any]:
-        return (Thread if isinstance(self, SyncApi) else AsyncThread)(self._handle, name)
-
-    @operation(changes=True)
-    async def put(
-        self,
-        thread: str,
-        state: Mapping[str, Any],
-        *,
-        if_changed: bool = False,
-        **fields: Unpack[CheckpointFields],
-    ) -> Checkpoint:
-        """Save the state of a thread as a new checkpoint: `Thread.put`."""
-        return await ThreadOperations[Any].put(self._thread(thread), state, if_changed=if_changed, **fields)
-
-    @operation
-    async def get(self, thread: str, at: Revision = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint:
-        """Read a checkpoint of a thread with its state, the latest unless another is named: `Thread.get`."""
-        return await ThreadOperations[Any].get(self._thread(thread), at, lazy=lazy, migrate=migrate)
-
-    @operation(changes=True)
-    async def update(
-        self,
-        thread: str,
-        changes: Mapping[Path, Any],
-        *,
-        remove: Iterable[Path] = (),
-        **fields: Unpack[CheckpointFields],
-    ) -> Checkpoint:
-        """Save a checkpoint that differs from its parent at these paths only: `Thread.update`."""
-        return await ThreadOperations[Any].update(self._thread(thread), changes, remove=remove, **fields)
-
-    @operation
-    async def log(
-        self,
-        thread: str,
-        *,
-        label: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        where: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[Checkpoint]:
-        """List the checkpoints of a thread, the latest first, without their states: `Thread.log`."""
-        return await ThreadOperations[Any].log(
-            self._thread(thread), label=label, metadata=metadata, where=where, limit=limit, cursor=cursor
-        )
-
-    @operation(changes=True)
-    async def delete(self, thread: str) -> bool:
-        """Delete a thread with everything that belongs to it: `Thread.delete`."""
-        return await ThreadOperations[Any].delete(self._thread(thread))
 
     def transaction(self) -> Transaction:
         """Change several keys and save several checkpoints, all or none, when the block ends without an error.

@@ -349,14 +349,14 @@ def test_the_copy_alone_is_a_whole_store(tmp_path: Path) -> None:
     _, remote = files(tmp_path)
     with holdfast.open(pair_url(tmp_path)) as store:
         for n in range(100):
-            store.put("chat", {"messages": list(range(n))})
+            store.thread("chat").put({"messages": list(range(n))})
     for file in tmp_path.glob("local.db*"):
         file.unlink()
     with holdfast.open(remote) as store:
-        latest = store.get("chat")
+        latest = store.thread("chat").get()
         assert latest is not None
         assert latest.state == {"messages": list(range(99))}
-        assert len(list(store.log("chat"))) == 100
+        assert len(list(store.thread("chat").log())) == 100
 
 
 @pytest.mark.nightly

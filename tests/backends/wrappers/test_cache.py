@@ -309,8 +309,10 @@ def test_the_engine_stands_on_a_cache_that_others_write_past(tmp_path: Path) -> 
     with holdfast.open(compose("cache", store=plain, max_age=60)) as one, holdfast.open(plain) as other:
         for n in range(30):
             writer = one if n % 3 else other
-            writer.put("chat", {"n": n}, id=f"{n:03}")
-        assert [checkpoint.id for checkpoint in other.log("chat").all()] == [f"{n:03}" for n in reversed(range(30))]
+            writer.thread("chat").put({"n": n}, id=f"{n:03}")
+        assert [checkpoint.id for checkpoint in other.thread("chat").log().all()] == [
+            f"{n:03}" for n in reversed(range(30))
+        ]
 
 
 # In Redis, for several processes

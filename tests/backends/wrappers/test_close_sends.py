@@ -29,9 +29,9 @@ def test_what_is_written_after_the_last_look_of_the_sender(tmp_path: Path, monke
     monkeypatch.setattr(JournalSender, "_step", look_before_the_write)
     local, remote = (f"sqlite:///{tmp_path}/{name}.db" for name in ("local", "remote"))
     store = holdfast.open(compose("write-behind", local=local, remote=remote))
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     assert idle.wait(30)
-    store.put("chat", {"n": 2})
+    store.thread("chat").put({"n": 2})
     stop = JournalSender.stop
 
     def stop_then_go_on(sender: JournalSender, patience: float) -> None:
@@ -43,4 +43,4 @@ def test_what_is_written_after_the_last_look_of_the_sender(tmp_path: Path, monke
     store.close()
     assert looked == 1, "the sender never looked before the write"
     with holdfast.open(remote) as copy:
-        assert copy.get("chat").state == {"n": 2}
+        assert copy.thread("chat").get().state == {"n": 2}

@@ -48,7 +48,7 @@ def states() -> Iterator[dict[str, Any]]:
 
 def fill(store: Store) -> list[str]:
     """Save checkpoints, and return their ids."""
-    ids = [store.put("chat", state).id for state in states()]
+    ids = [store.thread("chat").put(state).id for state in states()]
     store.thread("chat").tag("v1", at=12)
     store.thread("chat").fork("other", at=40)
     return ids
@@ -131,7 +131,7 @@ def test_a_row_that_neither_has_is_missing() -> None:
     for store in (local, remote):
         assert run(store.apply([Delete(NODES, key) for key in nodes])) is None
     with pytest.raises(CorruptError, match="a node is missing"):
-        reopened(mirror).get("chat")
+        reopened(mirror).thread("chat").get()
     assert run(mirror.status())["healed"] == 0
     run(mirror.close())
 
@@ -190,7 +190,7 @@ def test_a_lost_body_of_a_cold_mirror(tmp_path: Path) -> None:
     url = compose("tiered", hot=f"sqlite:///{tmp_path}/hot.db", cold=cold, after="0s", keep=0)
     with holdfast.open(url) as store:
         for state in states():
-            store.put("chat", state)
+            store.thread("chat").put(state)
         store.maintenance.compact()
         assert store.status()["moved"] != 0
     file = opened(f"sqlite:///{tmp_path}/a.db")
@@ -198,7 +198,7 @@ def test_a_lost_body_of_a_cold_mirror(tmp_path: Path) -> None:
     assert run(file.apply([Delete(OBJECTS, ())])) is None
     run(file.close())
     with holdfast.open(url) as store:
-        assert store.get("chat").state == list(states())[-1]
+        assert store.thread("chat").get().state == list(states())[-1]
         assert store.status()["cold_healed"] != 0
 
 
@@ -211,7 +211,7 @@ def test_a_repair_restores_every_lost_row(tmp_path: Path, kind: str, side: int) 
     with holdfast.open(url) as store:
         for name in ("chat", "gone"):
             for number in range(40):
-                store.put(name, {"n": number, "text": f"{name} {number} " * 50})
+                store.thread(name).put({"n": number, "text": f"{name} {number} " * 50})
         store.thread("chat").tag("v1", at=3)
     whole = contents_at(parts[0])
     assert contents_at(parts[1]) == whole
@@ -224,8 +224,8 @@ def test_a_repair_restores_every_lost_row(tmp_path: Path, kind: str, side: int) 
     with holdfast.open(url) as store:
         assert store.maintenance.repair().ok
         assert store.status()["healed"] != 0
-        assert store.get("chat").state["n"] == store.get("gone").state["n"] == 39
-        store.put("chat", {"n": 40})
+        assert store.thread("chat").get().state["n"] == store.thread("gone").get().state["n"] == 39
+        store.thread("chat").put({"n": 40})
         assert settled(store._engine.context.backend)["trouble"] == ""
         assert store.maintenance.verify(level="decode").ok
     assert contents_at(parts[0]) == contents_at(parts[1])
@@ -250,7 +250,7 @@ def test_a_repair_leaves_a_thread_that_was_written_directly(tmp_path: Path) -> N
 
 def put_directly(url: str, state: object) -> None:
     with holdfast.open(url) as store:
-        store.put("chat", {"state": state})
+        store.thread("chat").put({"state": state})
 
 
 def test_a_checkpoint_in_the_copy_is_not_replaced_by_a_mirror(tmp_path: Path) -> None:
@@ -260,22 +260,22 @@ def test_a_checkpoint_in_the_copy_is_not_replaced_by_a_mirror(tmp_path: Path) ->
     before = contents_at(remote)
     with holdfast.open(url) as store:
         with pytest.raises(OutcomeUnknownError, match="differs from the local store") as caught:
-            store.put("chat", {"state": "here"})
+            store.thread("chat").put({"state": "here"})
         assert "'chat'" in str(caught.value)
         assert "Nothing was replaced" in str(store.status()["trouble"])
         with pytest.raises(ConfigError, match="written directly"):
-            store.put("other", {"state": 1})
-        assert store.get("chat").state == {"state": "here"}
+            store.thread("other").put({"state": 1})
+        assert store.thread("chat").get().state == {"state": "here"}
     assert contents_at(remote) == before
     # The sender may find it while the store is being opened, or soon after.
     with pytest.raises(ConfigError, match="written directly"), holdfast.open(url) as store:  # noqa: PT012
         until(lambda: "written directly" in str(store.status()["trouble"]))
-        store.put("other", {"state": 1})
+        store.thread("other").put({"state": 1})
     assert contents_at(remote) == before
     with holdfast.open(local) as store:
-        assert store.get("chat").state == {"state": "here"}
+        assert store.thread("chat").get().state == {"state": "here"}
     with holdfast.open(remote) as store:
-        assert store.get("chat").state == {"state": "only in the copy"}
+        assert store.thread("chat").get().state == {"state": "only in the copy"}
 
 
 def test_a_checkpoint_in_the_copy_is_not_replaced_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -284,10 +284,10 @@ def test_a_checkpoint_in_the_copy_is_not_replaced_behind(tmp_path: Path, caplog:
     put_directly(remote, "only in the copy")
     before = contents_at(remote)
     with caplog.at_level(logging.ERROR, logger="holdfast.copies"), holdfast.open(url) as store:
-        store.put("chat", {"state": "here"})
+        store.thread("chat").put({"state": "here"})
         until(lambda: "written directly" in str(store.status()["trouble"]))
         with pytest.raises(ConfigError, match="written directly"):
-            store.put("chat", {"state": "again"})
+            store.thread("chat").put({"state": "again"})
     assert "nothing more is copied" in caplog.text
     assert contents_at(remote) == before
 
@@ -325,9 +325,9 @@ def test_what_was_lost_at_the_end_of_a_thread_is_not_replaced(tmp_path: Path) ->
     assert run(file.apply([Delete(STEPS, last.key)])) is None
     run(file.close())
     with holdfast.open(url) as store, pytest.raises(OutcomeUnknownError, match="has lost rows"):
-        store.put("chat", {"state": "another"})
+        store.thread("chat").put({"state": "another"})
     with holdfast.open(remote) as store:
-        assert store.get("chat").state == {"state": 1}
+        assert store.thread("chat").get().state == {"state": 1}
 
 
 def test_conditions_hold_once_a_copy_is_filled() -> None:

@@ -294,7 +294,7 @@ def test_damage_in_a_file_does_not_keep_a_thread_from_being_read(tmp_path: Path)
     states = {f"chat-{n}": {"messages": [rng.randbytes(300).hex() for _ in range(60)]} for n in range(30)}
     with holdfast.open(url) as store:
         for thread, state in states.items():
-            store.put(thread, state)
+            store.thread(thread).put(state)
     file = tmp_path / "local.db"
     data = bytearray(file.read_bytes())
     # Those behind the first have no part of the schema.
@@ -305,13 +305,13 @@ def test_damage_in_a_file_does_not_keep_a_thread_from_being_read(tmp_path: Path)
     with holdfast.open(files(tmp_path)[0]) as plain:
         for thread in states:
             try:
-                plain.get(thread)
+                plain.thread(thread).get()
             except CorruptError:
                 broken += 1
     assert broken > 5, "the damage is not where it hurts"
     with holdfast.open(url) as store:
         for thread, state in states.items():
-            latest = store.get(thread)
+            latest = store.thread(thread).get()
             assert latest is not None
             assert latest.state == state
     assert len(contents_at(files(tmp_path)[1])["lines"]) == 30

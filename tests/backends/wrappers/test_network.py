@@ -29,15 +29,15 @@ def use(url: str) -> None:
     """Save a thread, and see that it is there, also after opening again."""
     with holdfast.open(url) as store:
         for state in STATES:
-            store.put("chat", state)
-        assert store.get("chat").state == STATES[-1]
+            store.thread("chat").put(state)
+        assert store.thread("chat").get().state == STATES[-1]
     look(url)
 
 
 def look(url: str) -> None:
     with holdfast.open(url) as store:
-        for checkpoint in store.log("chat").all():
-            assert store.get("chat", checkpoint.id).state == STATES[checkpoint.step]
+        for checkpoint in store.thread("chat").log().all():
+            assert store.thread("chat").get(checkpoint.id).state == STATES[checkpoint.step]
 
 
 @pytest.mark.nightly
@@ -62,7 +62,7 @@ def test_a_copy_on_a_server(tmp_path: Path, kind: str, remote: str) -> None:
     run(backend.close())
     assert contents_at(far)["steps"] == contents_at(sqlite(tmp_path))["steps"]
     with holdfast.open(far) as store:  # the local one is lost
-        assert store.get("chat").state == STATES[-1]
+        assert store.thread("chat").get().state == STATES[-1]
 
 
 @pytest.mark.nightly
@@ -109,8 +109,8 @@ def test_the_conditions_of_the_journal_hold_on_a_server(tmp_path: Path, server: 
         with store.transaction() as together:
             together.put("a", {"n": 1})
             together.put("b", {"n": 2})
-        store.delete("a")
-        store.put("a", {"n": 3})
+        store.thread("a").delete()
+        store.thread("a").put({"n": 3})
         backend = store._engine.context.backend
         assert settled(backend)["trouble"] == ""
         assert run(backend.check()) == []

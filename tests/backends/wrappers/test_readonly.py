@@ -41,16 +41,16 @@ def test_nothing_can_be_changed() -> None:
 def test_a_thread_can_be_read_and_not_saved(tmp_path: Path) -> None:
     plain = f"sqlite:///{tmp_path}/agents.db"
     with holdfast.open(plain) as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
     with holdfast.open(compose("readonly", store=plain)) as store:
-        latest = store.get("chat")
+        latest = store.thread("chat").get()
         assert latest is not None
         assert latest.state == {"n": 1}
         with pytest.raises(DeniedError):
-            store.put("chat", {"n": 2})
+            store.thread("chat").put({"n": 2})
         with pytest.raises(DeniedError):
-            store.delete("chat")
-        assert [checkpoint.step for checkpoint in store.log("chat").all()] == [0]
+            store.thread("chat").delete()
+        assert [checkpoint.step for checkpoint in store.thread("chat").log().all()] == [0]
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_a_store_that_is_missing_is_not_created(tmp_path: Path, inside: Callable
 def test_what_is_around_a_store_passes_it_on(tmp_path: Path, kind: str) -> None:
     plain = f"sqlite:///{tmp_path}/agents.db"
     with holdfast.open(plain) as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
     before = sorted(tmp_path.iterdir())
     with holdfast.open(compose(kind, store=plain), read_only=True) as store:
-        assert store.get("chat").state == {"n": 1}
+        assert store.thread("chat").get().state == {"n": 1}
         with pytest.raises(DeniedError):
-            store.put("chat", {"n": 2})
+            store.thread("chat").put({"n": 2})
     assert sorted(tmp_path.iterdir()) == before
     with holdfast.open(compose(kind, store=plain)) as store:  # as usual, it can be written
-        store.put("chat", {"n": 2})
+        store.thread("chat").put({"n": 2})

@@ -322,17 +322,17 @@ def test_a_thread_that_has_grown_cold_is_read_and_goes_on(tmp_path: Path) -> Non
     states = [{"messages": [random.Random(n).randbytes(200) for n in range(m)]} for m in range(80)]
     with holdfast.open(url) as store:
         for state in states:
-            store.put("chat", state)
+            store.thread("chat").put(state)
     backend = opened(url)
     run(backend.tidy())
     assert int(run(backend.status())["moved"]) > 50
     run(backend.close())
     with holdfast.open(url) as store:
-        for checkpoint in store.log("chat").all():
-            assert store.get("chat", checkpoint.id).state == states[checkpoint.step]
-        store.put("chat", {"messages": []})
-        assert store.get("chat").state == {"messages": []}
-        store.delete("chat")
+        for checkpoint in store.thread("chat").log().all():
+            assert store.thread("chat").get(checkpoint.id).state == states[checkpoint.step]
+        store.thread("chat").put({"messages": []})
+        assert store.thread("chat").get().state == {"messages": []}
+        store.thread("chat").delete()
     cold = opened(f"sqlite:///{tmp_path}/cold.db")
     assert run(cold.read([Scan(OBJECTS, ())])) == [[]]
     run(cold.close())

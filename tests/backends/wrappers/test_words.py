@@ -73,9 +73,9 @@ def test_the_store_that_is_read_is_the_one_that_is_searched(url_in: Callable[[Pa
 @pytest.mark.parametrize("kind", [kind for kind in COMPOSED if kind != "readonly"])
 def test_an_index_is_built_and_kept_up_to_date(kind: str, tmp_path: Path) -> None:
     with holdfast.open(COMPOSED[kind](tmp_path)) as store:
-        store.put("chat", {"say": "an apple"})
+        store.thread("chat").put({"say": "an apple"})
         store.maintenance.build_index()
-        store.put("chat", {"say": "an apple and a pear"})
+        store.thread("chat").put({"say": "an apple and a pear"})
         page = store.search("pear")
         assert (len(page), page.how) == (1, "index")
 

@@ -30,15 +30,15 @@ def fill(store: holdfast.Store) -> None:
     """
     said = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"message {n}"} for n in range(6)]
     for n in range(6):
-        store.put("t1", {"messages": said[: n + 1], "count": n}, id=f"c{n}", metadata={"source": "loop", "n": n})
+        store.thread("t1").put({"messages": said[: n + 1], "count": n}, id=f"c{n}", metadata={"source": "loop", "n": n})
     store.thread("t1").fork("other", at="c2")
     for n in (3, 4):
-        store.put("t1", {"messages": said[:3], "count": n * 100}, id=f"b{n}", branch="other")
+        store.thread("t1").put({"messages": said[:3], "count": n * 100}, id=f"b{n}", branch="other")
     store.thread("t1").tag("good", "c1")
     store.thread("t1").label("seen", "c1")
     store.thread("t1").label("seen", "c4")
-    store.put("t2", {"plan": {"goal": "rest", "steps": ["one", "two"]}})
-    store.put("chat/anna", {"messages": [{"role": "user", "content": "hello"}]})
+    store.thread("t2").put({"plan": {"goal": "rest", "steps": ["one", "two"]}})
+    store.thread("chat/anna").put({"messages": [{"role": "user", "content": "hello"}]})
 
 
 @pytest.fixture(scope="session")

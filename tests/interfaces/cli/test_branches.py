@@ -94,7 +94,7 @@ def test_switch(hf: Hf, url: str) -> None:
     assert hf("show", "t1", "--path", "count").out == "400\n"
     assert hf("switch", "t1", "-c", "fresh", "c1").code == 0
     with holdfast.open(url) as store:
-        assert store.get("t1").state["count"] == 1
+        assert store.thread("t1").get().state["count"] == 1
     assert hf("switch", "t1", "-c", "newest", "--json").records[0]["kind"] == "switch"
     assert hf("switch", "t1", "nope").code == 3
     assert hf("switch", "t1", "main", "c1").code == 2
@@ -106,21 +106,21 @@ def test_fork(hf: Hf, url: str) -> None:
     edited = hf("fork", "t1", "edited", "c2", "--set", "count=7", "--set", "plan.goal=rest", "--remove", "messages")
     assert edited.out.startswith("Started branch edited at c2, with ")
     with holdfast.open(url) as store:
-        assert store.get("t1", at="edited").state == {"count": 7, "plan": {"goal": "rest"}}
+        assert store.thread("t1").get(at="edited").state == {"count": 7, "plan": {"goal": "rest"}}
     assert hf("fork", "t1", "other").code == 4
     assert hf("fork", "t1", "wrong", "--set", "count").code == 2
     assert hf("fork", "t1", "wrong", "--remove", "nope").code == 3
     assert hf("fork", "t1", "listed", "--json", "--set", 'l=[1, {"a": null}]').records[0]["ahead"] == 1
     with holdfast.open(url) as store:
-        assert store.get("t1", at="listed").state["l"] == [1, {"a": None}]
+        assert store.thread("t1").get(at="listed").state["l"] == [1, {"a": None}]
 
 
 def test_restore(hf: Hf, url: str) -> None:
     assert hf("restore", "t1", "good").out.endswith(" has the state of c1.\n")
     assert hf("restore", "t1", "#0", "--branch", "other", "--json").records[0]["metadata"] == {"restored": "c0"}
     with holdfast.open(url) as store:
-        assert store.get("t1", at="main").state["count"] == 1
-        assert store.get("t1", at="other").state["count"] == 0
+        assert store.thread("t1").get(at="main").state["count"] == 1
+        assert store.thread("t1").get(at="other").state["count"] == 0
     assert hf("restore", "t1", "HEAD~99").code == 3
     assert hf("restore", "t1").code == 2
 

@@ -85,7 +85,7 @@ def test_what_is_begun_narrows_what_bash_is_told(url: str) -> None:
 def test_bash_completes_names_that_it_cuts_or_that_need_quotes(url: str, complete: Complete) -> None:
     with holdfast.open(url) as store:
         for name in ("user:1", "user:2", "two words", "a\nb", "we$ird"):
-            store.put(name, {})
+            store.thread(name).put({})
     assert complete("holdfast log user:") == ["1", "2"]
     assert complete("holdfast log user:1") == ["1"]
     assert complete("holdfast log tw") == ["two\\", "words"]

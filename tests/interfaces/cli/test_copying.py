@@ -25,7 +25,7 @@ def threads(url: str) -> list[str]:
 
 def hashes(url: str, thread: str) -> list[str]:
     with holdfast.open(url) as store:
-        return [each.hash for each in store.log(thread).all()]
+        return [each.hash for each in store.thread(thread).log().all()]
 
 
 # copy
@@ -53,21 +53,21 @@ def test_copying_some_to_a_path(hf: Run, tmp_path: Path) -> None:
 def test_copying_what_has_another_history(hf: Run, tmp_path: Path) -> None:
     other = f"sqlite:///{tmp_path}/copy.db"
     with holdfast.open(other) as store:
-        store.put("t1", {"mine": 1})
+        store.thread("t1").put({"mine": 1})
     assert hf("copy", other).code == exit_codes.CONFLICT
     with holdfast.open(other) as store:
-        assert store.get("t1").state == {"mine": 1}
+        assert store.thread("t1").get().state == {"mine": 1}
 
 
 def test_copying_all_tenants(tmp_path: Path) -> None:
     one, two = f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/two.db"
     for tenant in ("acme", "other"):
         with holdfast.open(one, tenant=tenant) as store:
-            store.put("t", {"of": tenant})
+            store.thread("t").put({"of": tenant})
     assert kit.run("copy", two, "--all-tenants", store=one).code == 0
     for tenant in ("acme", "other"):
         with holdfast.open(two, tenant=tenant) as store:
-            assert store.get("t").state == {"of": tenant}
+            assert store.thread("t").get().state == {"of": tenant}
 
 
 def test_copying_to_itself(hf: Run, url: str) -> None:
@@ -162,7 +162,7 @@ def test_what_goes_wrong(hf: Run, tmp_path: Path) -> None:
     assert nowhere.code == exit_codes.NO_STORE
     assert not (tmp_path / "none.db").exists()
     with holdfast.open(f"sqlite:///{tmp_path}/other.db") as store:
-        store.put("t1", {"mine": 1})
+        store.thread("t1").put({"mine": 1})
     assert kit.run("import", tmp_path / "f", store=f"sqlite:///{tmp_path}/other.db").code == exit_codes.CONFLICT
     assert threads(f"sqlite:///{tmp_path}/other.db") == ["t1"]
 
@@ -171,7 +171,7 @@ def test_interrupting_an_export_leaves_nothing(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/many.db"
     with holdfast.open(url) as store:
         for n in range(20):
-            store.put(f"t{n:03}", {"n": n})
+            store.thread(f"t{n:03}").put({"n": n})
     (tmp_path / "out").mkdir()
     with kit.halted("--store", url, "export", tmp_path / "out" / "f", after=5) as terminal:
         terminal.expect("halted")
@@ -222,7 +222,7 @@ def test_a_thread_that_is_held_is_not_deleted(hf: Run, url: str) -> None:
 
 def test_namespaces_are_deleted_with_their_thread(hf: Run, url: str) -> None:
     with holdfast.open(url) as store:
-        store.put(thread_name("t2", "child:1"), {"n": 1})
+        store.thread(thread_name("t2", "child:1")).put({"n": 1})
     assert hf("delete", "t2", "--yes").out.startswith("Deleted 2 threads: 2 checkpoints")
     assert threads(url) == ["chat/anna", "t1"]
 
@@ -230,7 +230,7 @@ def test_namespaces_are_deleted_with_their_thread(hf: Run, url: str) -> None:
 def test_people_are_asked(url: str) -> None:
     with holdfast.open(url) as store:
         for n in range(12):
-            store.put(f"many{n:02}", {"n": n})
+            store.thread(f"many{n:02}").put({"n": n})
     names = [f"many{n:02}" for n in range(12)]
     with kit.Terminal(*kit.command("--store", url, "delete", *names)) as terminal:
         terminal.expect("and 2 more")

@@ -36,9 +36,9 @@ def test_what_the_latest_checkpoint_changed(hf: Run) -> None:
 def test_internal_channels(hf: Run, url: str) -> None:
     """What a framework keeps for itself is left out for people, and said to be."""
     with holdfast.open(url) as store:
-        store.put("own", {"n": 1, "__pregel_tasks": [1], "branch:to:x": None})
-        store.put("own", {"n": 2, "__pregel_tasks": [2], "branch:to:x": 1})
-        store.put("own", {"n": 2, "__pregel_tasks": [3], "branch:to:x": 1})
+        store.thread("own").put({"n": 1, "__pregel_tasks": [1], "branch:to:x": None})
+        store.thread("own").put({"n": 2, "__pregel_tasks": [2], "branch:to:x": 1})
+        store.thread("own").put({"n": 2, "__pregel_tasks": [3], "branch:to:x": 1})
     done = hf("diff", "own", "#0", "#1")
     assert done.lines[2:] == [" n: changed", " … 2 internal channels (--all-channels shows all)", "", "n", "- 1", "+ 2"]
     assert hf("diff", "own").lines[2:] == [" … 1 internal channel (--all-channels shows all)"]
@@ -57,7 +57,7 @@ def test_a_branch_with_dots_in_its_name(hf: Run, url: str) -> None:
 def test_the_checkpoint_before_was_pruned(hf: Run, url: str) -> None:
     with holdfast.open(url) as store:
         for number in range(3):
-            store.put("short", {"n": number})
+            store.thread("short").put({"n": number})
         store.maintenance.prune(threads="short", keep_latest=True)
     done = hf("diff", "short")
     assert (done.code, "was pruned" in done.err, "Name the checkpoint" in done.err) == (3, True, True)
@@ -97,7 +97,7 @@ def test_json(hf: Run) -> None:
 
 def test_patch(hf: Run, url: str) -> None:
     with holdfast.open(url) as store:
-        old, new = store.get("t1", "c0").state, store.get("t1", "c5").state
+        old, new = store.thread("t1").get("c0").state, store.thread("t1").get("c5").state
     for flags in ((), ("--json",)):
         patch = json.loads(hf("diff", "t1", "c0", "c5", "--patch", *flags).out)
         assert jsonpatch.apply_patch(old, patch) == new
@@ -140,9 +140,9 @@ def test_a_directory_is_no_file(hf: Run, tmp_path: Path) -> None:
 
 def test_words_and_colours(hf: Run, url: str) -> None:
     with holdfast.open(url) as store:
-        store.put("text", {"t": "the quick fox"})
-        store.put("text", {"t": "the slow fox", "gone": 1})
-        store.put("text", {"t": "the slow \x1b[31mfox"})
+        store.thread("text").put({"t": "the quick fox"})
+        store.thread("text").put({"t": "the slow fox", "gone": 1})
+        store.thread("text").put({"t": "the slow \x1b[31mfox"})
     assert hf("diff", "text", "#0", "#1", "--word").lines[-4] == "  the [-quick-]{+slow+} fox"
     done = hf("diff", "text", "--color", "always")
     assert "\x1b[32madded\x1b[0m" in hf("diff", "text", "#0", "#1", "--color", "always").out
@@ -180,7 +180,7 @@ def test_blame_at_and_below(hf: Run) -> None:
 
 def test_blame_of_many_items(hf: Run, url: str) -> None:
     with holdfast.open(url) as store:
-        store.put("long", {"l": [f"item {n}" for n in range(450)]})
+        store.thread("long").put({"l": [f"item {n}" for n in range(450)]})
     assert len(hf("blame", "long", "l").lines) == 451
     assert [record["value"] for record in hf("blame", "long", "l", "--json").records][449] == "item 449"
 
@@ -221,7 +221,7 @@ def test_blame_of_nothing(hf: Run) -> None:
 def test_pruned_checkpoints(hf: Run, url: str) -> None:
     with holdfast.open(url) as store:
         for number in range(4):
-            store.put("old", {"messages": ["words " * 50 + str(each) for each in range(number + 1)]})
+            store.thread("old").put({"messages": ["words " * 50 + str(each) for each in range(number + 1)]})
         store.maintenance.prune(threads="old", keep_last=1)
     assert hf("blame", "old", "messages[1]").lines[1].startswith("(pruned) ")
     assert hf("blame", "old", "messages[1]", "--json").records[0]["id"] == ""

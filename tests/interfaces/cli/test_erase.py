@@ -17,10 +17,10 @@ def test_one_person_is_exported_and_erased(tmp_path: Path) -> None:
         return run(*arguments, store=url)
 
     with holdfast.open(url) as store:
-        store.put("chat", {"text": "planted"}, metadata={"subject": "u-1"})
-        store.put("notes", {"text": "planted"})
-        store.put("group", {"text": ["ours"]})
-        store.put("group", {"text": ["ours", "planted"]}, metadata={"subject": "u-1"})
+        store.thread("chat").put({"text": "planted"}, metadata={"subject": "u-1"})
+        store.thread("notes").put({"text": "planted"})
+        store.thread("group").put({"text": ["ours"]})
+        store.thread("group").put({"text": ["ours", "planted"]}, metadata={"subject": "u-1"})
     assert hf("erase", "assign", "u-1", "notes").code == 0
     assert hf("erase", "assign", "--mixed", "group", "--json").records == [{"name": "group", "mixed": True}]
     assert "notes" in hf("erase", "--subject", "u-1", "--dry-run").out
@@ -56,4 +56,4 @@ def test_one_person_is_exported_and_erased(tmp_path: Path) -> None:
     assert "repair" not in altered, "nothing is wrong with the store"
     assert run("erase", "verify", str(tmp_path / "none")).code != 0
     with holdfast.open(url) as store:
-        assert store.get("group").state == {"text": ["ours"]}
+        assert store.thread("group").get().state == {"text": ["ours"]}

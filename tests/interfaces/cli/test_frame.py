@@ -54,7 +54,7 @@ def test_what_stands_after_counts_for_more(url: str) -> None:
 
 def test_a_tenant_sees_its_own(url: str) -> None:
     with holdfast.open(url, tenant="acme") as store:
-        store.put("theirs", {"a": 1})
+        store.thread("theirs").put({"a": 1})
     assert kit.run("threads", "--names", "--tenant", "acme", store=url).lines == ["theirs"]
     assert "theirs" not in kit.run("threads", "--names", store=url).lines
 
@@ -74,7 +74,7 @@ def test_a_path_is_a_store_where_that_is_plain(url: str, tmp_path: Path) -> None
     assert kit.run("threads", "--names", store="agents.db").lines == ["chat/anna", "t1", "t2"]
     assert kit.run("threads", "--names", store=str(tmp_path / "agents.db")).code == 0
     with holdfast.open(f"file://{tmp_path}/a dir") as store:
-        store.put("t9", {})
+        store.thread("t9").put({})
     assert kit.run("threads", "--names", store="./a dir").lines == ["t9"]
 
 

@@ -57,7 +57,7 @@ def test_a_limit(hf: Hf) -> None:
 def test_more_than_a_page(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
         for n in range(120):
-            store.put("long", {"say": f"needle {n}"})
+            store.thread("long").put({"say": f"needle {n}"})
     assert len(hf("grep", "needle").lines) == 120
     assert len(hf("grep", "needle", "--limit", "70").lines) == 70
 
@@ -89,7 +89,7 @@ def test_the_index_is_made_kept_and_removed(hf: Hf, url: str) -> None:
     assert "without an index" not in result.err
     assert len(result.lines) == 6
     with holdfast.open(url) as store:
-        store.put("t2", {"say": "needle"}, id="n")
+        store.thread("t2").put({"say": "needle"}, id="n")
         assert store.search("needle").how == "index"
     assert hf("grep", "needle").lines == ["t2:n:say: needle"]
     assert hf("grep", "--drop-index").err == "The index was removed.\n"
@@ -118,7 +118,7 @@ def test_what_was_said_comes_first_and_marks_of_types_not_at_all(hf: Hf, url: st
         {"type": "tool", "tool_call_id": "blue/1", "content": "found: blue"},
     ]
     with holdfast.open(url) as store:
-        store.put("talk", {"messages": talk, "note": "blue", "kinds": [{"type": "text"}]}, id="k")
+        store.thread("talk").put({"messages": talk, "note": "blue", "kinds": [{"type": "text"}]}, id="k")
     assert [line.split(":")[2] for line in hf("grep", "blue").lines] == [
         "messages[0].content[0].text",
         "messages[1].content",
@@ -134,7 +134,7 @@ def test_what_was_said_comes_first_and_marks_of_types_not_at_all(hf: Hf, url: st
 
 def test_text_does_nothing_to_a_terminal(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
-        store.put("evil\x1b[31m", {"say": "needle\x1b[2J \u202ein\nhere", "x": "a needle"}, id="e")
+        store.thread("evil\x1b[31m").put({"say": "needle\x1b[2J \u202ein\nhere", "x": "a needle"}, id="e")
     result = hf("grep", "needle", "--color", "always")
     assert "\x1b[2J" not in result.out
     assert "\u202e" not in result.out
@@ -144,8 +144,8 @@ def test_text_does_nothing_to_a_terminal(hf: Hf, url: str) -> None:
 
 def test_in_a_terminal_hits_stand_below_their_checkpoint(url: str) -> None:
     with holdfast.open(url) as store:
-        store.put("many", {"items": [f"needle {n}" for n in range(14)], "say": "needle"}, id="m")
-        store.put("many", {"say": "another needle"}, id="o")
+        store.thread("many").put({"items": [f"needle {n}" for n in range(14)], "say": "needle"}, id="m")
+        store.thread("many").put({"say": "another needle"}, id="o")
     with kit.Terminal(*kit.command("--store", url, "--no-pager", "grep", "needle")) as terminal:
         assert terminal.wait() == 0
         shown = terminal.plain
@@ -157,7 +157,7 @@ def test_in_a_terminal_hits_stand_below_their_checkpoint(url: str) -> None:
 def test_it_stops_at_a_limit_unless_asked(hf: Hf, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open(url) as store:
         for n in range(300):
-            store.put("long", {"say": f"{'needle' if not n else 'hay'} {n}"})
+            store.thread("long").put({"say": f"{'needle' if not n else 'hay'} {n}"})
     assert hf("grep", "needle").lines == [f"long:{store_id(url)}:say: needle 0"]
     monkeypatch.setattr("holdfast.history.SCAN_LIMIT", 100, raising=False)
     result = hf("grep", "needle")
@@ -178,4 +178,4 @@ def test_it_stops_at_a_limit_unless_asked(hf: Hf, url: str, monkeypatch: pytest.
 
 def store_id(url: str) -> str:
     with holdfast.open(url) as store:
-        return store.log("long", limit=1000)[-1].id
+        return store.thread("long").log(limit=1000)[-1].id

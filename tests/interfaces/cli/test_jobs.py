@@ -131,7 +131,7 @@ def test_exit_codes_of_a_run(hf: Hf, url: str) -> None:
 def test_a_job_that_fails_ends_with_its_error(hf: Hf, tmp_path: Path) -> None:
     files = f"file://{tmp_path}/files"
     with holdfast.open(files) as store:
-        store.put("t", {"a": 1})
+        store.thread("t").put({"a": 1})
         Jobs(store).add("words", "index")
     failed = kit.run("jobs", "run", "words", store=files)
     assert (failed.code, "error[unsupported]" in failed.err) == (1, True)
@@ -155,7 +155,7 @@ def test_work_once_runs_what_is_due_and_tells(hf: Hf, url: str) -> None:
 def test_work_once_tells_of_failures(tmp_path: Path) -> None:
     files = f"file://{tmp_path}/files"
     with holdfast.open(files) as store:
-        store.put("t", {"a": 1})
+        store.thread("t").put({"a": 1})
         Jobs(store).add("words", "index", schedule="every 1h")
     make_due(files, "words")
     done = kit.run("jobs", "work", "--once", store=files)
@@ -185,7 +185,7 @@ def test_work_waits_for_jobs_and_ends_with_ctrl_c(url: str, hf: Hf) -> None:
 def test_ctrl_c_ends_a_run_between_two_steps(url: str, hf: Hf, tmp_path: Path) -> None:
     with holdfast.open(url) as store:
         for number in range(30):
-            store.put(f"many/{number:04}", {"n": number})
+            store.thread(f"many/{number:04}").put({"n": number})
     hf("jobs", "add", "a", "compact", "--set", "prefix=many/")
     go_on = tmp_path / "go on"
     with kit.halted("--store", url, "jobs", "run", "a", after=3, until=go_on) as terminal:
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_a_run_between_two_steps(url: str, hf: Hf, tmp_path: Path) -
     assert last["outcome"] == "stopped"
     with holdfast.open(url) as store:
         assert len(store.threads(prefix="many/", limit=5000)) == 30
-        assert store.get("many/0029").state == {"n": 29}
+        assert store.thread("many/0029").get().state == {"n": 29}
         again = Jobs(store).run("a", stop=lambda: False)  # no lease was left
         assert again.ok
 

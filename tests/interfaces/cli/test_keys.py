@@ -25,7 +25,7 @@ def test_keys_are_added_rotated_and_destroyed(tmp_path: Path, monkeypatch: pytes
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert added["id"] == FileKeys(path).key_id
     with holdfast.open(url, encryption=Encryption(FileKeys(path))) as store:
-        store.put("t", {"text": "planted"})
+        store.thread("t").put({"text": "planted"})
     refused = hf("threads")
     assert refused.code != 0
     assert "without a key" in refused.err

@@ -61,11 +61,11 @@ def test_a_line_leads_with_what_was_said(url: str, hf: Hf) -> None:
         ({"role": "assistant", "content": "long " * 40_000}, "messages +1 ("),
     ]
     with holdfast.open(url) as store:
-        store.put("talk", {"messages": talk})
+        store.thread("talk").put({"messages": talk})
         for message, _ in said:
             talk.append(message)
-            store.put("talk", {"messages": talk})
-        store.put("talk", {"messages": talk, "n": 1})
+            store.thread("talk").put({"messages": talk})
+        store.thread("talk").put({"messages": talk, "n": 1})
     lines = [line.split(" ", 2)[2] for line in hf("log", "talk", "--oneline").lines]
     assert lines[0].startswith("(HEAD -> main) n=1 (")
     for line, (_, start) in zip(reversed(lines[1:-1]), said, strict=True):
@@ -76,8 +76,8 @@ def test_a_line_leads_with_what_was_said(url: str, hf: Hf) -> None:
 def test_internal_channels_are_for_those_who_ask(url: str, hf: Hf) -> None:
     inner = {"__checkpoint__": {"v": 1}, "branch:to:model": None, "join:a+b:c": ["a"]}
     with holdfast.open(url) as store:
-        store.put("graph", {**inner, "n": 1}, id="g0")
-        store.put("graph", {"n": 1}, id="g1")
+        store.thread("graph").put({**inner, "n": 1}, id="g0")
+        store.thread("graph").put({"n": 1}, id="g1")
     g1, g0 = hf("log", "graph", "--oneline").lines
     assert g1.startswith("#1 g1 (HEAD -> main) only internal channels (")
     assert g0.startswith("#0 g0 n=1 (")
@@ -184,7 +184,7 @@ def test_with_what_each_changed(hf: Hf) -> None:
 
 def test_a_patch_with_large_values(url: str, hf: Hf) -> None:
     with holdfast.open(url) as store:
-        store.put("large", {"text": "x" * 2_000_000})
+        store.thread("large").put({"text": "x" * 2_000_000})
     found = hf("log", "large", "-p", "--json")
     assert found.code == 0
     assert found.records[0]["patch"] == [{"op": "add", "path": "/text", "value": "x" * 2_000_000}]
@@ -215,7 +215,7 @@ def test_wrong_names(hf: Hf) -> None:
 
 def test_ids_are_as_short_as_they_may_be(url: str, hf: Hf) -> None:
     with holdfast.open(url) as store:
-        made = [store.put("u", {"n": n}).id for n in range(3)]
+        made = [store.thread("u").put({"n": n}).id for n in range(3)]
     shown = first_words(hf("log", "u", "--oneline"))
     assert len({len(id) for id in shown}) == 1
     for short, whole in zip(shown, reversed(made), strict=True):
@@ -226,7 +226,7 @@ def test_ids_are_as_short_as_they_may_be(url: str, hf: Hf) -> None:
 def test_names_do_nothing_to_the_terminal(url: str, hf: Hf) -> None:
     nasty = "a\x1b[2Jb\nc\x9b31m"
     with holdfast.open(url) as store:
-        store.put(nasty, {nasty: nasty}, id=nasty, metadata={nasty: nasty}, tag=nasty, labels=[nasty])
+        store.thread(nasty).put({nasty: nasty}, id=nasty, metadata={nasty: nasty}, tag=nasty, labels=[nasty])
         store.thread(nasty).fork(nasty)
     for arguments in (
         ("log", nasty),
@@ -247,7 +247,7 @@ def test_names_do_nothing_to_the_terminal(url: str, hf: Hf) -> None:
 def test_pruned_checkpoints_are_passed_by(url: str, hf: Hf) -> None:
     with holdfast.open(url) as store:
         for number in range(5):
-            store.put("p", {"n": number}, id=f"p{number}")
+            store.thread("p").put({"n": number}, id=f"p{number}")
         store.maintenance.prune(keep_last=2, threads=["p"])
     assert first_words(hf("log", "p", "--oneline")) == ["p4", "p3"]
     assert [line.split()[2] for line in hf("log", "p", "--oneline", "--graph").lines] == ["p4", "p3"]

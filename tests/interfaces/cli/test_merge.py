@@ -25,10 +25,10 @@ def url(tmp_path: Path) -> str:
     """A thread whose two branches both changed `n` and `plan`, each its own way."""
     url = f"sqlite:///{tmp_path}/merges.db"
     with holdfast.open(url) as store:
-        store.put("t", {"n": 0, "plan": ["think"], "text": "a\n"})
+        store.thread("t").put({"n": 0, "plan": ["think"], "text": "a\n"})
         store.thread("t").fork("draft")
-        store.update("t", {"n": 2, "plan": ["think", "theirs"], "theirs": True}, branch="draft")
-        store.update("t", {"n": 1, "plan": ["think", "ours"]}, branch="main")
+        store.thread("t").update({"n": 2, "plan": ["think", "theirs"], "theirs": True}, branch="draft")
+        store.thread("t").update({"n": 1, "plan": ["think", "ours"]}, branch="main")
     return url
 
 
@@ -39,7 +39,7 @@ def hf(url: str) -> Hf:
 
 def state(url: str) -> Any:
     with holdfast.open(url) as store:
-        return store.get("t", at="main").state
+        return store.thread("t").get(at="main").state
 
 
 def test_clashes_are_told_by_place(hf: Hf, url: str) -> None:
@@ -76,7 +76,7 @@ def test_strategies(hf: Hf, url: str) -> None:
     assert (done.code, done.out.startswith("Merged ")) == (0, True)
     assert state(url) == {"n": 2, "plan": ["think", "ours", "theirs"], "text": "a\n", "theirs": True}
     with holdfast.open(url) as store:
-        assert store.get("t").metadata["message"] == "because"
+        assert store.thread("t").get().metadata["message"] == "because"
     assert hf("merge", "t", "draft").out == "Already up to date.\n"
     assert hf("merge", "t", "main", "--into", "draft", "--json").records[0]["kind"] == "merge"
     for words in (["--resolve", "plan"], ["--resolve", "plan=mine"], ["-s", "mine"], ["-i", "--json"]):
@@ -95,8 +95,8 @@ def test_people_are_asked(hf: Hf, url: str) -> None:
 
 def test_what_is_nothing_or_long_is_shown(hf: Hf, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open(url) as store:
-        store.update("t", {}, remove=["text"], branch="main")
-        store.update("t", {"text": {"lines": ["a", "b"], "by": "them"}}, branch="draft")
+        store.thread("t").update({}, remove=["text"], branch="main")
+        store.thread("t").update({"text": {"lines": ["a", "b"], "by": "them"}}, branch="draft")
     shown = hf("merge", "t", "draft", "--into", "main", "--resolve", "n=ours", "--resolve", "plan=ours").lines
     assert shown == [
         "both changed text", "  base:", "    a", "    ", "  ours: (nothing)",
@@ -111,7 +111,7 @@ def test_what_is_nothing_or_long_is_shown(hf: Hf, url: str, monkeypatch: pytest.
 def test_a_checkpoint_that_is_followed_by_another(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
         head = store.thread("t").resolve("main").id
-        store.update("t", {"more": 1}, branch="main")
+        store.thread("t").update({"more": 1}, branch="main")
     refused = hf("merge", "t", "draft", "--into", head, "-s", "ours")
     assert (refused.code, refused.out) == (4, "")
     assert "follows" in refused.err

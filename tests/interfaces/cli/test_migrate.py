@@ -26,7 +26,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     with holdfast.open(tmp_path / "a.db") as opened:
         opened.schemas.attach(ONE, threads="chat-*")
         for number in range(3):
-            opened.put(f"chat-{number}", first(number))
+            opened.thread(f"chat-{number}").put(first(number))
         opened.schemas.detach(threads="chat-*")
         yield opened
 
@@ -44,7 +44,7 @@ def test_the_whole_way(store: Store, tmp_path: Path) -> None:
         assert text in planned.out
     assert run("up", "--yes").code == 2, "a copy first, or none: that is to be said"
     assert run("up", "--dry-run").out == planned.out
-    assert store.get("chat-0").state == first()
+    assert store.thread("chat-0").get().state == first()
     asked = run("up", "--backup", "backups")
     assert (asked.code, (tmp_path / "backups").exists()) == (2, False), "it asks before it makes a backup"
     done = run("up", "--backup", "backups", "--yes")
@@ -52,17 +52,17 @@ def test_the_whole_way(store: Store, tmp_path: Path) -> None:
     with holdfast.open("memory://") as copy:
         assert [each.reason for each in copy.backups(tmp_path / "backups").list()] == ["migration"]
         copy.backups(tmp_path / "backups").restore()
-        assert copy.get("chat-0").state == first()
+        assert copy.thread("chat-0").get().state == first()
     store.schemas.attach(TWO, threads="chat-*")
-    assert store.get("chat-0").state == second()
+    assert store.thread("chat-0").get().state == second()
     assert run("status", "--json").records[0]["states"] == {"2.0.0": 3}
     shown = run("down", "--to", "1.0.0", "--dry-run")
     assert (shown.code, "chat to 1.0.0: 3 states to migrate" in shown.out) == (0, True), shown.err
-    assert store.get("chat-0").state == second()
+    assert store.thread("chat-0").get().state == second()
     back = run("down", "--to", "1.0.0", "--yes")
     assert (back.code, "3 of them as they were" in back.out) == (0, True), back.err
     assert "1.0.0 (downgraded)" in run("status").out
-    assert store.get("chat-0", migrate=False).state == first()
+    assert store.thread("chat-0").get(migrate=False).state == first()
     again = run("up", "--backup", "backups", "--yes")
     assert again.code == 0, again.err
     assert [each.number for each in store.backups(tmp_path / "backups").list()] == [1, 2]
@@ -81,17 +81,17 @@ def test_a_version_with_another_form_is_shown(store: Store, tmp_path: Path) -> N
 
 
 def test_states_that_do_not_fit_are_listed(store: Store) -> None:
-    store.update("chat-1", {"msgs": [1]})
+    store.thread("chat-1").update({"msgs": [1]})
     planned = run("plan")
     assert planned.code == 6
     assert "schema-mismatch thread chat-1, step 1, msgs[0]" in planned.out
     refused = run("up", "--no-backup", "--yes")
     assert (refused.code, "migration-unfit" in refused.err) == (4, True)
-    assert store.get("chat-0").schema == "chat@1.0.0"
+    assert store.thread("chat-0").get().schema == "chat@1.0.0"
     skipped = run("up", "--no-backup", "--yes", "--on-error", "skip")
     assert (skipped.code, "Migrated 2 states" in skipped.out) == (6, True)
     store.schemas.attach(TWO, threads="chat-*", validate="off")
-    store.update("chat-0", {"first": 5})
+    store.thread("chat-0").update({"first": 5})
     store.schemas.detach(threads="chat-*")
     assert run("down", "--to", "1.0.0", "--yes").code == 4
     skipped = run("down", "--to", "1.0.0", "--yes", "--on-error", "skip")
@@ -128,7 +128,7 @@ def test_a_migration_that_does_not_lead_back_is_shown_with_an_example(store: Sto
 def test_diff_and_log_in_one_version(store: Store) -> None:
     """What is stored is shown, unless both sides are to be brought to one version."""
     store.schemas.attach(TWO, threads="chat-*")
-    store.update("chat-0", {"plan": ["go"]})
+    store.thread("chat-0").update({"plan": ["go"]})
     thread = store.thread("chat-0")
     stored = kit.run("diff", "chat-0", store="a.db")
     assert all(text in stored.out for text in ("msgs: removed", "messages: added", "plan: added"))

@@ -24,7 +24,7 @@ Hf = Callable[..., kit.Result]
 
 def ids(url: str, thread: str = "t1") -> list[str]:
     with holdfast.open(url) as store:
-        return [each.id for each in store.log(thread).all()]
+        return [each.id for each in store.thread(thread).log().all()]
 
 
 def test_a_dry_run_says_what_would_go_and_why(hf: Hf, url: str) -> None:
@@ -98,7 +98,7 @@ def test_local_days_are_those_of_their_own_season(tmp_path: Path) -> None:
     ]  # each an hour before and after midnight in Vienna
     for number, moment in enumerate(moments):
         clock = Clock(int(moment.timestamp()) * 10**9)
-        store_on(on, clock=clock).put("t", {"n": number}, id=str(number))
+        store_on(on, clock=clock).thread("t").put({"n": number}, id=str(number))
     run(on.close())
     done = kit.run("prune", "t", "--keep-daily", "4", "--local", "--yes", store=f"sqlite:///{tmp_path}/store.db")
     assert done.code == 0, done.err
@@ -173,7 +173,7 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
     with holdfast.open(url) as store:
         counts = set()
         for thread, expected in states.items():
-            found = {each.id: store.get(thread, each.id).state for each in store.log(thread).all()}
+            found = {each.id: store.thread(thread).get(each.id).state for each in store.thread(thread).log().all()}
             assert found == {id: expected[id] for id in found}
             counts.add(len(found))
         assert counts == {5, 40}

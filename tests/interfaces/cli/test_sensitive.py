@@ -18,10 +18,10 @@ def test_scan_lists_paths_and_no_values(hf: Hf, url: str) -> None:
     assert "Scanned" in done.err
     key = github_token(Random("cli"))
     with holdfast.open(url) as store:
-        store.put("leaky", {"messages": ["hi", {"content": f"use {key} twice: {key}"}], "password": "hunter22"})
-        store.put("leaky", {"messages": ["gone"]})
+        store.thread("leaky").put({"messages": ["hi", {"content": f"use {key} twice: {key}"}], "password": "hunter22"})
+        store.thread("leaky").put({"messages": ["gone"]})
         store.state(agent="x")["note"] = key
-        store.put("mail", {"text": "a@example.com"})
+        store.thread("mail").put({"text": "a@example.com"})
     done = hf("sensitive", "scan", "--json")
     assert done.code == 6
     (record,) = done.records

@@ -15,7 +15,7 @@ Hf = Callable[..., kit.Result]
 
 def shown(url: str, state: dict[str, Any], *arguments: str) -> list[str]:
     with holdfast.open(url) as store:
-        store.put("s", state)
+        store.thread("s").put(state)
     found = kit.run("show", "s", *arguments, store=url)
     assert found.code == 0, found.err
     return found.lines
@@ -165,7 +165,9 @@ def test_a_list_that_is_no_conversation(url: str) -> None:
 
 def test_values_that_json_has_no_form_for(url: str) -> None:
     with holdfast.open(url) as store:
-        store.put("s", {"big": 1 << 80, "nan": float("nan"), "set": {1}, "bytes": b"ab", "half": "\ud800", 'k"': 1})
+        store.thread("s").put(
+            {"big": 1 << 80, "nan": float("nan"), "set": {1}, "bytes": b"ab", "half": "\ud800", 'k"': 1}
+        )
     (record,) = kit.run("show", "s", "--json", store=url).records
     assert record["state"]["big"] == str(1 << 80)
     assert record["state"]["nan"] == "nan"

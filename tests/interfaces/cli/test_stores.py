@@ -95,11 +95,11 @@ def test_looking_leaves_no_trace(url: str, tmp_path: Path) -> None:
 
 def test_looking_while_others_write(url: str) -> None:
     with holdfast.open(url) as store:
-        store.put("t1", {"count": 6}, id="c6")
+        store.thread("t1").put({"count": 6}, id="c6")
         assert kit.run("log", "t1", "-1", "--oneline", store=url).out.startswith("#6 c6 (HEAD -> main)")
-        store.put("t1", {"count": 7}, id="c7")
+        store.thread("t1").put({"count": 7}, id="c7")
     with holdfast.open(url) as store:
-        assert store.get("t1").id == "c7"
+        assert store.thread("t1").get().id == "c7"
 
 
 # A user who may read, or not even that ----------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_a_store_that_may_only_be_read_while_its_owner_writes(place: Path) -> No
     url = f"sqlite:///{place}/store"
     with holdfast.open(url, file_mode=0o644) as store:
         fill(store)
-        store.put("t1", {"count": 6}, id="c6")
+        store.thread("t1").put({"count": 6}, id="c6")
         found = as_nobody("log", "t1", "-1", "--oneline", "--store", url)
         assert (found.code, found.err) == (0, "")
         assert found.out.startswith("#6 c6 ")

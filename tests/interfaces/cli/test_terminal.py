@@ -95,8 +95,8 @@ def test_a_pager_that_reads_nothing(long: str) -> None:
 @pytest.mark.parametrize("columns", mostly_nightly([20, 40, 60, 200], daily=[20, 60]))
 def test_tables_fit_the_terminal(url: str, columns: int) -> None:
     with holdfast.open(url) as store:
-        store.put("a-very-long-name/" + "x" * 100, {})
-        store.put("日本語" * 20, {})
+        store.thread("a-very-long-name/" + "x" * 100).put({})
+        store.thread("日本語" * 20).put({})
     with kit.in_terminal("threads", "--no-pager", "--store", url, columns=columns) as terminal:
         assert terminal.wait() == 0
     from holdfast.interfaces.cli.formatting import width
@@ -117,7 +117,7 @@ def test_ctrl_c(long: str) -> None:
         assert terminal.wait() == 130
     assert "Traceback" not in terminal.text
     with holdfast.open(long) as store:
-        assert store.get("long").id == "0599"
+        assert store.thread("long").get().id == "0599"
 
 
 TRIAL = """

@@ -168,7 +168,7 @@ def test_a_damaged_thread_is_named_and_the_exit_code_says_so(tmp_path: Path) -> 
     url = (tmp_path / "store").as_uri()
     with holdfast.open(url) as store:
         for thread in ("a", "b"):
-            store.put(thread, {"n": 1})
+            store.thread(thread).put({"n": 1})
     assert kit.run("threads", store=url).code == kit.run("stats", store=url).code == 0
     (first,) = (tmp_path / "store").rglob("line=b/birth")
     first.write_bytes(flipped(first.read_bytes(), 60))

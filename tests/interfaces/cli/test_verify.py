@@ -71,7 +71,7 @@ def test_heads_show_a_cut_off_end(hf: Run, url: str, tmp_path: Path) -> None:
     done = hf("verify", "--heads", tmp_path / "heads.json")
     assert (done.code, "cut-off" in done.out) == (5, True)
     with holdfast.open(url) as store:
-        store.delete("t2")
+        store.thread("t2").delete()
     assert hf("verify", "t1").code == 0
     assert hf("verify", "t2", "--heads", tmp_path / "more.json").code == 6
 
@@ -96,7 +96,7 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
                 for n in range(30):
                     together.put(f"t{number:02}", {"n": n, "list": list(range(n))}, id=f"{n:02}")
         store.copy_to(copy)
-        truth = {each.thread: store.get(each.thread).state for each in store.threads()}
+        truth = {each.thread: store.thread(each.thread).get().state for each in store.threads()}
         for number in range(8):
             run(store._engine.context.backend.apply([Delete(STEPS, ("", f"t{number:02}", 0, 10))]))
     mending = "holdfast.maintenance.repair.repairer:_Repair._thread"
@@ -109,7 +109,7 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
     assert kit.run("repair", "--from", copy, "--yes", store=url).code == 0
     assert kit.run("verify", "--level", "decode", store=url).code == 0
     with holdfast.open(url) as store:
-        assert {each.thread: store.get(each.thread).state for each in store.threads()} == truth
+        assert {each.thread: store.thread(each.thread).get().state for each in store.threads()} == truth
 
 
 @pytest.mark.parametrize("damage", ["beginning", "cut", "text"])
@@ -117,7 +117,7 @@ def test_a_store_that_does_not_open(hf: Run, url: str, damage: str, monkeypatch:
     monkeypatch.setattr(salvage, "_MAX_FAILED", 500)  # of as many ranges as there are of a text, each fails
     path = Path(url.removeprefix("sqlite:///"))
     with holdfast.open(url) as store:
-        truth = [each.id for each in store.log("t1").all()]
+        truth = [each.id for each in store.thread("t1").log().all()]
     data = path.read_bytes()
     broken = {"beginning": bytes(100) + data[100:], "cut": data[: len(data) - 2 * 4096], "text": b"text" * 5000}[damage]
     path.write_bytes(broken)
@@ -136,7 +136,7 @@ def test_a_store_that_does_not_open(hf: Run, url: str, damage: str, monkeypatch:
     assert hf("verify").code == 0
     if damage == "beginning":
         with holdfast.open(url) as store:
-            assert [each.id for each in store.log("t1").all()] == truth
+            assert [each.id for each in store.thread("t1").log().all()] == truth
 
 
 def test_ctrl_c_says_where_to_go_on(hf: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

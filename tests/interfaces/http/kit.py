@@ -48,15 +48,17 @@ def fill(store: holdfast.Store) -> None:
     said: list[dict[str, Any]] = []
     for n in range(10):
         said.append({"role": "user" if n % 2 == 0 else "assistant", "content": f"message {n} about kelp"})
-        store.put("chat", {"messages": list(said), "count": n, "plan": {"goal": "rest", "done": n // 3}}, id=f"c{n}")
+        store.thread("chat").put(
+            {"messages": list(said), "count": n, "plan": {"goal": "rest", "done": n // 3}}, id=f"c{n}"
+        )
     thread = store.thread("chat")
     thread.fork("what-if", at="c4")
     for n in range(3):
-        store.put("chat", {"messages": said[:5], "count": 100 + n}, id=f"w{n}", branch="what-if")
+        store.thread("chat").put({"messages": said[:5], "count": 100 + n}, id=f"w{n}", branch="what-if")
     thread.tag("good", "c3")
     thread.label("seen", "c4")
     thread.pin("c5", reason="proof")
-    store.put("a/b c?#%/ü", {"text": "odd"})
+    store.thread("a/b c?#%/ü").put({"text": "odd"})
     store.state(agent="writer")["draft"] = {"title": "Kelp"}
     store.sessions.start(user="alice")
     store.artifacts.register(b"bytes", type="file", producer="test", name="a.txt")

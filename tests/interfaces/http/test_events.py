@@ -78,7 +78,7 @@ def live(filled: holdfast.Store) -> Iterator[ServedStore]:
 def test_a_change_is_an_event(live: ServedStore) -> None:
     with EventReader(live) as reader:
         assert reader.next() == {"threads": [], "agents": [], "scopes": [], "complete": True}
-        live.store.put("chat", {"n": 1})
+        live.store.thread("chat").put({"n": 1})
         assert reader.next()["threads"] == ["chat"]
         live.store.state(agent="writer")["draft"] = 2
         assert reader.next()["scopes"] == ["agent:writer"]
@@ -110,7 +110,7 @@ def test_a_stream_after_a_fault_is_answered(live: ServedStore, monkeypatch: pyte
         with client.open_events() as stream:
             first = next(stream.events())
             assert first[1].complete
-            live.store.put("after", {"n": 1})
+            live.store.thread("after").put({"n": 1})
             assert opened.threads(1) == {"after"}
     monkeypatch.setattr(live.service, "view", lambda _: faulty)
     with closing(HttpTransport(live.url, live.token, timeout=SECONDS)) as client:
@@ -125,11 +125,11 @@ def test_a_stream_after_a_fault_is_answered(live: ServedStore, monkeypatch: pyte
 def test_a_stream_resumes_without_a_gap(live: ServedStore) -> None:
     with EventReader(live) as reader:
         reader.next()
-        live.store.put("one", {"n": 1})
+        live.store.thread("one").put({"n": 1})
         assert reader.threads(1) == {"one"}
         last = reader.last
     for name in ("two", "three"):  # nobody listens
-        live.store.put(name, {"n": 1})
+        live.store.thread(name).put({"n": 1})
     with EventReader(live, last=last) as reader:
         assert set(reader.next()["threads"]) == {"two", "three"}
     with EventReader(live, last="of another store") as reader:
@@ -141,7 +141,7 @@ def test_no_change_is_lost_while_streams_come_and_go(live: ServedStore) -> None:
 
     def write() -> None:
         for name in sorted(names):
-            live.store.put(name, {"n": 1})
+            live.store.thread(name).put({"n": 1})
 
     with EventReader(live) as first:
         start = (first.next(), first.last)[1]
@@ -165,7 +165,7 @@ def test_an_identity_gets_events_of_its_own(live: ServedStore) -> None:
     with EventReader(live, token) as reader, EventReader(live) as owner:
         reader.next()
         owner.next()
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         alice.thread("mine").put({"n": 2})
         assert owner.threads(2) == {"chat", "mine"}
         assert reader.next()["threads"] == ["mine"]
@@ -242,14 +242,14 @@ def test_serve_stops_when_it_is_asked_to(filled_file: Path, tmp_path: Path) -> N
     with running_server(tmp_path / "agents.db") as (_, url, token), holdfast.open(url, token=token) as remote:
         assert remote.thread("chat").info().steps == 13
         with pytest.raises(DeniedError, match="read-only"):
-            remote.put("chat", {"n": 1})
+            remote.thread("chat").put({"n": 1})
 
 
 @pytest.mark.nightly
 def test_with_1000_streams_others_are_answered(tmp_path: Path) -> None:
     file = tmp_path / "agents.db"
     with holdfast.open(file) as store:
-        store.put("chat", {"n": 0})
+        store.thread("chat").put({"n": 0})
         with running_server(file) as (pid, url, token):
             usual, events, memory = asyncio.run(_many_streams(url, token, pid, store))
     assert events == 1000
@@ -283,7 +283,7 @@ async def _many_streams(url: str, token: str, pid: int, store: holdfast.Store) -
                 answer = await asyncio.to_thread(client.get, f"{url.rstrip('/')}/api/v1/threads")
                 assert answer.status_code == 200
                 times.append(time.perf_counter() - start)
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         received = await asyncio.wait_for(
             asyncio.gather(*(reader.readuntil(b'"threads":["chat"]') for reader, _ in streams)), SECONDS
         )
@@ -334,7 +334,7 @@ def test_readers_hardly_slow_writers(tmp_path: Path) -> None:
     file = tmp_path / "agents.db"
     with holdfast.open(file) as store:
         for number in range(8):
-            store.put(f"chat-{number}", {"messages": ["hello"] * 50, "n": 0})
+            store.thread(f"chat-{number}").put({"messages": ["hello"] * 50, "n": 0})
         alone: list[float] = []
         watched: list[float] = []
         with running_server(file) as (_, url, token):

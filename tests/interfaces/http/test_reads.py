@@ -154,7 +154,7 @@ def test_states_are_read_part_by_part(served: ServedStore) -> None:
 def test_a_large_value_is_read_by_range(tmp_path: Path) -> None:
     text = "".join(f"line {number}\n" for number in range(40_000))
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("t", {"text": text, "data": bytes(range(256))})
+        store.thread("t").put({"text": text, "data": bytes(range(256))})
         with ServedStore(store) as served:
             node = served.get("/threads/t/checkpoints/HEAD/value").json["items"][0]
             assert (node["kind"], node["preview"]) == ("large", "")
@@ -182,7 +182,7 @@ def test_a_page_of_a_long_list_does_not_convert_the_rest(tmp_path: Path, monkeyp
     monkeypatch.setattr(values, "plain", convert)
     rows = [{"number": number, "text": "kelp " * 10} for number in range(5000)]
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("long", {"rows": rows, "names": {f"k{number}": "x" * 40 for number in range(5000)}})
+        store.thread("long").put({"rows": rows, "names": {f"k{number}": "x" * 40 for number in range(5000)}})
         with ServedStore(store) as served:
             base = "/threads/long/checkpoints/HEAD/value"
             found = {each["key"]: each for each in served.get(base).json["items"]}
@@ -202,8 +202,8 @@ def test_a_page_of_a_long_list_does_not_convert_the_rest(tmp_path: Path, monkeyp
 
 def test_a_comparison_has_words_and_sides(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("t", {"text": "the kelp is green", "gone": 1}, id="a")
-        store.put("t", {"text": "the kelp was green", "new": [1]}, id="b")
+        store.thread("t").put({"text": "the kelp is green", "gone": 1}, id="a")
+        store.thread("t").put({"text": "the kelp was green", "new": [1]}, id="b")
         with ServedStore(store) as served:
             diff = served.get("/threads/t/diff?a=a&b=b").json
     assert (diff["old"]["id"], diff["new"]["id"], diff["total"]) == ("a", "b", 3)

@@ -152,7 +152,7 @@ def test_a_recorded_run_is_shown_step_by_step(recorded: ServedStore) -> None:
 
 def test_what_is_not_recorded_in_full_or_not_there_any_more_is_said(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("t", {"messages": [{"role": "user", "content": "hello"}]}, id="c0")
+        store.thread("t").put({"messages": [{"role": "user", "content": "hello"}]}, id="c0")
         long = {"role": "assistant", "content": "x" * 9000}
         given = [[["messages", 0, 1], ["gone", 0, 2], ["@results", 0, 1], [long]], ["digest"]]
         records: list[dict[str, Any]] = [

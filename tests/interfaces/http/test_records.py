@@ -49,7 +49,7 @@ def records(tmp_path: Path) -> Iterator[ServedStore]:
         with store.artifacts.using(artifact.id):
             store.state(agent="writer")["used"] = True
         store.schemas.attach(Schema("chat", "1.0.0", Chat), threads="chat-*")
-        store.put("chat-1", {"text": "hello"})
+        store.thread("chat-1").put({"text": "hello"})
         repository = str(tmp_path / "backups")
         (tmp_path / "backup.key").write_text(generate_key())
         (tmp_path / "backup.key").chmod(0o600)
@@ -127,7 +127,7 @@ def test_a_key_is_changed_only_in_the_version_that_was_read(writable: ServedStor
 def test_a_state_is_saved_only_after_the_checkpoint_that_was_read(writable: ServedStore) -> None:
     thread = writable.store.thread("chat")
     head = thread.resolve().id
-    writable.store.put("chat", {"count": 50})
+    writable.store.thread("chat").put({"count": 50})
     for path, body in (("checkpoints", {"state": {"count": 1}}), ("updates", {"changes": {"count": 1}})):
         stale = writable.change("POST", f"/threads/chat/{path}", body, headers={"If-Match": f'"{head}"'})
         assert (stale.status, stale.json["code"]) == (412, "version-mismatch")
@@ -144,4 +144,4 @@ def test_an_erasure_needs_the_name_again(writable: ServedStore) -> None:
     dry = writable.change("POST", "/erasures", {"subject": "user:anna"}).json
     assert dry["dry_run"]
     assert writable.change("POST", "/erasures", {"subject": "user:anna", "dry_run": False}).status == 400
-    assert writable.store.get("of-anna")
+    assert writable.store.thread("of-anna").get()

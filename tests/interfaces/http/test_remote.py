@@ -42,8 +42,8 @@ def remote(writable: ServedStore) -> Iterator[holdfast.Store]:
 
 
 READS: dict[str, Read] = {
-    "store.get": lambda store: store.get("chat"),
-    "store.log": lambda store: store.log("chat", limit=3),
+    "store.get": lambda store: store.thread("chat").get(),
+    "store.log": lambda store: store.thread("chat").log(limit=3),
     "store.threads": lambda store: store.threads(),
     "store.search": lambda store: store.search("kelp", limit=2),
     "store.scopes": lambda store: store.scopes(),
@@ -65,10 +65,10 @@ READS: dict[str, Read] = {
     "thread.expires": lambda store: store.thread("chat").expires(),
     "thread.owner": lambda store: (store.thread("chat").owner(), store.thread("chat").pending_writes()),
     "lazy_state": lambda store: [
-        store.get("chat", lazy=True).state.names(),
-        store.get("chat", lazy=True).state["plan"],
-        store.get("chat", lazy=True).state.slice("messages", -2),
-        store.get("chat", lazy=True).state.outline("messages"),
+        store.thread("chat").get(lazy=True).state.names(),
+        store.thread("chat").get(lazy=True).state["plan"],
+        store.thread("chat").get(lazy=True).state.slice("messages", -2),
+        store.thread("chat").get(lazy=True).state.outline("messages"),
     ],
     "state": lambda store: (dict(store.state(agent="writer")), len(store.state("agent:writer"))),
     "state.item": lambda store: store.state(agent="writer").item("draft"),
@@ -118,13 +118,13 @@ class Plan:
 
 def test_changes_keep_types_and_classes_of_the_application(remote: holdfast.Store, writable: ServedStore) -> None:
     state = {"pair": (1, 2), "set": {3}, "plan": Plan("rest"), "bytes": b"\x00\xff", "big": 1 << 70}
-    made = remote.put("types", state, tag="first", metadata={"n": 1})
-    assert remote.get("types", "first").state == state == writable.store.get("types", made.id).state
+    made = remote.thread("types").put(state, tag="first", metadata={"n": 1})
+    assert remote.thread("types").get("first").state == state == writable.store.thread("types").get(made.id).state
     remote.thread("types").update({"plan": Plan("work")}, remove=["set"], ttl="30d")
     assert remote.thread("types").expires() == writable.store.thread("types").expires() is not None
     remote.thread("types").expire(None)
     assert writable.store.thread("types").expires() is None
-    assert remote.get("types").state["plan"] == Plan("work")
+    assert remote.thread("types").get().state["plan"] == Plan("work")
     remote.thread("chat").fork("edited", at="c6", changes={"plan.goal": "work"})
     assert writable.store.thread("chat").get("edited").state["plan"] == {"goal": "work", "done": 2}
     remote.state(agent="a")["x"] = (1, 2)
@@ -139,9 +139,9 @@ def test_changes_keep_types_and_classes_of_the_application(remote: holdfast.Stor
     remote.artifacts.register(b"content", type="file", id="made")
     assert writable.store.artifacts.read("made") == b"content"
     assert remote.maintenance.prune("types", holdfast.Retention(keep_last=1, keep_tagged=False)).dropped == 1
-    remote.delete("types")
+    remote.thread("types").delete()
     with pytest.raises(NotFoundError):
-        writable.store.get("types")
+        writable.store.thread("types").get()
 
 
 @pytest.mark.parametrize("key", ["holdfast:state", "holdfast:value"])
@@ -149,8 +149,8 @@ def test_a_value_that_looks_like_a_state_is_a_value(remote: holdfast.Store, key:
     for value in ({key: "agent:x"}, {key: {key: 1}}, [{key: "agent:x"}]):
         remote.state().set("k", value)
         assert remote.state().get("k") == value
-    remote.put("t", {key: "agent:x"})
-    assert remote.get("t").state == {key: "agent:x"}
+    remote.thread("t").put({key: "agent:x"})
+    assert remote.thread("t").get().state == {key: "agent:x"}
     remote.state(agent="writer").copy_to(remote.state(agent="x"))  # and a state is one
     assert remote.state(agent="x").get("draft") == {"title": "Kelp"}
 
@@ -170,11 +170,11 @@ def test_a_server_does_not_rebuild_what_arguments_name(served: ServedStore) -> N
 
 def test_errors_are_those_of_a_store(remote: holdfast.Store) -> None:
     for call, kind, code in (
-        (lambda: remote.get("none"), NotFoundError, "not-found"),
+        (lambda: remote.thread("none").get(), NotFoundError, "not-found"),
         (lambda: remote.thread("chat").fork("what-if"), ConflictError, "conflict"),
-        (lambda: remote.put("chat", [1]), InvalidError, "invalid"),  # type: ignore[arg-type]
+        (lambda: remote.thread("chat").put([1]), InvalidError, "invalid"),  # type: ignore[arg-type]
         (lambda: remote.state(agent="a")["none"], KeyError, ""),
-        (lambda: remote.put("chat", {"text": "x" * (17 << 20)}), TooLargeError, "too-large"),
+        (lambda: remote.thread("chat").put({"text": "x" * (17 << 20)}), TooLargeError, "too-large"),
         (lambda: remote.state(agent="a").set("n", 1, expected=7), ConflictError, "version-mismatch"),
         (lambda: remote.thread("chat").log(wrong=1), TypeError, ""),  # type: ignore[call-arg]
     ):
@@ -243,8 +243,8 @@ def test_a_scope_is_watched_from_afar(remote: holdfast.Store, writable: ServedSt
 
 def test_a_large_state_is_sent_and_read(remote: holdfast.Store, writable: ServedStore) -> None:
     text = "kelp " * 1_000_000
-    remote.put("large", {"text": text})
-    assert remote.get("large").state["text"] == text
+    remote.thread("large").put({"text": text})
+    assert remote.thread("large").get().state["text"] == text
     content = remote.artifacts.register(text.encode(), type="file").id
     assert remote.artifacts.read(content) == text.encode()
     answer = writable.get("/threads/large/checkpoints/HEAD/content?path=text", headers={"Range": "bytes=5-9"})
@@ -307,7 +307,11 @@ def test_a_token_decides_who_acts(filled: holdfast.Store) -> None:
             ):
                 with pytest.raises(DeniedError):
                     denied()
-            for hidden in (lambda: alice.get("chat"), lambda: alice.thread("chat").log(), lambda: alice.delete("chat")):
+            for hidden in (
+                lambda: alice.thread("chat").get(),
+                lambda: alice.thread("chat").log(),
+                lambda: alice.thread("chat").delete(),
+            ):
                 with pytest.raises((NotFoundError, DeniedError)):
                     hidden()
             with pytest.raises(DeniedError):
@@ -334,7 +338,7 @@ def test_a_token_decides_who_acts(filled: holdfast.Store) -> None:
             assert caught.value.code == "unauthenticated"
         with pytest.raises(ConfigError, match="tenant"):
             holdfast.open(served.url, token=token, tenant="other")
-    assert filled.get("mine").state == {"text": "changed"}
+    assert filled.thread("mine").get().state == {"text": "changed"}
     actors = {(each.actor, each.action) for each in filled.audit.query(actor="user:alice", limit=1000)}
     assert ("user:alice", "update") in actors
 
@@ -342,7 +346,7 @@ def test_a_token_decides_who_acts(filled: holdfast.Store) -> None:
 def test_a_store_that_is_only_read_refuses_changes(served: ServedStore) -> None:
     with holdfast.open(served.url, token=served.token) as store:
         with pytest.raises(DeniedError, match="read-only"):
-            store.put("chat", {"n": 1})
+            store.thread("chat").put({"n": 1})
         assert store.maintenance.prune("chat", holdfast.Retention(keep_last=2), dry_run=True).dropped > 0
 
 
@@ -448,13 +452,13 @@ def test_the_token_is_in_no_log_and_no_message(
     monkeypatch.setenv("HOLDFAST_TOKEN", writable.token)
     texts = []
     with holdfast.open(writable.url) as store:
-        store.put("seen", {"n": 1})
+        store.thread("seen").put({"n": 1})
         texts += [repr(store), repr(store.thread("chat")), repr(vars(store)["_connection"].client)]
         with pytest.raises(HoldfastError) as caught:
-            store.get("none")
+            store.thread("none").get()
         texts.append(str(caught.value))
         with pytest.raises(HoldfastError) as caught:
-            store.put("chat", {"n": object()})
+            store.thread("chat").put({"n": object()})
         texts.append(str(caught.value))
     for url in (f"http://u:{writable.token}@127.0.0.1:{writable.port}", f"{writable.url}/?token={writable.token}"):
         with pytest.raises(ConfigError) as refused:

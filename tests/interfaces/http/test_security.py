@@ -99,8 +99,8 @@ def test_a_read_only_token_changes_nothing(filled: holdfast.Store) -> None:
 def test_a_token_of_another_tenant_is_none(tmp_path: Path) -> None:
     url = tmp_path / "a.db"
     with holdfast.open(url, tenant="one") as one, holdfast.open(url, tenant="two") as two:
-        one.put("secret", {"text": "of one"})
-        two.put("chat", {"text": "of two"})
+        one.thread("secret").put({"text": "of one"})
+        two.thread("chat").put({"text": "of two"})
         token = two.access.issue_token(None).secret
         with ServedStore(one) as served_one, ServedStore(two) as served_two:
             assert served_two.get(READ, token=token).json["items"][0]["thread"] == "chat"
@@ -422,7 +422,7 @@ def test_a_request_that_is_given_up_is_one_line_in_the_log(
 
 def test_clients_that_are_slow_to_receive_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("t", {"data": bytes(30 << 20)})
+        store.thread("t").put({"data": bytes(30 << 20)})
         with ServedStore(store, timeout=0.3) as served:
             with socket.create_connection(("127.0.0.1", served.port), SECONDS) as connection:
                 path = "/api/v1/threads/t/checkpoints/HEAD/content?path=data"
@@ -484,7 +484,7 @@ def test_stored_markup_is_only_ever_data(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         name = HOSTILE.replace("\r\n", "")
         state = {"messages": [{"role": HOSTILE, "content": HOSTILE}], name: {HOSTILE: HOSTILE}}
-        store.put(name, state, metadata={HOSTILE: HOSTILE}, id="c1")
+        store.thread(name).put(state, metadata={HOSTILE: HOSTILE}, id="c1")
         thread = store.thread(name)
         thread.tag("<b>tag", "c1")
         thread.label(name, "c1")

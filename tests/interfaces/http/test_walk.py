@@ -70,12 +70,12 @@ def walk(filled_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         holdfast.open(file, tenant="other") as tenant,
         ServedStore(store, write=True) as served,
     ):
-        store.put("private", {"text": WORD, "messages": [{"role": "user", "content": WORD}]}, tag="v1")
+        store.thread("private").put({"text": WORD, "messages": [{"role": "user", "content": WORD}]}, tag="v1")
         store.state(agent="private")["secret"] = WORD
         artifact = store.artifacts.register(WORD.encode(), name=WORD)
         session = store.sessions.start(user=WORD)
         store.jobs.add("tidy", "tidy")
-        store.put("shared", {"text": "for some"})
+        store.thread("shared").put({"text": "for some"})
         access = store.access
         for right in ("read", "write"):
             access.grant(f"user:{right}er", right, thread="shared")

@@ -50,7 +50,7 @@ def test_a_graph_goes_on_with_the_branch_that_was_switched_to(store: holdfast.St
     assert graph.get_state(on("t")).next == ()
     assert log_of(graph) == ["one", "a", "b"]
     assert graph.invoke({"log": ["three"]}, on("t"))["log"] == ["one", "a", "b", "three", "a", "b"]
-    assert store.get("t").branch == switched.branch
+    assert store.thread("t").get().branch == switched.branch
     store.thread("t").switch("main")
     assert log_of(graph) == ["one", "a", "b", "two", "a", "b"]
 
@@ -70,7 +70,7 @@ def test_a_graph_goes_on_from_a_merge(store: holdfast.Store) -> None:
     found = saver.get_tuple(on("t"))
     assert found is not None
     assert found.checkpoint["id"] == merged.id
-    versions = [store.get("t", at=at).state["__checkpoint__"] for at in ("HEAD", "HEAD^1", "HEAD^2")]
+    versions = [store.thread("t").get(at=at).state["__checkpoint__"] for at in ("HEAD", "HEAD^1", "HEAD^2")]
     for channel, version in found.checkpoint["channel_versions"].items():
         assert version == max(each[f"version of {channel}"] for each in versions[1:])
     assert graph.get_state(on("t")).next == ()  # nothing is run again because of the merge
@@ -89,7 +89,7 @@ def test_no_node_runs_because_of_a_merge(store: holdfast.Store, turns: tuple[int
         store.thread("t").switch(branch)
         for turn in range(count):
             graph.invoke({"log": [f"{branch} {turn}"]}, on("t"))
-    kept = [store.get("t", at=at).state["__checkpoint__"] for at in ("main", "draft")]
+    kept = [store.thread("t").get(at=at).state["__checkpoint__"] for at in ("main", "draft")]
     store.thread("t").merge("main", "draft", strategy="ours", resolve={"log": "union"})
     assert graph.get_state(on("t")).next == ()
     found = saver.get_tuple(on("t"))
@@ -119,7 +119,7 @@ def test_a_parent_that_is_only_said_to_be_one_is_not_taken_over(store: holdfast.
 def test_a_fork_with_an_edit_and_a_restore(store: holdfast.Store) -> None:
     graph, _ = talking(store)
     graph.invoke({"log": ["one"]}, on("t"))
-    end = store.get("t").id
+    end = store.thread("t").get().id
     graph.invoke({"log": ["two"]}, on("t"))
     store.thread("t").fork("edited", at=end, changes={"log": ["changed"]})
     store.thread("t").switch("edited")
@@ -133,7 +133,7 @@ def test_a_fork_does_not_move_the_thread_of_a_graph(store: holdfast.Store) -> No
     graph, saver = talking(store)
     thread = store.thread("t")
     graph.invoke({"log": ["one"]}, on("t"))
-    end = store.get("t").id
+    end = store.thread("t").get().id
     graph.invoke({"log": ["two"]}, on("t"))
     two = ["one", "a", "b", "two", "a", "b"]
     fork = thread.fork("edited", at=end, changes={"log": ["changed"]}).head
@@ -180,7 +180,7 @@ def test_delta_channels_stay_what_they_were(store: holdfast.Store) -> None:
     graph = delta_graph(store)
     for turn in range(3):
         graph.invoke({"often": [turn], "seldom": [turn]}, on("t"))
-    early, end = values_of(graph), store.get("t").id
+    early, end = values_of(graph), store.thread("t").get().id
     store.thread("t").fork("draft")
     for turn in range(3, 6):
         graph.invoke({"often": [turn], "seldom": [turn], "n": turn}, on("t"))

@@ -55,9 +55,9 @@ def test_a_graph_goes_on_with_them(way: str, tmp_path: Path) -> None:
         assert result["said"] == SAID
         # The store itself, whose codec refuses such classes, reads what it can save again.
         if way != "subgraph":
-            state = store.get(config["configurable"]["thread_id"]).state
+            state = store.thread(config["configurable"]["thread_id"]).get().state
             assert {type(plan) for plan in state["plans"]} == {OpaqueValue}
-            store.put("again", state)
+            store.thread("again").put(state)
 
 
 def test_a_fork_from_the_past_goes_on_with_them(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_another_process_reads_them_opaque_and_keeps_them(tmp_path: Path) -> Non
     url = f"sqlite:///{tmp_path}/a.db"
     with holdfast.open(url) as store:
         build(HoldfastSaver(store)).invoke({}, CONFIG)
-        before = store.get("t").state["plans"]
+        before = store.thread("t").get().state["plans"]
     command = [sys.executable, "-m", local_class_graph.__name__, url]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
     lines = done.stdout.splitlines()
@@ -87,8 +87,8 @@ def test_another_process_reads_them_opaque_and_keeps_them(tmp_path: Path) -> Non
         f"OpaqueValue {names[name]} {goal}" for name, goal in (("Plan", "rest"), ("Model", "eat"), ("Pair", "walk"))
     ]
     with holdfast.open(url) as store:
-        assert store.get("t").state["plans"] == before
-        assert len(list(store.log("t").all())) > 3  # it was saved again there
+        assert store.thread("t").get().state["plans"] == before
+        assert len(list(store.thread("t").log().all())) > 3  # it was saved again there
         graph = build(HoldfastSaver(store))
         (plan, *_) = graph.get_state(CONFIG).values["plans"]
         assert plan.goal == "rest"  # this process has the class

@@ -233,7 +233,7 @@ def records(store: Store, thread: str) -> list[str]:
 def test_recordings_have_a_retention_of_their_own(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as store:
         record(store, "chat", 2)
-        steps, states = len(list(store.thread("chat").log().all())), store.get("chat").state
+        steps, states = len(list(store.thread("chat").log().all())), store.thread("chat").get().state
         before = records(store, "chat")
         kept = store.maintenance.prune("chat", keep_recordings_within="1h")
         assert (kept.dropped, kept.bytes, records(store, "chat")) == (0, 0, before)
@@ -245,7 +245,7 @@ def test_recordings_have_a_retention_of_their_own(tmp_path: Path) -> None:
         assert 0 < len(left) < len(before)
         assert all(each in before for each in left)
         assert len(list(store.thread("chat").log().all())) == steps
-        assert store.get("chat").state == states
+        assert store.thread("chat").get().state == states
         assert store.maintenance.verify().ok
         assert any(each.action == "prune" for each in store.audit.query(limit=10))
         store.thread("chat").hold(reason="court")

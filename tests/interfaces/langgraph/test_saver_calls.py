@@ -81,7 +81,7 @@ def test_a_store_that_was_open_stays_open() -> None:
             Caller(saver, False).put("1", {"x": 1})
         saver.close()
         asyncio.run(saver.aclose())
-        assert store.get("t").state["x"] == 1
+        assert store.thread("t").get().state["x"] == 1
 
 
 def test_an_async_store() -> None:
@@ -90,9 +90,9 @@ def test_an_async_store() -> None:
             saver = HoldfastSaver(store)
             await saver.aput(on("t"), made("1", {"x": 1}), {"source": "loop"}, {})
             assert saver.get_tuple(on("t")) == await saver.aget_tuple(on("t"))
-            assert (await store.get("t")).state["x"] == 1
+            assert (await store.thread("t").get()).state["x"] == 1
             await saver.aclose()
-            assert (await store.get("t")).id == "1"
+            assert (await store.thread("t").get()).id == "1"
 
     asyncio.run(go())
 

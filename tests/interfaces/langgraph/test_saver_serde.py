@@ -78,18 +78,18 @@ def test_a_graph_goes_on_from_what_the_store_saved() -> None:
             Log, {"a": says("a"), "b": says("b")}, ((START, "a"), ("a", "b")), interrupt_before=["b"]
         )
         graph.invoke({"log": ["in"]}, on("t"))
-        stopped = store.get("t")
-        store.update("t", {"log": ["changed"]})
+        stopped = store.thread("t").get()
+        store.thread("t").update({"log": ["changed"]})
         assert graph.get_state(on("t")).next == ("b",)
         assert graph.invoke(None, on("t"))["log"] == ["changed", "b"]
         restored = store.thread("t").restore(at=stopped.id)
         assert graph.get_state(on("t")).values["log"] == ["in", "a"]
         assert saver.get_tuple(on("t")).metadata["step"] == restored.step - 1  # type: ignore[union-attr]
         assert graph.invoke(None, on("t"))["log"] == ["in", "a", "b"]
-        store.put("t", {**store.get("t").state, "log": ["put"]})
+        store.thread("t").put({**store.thread("t").get().state, "log": ["put"]})
         assert graph.invoke({"log": ["more"]}, on("t"))["log"] == ["put", "more", "a"]
-        store.put("u", {"log": ["from scratch"]})
+        store.thread("u").put({"log": ["from scratch"]})
         assert graph.get_state(on("u")).values == {"log": ["from scratch"]}
         assert graph.invoke({"log": ["in"]}, on("u"))["log"] == ["from scratch", "in", "a"]
         with pytest.raises(NotFoundError):
-            store.get("u", "nope")
+            store.thread("u").get("nope")

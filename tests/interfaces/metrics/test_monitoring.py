@@ -59,7 +59,7 @@ def test_the_doctor_and_the_alerts_are_the_owners(writable: ServedStore) -> None
 
 def test_a_program_serves_its_own_metrics() -> None:
     with holdfast.open("memory://") as store, MetricsEndpoint(store) as endpoint:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
         with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics") as response:
             values = parse(response.read().decode())
         assert value(values, "operation_seconds_count", operation="store.put") == 1
@@ -97,7 +97,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     url = f"sqlite:///{tmp_path}/agents.db"
     with holdfast.open(url) as store:
-        store.put("t", {"text": "x" * 5000})
+        store.thread("t").put({"text": "x" * 5000})
         store.alerts.evaluate(storage_budget=10, pending=0)
     assert value(parse(kit.run("metrics", store=url).out), "alert_state", rule="storage-budget") == 2
     assert json.loads(kit.run("metrics", "dashboard", store=url).out) == build_dashboard()
@@ -131,9 +131,9 @@ def test_opentelemetry_gets_operations_by_the_stable_name() -> None:
     provider = MeterProvider([reader])
     with holdfast.open("memory://") as store:
         end = export_to_opentelemetry(store, provider)
-        store.put("secret-name", {"n": 1})
+        store.thread("secret-name").put({"n": 1})
         with pytest.raises(holdfast.errors.NotFoundError):
-            store.get("nobody")
+            store.thread("nobody").get()
         found = _points(reader)
         durations = {point.attributes["db.operation.name"]: point for point in found["db.client.operation.duration"]}
         assert durations["store.put"].count == 1
@@ -145,7 +145,7 @@ def test_opentelemetry_gets_operations_by_the_stable_name() -> None:
         assert "secret-name" not in str(found)
         end()
         before = durations["store.put"].count
-        store.put("t", {"n": 2})
+        store.thread("t").put({"n": 2})
         assert _points(reader)["db.client.operation.duration"][0].count == before
     provider.shutdown()
 

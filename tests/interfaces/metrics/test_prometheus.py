@@ -24,9 +24,9 @@ def test_operations_are_counted_timed_and_told_apart_by_their_errors() -> None:
         thread = store.thread("secret-name")
         for n in range(3):
             thread.put({"n": n})
-        store.put("secret-name", {"n": 4})
+        store.thread("secret-name").put({"n": 4})
         with pytest.raises(holdfast.errors.NotFoundError):
-            store.get("nobody")
+            store.thread("nobody").get()
         found = store.metrics()
         text = to_prometheus(found)
     values = parse(text)
@@ -44,7 +44,7 @@ def test_operations_are_counted_timed_and_told_apart_by_their_errors() -> None:
 def test_an_async_store_counts_as_a_sync_one_does() -> None:
     async def use() -> MetricsSnapshot:
         async with holdfast.aopen("memory://") as store:
-            await asyncio.gather(*(store.put(f"t{n}", {"n": n}) for n in range(20)))
+            await asyncio.gather(*(store.thread(f"t{n}").put({"n": n}) for n in range(20)))
             return await store.metrics()
 
     assert asyncio.run(use()).value("operation_seconds", operation="store.put") == 20
@@ -55,7 +55,7 @@ def test_threads_at_once_lose_no_count(tmp_path: Path) -> None:
 
         def work(name: str) -> None:
             for n in range(50):
-                store.put(name, {"n": n})
+                store.thread(name).put({"n": n})
 
         threads = [threading.Thread(target=work, args=(f"t{n}",)) for n in range(8)]
         for each in threads:
@@ -116,7 +116,7 @@ def test_several_stores_have_labels_and_one_that_is_open_twice_is_added_up(tmp_p
         holdfast.open("memory://", tenant='x"\\\n') as other,
     ):
         for each in (one, same, other):
-            each.put("t", {"n": 1})
+            each.thread("t").put({"n": 1})
         values = parse(to_prometheus(one.metrics(), same.metrics(), other.metrics()))
     assert value(values, "operation_seconds_count", operation="store.put") == 3
     assert value(values, "operation_seconds_count", operation="store.put", tenant='x"\\\n', store="memory://") == 1

@@ -57,7 +57,7 @@ VALUES: list[Any] = [
 
 def fill(store: holdfast.Store) -> str:
     """Store secrets of another identity. Returns the id of a session."""
-    store.put("owned", {"text": SECRET})
+    store.thread("owned").put({"text": SECRET})
     store.state("agent:other")["key"] = SECRET
     agent = store.agents.create(ScriptClerk, "other")
     agent.conversation.append(SECRET)
@@ -76,7 +76,7 @@ def contents(store: holdfast.Store, session: str) -> list[Any]:
     """What others have."""
     state, sharing = store.state("agent:other"), store.sharing
     return [
-        store.get("owned").id,
+        store.thread("owned").get().id,
         [(each.key, each.value, each.version) for each in state.list_items()],
         list(store.agents.restore("other", ScriptClerk).conversation),
         store.agents.load("other").status,

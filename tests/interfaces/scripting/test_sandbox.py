@@ -70,11 +70,11 @@ def test_functions_of_a_result_can_be_called(sandbox: Sandbox, store: holdfast.S
         )
     )
     assert made["save"]("chat", {"a": [1, None]}) == 0
-    assert store.get("chat").state == {"a": [1, None]}
+    assert store.thread("chat").get().state == {"a": [1, None]}
 
 
 def test_records_of_a_result_are_dicts(sandbox: Sandbox, store: holdfast.Store) -> None:
-    saved = store.put("chat", {"a": 1})
+    saved = store.thread("chat").put({"a": 1})
     result = sandbox.run(pick(sandbox, "return store:get('chat')", "return await store.get('chat')"))
     assert result["id"] == saved.id
     assert result["time"] == saved.time
@@ -153,8 +153,8 @@ def test_output(store: holdfast.Store, caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_promises(store: holdfast.Store) -> None:
-    store.put("a", {"n": 1})
-    store.put("b", {"n": 2})
+    store.thread("a").put({"n": 1})
+    store.thread("b").put({"n": 2})
     with Sandbox("javascript", store) as sandbox:
         together = (
             "const all = await Promise.all(['a', 'b'].map((id) => store.get(id))); return all.map((c) => c.state.n)"
@@ -166,13 +166,13 @@ def test_promises(store: holdfast.Store) -> None:
         assert sandbox.run("return await Promise.race([store.get('b'), new Promise(() => {})]).then((c) => c.id)")
         assert sandbox.run("return store.get('c').catch((error) => error.code)") == "not-found"
         assert sandbox.run("store.put('late', {n: 3}); return 1") == 1
-        assert store.get("late").state == {"n": 3}  # what is not awaited is done all the same
+        assert store.thread("late").get().state == {"n": 3}  # what is not awaited is done all the same
         with pytest.raises(NotFoundError):
             sandbox.run("store.get('c'); return 1")  # and its error is no secret
 
 
 def test_calls_that_nobody_waits_for(store: holdfast.Store, subtests: pytest.Subtests) -> None:
-    store.put("a", {"n": 1})
+    store.thread("a").put({"n": 1})
     with Sandbox("javascript", store) as sandbox:
         for source in (
             "store.get('c'); await store.get('a'); return 1",
@@ -190,13 +190,13 @@ def test_calls_that_nobody_waits_for(store: holdfast.Store, subtests: pytest.Sub
             with case(subtests, source):
                 assert sandbox.run(source) == 1
         sandbox.run("store.put('first', {}).then(() => store.put('second', {}))")
-        assert store.get("second").state == {}
+        assert store.thread("second").get().state == {}
         with pytest.raises(ScriptError, match="boom"):
             sandbox.run("store.put('third', {}); throw new Error('boom')")
-        assert store.get("third").state == {}, "it is left for the next run"
+        assert store.thread("third").get().state == {}, "it is left for the next run"
         later = sandbox.run("return (id) => { store.put(id, {}); return 1 }")
         assert later("fourth") == 1
-        assert store.get("fourth").state == {}
+        assert store.thread("fourth").get().state == {}
 
 
 # Identities --------------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_calls_that_nobody_waits_for(store: holdfast.Store, subtests: pytest.Sub
 
 def test_a_script_has_the_rights_of_its_identity(store: holdfast.Store) -> None:
     store.state("agent:other")["secret"] = 1
-    store.put("owned", {"a": 1})
+    store.thread("owned").put({"a": 1})
     view = store.as_identity("agent:me")
     for language in LANGUAGES:
         with Sandbox(language, view) as sandbox:  # type: ignore[arg-type]
@@ -491,7 +491,7 @@ def test_the_system_ends_a_script_if_the_host_does_not(store: holdfast.Store) ->
 
 
 def test_large_results_are_refused(store: holdfast.Store) -> None:
-    store.put("large", {"text": "x" * (2 << 20)})
+    store.thread("large").put({"text": "x" * (2 << 20)})
     with Sandbox("lua", store, max_message=1 << 20) as sandbox:
         with pytest.raises(TooLargeError):
             sandbox.run("return store:get('large')")
@@ -545,7 +545,7 @@ def test_arguments_are_checked(store: holdfast.Store, tmp_path: Path, monkeypatc
 
 
 def test_long_work_ends_with_the_time_of_the_script(store: holdfast.Store, tmp_path: Path) -> None:
-    store.put("t", {"a": 1})
+    store.thread("t").put({"a": 1})
     with Sandbox("lua", store, backups={"main": store.backups(tmp_path / "backups")}) as sandbox:
         for message in (
             b'[[0,[["backups",["main"]]]],"create",[]]',

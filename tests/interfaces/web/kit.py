@@ -228,12 +228,12 @@ def fill_rest(store: holdfast.Store, backups: Path) -> None:
     )
     store.schemas.attach(schemas, "note@1.0.0", threads="note-*")
     for number in range(3):
-        store.put(f"note-{number}", {"text": f"note {number}"})
+        store.thread(f"note-{number}").put({"text": f"note {number}"})
     store.schemas.up(schemas, "note")
     repository = store.backups(backups)
     repository.create(reason="before the storm")
     repository.schedule("every 1h")
-    store.put("support-0", {"count": 100})
+    store.thread("support-0").put({"count": 100})
     repository.create()
     repository.drill()
     store.jobs.add("nightly", "verify", schedule="0 3 * * *")
@@ -339,6 +339,6 @@ def fill_store(store: holdfast.Store, folder: Path) -> None:
     fill_thread(store, "chat-1", 120)
     fill_odd(store)
     for number in range(3):
-        store.put(f"support-{number}", {"count": number})
+        store.thread(f"support-{number}").put({"count": number})
     fill_agents(store)
     fill_rest(store, folder / "backups")

@@ -280,7 +280,7 @@ def test_what_cannot_be_done_is_said_and_has_no_request(writable: ServedStore) -
 
 
 def test_a_change_meanwhile_is_shown_before_it_can_be_made(writable: ServedStore) -> None:
-    writable.store.update("t", {"n": 77}, id="c3")
+    writable.store.thread("t").update({"n": 77}, id="c3")
     fields = [("tag", "v1"), ("seen", "c2")]
     answer = post(writable, "/threads/t/c1/actions/tag", fields)
     assert "has changed since" in answer.text

@@ -108,7 +108,7 @@ def test_older_steps_load_as_one_scrolls(page: Any, served: ServedStore) -> None
 
 def test_a_new_step_appears_by_itself_and_not_while_paused(tmp_path: Path, browser: Any) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("live", {"messages": [{"role": "user", "content": "first"}]}, id="a")
+        store.thread("live").put({"messages": [{"role": "user", "content": "first"}]}, id="a")
         with ServedStore(store, page_routes) as served:
             own = browser.new_context()
             page, other = own.new_page(), own.new_page()
@@ -120,13 +120,13 @@ def test_a_new_step_appears_by_itself_and_not_while_paused(tmp_path: Path, brows
             while served_streams(served) < 1:
                 assert time.monotonic() < deadline
                 page.wait_for_timeout(20)
-            store.put("live", {"messages": [{"role": "user", "content": "second"}]}, id="b")
+            store.thread("live").put({"messages": [{"role": "user", "content": "second"}]}, id="b")
             page.wait_for_selector(".row[data-id='b'][aria-current]")
             page.wait_for_selector(".said >> text=second")
             assert served_streams(served) == 1  # one for both tabs
             page.locator("[data-live]").click()
-            store.put("live", {"messages": [{"role": "user", "content": "third"}]}, id="c")
-            store.put("fresh", {"n": 1})
+            store.thread("live").put({"messages": [{"role": "user", "content": "third"}]}, id="c")
+            store.thread("fresh").put({"n": 1})
             other.wait_for_selector("text=fresh")  # the other tab goes on
             assert page.locator(".row[data-id='c']").count() == 0
             page.locator("[data-live]").click()
@@ -136,7 +136,7 @@ def test_a_new_step_appears_by_itself_and_not_while_paused(tmp_path: Path, brows
 
 def test_a_server_that_is_gone_is_offline_and_moves_nothing(tmp_path: Path, browser: Any) -> None:
     with holdfast.open(tmp_path / "live.db") as store:
-        store.put("live", {"n": 1})
+        store.thread("live").put({"n": 1})
         own = browser.new_context()
         page = own.new_page()
         with ServedStore(store, page_routes) as served:
@@ -153,7 +153,7 @@ def test_a_server_that_is_gone_is_offline_and_moves_nothing(tmp_path: Path, brow
 
 def test_a_link_of_another_site_leads_to_its_page(tmp_path: Path, browser: Any) -> None:
     with holdfast.open(tmp_path / "live.db") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         with ServedStore(store, page_routes) as served:
             own = browser.new_context()
             page = own.new_page()
@@ -311,7 +311,7 @@ def test_100_000_steps_and_50_mb_do_not_freeze_a_page(tmp_path: Path, browser: A
         for number in range(1, STEPS):
             thread.update({"n": number}, id=f"{number:08}")
         rows = [{"number": number, "text": "kelp " * 100} for number in range(100_000)]
-        store.put("large", {"rows": rows, "text": "kelp " * 400_000})
+        store.thread("large").put({"rows": rows, "text": "kelp " * 400_000})
         with ServedStore(store, page_routes) as served:
             context = browser.new_context(viewport={"width": 1440, "height": 900})
             page = context.new_page()

@@ -22,8 +22,8 @@ def test_a_damaged_checkpoint_is_said_plainly_and_the_rest_works(tmp_path: Path)
     with holdfast.open(file) as store:
         for number in range(4):
             said = [{"role": "user", "content": f"message {n}"} for n in range(number + 1)]
-            store.put("chat", {"messages": said}, id=f"c{number}")
-        store.put("other", {"n": 1})
+            store.thread("chat").put({"messages": said}, id=f"c{number}")
+        store.thread("other").put({"n": 1})
     with holdfast.open(file) as store:
         backend = store._engine.context.stored
         (rows,) = run(backend.read([Scan(STEPS, ("", "chat"))]))
@@ -49,7 +49,7 @@ def test_a_damaged_checkpoint_is_said_plainly_and_the_rest_works(tmp_path: Path)
 
 def test_damage_in_one_place_leaves_the_rest_of_the_overview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         assert served.request("GET", "/health/ready", token=None).status == 200
         assert "cannot be read" not in get(served, "/").text
     with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
@@ -68,8 +68,8 @@ def test_damage_in_one_place_leaves_the_rest_of_the_overview(tmp_path: Path, mon
 def test_the_list_of_threads_marks_a_damaged_one(tmp_path: Path) -> None:
     url = (tmp_path / "store").as_uri()
     with holdfast.open(url) as store:
-        store.put("chat", {"n": 1})
-        store.put("other", {"n": 1})
+        store.thread("chat").put({"n": 1})
+        store.thread("other").put({"n": 1})
     (first,) = (tmp_path / "store").rglob("line=chat/birth")
     with holdfast.open(url) as store, ServedStore(store, page_routes) as served:
         assert "damaged" not in get(served, "/threads").text

@@ -115,7 +115,7 @@ def test_another_server_of_this_machine_reads_and_changes_nothing(
 ) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         for n in range(3):
-            store.put("chat", {"n": n, "text": "a secret"})
+            store.thread("chat").put({"n": n, "text": "a secret"})
         token = store.access.issue_token("user:eve").secret
         with ServedStore(store, page_routes, write=True) as served:
             own = browser.new_context()
@@ -146,7 +146,7 @@ def test_with_plain_loopback_another_server_gets_the_cookie_and_no_token(
 ) -> None:
     """The control of the test above, and what `--plain-loopback` says is weaker."""
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("chat", {"text": "a secret"})
+        store.thread("chat").put({"text": "a secret"})
         with ServedStore(store, page_routes, name="127.0.0.1", write=True) as served:
             own = browser.new_context()
             served.sign_in(own)
@@ -184,7 +184,7 @@ def test_nobody_else_has_the_port_on_the_other_address_of_this_machine() -> None
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "[::1]", "other.localhost"])
 def test_a_cookie_counts_under_its_own_name_only(tmp_path: Path, name: str) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         with ServedStore(store, page_routes) as served:
             cookie = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(served.token)}"}
             assert served.request("GET", "/threads", token=None, headers=cookie).status == 200
@@ -202,7 +202,7 @@ def test_a_cookie_counts_under_its_own_name_only(tmp_path: Path, name: str) -> N
 @pytest.mark.parametrize("site", ["cross-site", "same-site", ""])
 def test_a_cookie_counts_for_pages_of_ours_and_bookmarks_only(tmp_path: Path, site: str) -> None:
     with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
         cookie = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(served.token)}"}
         for own in ("same-origin", "none"):
             headers = {**cookie, "Sec-Fetch-Site": own, "Sec-Fetch-Mode": "navigate"}

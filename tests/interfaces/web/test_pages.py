@@ -115,7 +115,7 @@ def test_what_a_page_shows_is_there_without_a_script(served: ServedStore) -> Non
 
 def test_a_busy_row_names_two_and_counts_the_others(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("t", {"n": 0}, id="c0")
+        store.thread("t").put({"n": 0}, id="c0")
         for tag in ("first", "second", "third"):
             store.thread("t").tag(tag, "c0")
         with ServedStore(store, page_routes) as served:
@@ -212,7 +212,7 @@ def test_sensitive_data_is_sent_in_clear_only_if_the_caller_may(
     secret = "ghp_" + "x7Kq2mWv9" * 4
     with holdfast.open(tmp_path / "a.db") as store:
         store.sensitive.protect()
-        store.put("chat", {"messages": [{"role": "user", "content": f"my token is {secret}"}]}, id="a")
+        store.thread("chat").put({"messages": [{"role": "user", "content": f"my token is {secret}"}]}, id="a")
         store.access.grant("user:eve", "read", thread="chat")
         token = store.access.issue_token("user:eve").secret
         with ServedStore(store, page_routes, write=True) as served:
@@ -456,7 +456,7 @@ def load_page(url: str, token: str) -> None:
 def test_opening_a_store_changes_no_byte(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path / "agents.db"
     with holdfast.open(file) as store:
-        store.put("chat", {"messages": [{"role": "user", "content": "hello"}]})
+        store.thread("chat").put({"messages": [{"role": "user", "content": "hello"}]})
         store.state(agent="a")["key"] = 1
 
     def contents() -> dict[str, bytes]:
@@ -472,12 +472,12 @@ def test_opening_a_store_changes_no_byte(tmp_path: Path, tmp_path_factory: pytes
             base, token = started["url"], Path(started["token_file"]).read_text()
             with holdfast.open(base, token=token) as remote:
                 assert [each.thread for each in remote.threads()] == ["chat"]
-                assert remote.get("chat").state["messages"]
+                assert remote.thread("chat").get().state["messages"]
                 assert remote.search("hello")
                 assert remote.audit.query() is not None
                 assert remote.state(agent="a")["key"] == 1
                 with pytest.raises(DeniedError, match="read-only"):
-                    remote.put("chat", {"n": 1})
+                    remote.thread("chat").put({"n": 1})
             for path in (
                 "",
                 "api/v1/threads/chat/checkpoints/HEAD/value",
@@ -537,7 +537,7 @@ def test_the_overview_shows_where_credentials_are_and_what_to_do(tmp_path: Path)
 
 def test_an_identity_sees_its_own_pages(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("secret", {"text": "of the owner"})
+        store.thread("secret").put({"text": "of the owner"})
         store.state(agent="other")["secret"] = "secret"
         store.sessions.start("secret-session", user="bob")
         store.artifacts.register(b"x", name="secret.txt")

@@ -64,7 +64,7 @@ def home(tmp_path: Path) -> Path:
 def store_file(tmp_path: Path) -> Path:
     """A store with a thread."""
     with holdfast.open(tmp_path / "agents.db") as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
     return tmp_path / "agents.db"
 
 

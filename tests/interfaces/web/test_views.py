@@ -109,10 +109,10 @@ def test_a_view_is_saved_under_a_name_and_removed(page: Any, writable: ServedSto
 def test_a_list_follows_changes_and_keeps_what_is_typed(page: Any, writable: ServedStore) -> None:
     page.goto(f"{writable.url}/threads")
     page.wait_for_function("() => navigator.locks.query().then(found => found.held.length > 0)")
-    writable.store.put("fresh", {"n": 1})
+    writable.store.thread("fresh").put({"n": 1})
     page.wait_for_selector("main >> text=fresh")
     page.locator("main input[name=prefix]").fill("typed")
-    writable.store.put("fresher", {"n": 1})
+    writable.store.thread("fresher").put({"n": 1})
     page.wait_for_timeout(300)
     assert page.locator("main input[name=prefix]").input_value() == "typed"
 
@@ -167,9 +167,9 @@ def test_a_stale_change_shows_what_changed_and_a_merge_its_conflicts(page: Any, 
 
 @pytest.mark.nightly
 def test_pruning_asks_for_the_name(page: Any, writable: ServedStore) -> None:
-    writable.store.put("short", {"n": 0}, id="s0")
+    writable.store.thread("short").put({"n": 0}, id="s0")
     for n in range(5):
-        writable.store.update("short", {"n": n}, id=f"s{n + 1}")
+        writable.store.thread("short").update({"n": n}, id=f"s{n + 1}")
     page.goto(f"{writable.url}/threads/short/s5/actions/prune?keep_last=2")
     button = page.locator("[data-apply]")
     assert button.is_disabled()
@@ -178,7 +178,7 @@ def test_pruning_asks_for_the_name(page: Any, writable: ServedStore) -> None:
     page.locator("[data-typed]").fill("short")
     button.click()
     page.wait_for_url("**/threads/short/s5")
-    assert len(writable.store.log("short")) == 2
+    assert len(writable.store.thread("short").log()) == 2
 
 
 def test_an_incomplete_transition_is_resolved(page: Any, writable: ServedStore) -> None:

@@ -100,7 +100,7 @@ def fill(store: Store, searched: threading.Event) -> set[str]:
             id=plant("checkpoint id"),
         )
     thread.put({"large": plant("large") * 20_000})
-    store.put(thread_name(word("thread"), plant("namespace")), {"n": 1})
+    store.thread(thread_name(word("thread"), plant("namespace"))).put({"n": 1})
     Checkpointer(store).put_writes(
         word("thread"), thread.get().id, [(plant("channel"), plant("written"))], task_id=plant("task")
     )
@@ -128,7 +128,7 @@ def fill(store: Store, searched: threading.Event) -> set[str]:
     )
     with store.artifacts.using(word("artifact")):
         store.state(agent="maker")[plant("used key")] = 1
-        store.put("made", {"n": 1})
+        store.thread("made").put({"n": 1})
     assert [each.id for each in store.artifacts.list(type=word("artifact type"))] == [word("artifact")]
     assert [each.id for each in store.artifacts.list(producer=word("artifact producer"))] == [word("artifact")]
     assert [each.key for each in store.artifacts.of("agent:maker")] == [word("used key")]

@@ -70,13 +70,13 @@ def test_copies_have_encrypted_rows_only(kind: str, tmp_path: Path) -> None:
         run(raw.close())
     assert find_planted(names, contents_of(tmp_path)) == set()
     with holdfast.open(url, encryption=Encryption(LocalKeys(KEY))) as store:
-        assert store.get("chat").state["n"] == 39
+        assert store.thread("chat").get().state["n"] == 39
         assert store.maintenance.verify(level="decode").findings == []
     if kind != "tiered":
         with pytest.raises(DeniedError, match="without a key"):
             holdfast.open(other, encryption=False)
         with holdfast.open(other, encryption=Encryption(LocalKeys(KEY))) as copy:
-            assert copy.get("chat").state["n"] == 39
+            assert copy.thread("chat").get().state["n"] == 39
             assert copy.maintenance.verify(level="decode").findings == []
 
 
@@ -85,12 +85,12 @@ def test_a_journal_has_encrypted_rows_only(tmp_path: Path) -> None:
     names, (first, other) = planted(20), parts("write-behind", tmp_path)
     url = url_of("write-behind", first, other).replace("drain=120", "drain=0")
     with holdfast.open(url, encryption=Encryption(LocalKeys(KEY))) as store:
-        store.put("gone", {"n": 1})
+        store.thread("gone").put({"n": 1})
     with holdfast.open(url_of("write-behind", first, other), encryption=Encryption(LocalKeys(KEY))) as store:
         sender = store._engine.context.stored.inner._sender  # type: ignore[attr-defined]
         sender.stop(120)  # the copy has all so far, and gets no more
         plant(store, names)
-        store.delete("gone")
+        store.thread("gone").delete()
         raw = open_raw(first)
         journal = run(raw.read([Scan(JOURNAL, ())]))[0]
         run(raw.close())
@@ -107,25 +107,25 @@ def test_a_journal_has_encrypted_rows_only(tmp_path: Path) -> None:
     assert run(raw.read([Scan(KEYS, ("", "chat"))]))[0]
     run(raw.close())
     with holdfast.open(other, encryption=Encryption(LocalKeys(KEY))) as copy:
-        assert copy.get("chat").state["n"] == 39
+        assert copy.thread("chat").get().state["n"] == 39
 
 
 def test_a_damaged_row_is_healed_from_the_copy_and_a_lost_store_restored(tmp_path: Path) -> None:
     (first, other), keys = parts("mirror", tmp_path), Encryption(LocalKeys(KEY))
     url = url_of("mirror", first, other)
     with holdfast.open(url, encryption=keys) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
     raw = open_raw(first)
     (row,) = run(raw.read([Scan(STEPS, ("", "t"))]))[0]
     run(raw.apply([Put(STEPS, row._replace(body=row.body[:-9] + b"x" + row.body[-8:]))]))
     with holdfast.open(url, encryption=keys) as store:
-        assert store.get("t").state == {"n": 1}
+        assert store.thread("t").get().state == {"n": 1}
     assert run(raw.read([Scan(STEPS, ("", "t"))]))[0] == [row]
     run(raw.close())
     lost = compose("mirror", local=f"sqlite:///{tmp_path}/new.db", remote=other, restore="true")
     with holdfast.open(lost, encryption=keys) as store:
-        assert store.get("t").state == {"n": 1}
-        store.put("t", {"n": 2})
+        assert store.thread("t").get().state == {"n": 1}
+        store.thread("t").put({"n": 2})
 
 
 class _Recorded(MemoryCacheStorage):
@@ -152,7 +152,7 @@ def test_a_cache_has_encrypted_rows_only_and_no_keys(tmp_path: Path) -> None:
     store = cached(open_raw(url), storage)
     plant(store, names)
     for _ in range(2):
-        assert store.get("chat").state["n"] == 39
+        assert store.thread("chat").get().state["n"] == 39
     hits = run(store._engine.context.backend.status())["cache_hits"]
     assert hits
     assert len(storage.stored) > 20
@@ -167,21 +167,21 @@ def test_rows_that_a_cache_has_from_before_a_rotation(tmp_path: Path) -> None:
     """Somebody encrypts everything anew who does not use the cache: a new process reads the store instead."""
     url, storage = f"sqlite:///{tmp_path}/a.db", _Recorded()
     with holdfast.open(url, encryption=Encryption(LocalKeys(KEY))) as direct:
-        direct.put("t", {"n": 1})
+        direct.thread("t").put({"n": 1})
         first = cached(open_raw(url), storage)
-        assert first.get("t").state == {"n": 1}
+        assert first.thread("t").get().state == {"n": 1}
         direct.keys.rotate()
         direct.keys.reencrypt()
         second = cached(open_raw(url), storage)  # without the old key
-        assert second.get("t").state == {"n": 1}
-        assert first.get("t").state == {"n": 1}
-        first.put("t", {"n": 2})
-        assert second.get("t").state in ({"n": 1}, {"n": 2})
-        assert direct.get("t").state == {"n": 2}
-        direct.delete("t")
-        direct.put("t", {"n": 3})
+        assert second.thread("t").get().state == {"n": 1}
+        assert first.thread("t").get().state == {"n": 1}
+        first.thread("t").put({"n": 2})
+        assert second.thread("t").get().state in ({"n": 1}, {"n": 2})
+        assert direct.thread("t").get().state == {"n": 2}
+        direct.thread("t").delete()
+        direct.thread("t").put({"n": 3})
         third = cached(open_raw(url), storage)
-        assert third.get("t").state == {"n": 3}
+        assert third.thread("t").get().state == {"n": 3}
 
 
 @pytest.mark.nightly
@@ -189,13 +189,13 @@ def test_a_shared_cache_in_redis(tmp_path: Path) -> None:
     names, url = planted(20), compose("cache", store=f"sqlite:///{tmp_path}/a.db", in_=place("redis", tmp_path))
     with holdfast.open(url, encryption=Encryption(LocalKeys(KEY))) as store:
         plant(store, names)
-        assert store.get("chat").state["n"] == 39
+        assert store.thread("chat").get().state["n"] == 39
         store.keys.rotate()
         assert store.keys.reencrypt().rows
         with holdfast.open(url, encryption=Encryption(LocalKeys(KEY))) as other:
-            assert other.get("chat").state["n"] == 39
-            other.update("chat", {"n": 40})
-        assert store.get("chat").state["n"] == 40
+            assert other.thread("chat").get().state["n"] == 39
+            other.thread("chat").update({"n": 40})
+        assert store.thread("chat").get().state["n"] == 40
     assert find_planted(names, contents_of(tmp_path)) == set()
 
 
@@ -213,8 +213,8 @@ def test_an_erasure_destroys_the_keys_of_a_person_in_the_copy(kind: str, away: b
     (first, other), keys = parts(kind, tmp_path), Encryption(LocalKeys(KEY))
     url = url_of(kind, first, other, patience="1")
     with holdfast.open(url, encryption=keys) as store:
-        store.put("letters", {"text": "of u-1"}, metadata={"subject": "u-1"})
-        store.put("notes", {"text": "of u-2"}, metadata={"subject": "u-2"})
+        store.thread("letters").put({"text": "of u-1"}, metadata={"subject": "u-1"})
+        store.thread("notes").put({"text": "of u-2"}, metadata={"subject": "u-2"})
     before = subject_keys(first)
     assert len(before) == 2
     assert subject_keys(other) == before, "a copy has the keys, or it could not replace its store"
@@ -238,5 +238,5 @@ def test_an_erasure_destroys_the_keys_of_a_person_in_the_copy(kind: str, away: b
     assert any(left in each for each in files)
     assert not any(gone in each for each in files), "neither in a table, nor in a journal, a log or a free page"
     with holdfast.open(other, encryption=keys) as copy:
-        assert copy.get("notes").state == {"text": "of u-2"}
+        assert copy.thread("notes").get().state == {"text": "of u-2"}
         assert [each.thread for each in copy.threads()] == ["notes"]

@@ -43,7 +43,7 @@ def put_back(store: Store, row: KeyRow, state: str = "") -> None:
 def test_a_destroyed_key_of_the_tenant_is_refused(hide_names: bool, tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with opened(path, hide_names=hide_names) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
         (old,) = key_rows(store, WRAPPING)
         store.keys.rotate()
         store.keys.reencrypt()
@@ -52,7 +52,7 @@ def test_a_destroyed_key_of_the_tenant_is_refused(hide_names: bool, tmp_path: Pa
         store.keys.destroy(old.id.hex())
         (new,) = key_rows(store, WRAPPING)
         with opened(path, hide_names=hide_names) as again:
-            again.put("control", {"n": 1})
+            again.thread("control").put({"n": 1})
             assert again.keys.check().ok
         put_back(store, old)
         if not hide_names:  # where the checksum needs names that are hidden
@@ -66,7 +66,7 @@ def test_a_destroyed_key_of_the_tenant_is_refused(hide_names: bool, tmp_path: Pa
 def test_what_was_erased_cannot_be_put_back(hide_names: bool, tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with opened(path, hide_names=hide_names) as store:
-        store.put("t", {"n": 1}, metadata={"subject": "u-1"})
+        store.thread("t").put({"n": 1}, metadata={"subject": "u-1"})
         (line,) = {row.line for row in key_rows(store, "data")} - {
             row.line for row in key_rows(store, "data") if row.wrapped_by.count(":") < 2
         }
@@ -82,7 +82,7 @@ def test_what_was_erased_cannot_be_put_back(hide_names: bool, tmp_path: Path) ->
         restore_rows()
         put_back(store, key)
         with opened(path, hide_names=hide_names) as again:
-            assert again.get("t").state == {"n": 1}, "the control: they are the rows of the thread"
+            assert again.thread("t").get().state == {"n": 1}, "the control: they are the rows of the thread"
         store.erasure.erase("u-1")
         restore_rows()
         put_back(store, key)
@@ -90,13 +90,13 @@ def test_what_was_erased_cannot_be_put_back(hide_names: bool, tmp_path: Path) ->
             if not hide_names:  # which are not known of such a line
                 assert any("destroyed" in each for each in again.keys.check().problems)
             with pytest.raises(CorruptError) as refused:
-                again.get("t")
+                again.thread("t").get()
             assert refused.value.code == "tampered"
         if hide_names:
             return
         put_back(store, key, DESTROYING)  # which alone is not refused: but the state is authenticated
         with opened(path, hide_names=hide_names) as again, pytest.raises(DeniedError) as denied:
-            again.get("t")
+            again.thread("t").get()
         assert denied.value.code == "key-wrong"
 
 
@@ -104,7 +104,7 @@ def test_what_was_erased_cannot_be_put_back(hide_names: bool, tmp_path: Path) ->
 def test_a_rotation_cannot_be_turned_back(hide_names: bool, tmp_path: Path, subtests: pytest.Subtests) -> None:
     path = tmp_path / "a.db"
     with opened(path, hide_names=hide_names) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
         db = database(store)
         first = run(db.read([Scan(KEYS, ("", ""))]))[0]
         store.keys.rotate()
@@ -163,19 +163,19 @@ def test_a_rotation_cannot_be_turned_back(hide_names: bool, tmp_path: Path, subt
 def test_the_state_of_the_key_of_a_line_is_authenticated(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with opened(path, hide_names=False) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
         (key,) = (row for row in key_rows(store, "data") if row.line == "t")
         put_back(store, key, "retired")
         assert store.keys.check().problems
     with opened(path, hide_names=False) as again, pytest.raises(DeniedError) as denied:
-        again.get("t")
+        again.thread("t").get()
     assert denied.value.code == "key-wrong"
 
 
 def test_the_key_of_a_person_without_lines_is_listed_where_names_are_hidden(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", hide_names=True) as store:
-        store.put("t", {"n": 1}, metadata={"subject": "u-1"})
-        store.delete("t")
+        store.thread("t").put({"n": 1}, metadata={"subject": "u-1"})
+        store.thread("t").delete()
     with opened(tmp_path / "a.db", hide_names=True) as store:
         assert store.keys.list()[0].lines == 2, "that of the person, and that of the settings"
         store.keys.rotate()

@@ -32,16 +32,18 @@ def test_an_encrypted_store(kind: str, tmp_path: Path) -> None:
     raw = run(backend_for(url).open(url)) if kind != "memory" else store._engine.context.stored.inner  # type: ignore[attr-defined]
     assert find_planted(names, (*rows_of(raw), *contents_of(tmp_path))) == set()
     other = holdfast.open(url, encryption=Encryption(keys)) if kind != "memory" else store
-    other.put("chat", {"n": 100})
+    other.thread("chat").put({"n": 100})
     store.keys.rotate()
     assert store.keys.reencrypt().rows
-    other.put("chat", {"n": 101})
-    assert store.get("chat").state == {"n": 101}
+    other.thread("chat").put({"n": 101})
+    assert store.thread("chat").get().state == {"n": 101}
     assert other.maintenance.verify(level="decode").findings == []
     assert find_planted(names, (*rows_of(raw), *contents_of(tmp_path))) == set()
     with holdfast.open("memory://", encryption=False) as plain:
         store.copy_to(plain)
-        assert {each.hash for each in plain.log("chat").all()} == {each.hash for each in store.log("chat").all()}
+        assert {each.hash for each in plain.thread("chat").log().all()} == {
+            each.hash for each in store.thread("chat").log().all()
+        }
         assert plain.maintenance.verify(heads=store.maintenance.heads(kinds="thread"), kinds="thread").ok
         with holdfast.open("memory://", encryption=Encryption(LocalKeys(b"2" * 32))) as sealed:
             plain.copy_to(sealed)

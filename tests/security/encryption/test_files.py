@@ -120,7 +120,7 @@ def test_a_changed_audit_is_detected(store: Store, tmp_path: Path) -> None:
 def test_an_export_is_encrypted_and_imported_with_the_key(name: str, store: Store, tmp_path: Path) -> None:
     path, clear = tmp_path / name, tmp_path / f"clear-{name}"
     for number in range(5):
-        store.put("planted-scope", {"planted-key": "planted-value", "n": number}, tag=f"t{number}")
+        store.thread("planted-scope").put({"planted-key": "planted-value", "n": number}, tag=f"t{number}")
     assert store.export(path).threads == 1
     assert found_in(path) == set()
     with holdfast.open(tmp_path / "a.db", encryption=Encryption(KEYS, clear=["export"])) as allowed:
@@ -128,7 +128,7 @@ def test_an_export_is_encrypted_and_imported_with_the_key(name: str, store: Stor
     assert found_in(clear) >= {b"planted-scope"}, "the search finds names that are not encrypted"
     with holdfast.open("memory://", encryption=Encryption(KEYS)) as there:
         there.import_(path)
-        assert there.get("planted-scope", at="t2").hash == store.get("planted-scope", at="t2").hash
+        assert there.thread("planted-scope").get(at="t2").hash == store.thread("planted-scope").get(at="t2").hash
     codes = []
     for encryption in (False, Encryption(OTHERS)):
         with holdfast.open("memory://", encryption=encryption) as stranger:

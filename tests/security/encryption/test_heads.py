@@ -26,7 +26,7 @@ def test_a_job_finds_a_cut_off_end_and_a_store_that_was_rolled_back(tmp_path: Pa
 
     def put(number: int) -> None:
         with holdfast.open(path, encryption=encryption) as store:
-            store.put("plantedthread", {"n": number})
+            store.thread("plantedthread").put({"n": number})
 
     def compare() -> tuple[bool, str]:
         with holdfast.open(path, encryption=encryption) as store:
@@ -34,7 +34,7 @@ def test_a_job_finds_a_cut_off_end_and_a_store_that_was_rolled_back(tmp_path: Pa
             return done.ok, done.summary
 
     with holdfast.open(path, encryption=encryption) as store:
-        store.put("plantedthread", {"n": 0}, tag="plantedtag")
+        store.thread("plantedthread").put({"n": 0}, tag="plantedtag")
         store.jobs.add("heads", "heads", settings={"folder": str(folder), "keep": 3})
         for wrong in ({}, {"folder": "x", "keep": 0}, {"folder": "x", "other": 1}):
             with pytest.raises(InvalidError):
@@ -67,7 +67,7 @@ def test_a_job_finds_a_cut_off_end_and_a_store_that_was_rolled_back(tmp_path: Pa
 def test_files_of_heads_are_encrypted_and_authentic(tmp_path: Path, encryption: Encryption) -> None:
     file = tmp_path / "heads.json"
     with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
-        store.put("plantedthread", {"n": 0})
+        store.thread("plantedthread").put({"n": 0})
         heads = store.maintenance.heads()  # they have a time
         heads.save(file)
         assert store.maintenance.load_heads(file) == heads
@@ -82,7 +82,7 @@ def test_files_of_heads_are_encrypted_and_authentic(tmp_path: Path, encryption: 
         altered["sealed"] = altered["sealed"][:-8] + "AAAAAAA="
         file.write_text(json.dumps(altered))
         with holdfast.open(tmp_path / "plain.db") as plain:
-            plain.put("plantedthread", {"n": 0})
+            plain.thread("plantedthread").put({"n": 0})
             heads = plain.maintenance.heads()
             heads.save(tmp_path / "clear.json")
             assert find_planted(NAMES, [(tmp_path / "clear.json").read_bytes()])  # the control
@@ -144,7 +144,7 @@ def test_heads_find_an_old_tag_that_was_put_back(hidden: bool, tmp_path: Path) -
     replace_refs(path, [*old, *(row for row in both if row not in new and row.key not in {each.key for each in old})])
     with holdfast.open(path, encryption=encryption) as store:
         assert store.maintenance.verify().ok, "it looks right, as it once was"
-        assert store.get("t", "approved").state == {"n": 0}
+        assert store.thread("t").get("approved").state == {"n": 0}
     assert sorted(set(codes(second))) == ["changed-names", "replayed-name"]
     assert codes(second).count("replayed-name") == 2
     replace_refs(path, both)

@@ -38,10 +38,10 @@ HIDING = Encryption(KEY, hide_names=True)
 def plant_names(store: Store, names: dict[str, list[str]]) -> None:
     """Use every name where a user can give one."""
     for name in names["thread"]:
-        store.put(name, {"n": 1})
+        store.thread(name).put({"n": 1})
     first = names["thread"][0]
     for number, name in enumerate(names["namespace"]):
-        store.put(thread_name(first, name), {"n": number})
+        store.thread(thread_name(first, name)).put({"n": number})
     for name in names["tag"]:
         store.thread(first).tag(name)
     for name in names["label"]:
@@ -85,7 +85,7 @@ def test_hidden_names_cannot_be_found(kind: str, tmp_path: Path) -> None:
         assert [each.artifact for each in store.artifacts.of(f"agent:{names['artifact'][1]}", version=1)] == [
             names["artifact"][1]
         ]
-        store.delete(names["thread"][0])  # with its namespaces
+        store.thread(names["thread"][0]).delete()  # with its namespaces
         assert store.maintenance.verify(level="decode").findings == []
         store.keys.rotate()
         assert store.keys.reencrypt().rows
@@ -124,7 +124,7 @@ def test_what_looks_like_a_digest_is_refused_and_not_stored_as_it_is(hide_names:
         assert not thread.pins()
         thread.pin(reason=word[1:] + HIDDEN)
         assert [each.reason for each in thread.pins()] == [word[1:] + HIDDEN]
-        store.put(word, {"n": 1})
+        store.thread(word).put({"n": 1})
         assert word in [each.thread for each in store.threads()]
         if hide_names:
             assert not find_planted({"marker": [word[1:]]}, contents_of(tmp_path))
@@ -132,7 +132,7 @@ def test_what_looks_like_a_digest_is_refused_and_not_stored_as_it_is(hide_names:
 
 def test_prefixes_are_refused_and_settings_have_to_match(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db", encryption=HIDING) as store:
-        store.put("chat-1", {"n": 1})
+        store.thread("chat-1").put({"n": 1})
         for search in (
             lambda: store.threads(prefix="chat"),
             lambda: store.scopes("user:al"),
@@ -144,7 +144,7 @@ def test_prefixes_are_refused_and_settings_have_to_match(tmp_path: Path) -> None
             assert refused.value.code == "prefix-refused"
         assert [each.thread for each in store.threads(where="thread:chat*")] == ["chat-1"]
     with holdfast.open(tmp_path / "b.db", encryption=Encryption(KEY)) as store:
-        store.put("chat-1", {"n": 1})
+        store.thread("chat-1").put({"n": 1})
         assert len(store.threads(prefix="chat")) == 1  # the control
     for name, settings in (("a.db", Encryption(KEY)), ("b.db", HIDING)):
         with pytest.raises(ConfigError) as other:
@@ -159,7 +159,7 @@ def test_a_line_whose_key_is_gone_has_a_digest_for_a_name(tmp_path: Path) -> Non
     path = tmp_path / "a.db"
     with holdfast.open(path, encryption=HIDING) as store:
         for name in ("a", "b"):
-            store.put(name, {"n": name})
+            store.thread(name).put({"n": name})
     raw = run(backend_for(f"sqlite:///{path}").open(f"sqlite:///{path}"))
     stored = [str(row.key[1]) for row in run(raw.read([Scan(LINES, ("",))]))[0]]
     run(raw.apply([Delete(KEYS, ("", stored[0]))]))
@@ -169,13 +169,13 @@ def test_a_line_whose_key_is_gone_has_a_digest_for_a_name(tmp_path: Path) -> Non
         (lost,) = [name for name in listed if name.startswith(HIDDEN)]
         assert lost == stored[0]
         (other,) = [name for name in listed if name != lost]
-        assert store.get(other).state == {"n": other}
+        assert store.thread(other).get().state == {"n": other}
         with pytest.raises(DeniedError) as missing:
-            store.get(lost)
+            store.thread(lost).get()
         assert missing.value.code == "key-missing"
         with pytest.raises(NotFoundError):
-            store.get(next(name for name in stored if name != lost))  # a digest is no second name
-        assert store.get(other).state == {"n": other}
+            store.thread(next(name for name in stored if name != lost)).get()  # a digest is no second name
+        assert store.thread(other).get().state == {"n": other}
 
 
 _NAMES = st.one_of(
@@ -220,7 +220,7 @@ def put_line(backend: CheckedBackend, name: str) -> None:
 def fill_metadata(store: Store) -> None:
     for number in range(30):
         metadata = {"user": f"planteduser{number % 5}", "n": number % 3, "run": {"id": f"r{number}"}, "free": "x"}
-        store.put(f"t{number % 4}", {"n": number}, metadata=metadata)
+        store.thread(f"t{number % 4}").put({"n": number}, metadata=metadata)
 
 
 def test_indexed_metadata_is_found_without_decrypting_the_rest(tmp_path: Path) -> None:
@@ -290,9 +290,9 @@ def test_digests_of_fields_do_not_tell_which_fields_are_equal(tmp_path: Path) ->
     path = tmp_path / "a.db"
     for tenant in ("", "other"):
         with holdfast.open(path, tenant=tenant, encryption=Encryption(KEY, indexed=("a", "b"))) as store:
-            store.put("one", {"n": 1}, metadata={"a": "same"})
-            store.put("two", {"n": 1}, metadata={"b": "same"})
-            store.put("three", {"n": 1}, metadata={"a": "same", "x": 1})
+            store.thread("one").put({"n": 1}, metadata={"a": "same"})
+            store.thread("two").put({"n": 1}, metadata={"b": "same"})
+            store.thread("three").put({"n": 1}, metadata={"a": "same", "x": 1})
     raw = run(backend_for(f"sqlite:///{path}").open(f"sqlite:///{path}"))
     place_of = list(STEPS.columns).index("metadata")
     rows = run(raw.read([Scan(STEPS, ())]))[0]
@@ -326,19 +326,19 @@ def test_a_list_follows_what_others_do_and_a_page_reads_a_page(
         other = store if kind == "memory" else stack.enter_context(holdfast.open(url, encryption=HIDING))
         for number in range(150):
             expected.add(name := f"thread {rng.randrange(10**6)} {number}")
-            other.put(name, {"n": number})
+            other.thread(name).put({"n": number})
         store.state(user="u1")["n"] = 1
         assert [each.thread for each in store.threads().all()] == sorted(expected)
         for _ in range(30):
             if rng.random() < 0.4:
                 expected.discard(name := rng.choice(sorted(expected)))
-                other.delete(name)
+                other.thread(name).delete()
             else:
                 expected.add(name := f"thread {rng.randrange(10**6)}")
-                rng.choice([store, other]).put(name, {"n": 1})
+                rng.choice([store, other]).thread(name).put({"n": 1})
             if rng.random() < 0.3:  # deleted and created again
-                other.delete(name)
-                other.put(name, {"n": 2})
+                other.thread(name).delete()
+                other.thread(name).put({"n": 2})
                 expected.add(name)
             start = rng.choice(sorted(expected))
             read[0] = 0

@@ -139,7 +139,7 @@ class TestKms(KeyProviderSuite):
         url = f"sqlite:///{tmp_path}/a.db"
         encryption = Encryption(provider, max_age=0.001)
         with holdfast.open(url, encryption=encryption) as store:
-            store.put("t", {"n": 1})
+            store.thread("t").put({"n": 1})
             throttled = ClientError({"Error": {"Code": "ThrottlingException"}}, "Decrypt")
             for failure in (EndpointConnectionError(endpoint_url="https://kms"), throttled):
                 kms.failure = failure
@@ -148,10 +148,10 @@ class TestKms(KeyProviderSuite):
                 with pytest.raises(TransientError):  # the keys in memory are too old
                     store.thread("u").put({"n": 1})
                 with pytest.raises(TransientError):
-                    store.get("t")
+                    store.thread("t").get()
                 kms.failure = None
-                store.put("u", {"n": 2})
-            assert store.get("u").state == {"n": 2}
+                store.thread("u").put({"n": 2})
+            assert store.thread("u").get().state == {"n": 2}
 
     def test_keys_in_memory_are_used_for_a_limited_number(self, provider: KeyProvider, kms: CountingClient) -> None:
         import holdfast
@@ -159,7 +159,7 @@ class TestKms(KeyProviderSuite):
         with holdfast.open("memory://", encryption=Encryption(provider, max_uses=5)) as store:
             kms.calls.clear()
             for number in range(20):
-                store.put(f"t{number}", {"n": number})
+                store.thread(f"t{number}").put({"n": number})
             assert 3 * 3 <= len(kms.calls) <= 3 * 5  # two keys and their list, after five uses each
 
     def test_a_disabled_key_is_missing(self, provider: KeyProvider, kms: CountingClient) -> None:
@@ -184,8 +184,8 @@ def test_kms_is_asked_for_keys_and_not_for_steps(kms: CountingClient) -> None:
     kms.calls.clear()
     with holdfast.open("memory://", tenant="acme", encryption=Encryption(provider)) as store:
         for number in range(20):
-            store.put(f"t{number % 3}", {"n": number})
-        assert store.get("t1").state == {"n": 19}
+            store.thread(f"t{number % 3}").put({"n": number})
+        assert store.thread("t1").get().state == {"n": 19}
     names = [name for name, _ in kms.calls]
     assert names.count("encrypt") == names.count("decrypt") == 3  # the wrapping key, that for digests, and their list
     contexts = [context for name, context in kms.calls if name == "encrypt"]
@@ -212,7 +212,7 @@ def test_errors_of_the_network_are_transient(tmp_path: Path) -> None:
 
     provider = UnreachableKeys(b"1" * 32)
     with holdfast.open(tmp_path / "a.db", encryption=Encryption(provider)) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
     for failure in (ConnectionRefusedError(111, "no"), TimeoutError(), socket.gaierror(), URLError(TimeoutError())):
         provider.failure = failure
         with pytest.raises(TransientError) as caught:
@@ -282,17 +282,17 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in (None, "stores.other"):
         with holdfast.open(name) as store:
-            store.put("t", {"text": "planted"})
+            store.thread("t").put({"text": "planted"})
             assert store.keys.check().ok
     with open_existing() as store:
-        assert store.get("t").state == {"text": "planted"}
+        assert store.thread("t").get().state == {"text": "planted"}
     assert all(each.ok for each in examine() if each.code == "store-opens")
     with pytest.raises(DeniedError, match="without a key"):
         holdfast.open(tmp_path / "a.db")
     assert [each.ok for each in examine(f"{tmp_path}/a.db") if each.code == "store-opens"] == [False]
     monkeypatch.setenv("HOLDFAST_ENCRYPTION", f"file:{tmp_path}/key")
     with holdfast.open(tmp_path / "a.db") as store:
-        assert store.get("t").state == {"text": "planted"}
+        assert store.thread("t").get().state == {"text": "planted"}
     with pytest.raises(DeniedError, match="without a key"):
         holdfast.open(tmp_path / "a.db", encryption=False)
     with pytest.raises(ConfigError, match="encryption is an Encryption"):

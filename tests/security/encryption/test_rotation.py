@@ -64,8 +64,10 @@ def a_week_later(store: Store) -> None:
 def fill(store: Store, threads: int = 3) -> None:
     for name in range(threads):
         for number in range(40):
-            store.put(f"t{name}", {"n": number, "items": list(range(number))})
-        Checkpointer(store).put_writes(f"t{name}", store.get(f"t{name}").id, [("__interrupt__", name)], task_id="x")
+            store.thread(f"t{name}").put({"n": number, "items": list(range(number))})
+        Checkpointer(store).put_writes(
+            f"t{name}", store.thread(f"t{name}").get().id, [("__interrupt__", name)], task_id="x"
+        )
     store.state(agent="r")["x"] = 1
     store.jobs.add("nightly", "prune", schedule="every 1h", settings={"keep_last": 2})
 
@@ -78,7 +80,7 @@ def pending_of(store: Store, thread: str) -> list[Any]:
 
 def check(store: Store, threads: int = 3) -> None:
     for name in range(threads):
-        state = store.get(f"t{name}").state
+        state = store.thread(f"t{name}").get().state
         assert state == {"n": 39, "items": list(range(39))}
         assert pending_of(store, f"t{name}") == [name]
     assert store.state(agent="r")["x"] == 1
@@ -93,7 +95,7 @@ def test_rotation_of_the_master_key_and_of_all_others(tmp_path: Path) -> None:
         fill(store)
     before = key_ids(path)
     with holdfast.open(path, encryption=Encryption(LocalKeys(NEW, OLD))) as store:
-        hashes = {each.hash for each in store.log("t0").all()}
+        hashes = {each.hash for each in store.thread("t0").log().all()}
         old = store.keys.list()[0].id
         with pytest.raises(ConflictError) as caught:
             store.keys.destroy(old)  # in use
@@ -110,7 +112,7 @@ def test_rotation_of_the_master_key_and_of_all_others(tmp_path: Path) -> None:
         assert [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
         assert store.keys.reencrypt().rows == 0
         check(store)
-        assert {each.hash for each in store.log("t0").all()} == hashes
+        assert {each.hash for each in store.thread("t0").log().all()} == hashes
         after = key_ids(path)
         assert after.isdisjoint(before)
         assert after == data_keys(path)
@@ -155,7 +157,7 @@ def test_turning_encryption_on_and_off(tmp_path: Path) -> None:
     assert find_planted(names, contents_of(tmp_path))  # the control
     with holdfast.open(path, encryption=Encryption(keys, mode="turning-on")) as store:
         check(store)
-        store.put("new", {"n": 1})
+        store.thread("new").put({"n": 1})
         # Content that two artifacts have, of which one is encrypted already: it is found by either.
         (first, *_) = store.artifacts.list()
         content = store.artifacts.read(first.id)
@@ -174,15 +176,15 @@ def test_turning_encryption_on_and_off(tmp_path: Path) -> None:
     assert find_planted(names, contents_of(tmp_path)) == set()
     with holdfast.open(path, encryption=Encryption(keys)) as store:
         check(store)
-        assert store.get("new").state == {"n": 1}
+        assert store.thread("new").get().state == {"n": 1}
     with holdfast.open(path, encryption=Encryption(keys, mode="turning-off")) as store:
-        store.put("newer", {"n": 2})
+        store.thread("newer").put({"n": 2})
         check(store)
         store.keys.reencrypt()
     assert key_ids(path) == {b""}
     with holdfast.open(path) as store:
         check(store)
-        assert store.get("newer").state == {"n": 2}
+        assert store.thread("newer").get().state == {"n": 2}
     with pytest.raises(ConfigError):
         holdfast.open(path, encryption=Encryption(keys))
 
@@ -206,7 +208,7 @@ def test_rotation_while_others_write_and_read(tmp_path: Path, kind: str, count: 
     with holdfast.open(path, encryption=Encryption(LocalKeys(OLD))) as store:
         fill(store, threads=2)
         for writer in range(count):
-            store.put(f"w{writer}", {"n": 0})
+            store.thread(f"w{writer}").put({"n": 0})
     before, stop, errors = key_ids(path), threading.Event(), list[BaseException]()
     seen: set[bytes] = set()
     written = [0] * count
@@ -217,8 +219,8 @@ def test_rotation_while_others_write_and_read(tmp_path: Path, kind: str, count: 
             with opened() as store:
                 while not stop.is_set():
                     written[number] += 1
-                    store.put(f"w{number}", {"n": written[number]})
-                    id = store.get(f"w{number}").id
+                    store.thread(f"w{number}").put({"n": written[number]})
+                    id = store.thread(f"w{number}").get().id
                     # Pending writes that replace each other: none comes back.
                     Checkpointer(store).put_writes(f"w{number}", id, [("__error__", written[number])], task_id="x")
         except BaseException as error:
@@ -228,8 +230,8 @@ def test_rotation_while_others_write_and_read(tmp_path: Path, kind: str, count: 
         try:
             with opened() as store:
                 while not stop.is_set():
-                    assert store.get("t0").state["n"] == 39
-                    last = store.get(f"w{number}").state["n"]
+                    assert store.thread("t0").get().state["n"] == 39
+                    last = store.thread(f"w{number}").get().state["n"]
                     assert last >= reads[number]
                     reads[number] = last
         except BaseException as error:
@@ -257,7 +259,7 @@ def test_rotation_while_others_write_and_read(tmp_path: Path, kind: str, count: 
     assert all(written)
     with opened() as store:
         for number in range(count):
-            assert store.get(f"w{number}").state["n"] == written[number]
+            assert store.thread(f"w{number}").get().state["n"] == written[number]
             assert pending_of(store, f"w{number}") == [written[number]]
         store.keys.reencrypt()
         assert store.maintenance.verify(level="decode").findings == []
@@ -332,14 +334,14 @@ def phase_of(path: Path, before: set[Any]) -> str:
 def test_a_job_does_it_too(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with holdfast.open(path, encryption=Encryption(LocalKeys(NEW))) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
         before = key_ids(path)
         store.keys.rotate()
         store.jobs.add("anew", "reencrypt")
         run_of = store.jobs.run("anew")
         assert run_of.ok, run_of
         assert key_ids(path).isdisjoint(before)
-        assert store.get("t").state == {"n": 1}
+        assert store.thread("t").get().state == {"n": 1}
     with holdfast.open(tmp_path / "b.db") as store:
         store.jobs.add("anew", "reencrypt")
         with pytest.raises(ConfigError) as caught:
@@ -351,11 +353,11 @@ def test_a_downgrade_is_not_a_conversion(tmp_path: Path) -> None:
     """Only whoever opens a store decides whether rows in the clear are accepted: nothing in the store does."""
     path = tmp_path / "a.db"
     with holdfast.open(path) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
     with holdfast.open(path, encryption=Encryption(LocalKeys(NEW), mode="turning-on")) as store:
-        assert store.get("t").state == {"n": 1}
+        assert store.thread("t").get().state == {"n": 1}
     with holdfast.open(path, encryption=Encryption(LocalKeys(NEW))) as store, pytest.raises(CorruptError) as caught:
-        store.get("t")
+        store.thread("t").get()
     assert caught.value.code == "tampered"
 
 
@@ -372,7 +374,7 @@ def test_what_was_there_before_encryption_is_removed(kind: str, tmp_path: Path) 
     with holdfast.open(url, encryption=Encryption(keys, mode="turning-on")) as store:
         remains = store.keys.reencrypt().remains
         assert remains
-        assert store.get("chat").state["n"] == 39
+        assert store.thread("chat").get().state["n"] == 39
     if raw is not None:
         assert find_planted(names, rows_of(raw)) == set()
         run(raw.close())

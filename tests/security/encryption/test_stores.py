@@ -68,7 +68,7 @@ def test_nothing_that_was_saved_can_be_found(tmp_path: Path, encryption: Encrypt
         else:
             # Names of branches are in columns, and sealed; those of threads, tags and tasks are in keys.
             assert in_files | in_tables == set()
-            assert store.get("chat").state["n"] == 39
+            assert store.thread("chat").get().state["n"] == 39
         store.close()
         assert (find_planted(names, contents_of(tmp_path / folder)) == set()) is (key is not None)
 
@@ -89,7 +89,7 @@ def test_a_guess_cannot_be_confirmed(tmp_path: Path, encryption: Encryption) -> 
     guess = b"the salary is 123456" * 4000
     state = {"note": "the salary is 123456"}
     with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
-        store.put("t", {**state, "big": guess})
+        store.thread("t").put({**state, "big": guess})
         store.artifacts.register(guess, id="a")
         assert [each.id for each in store.artifacts.list(sha256=hashlib.sha256(guess).hexdigest())] == ["a"]
         assert store.artifacts.verify("a")
@@ -114,7 +114,7 @@ def test_a_guess_cannot_be_confirmed(tmp_path: Path, encryption: Encryption) -> 
 def test_equal_texts_look_different_in_other_threads(tmp_path: Path, encryption: Encryption) -> None:
     with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
         for name in ("a", "b"):
-            store.put(name, {"n": 1}, id="1", metadata={"who": "same"})
+            store.thread(name).put({"n": 1}, id="1", metadata={"who": "same"})
     raw = open_raw(tmp_path / "a.db")
     (rows,) = run(raw.read([Scan(STEPS, ())]))
     run(raw.close())
@@ -129,7 +129,7 @@ def test_equal_texts_look_different_in_other_threads(tmp_path: Path, encryption:
 def test_four_errors(tmp_path: Path, encryption: Encryption, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.db"
     with holdfast.open(path, encryption=encryption) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
     monkeypatch.delenv("HOLDFAST_KEY", raising=False)
     codes = {}
     for name, key in (
@@ -146,14 +146,14 @@ def test_four_errors(tmp_path: Path, encryption: Encryption, monkeypatch: pytest
         (row,) = run(raw.read([Scan(STEPS, ())]))[0]
         run(raw.apply([Put(STEPS, row._replace(body=altered(row.body)))]))
         with holdfast.open(path, encryption=encryption) as store, pytest.raises(CorruptError) as found:
-            store.get("t")
+            store.thread("t").get()
         assert found.value.code == code
         run(raw.apply([Put(STEPS, row)]))
         run(raw.close())
     with holdfast.open(path, encryption=encryption) as store:
-        assert store.get("t").state == {"n": 1}  # the control
+        assert store.thread("t").get().state == {"n": 1}  # the control
     with holdfast.open(tmp_path / "b.db") as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
     with pytest.raises(ConfigError) as refused:
         holdfast.open(tmp_path / "b.db", encryption=encryption)
     assert refused.value.code == "not-encrypted"
@@ -165,7 +165,7 @@ def test_four_errors(tmp_path: Path, encryption: Encryption, monkeypatch: pytest
 def test_what_would_be_in_the_clear_is_refused_by_name(tmp_path: Path) -> None:
     keys = LocalKeys(generate_key())
     with holdfast.open(tmp_path / "a.db", encryption=Encryption(keys)) as store:
-        store.put("t", {"text": "planted"})
+        store.thread("t").put({"text": "planted"})
         for act in (store.maintenance.build_index, lambda: store.export(tmp_path / "file", format="json")):
             with pytest.raises(UnsupportedError) as caught:
                 act()
@@ -192,8 +192,8 @@ def test_a_filter_that_is_no_text_is_refused(tmp_path: Path, encryption: Encrypt
 def test_no_copy_mixes_rows_in_the_clear_with_others(tmp_path: Path, encryption: Encryption) -> None:
     path = tmp_path / "a.db"
     with holdfast.open(tmp_path / "plain.db") as plain, holdfast.open(path, encryption=encryption) as store:
-        plain.put("t", {"n": 1})
-        store.put("s", {"n": 2})
+        plain.thread("t").put({"n": 1})
+        store.thread("s").put({"n": 2})
         with pytest.raises(DeniedError, match="without a key"):
             plain.copy_to(tmp_path / "a.db")
         with pytest.raises(ConfigError, match="not encrypted"):
@@ -202,9 +202,9 @@ def test_no_copy_mixes_rows_in_the_clear_with_others(tmp_path: Path, encryption:
         assert [each.thread for each in plain.threads()] == ["t"]
         plain.copy_to(store)
         store.copy_to(tmp_path / "new.db")
-        assert store.get("t").state == {"n": 1}
+        assert store.thread("t").get().state == {"n": 1}
     with holdfast.open(tmp_path / "new.db", encryption=encryption) as copy:
-        assert copy.get("s").state == {"n": 2}
+        assert copy.thread("s").get().state == {"n": 2}
     every = [row.columns[0] for each in ("a.db", "new.db") for row in _keys_of(tmp_path / each) if row.key[2] == "data"]
     assert len(set(every)) == len(every) >= 4  # a copy has keys of its own
 
@@ -240,8 +240,8 @@ class Victim:
             with self.open(tenant) as store:
                 for name in ("a", "b"):
                     for number in range(5):
-                        store.put(
-                            name, {"who": f"{tenant}{name}{number}", "items": list(range(number))}, id=f"{number}"
+                        store.thread(name).put(
+                            {"who": f"{tenant}{name}{number}", "items": list(range(number))}, id=f"{number}"
                         )
                     Checkpointer(store).put_writes(name, "4", [("answer", name)], task_id="task")
                     store.thread(name).tag("v1")
@@ -301,7 +301,7 @@ def _downgrade(victim: Victim, table: Table) -> None:
     row = victim.rows(table, "", "a")[-1]
     with holdfast.open(victim.path.with_name("plain.db")) as store:
         for number in range(5):
-            store.put("a", {"who": f"a{number}", "items": list(range(number))}, id=f"{number}")
+            store.thread("a").put({"who": f"a{number}", "items": list(range(number))}, id=f"{number}")
         Checkpointer(store).put_writes("a", "4", [("answer", "a")], task_id="task")
         store.thread("a").tag("v1")
     plain = open_raw(victim.path.with_name("plain.db"))
@@ -359,21 +359,21 @@ def test_rows_from_earlier_are_detected(victim: Victim) -> None:
     """Rows of a thread that was deleted do not open in one of the same name; a cut-off end is found given heads."""
     old = victim.rows(STEPS, "", "a")
     with victim.open() as store:
-        store.delete("a")
-        store.put("a", {"who": "new"}, id="0")
-        store.put("a", {"who": "newer"}, id="1")
+        store.thread("a").delete()
+        store.thread("a").put({"who": "new"}, id="0")
+        store.thread("a").put({"who": "newer"}, id="1")
         heads = store.maintenance.heads()
         assert store.maintenance.verify(heads=heads).ok  # the control
     replaced, last = victim.rows(STEPS, "", "a")
     for each in old:  # of a thread that was deleted, whose key is gone
         victim.put(STEPS, each)
     with victim.open() as store, pytest.raises(CorruptError) as caught:
-        store.get("a")
+        store.thread("a").get()
     assert caught.value.code == "tampered"
     run(victim.raw.apply([Delete(STEPS, ("", "a"))]))
     victim.put(STEPS, replaced)  # a cut-off end
     with victim.open() as store:
-        assert store.get("a").state == {"who": "new"}
+        assert store.thread("a").get().state == {"who": "new"}
         assert not store.maintenance.verify(heads=heads).ok
     victim.put(STEPS, last)
 
@@ -386,7 +386,7 @@ def test_keys_of_another_line_or_tenant_do_not_decrypt(victim: Victim) -> None:
         opened = CHECKSUMS.decode(KEYS, other)
         victim.put(KEYS, CHECKSUMS.encode(KEYS, Row(mine.key, opened.columns, opened.body)))
         with victim.open() as store, pytest.raises(DeniedError) as caught:
-            store.get("a")
+            store.thread("a").get()
         assert caught.value.code in ("key-wrong", "key-missing")
         with victim.open() as store:
             assert not store.keys.check().ok
@@ -397,19 +397,19 @@ def test_keys_of_another_line_or_tenant_do_not_decrypt(victim: Victim) -> None:
     connection.close()
     with victim.open() as store:
         with pytest.raises(DeniedError) as gone:
-            store.get("a")
+            store.thread("a").get()
         assert gone.value.code == "key-missing"
-        assert store.get("b").state["who"] == "b4"
+        assert store.thread("b").get().state["who"] == "b4"
 
 
 def test_deleting_a_thread_destroys_its_key(victim: Victim) -> None:
     assert victim.rows(KEYS, "", "a")
     with victim.open() as store, victim.open() as another:
-        assert another.get("a").state["who"] == "a4"  # it has the key in memory
-        store.delete("a")
+        assert another.thread("a").get().state["who"] == "a4"  # it has the key in memory
+        store.thread("a").delete()
         assert victim.rows(KEYS, "", "a") == []
-        another.put("a", {"who": "new"})  # and does not use it any more
-        assert store.get("a").state == {"who": "new"}
+        another.thread("a").put({"who": "new"})  # and does not use it any more
+        assert store.thread("a").get().state == {"who": "new"}
         (key,) = victim.rows(KEYS, "", "a")
         assert {row.body[12:44] for row in victim.rows(STEPS, "", "a")} == {key.columns[0]}
 
@@ -436,16 +436,16 @@ def test_every_row_of_every_table_is_sealed(tmp_path: Path, encryption: Encrypti
 
 def test_a_forked_child_seals_with_keys_of_its_own(tmp_path: Path, encryption: Encryption) -> None:
     store = holdfast.open(tmp_path / "a.db", encryption=encryption)
-    store.put("t", {"n": 0})
+    store.thread("t").put({"n": 0})
     child = os.fork()
     if not child:
         try:
-            store.put("t", {"n": 1})
+            store.thread("t").put({"n": 1})
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    store.put("t", {"n": 2})
-    assert [store.thread("t").get(each.id).state["n"] for each in store.log("t").all()] == [2, 1, 0]
+    store.thread("t").put({"n": 2})
+    assert [store.thread("t").get(each.id).state["n"] for each in store.thread("t").log().all()] == [2, 1, 0]
     store.close()
     raw = open_raw(tmp_path / "a.db")
     bodies = [row.body for row in run(raw.read([Scan(STEPS, ())]))[0]]
@@ -463,13 +463,13 @@ def test_two_processes_create_the_key_of_a_thread_at_once(tmp_path: Path, encryp
 
     async def meanwhile(batch):  # type: ignore[no-untyped-def]
         if not moments and any(isinstance(change, Create) and change.space is KEYS for change in batch):
-            moments.append(one.put("t", {"n": 1}))
+            moments.append(one.thread("t").put({"n": 1}))
         return await apply(batch)
 
     two._engine.context.backend.inner.inner.apply = meanwhile  # type: ignore[attr-defined]
-    two.put("t", {"n": 2})
+    two.thread("t").put({"n": 2})
     assert moments
-    assert [one.thread("t").get(each.id).state["n"] for each in one.log("t").all()] == [2, 1]
+    assert [one.thread("t").get(each.id).state["n"] for each in one.thread("t").log().all()] == [2, 1]
     one.close()
     two.close()
     raw = open_raw(tmp_path / "a.db")
@@ -488,7 +488,7 @@ def test_a_row_in_the_clear_is_refused_in_every_table(tmp_path: Path, encryption
             each.jobs.add("nightly", "prune", schedule="every 1h", settings={"keep_last": 2})
             each.access.grant("user:u", "read", thread="chat")
         clear.maintenance.build_index()
-        clear.put("planted", {"text": "planted words"}, metadata={"planted": "yes"})
+        clear.thread("planted").put({"text": "planted words"}, metadata={"planted": "yes"})
         stored, decoded = database(store), store._engine.context.backend
         run(decoded.apply([Put(QUARANTINE, Row(("", "chat", 0), ("steps", 1, "damaged"), wrap(b"row")))]))
         attacked = set[str]()

@@ -58,23 +58,23 @@ class Notes(PersistentAgent, name="erasure-notes"):
 
 def plant_few(store: Store) -> None:
     """Save data of both, in the most usual places."""
-    store.put("group", {"messages": ["ours"]})
+    store.thread("group").put({"messages": ["ours"]})
     for user in ("u-1", "u-2"):
-        store.put(f"{user} chat", {"text": f"planted-{user}-message."}, metadata={"subject": user})
-        store.put(f"{user} file", {"text": f"planted-{user}-assigned."})
+        store.thread(f"{user} chat").put({"text": f"planted-{user}-message."}, metadata={"subject": user})
+        store.thread(f"{user} file").put({"text": f"planted-{user}-assigned."})
         store.erasure.assign(user, f"{user} file")
         store.state(user=user)["note"] = f"planted-{user}-state."
-        before = store.get("group").state["messages"]
-        store.put("group", {"messages": [*before, f"planted-{user}-group."]}, metadata={"subject": user})
+        before = store.thread("group").get().state["messages"]
+        store.thread("group").put({"messages": [*before, f"planted-{user}-group."]}, metadata={"subject": user})
 
 
 def few_states(store: Store, user: str) -> Mapping[str, Any]:
     """Return what a person has of it."""
     return {
-        "chat": [(each.id, each.hash) for each in store.log(f"{user} chat")],
+        "chat": [(each.id, each.hash) for each in store.thread(f"{user} chat").log()],
         "state": dict(store.state(user=user).items()),
-        "texts": [store.get(f"{user} {name}").state for name in ("chat", "file")],
-        "group": [each for each in store.get("group").state["messages"] if user in each or each == "ours"],
+        "texts": [store.thread(f"{user} {name}").get().state for name in ("chat", "file")],
+        "group": [each for each in store.thread("group").get().state["messages"] if user in each or each == "ours"],
     }
 
 
@@ -89,7 +89,7 @@ def plant(store: Store) -> None:
         plant_own(store, user)
         plant_shared(store, user, number)
     for name in ("group", "late"):
-        store.thread(name).put({**store.get(name).state, "owner": "nobody's"})
+        store.thread(name).put({**store.thread(name).get().state, "owner": "nobody's"})
     assert store.hooks.drain(30)
 
 
@@ -108,7 +108,7 @@ def plant_own(store: Store, user: str) -> None:
     Checkpointer(store).put_writes(f"{user} chat", chat.get().id, [("out", word("write"))], task_id="t")
     chat.fork("other")
     chat.put({"n": word("branch")}, branch="other")
-    store.put(f"{user} file", {"text": word("assigned")})
+    store.thread(f"{user} file").put({"text": word("assigned")})
     store.erasure.assign(user, f"{user} file")
     state = store.state(user=user, agent="writer")
     state["note"] = word("state")
@@ -187,13 +187,13 @@ def states_of(store: Store, user: str) -> Mapping[str, Any]:
         "log": [(each.id, each.hash, each.metadata) for each in chat.log()],
         "chat": [chat.get(at=each.id).state for each in chat.log()],
         "writes": chat.pending_writes(),
-        "file": store.get(f"{user} file").state,
+        "file": store.thread(f"{user} file").get().state,
         "state": dict(store.state(user=user, agent="writer").items()),
         "artifacts": [(each, store.artifacts.read(each.id)) for each in mine],
         "agent": store.agents.load(f"notes {user}").fields,
         "topic": [each.value for each in store.sharing.topic("news").read() if each.actor == f"user:{user}"],
-        "group": [each for each in store.get("group").state["messages"] if user in each["content"]],
-        "late": [each for each in store.get("late").state["messages"] if user in each],
+        "group": [each for each in store.thread("group").get().state["messages"] if user in each["content"]],
+        "late": [each for each in store.thread("late").get().state["messages"] if user in each],
         "session": (store.sessions.get(f"s {user}").metadata, dict(store.sessions.get(f"s {user}").state.items())),
         "global": store.state()[f"by {user}"],
     }

@@ -33,10 +33,10 @@ def test_another_store_does_not_erase_here(transfer: Callable[[Store, Store, Pat
         plant_few(store)
         store.maintenance.hold("u-1 chat", reason="case 7")
         before = few_states(store, "u-1")
-        staging.put("harmless", {"n": 1})
+        staging.thread("harmless").put({"n": 1})
         staging.erasure.erase("u-1")
         transfer(staging, store, tmp_path)
-        assert store.get("harmless").state == {"n": 1}
+        assert store.thread("harmless").get().state == {"n": 1}
         assert few_states(store, "u-1") == before
         assert store.erasure.certificates() == []
         transfer(staging, store, tmp_path)
@@ -49,16 +49,16 @@ def test_another_store_does_not_erase_here(transfer: Callable[[Store, Store, Pat
 
 def test_an_import_of_everything_from_another_store_does_not_erase_here(tmp_path: Path) -> None:
     with holdfast.open("memory://") as staging, holdfast.open("memory://") as store, holdfast.open("memory://") as new:
-        store.put("chat", {"text": "hello"}, metadata={"subject": "u-1"})
+        store.thread("chat").put({"text": "hello"}, metadata={"subject": "u-1"})
         store.export(tmp_path / "chat.jsonl")
-        staging.put("harmless", {"n": 1})
+        staging.thread("harmless").put({"n": 1})
         staging.erasure.erase("u-1")
         staging.export(tmp_path / "all.jsonl", kinds="all")
         with holdfast.open("memory://") as other:
-            other.put("chat", {"text": "hello"}, metadata={"subject": "u-1"})
+            other.thread("chat").put({"text": "hello"}, metadata={"subject": "u-1"})
             assert "harmless" in other.import_(tmp_path / "all.jsonl", kinds="all").threads
             assert other.erasure.certificates() == []
-            assert other.get("chat").state == {"text": "hello"}
+            assert other.thread("chat").get().state == {"text": "hello"}
         # A new store is a copy.
         new.import_(tmp_path / "all.jsonl", kinds="all")
         assert new.erasure.certificates() == staging.erasure.certificates()
@@ -86,7 +86,7 @@ def test_an_older_copy_loses_it_too(recorded: bool, tmp_path: Path) -> None:
                 assert other.erasure.certificates() == store.erasure.certificates()
                 assert other.audit.verify().findings == []
                 assert other.maintenance.verify(level="decode").findings == []
-            store.put("more", {"n": 1})
+            store.thread("more").put({"n": 1})
         assert few_of(store) == states
 
 
@@ -96,7 +96,7 @@ def test_an_older_copy_with_a_hold_stays_as_it_is(tmp_path: Path) -> None:
         store.copy_to(copy)
         copy.maintenance.hold("u-1 file", reason="case 7")
         store.erasure.erase("u-1")
-        store.put("new", {"n": 1})
+        store.thread("new").put({"n": 1})
         held = few_states(copy, "u-1")
         for _ in range(2):
             with pytest.raises(DeniedError, match="case 7"):
@@ -113,7 +113,7 @@ def test_a_thread_whose_audit_was_erased_can_be_copied_elsewhere(tmp_path: Path)
     with holdfast.open(tmp_path / "a.db") as store, holdfast.open("memory://") as other:
         store.hooks.before("checkpoint.save", record=True, inline=True, name="watch")(lambda _: None)
         plant_few(store)
-        other.put("own", {"n": 1})
+        other.thread("own").put({"n": 1})
         store.erasure.erase("u-1")
         store.copy_to(other, threads=["group"])
         store.export(tmp_path / "group.jsonl", threads=["group"])
@@ -129,7 +129,7 @@ def stored_bytes(file: Path) -> bytes:
 
 def few_of(store: Store) -> object:
     return (
-        [(each.id, each.hash) for each in store.log("u-2 chat")],
-        store.get("group").state["messages"][-1],
+        [(each.id, each.hash) for each in store.thread("u-2 chat").log()],
+        store.thread("group").get().state["messages"][-1],
         dict(store.state(user="u-2", agent="writer").items()),
     )

@@ -61,7 +61,7 @@ def test_one_person_is_gone_and_the_other_is_not(kind: str, encrypted: bool, tmp
         collect_garbage(store)
         assert found_in(contents_of(tmp_path))["u-1"] == set()
         assert states_of(store, "u-2") == before
-        assert store.get("group").state["owner"] == "nobody's"
+        assert store.thread("group").get().state["owner"] == "nobody's"
         assert store.maintenance.verify(level="decode").findings == []
         assert store.audit.verify().findings == []
         assert store.jobs.list() == []
@@ -106,25 +106,25 @@ def test_what_was_erased_does_not_come_back(tmp_path: Path) -> None:
         store.copy_to(old)
         store.export(file, kinds="all")
         store.erasure.erase("u-1")
-        store.put("u-1 chat", {"text": "u-1 is back"}, metadata={"subject": "u-1"})
+        store.thread("u-1 chat").put({"text": "u-1 is back"}, metadata={"subject": "u-1"})
         with holdfast.open(old) as copy:
             assert len(found_in(opened_rows(copy))["u-1"]) == 4  # the control
-            store.delete("u-2 file")
+            store.thread("u-2 file").delete()
             for name in ("u-1 file", "u-2 file"):
                 assert store.maintenance.repair(copy, thread=name).ok
             assert found_in(opened_rows(store))["u-1"] == set()
-            assert store.get("u-2 file").state == copy.get("u-2 file").state
+            assert store.thread("u-2 file").get().state == copy.thread("u-2 file").get().state
             with pytest.raises(ConflictError):
                 copy.copy_to(store)  # the group has another history since
             copy.copy_to(store, threads=["u-1 file", "u-2 chat"])
         with pytest.raises(ConflictError):
             store.import_(file, threads=["group"])
-        store.delete("u-2 chat")
+        store.thread("u-2 chat").delete()
         assert store.import_(file, threads=["u-1 file", "u-1 chat", "u-2 chat"]).threads == ("u-2 chat",)
         store.import_(file, threads=["group"], as_thread="group again")
-        assert store.get("group again").state["messages"] == ["ours", "planted-u-2-group."]
+        assert store.thread("group again").get().state["messages"] == ["ours", "planted-u-2-group."]
         assert found_in(opened_rows(store))["u-1"] == set()
-        assert store.get("u-1 chat").state == {"text": "u-1 is back"}
+        assert store.thread("u-1 chat").get().state == {"text": "u-1 is back"}
         assert store.maintenance.verify(level="decode").findings == []
         # A new store, which has the ledger before the data comes.
         with holdfast.open("memory://") as other:
@@ -155,7 +155,7 @@ def test_a_hold_refuses_it(tmp_path: Path) -> None:
 
 def test_a_certificate_is_checked_with_the_public_key_alone(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("chat", {"text": "hello"}, metadata={"subject": "u-1"})
+        store.thread("chat").put({"text": "hello"}, metadata={"subject": "u-1"})
         certificate, key = store.erasure.erase("u-1").certificate, store.erasure.public_key()
     assert certificate is not None
     again = Certificate.from_json(certificate.to_json())
@@ -184,7 +184,7 @@ def test_a_certificate_is_checked_with_the_public_key_alone(tmp_path: Path) -> N
 def test_a_tenant_is_one_person(tmp_path: Path) -> None:
     for tenant in ("a", "b"):
         with holdfast.open(tmp_path / "a.db", tenant=tenant) as store:
-            store.put("chat", {"text": f"planted in {tenant}"})
+            store.thread("chat").put({"text": f"planted in {tenant}"})
             store.artifacts.register(b"planted" * 3)
             store.state(agent="x")["key"] = "planted"
     with holdfast.open(tmp_path / "a.db", tenant="a") as store:
@@ -199,7 +199,7 @@ def test_a_tenant_is_one_person(tmp_path: Path) -> None:
         assert store.erasure.subject() is None
         assert store.maintenance.verify().findings == []
     with holdfast.open(tmp_path / "a.db", tenant="b") as store:
-        assert store.get("chat").state == {"text": "planted in b"}
+        assert store.thread("chat").get().state == {"text": "planted in b"}
         assert store.erasure.erase("u-1", dry_run=True).names == ()
 
 
@@ -218,7 +218,7 @@ def test_what_cannot_be_erased_says_so() -> None:
 def test_with_asyncio() -> None:
     async def erase() -> None:
         async with holdfast.aopen("memory://") as store:
-            await store.put("chat", {"text": "planted"}, metadata={"user_id": "u-1"})
+            await store.thread("chat").put({"text": "planted"}, metadata={"user_id": "u-1"})
             assert (await store.erasure.erase("u-1", dry_run=True)).names == ()
             report = await store.erasure.erase("u-1", metadata_keys=["user_id"])
             assert report.erased == {"threads": 1}
@@ -255,7 +255,7 @@ def test_a_thread_that_only_its_owner_wrote_is_deleted_with_its_name() -> None:
     with holdfast.open("memory://") as store:
         for name in ("own", "helped", "shared", "given"):
             store.as_identity(user="u-1").thread(name).put({"text": "words of mine"})
-        store.put("helped", {"text": "words of the store"})
+        store.thread("helped").put({"text": "words of the store"})
         store.access.grant("user:u-2", ["read", "write"], thread="shared")
         store.as_identity(user="u-2").thread("shared").put({"text": "words of somebody else"})
         store.access.set_owner("given", "user:u-2")
@@ -268,7 +268,7 @@ def test_a_thread_that_only_its_owner_wrote_is_deleted_with_its_name() -> None:
         report = store.erasure.erase("u-1")
         assert (report.erased["threads"], report.rewritten) == (1, {"threads": 3})
         assert [each.thread for each in store.threads()] == ["given", "helped", "shared"]
-        assert store.get("shared").state == {"text": "words of somebody else"}
+        assert store.thread("shared").get().state == {"text": "words of somebody else"}
         assert store.maintenance.verify().findings == []
 
 

@@ -53,12 +53,12 @@ def _save(store: Store, key: str) -> None:
     store.artifacts.register(b"planted-theirs-other", id="a2", metadata={**about, "x": "planted-theirs-deleted"})
     store.artifacts.delete("a2")
     store.artifacts.register(b"planted-ours-content", id="a3", metadata={"x": "planted-ours-artifact"})
-    store.put("own", {"text": "planted-theirs-thread"}, metadata=about)
-    store.put("other", {"text": "planted-ours-thread"}, metadata={key: "u-2"})
+    store.thread("own").put({"text": "planted-theirs-thread"}, metadata=about)
+    store.thread("other").put({"text": "planted-ours-thread"}, metadata={key: "u-2"})
     messages = []
     for user, word in (("u-2", "planted-ours-first"), ("u-1", "planted-theirs-message"), ("u-2", "planted-ours-last")):
         messages.append(word)
-        store.put("group", {"messages": [*messages]}, metadata={key: user})
+        store.thread("group").put({"messages": [*messages]}, metadata={key: user})
     for user, word in (("u-1", "planted-theirs-topic"), ("u-2", "planted-ours-topic")):
         store.access.grant(f"user:{user}", ["read", "write"], custom="topic/news")
         store.as_identity(user=user).sharing.topic("news").publish(word)
@@ -98,7 +98,7 @@ def test_other_metadata_keys_hold_for_everything_and_for_later(tmp_path: Path) -
         store.erasure.erase("u-1", metadata_keys=["user_id"])
         assert _words(store) == ours
         store.import_(tmp_path / "old.jsonl", threads=["group"], as_thread="group again")
-        assert store.get("group again").state == {"messages": ["planted-ours-first", "planted-ours-last"]}
+        assert store.thread("group again").get().state == {"messages": ["planted-ours-first", "planted-ours-last"]}
         assert _words(store) == ours
         assert store.audit.verify().findings == []
         store.copy_to(tmp_path / "copy.db", threads=["other"])

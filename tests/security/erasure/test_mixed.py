@@ -187,7 +187,7 @@ def test_pending_writes_and_damaged_rows_go_too(tmp_path: Path) -> None:
         assert b"<u-1-word" not in left
         assert b"<u-2-word-2>" in left
         assert {row.key[1] for row in run(_rows(store, QUARANTINE))} == {"fine"}
-        assert store.get("group").state == {"messages": ["<u-2-word-1>", "<u-2-word-1>"]}
+        assert store.thread("group").get().state == {"messages": ["<u-2-word-1>", "<u-2-word-1>"]}
         assert store.maintenance.verify(level="decode").findings == []
 
 

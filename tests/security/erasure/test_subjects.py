@@ -31,48 +31,48 @@ def remains(store: holdfast.Store, text: bytes) -> int:
     ids=ascii,
 )
 def test_a_name_is_found_however_it_is_written(written: Any, name: str, store: holdfast.Store) -> None:
-    store.put("t", {"text": "planted"}, metadata={"subject": written})
-    store.put("other", {"text": "stays"}, metadata={"subject": "u-2", "user": written})
-    store.put("by user", {"text": "planted"}, metadata={"user": written})
+    store.thread("t").put({"text": "planted"}, metadata={"subject": written})
+    store.thread("other").put({"text": "stays"}, metadata={"subject": "u-2", "user": written})
+    store.thread("by user").put({"text": "planted"}, metadata={"user": written})
     certificate = store.erasure.erase(name).certificate
     assert certificate is not None
     assert certificate.is_about(name)
     assert {each.thread for each in store.threads()} == {"other", "by user"}
     assert store.erasure.erase(name, metadata_keys=["subject", "user"]).erased == {"threads": 1}
-    assert store.get("other").state == {"text": "stays"}
+    assert store.thread("other").get().state == {"text": "stays"}
 
 
 def test_a_checkpoint_of_several_persons_is_erased_with_each(store: holdfast.Store) -> None:
-    store.put("t", {"notes": ["of both"]}, metadata={"subject": ["u-1", "u-2"]})
-    store.put("t", {"notes": ["of both", "mine"]}, metadata={"subject": "u-2"})
+    store.thread("t").put({"notes": ["of both"]}, metadata={"subject": ["u-1", "u-2"]})
+    store.thread("t").put({"notes": ["of both", "mine"]}, metadata={"subject": "u-2"})
     assert store.erasure.erase("u-1").rewritten == {"threads": 1}
-    assert store.get("t").state == {"notes": ["mine"]}
+    assert store.thread("t").get().state == {"notes": ["mine"]}
     assert remains(store, b"of both") == 0
 
 
 def test_a_thread_that_others_wrote_to_is_not_erased_with_the_one_that_it_names(store: holdfast.Store) -> None:
-    store.put("team", {"notes": ["planted"]}, metadata={"subject": "u-1"})
+    store.thread("team").put({"notes": ["planted"]}, metadata={"subject": "u-1"})
     store.access.grant("user:u-2", ["read", "write"], thread="team")
     other = store.as_identity(user="u-2").thread("team")
     other.put({"notes": ["planted", "of the other"]})
-    store.put("team", {"notes": ["planted", "of the other", "planted, too"]}, metadata={"subject": "u-1"})
+    store.thread("team").put({"notes": ["planted", "of the other", "planted, too"]}, metadata={"subject": "u-1"})
     other.put({"notes": ["planted", "of the other", "planted, too", "more"]})
     assert remains(store, b"planted") > 0
     assert store.erasure.erase("u-1").rewritten == {"threads": 1}
-    assert store.get("team").state == {"notes": ["of the other", "more"]}
+    assert store.thread("team").get().state == {"notes": ["of the other", "more"]}
     assert remains(store, b"planted") == 0
     assert store.maintenance.verify(level="decode").findings == []
 
 
 def test_the_name_of_a_channel_goes_with_it(store: holdfast.Store) -> None:
-    store.put("group", {"a": 1}, metadata={"subject": "u-2"})
-    store.put("group", {"a": 1, "planted diagnosis": "x"}, metadata={"subject": "u-1"})
-    store.put("group", {"a": 2, "planted diagnosis": "x"}, metadata={"subject": "u-2"})
+    store.thread("group").put({"a": 1}, metadata={"subject": "u-2"})
+    store.thread("group").put({"a": 1, "planted diagnosis": "x"}, metadata={"subject": "u-1"})
+    store.thread("group").put({"a": 2, "planted diagnosis": "x"}, metadata={"subject": "u-2"})
     store.thread("group").fork("draft", changes={"a": 3})
     assert remains(store, b"planted diagnosis") > 0
     store.erasure.erase("u-1")
     assert remains(store, b"planted diagnosis") == 0
-    assert (store.get("group").state, store.get("group", at="draft").state) == ({"a": 2}, {"a": 3})
+    assert (store.thread("group").get().state, store.thread("group").get(at="draft").state) == ({"a": 2}, {"a": 3})
     assert store.maintenance.verify(level="decode").findings == []
 
 
@@ -80,7 +80,7 @@ def test_policies_leave_the_name_of_a_subject(tmp_path: Path) -> None:
     subject, address = {"subject": "ada@example.org"}, "bob@example.org"
     with holdfast.open(tmp_path / "a.db", encryption=False) as store:
         store.sensitive.protect("tokenise", formats="personal", keys=LocalKeys(b"2" * 32))
-        store.put("t", {"metadata": {"subject": address}}, metadata={**subject, "from": address})
+        store.thread("t").put({"metadata": {"subject": address}}, metadata={**subject, "from": address})
         store.artifacts.register(b"x", id="a", metadata={**subject, "from": address})
         store.sessions.start("s", metadata={**subject, "from": address})
         agent = store.agents.create(Notes, "n")

@@ -49,9 +49,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_e1_the_whole_store_is_replaced_by_one_in_the_clear(tmp_path: Path) -> None:
     """Refused: a store without keys does not open with a key."""
     with holdfast.open(tmp_path / "a.db", encryption=KEYS_1) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
     with holdfast.open(tmp_path / "b.db", encryption=False) as forged:
-        forged.put("t", {"n": "forged"})
+        forged.thread("t").put({"n": "forged"})
     for path in tmp_path.glob("a.db*"):
         path.unlink()
     shutil.copy(tmp_path / "b.db", tmp_path / "a.db")
@@ -63,7 +63,7 @@ def test_e1_the_whole_store_is_replaced_by_one_in_the_clear(tmp_path: Path) -> N
 def test_e2_the_whole_store_is_replaced_by_one_with_another_key(tmp_path: Path) -> None:
     """Refused: the key is wrong."""
     with holdfast.open(tmp_path / "a.db", encryption=Encryption(LocalKeys(b"2" * 32))) as forged:
-        forged.put("t", {"n": "forged"})
+        forged.thread("t").put({"n": "forged"})
     with pytest.raises(DeniedError) as caught:
         holdfast.open(tmp_path / "a.db", encryption=KEYS_1)
     assert caught.value.code == "key-wrong"
@@ -71,48 +71,48 @@ def test_e2_the_whole_store_is_replaced_by_one_with_another_key(tmp_path: Path) 
 
 def test_e3_all_keys_are_deleted_and_rows_put_in_the_clear(store: Store) -> None:
     """Refused: with rows in the clear in the place of sealed ones, nothing opens."""
-    store.put("t", {"n": 1})
+    store.thread("t").put({"n": 1})
     backend = database(store)
     with holdfast.open("memory://", encryption=False) as plain:
-        plain.put("t", {"n": "forged"})
+        plain.thread("t").put({"n": "forged"})
         rows = {table: run(database(plain).read([Scan(table, ("", "t"))]))[0] for table in TABLES}
     for table, found in rows.items():
         run(backend.apply([Delete(table, ("", "t"))]))
         run(backend.apply([Put(table, row) for row in found]))
     run(backend.apply([Delete(KEYS, ("", "t"))]))
     with reopened(store) as again, pytest.raises(HoldfastError) as caught:
-        again.get("t")
+        again.thread("t").get()
     assert caught.value.code in ("tampered", "corrupt", "key-missing", "key-wrong")
 
 
 def test_e4_the_store_is_rolled_back_as_a_whole(tmp_path: Path) -> None:
     """Not found by reading; found given heads."""
     with holdfast.open(tmp_path / "a.db", encryption=KEYS_1) as store:
-        store.put("t", {"n": 1})
+        store.thread("t").put({"n": 1})
     shutil.copy(tmp_path / "a.db", tmp_path / "old.db")
     with holdfast.open(tmp_path / "a.db", encryption=KEYS_1) as store:
-        store.put("t", {"n": 2})
+        store.thread("t").put({"n": 2})
         heads = store.maintenance.heads()
     for path in tmp_path.glob("a.db*"):
         path.unlink()
     shutil.copy(tmp_path / "old.db", tmp_path / "a.db")
     with holdfast.open(tmp_path / "a.db", encryption=KEYS_1) as store:
-        assert store.get("t").state == {"n": 1}
+        assert store.thread("t").get().state == {"n": 1}
         assert not store.maintenance.verify(heads=heads).ok
 
 
 def test_e5_an_older_version_of_a_tag_is_put_back(store: Store) -> None:
     """Not found by reading: a row that changes in place has no version that a reader knows. Found given heads."""
-    store.put("t", {"n": 1}, id="1")
+    store.thread("t").put({"n": 1}, id="1")
     store.thread("t").tag("released", at="1")
     old = run(database(store).read([Scan(REFS, ("", "t"))]))[0]
-    store.put("t", {"n": 2}, id="2")
+    store.thread("t").put({"n": 2}, id="2")
     store.thread("t").tag("released", at="2", move=True)
-    assert store.get("t", at="released").state == {"n": 2}
+    assert store.thread("t").get(at="released").state == {"n": 2}
     heads = store.maintenance.heads()
     run(database(store).apply([Put(REFS, row) for row in old]))
     with reopened(store) as again:
-        assert again.get("t", at="released").state == {"n": 1}
+        assert again.thread("t").get(at="released").state == {"n": 1}
         assert again.maintenance.verify().ok
         found = again.maintenance.verify(heads=heads)
     assert not found.ok
@@ -283,7 +283,7 @@ def test_u2_names_forge_lines_of_the_audit(store: Store) -> None:
 
 def test_f1_patterns_take_for_ever(store: Store) -> None:
     """Each is compared in time that grows with its length, not exponentially."""
-    store.put("a" * 60, {"text": "a" * 2000}, metadata={"who": "a" * 2000})
+    store.thread("a" * 60).put({"text": "a" * 2000}, metadata={"who": "a" * 2000})
     start = time.process_time()
     for pattern in ("*a" * 16 + "b", "**a" * 40 + "b", "a*" * 200, "?" * 500, "*" * 900):
         with contextlib.suppress(HoldfastError):  # too many stars are refused
@@ -291,7 +291,7 @@ def test_f1_patterns_take_for_ever(store: Store) -> None:
         for query in (f"meta.who:{pattern}", f"thread:{pattern}"):
             try:
                 store.threads(where=query)
-                store.log("a" * 60, where=query)
+                store.thread("a" * 60).log(where=query)
             except HoldfastError:
                 continue
     assert time.process_time() - start < 10

@@ -64,11 +64,11 @@ def stored_bytes(folder: Path) -> bytes:
 
 def test_a_runner_notices_credentials_wherever_they_enter(store: Store) -> None:
     call = {"role": "assistant", "tool_calls": [{"name": "curl", "args": {"header": f"Bearer {KEY}"}}]}
-    store.put("chat", {"messages": ["hello"]})
+    store.thread("chat").put({"messages": ["hello"]})
     JobRunner(store).run_due()
     assert places(store) == []
-    store.put("chat", {"messages": ["hello", call]}, metadata={"note": OTHER})
-    store.put("plain", {"messages": ["an ordinary message"] * 9})
+    store.thread("chat").put({"messages": ["hello", call]}, metadata={"note": OTHER})
+    store.thread("plain").put({"messages": ["an ordinary message"] * 9})
     store.state(user="alice").set("aws", {"secret_access_key": "k3y-of-the-service"})
     checkpointer = Checkpointer(store)
     checkpointer.put("graph", {"n": 1}, id="1")
@@ -82,12 +82,12 @@ def test_a_runner_notices_credentials_wherever_they_enter(store: Store) -> None:
     }
     assert (
         sorted(each.checkpoint for each in store.sensitive.credentials().findings if each.scope == "thread:chat")
-        == [store.get("chat").id] * 2
+        == [store.thread("chat").get().id] * 2
     )
 
 
 def test_nothing_of_a_credential_is_stored_about_it(store: Store) -> None:
-    store.put("chat", {"keys": {KEY: "by its value"}, "text": f"use {KEY}", "password": "correct horse 9"})
+    store.thread("chat").put({"keys": {KEY: "by its value"}, "text": f"use {KEY}", "password": "correct horse 9"})
     before = {row.key for row in _refs(store)}
     notice(store)
     new = [row for row in _refs(store) if row.key not in before]
@@ -118,12 +118,12 @@ def test_it_goes_on_where_it_was_also_after_a_restart(tmp_path: Path, monkeypatc
     names = _searched(monkeypatch)
     with holdfast.open(tmp_path / "a.db") as store:
         for number in range(5):
-            store.put(f"chat-{number}", {"n": number})
+            store.thread(f"chat-{number}").put({"n": number})
         notice(store)
         assert sorted(set(names)) == [f"chat-{number}" for number in range(5)]
     with holdfast.open(tmp_path / "a.db") as store:
         names.clear()
-        store.put("chat-3", {"n": OTHER})
+        store.thread("chat-3").put({"n": OTHER})
         store.jobs.run("credentials")
         assert names == ["chat-3"]
         assert places(store) == [("chat-3", "n", "stripe-key")]
@@ -136,7 +136,7 @@ def test_only_what_was_saved_since_is_searched(monkeypatch: pytest.MonkeyPatch) 
     clock = Clock()
     store = timed(clock)
     for number in range(300):
-        store.put("chat", {"messages": [f"message {each}" for each in range(number)]})
+        store.thread("chat").put({"messages": [f"message {each}" for each in range(number)]})
     clock.now += HOUR
     notice(store)
     steps: list[object] = []
@@ -147,7 +147,7 @@ def test_only_what_was_saved_since_is_searched(monkeypatch: pytest.MonkeyPatch) 
         return await step(self, line, row)
 
     monkeypatch.setattr(SensitiveScan, "step", counted)
-    store.put("chat", {"messages": [f"message {each}" for each in range(299)], "more": KEY})
+    store.thread("chat").put({"messages": [f"message {each}" for each in range(299)], "more": KEY})
     store.jobs.run("credentials")
     assert len(steps) == 1
     assert places(store) == [("chat", "more", "github-token")]
@@ -157,7 +157,7 @@ def test_a_check_that_is_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(credentials_job, "_STORED_AFTER", 1)
     with holdfast.open(tmp_path / "a.db") as store:
         for number in range(6):
-            store.put(f"chat-{number}", {"text": KEY})
+            store.thread(f"chat-{number}").put({"text": KEY})
     struck = 0
     for number in (2, 4):
 
@@ -181,11 +181,11 @@ def test_a_check_that_is_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_is_deleted_or_overwritten_and_pruned_is_not_reported(store: Store) -> None:
-    store.put("deleted", {"text": KEY})
+    store.thread("deleted").put({"text": KEY})
     for text in (KEY, "nothing", "any more"):
-        store.put("overwritten", {"text": text})
+        store.thread("overwritten").put({"text": text})
     for number in range(3):
-        store.put("kept", {"text": KEY, "number": number})
+        store.thread("kept").put({"text": KEY, "number": number})
     notice(store)
     assert [line for line, *_ in places(store)] == ["deleted", "kept", "overwritten"]
     store.thread("deleted").delete()
@@ -199,8 +199,8 @@ def test_what_is_deleted_or_overwritten_and_pruned_is_not_reported(store: Store)
 
 def test_an_erasure_removes_the_names_of_places_too(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.put("chat of u-1", {"text": KEY}, metadata={"subject": "u-1"})
-        store.put("chat of u-2", {"text": OTHER}, metadata={"subject": "u-2"})
+        store.thread("chat of u-1").put({"text": KEY}, metadata={"subject": "u-1"})
+        store.thread("chat of u-2").put({"text": OTHER}, metadata={"subject": "u-2"})
         notice(store)
         assert len(places(store)) == 2
         store.erasure.erase("u-1")
@@ -210,7 +210,7 @@ def test_an_erasure_removes_the_names_of_places_too(tmp_path: Path) -> None:
 
 
 def test_an_erasure_meanwhile_is_noticed_when_places_are_stored(store: Store) -> None:
-    store.put("chat of u-1", {"text": KEY}, metadata={"subject": "u-1"})
+    store.thread("chat of u-1").put({"text": KEY}, metadata={"subject": "u-1"})
     engine = store._handle.engine
     check = run(CredentialCheck.open(engine, ""))
 
@@ -237,7 +237,7 @@ def test_an_encrypted_store_has_the_places_encrypted(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         with holdfast.open(folder / "a.db", encryption=encryption) as store:
-            store.put("chat", {"settings-of-billing": {"token": KEY}})
+            store.thread("chat").put({"settings-of-billing": {"token": KEY}})
             notice(store)
             assert places(store) == [("chat", "settings-of-billing.token", "field")]
         assert (b"settings-of-billing" in stored_bytes(folder)) == (name == "plain")
@@ -247,12 +247,12 @@ def test_an_encrypted_store_has_the_places_encrypted(tmp_path: Path) -> None:
 
 def test_tenants_and_identities(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db", tenant="one") as one, holdfast.open(tmp_path / "a.db", tenant="two") as two:
-        one.put("chat", {"text": KEY})
-        two.put("chat", {"text": "nothing"})
+        one.thread("chat").put({"text": KEY})
+        two.thread("chat").put({"text": "nothing"})
         for store in (one, two):
             notice(store)
         assert (len(reported(one)), reported(two)) == (1, [])
-        two.put("other", {"text": KEY})
+        two.thread("other").put({"text": KEY})
         assert reported(two) == [("thread:other", "text")]
         with pytest.raises(AttributeError):
             one.as_identity(user="alice").sensitive.credentials()  # type: ignore[attr-defined]
@@ -262,7 +262,7 @@ def test_tenants_and_identities(tmp_path: Path) -> None:
 
 def test_other_copies_are_searched_anew(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "b.db") as copy:
-        store.put("chat", {"text": KEY})
+        store.thread("chat").put({"text": KEY})
         notice(store)
         store.copy_to(copy)
         assert places(copy) == []
@@ -278,10 +278,10 @@ def test_history_that_is_imported_is_searched(tmp_path: Path) -> None:
     clock = Clock()
     store, other = timed(clock), timed(clock)
     for text in (KEY, "nothing"):
-        other.put("chat", {"text": text})
+        other.thread("chat").put({"text": text})
     other.export(tmp_path / "chat.jsonl")
     clock.now += HOUR
-    store.put("own", {"n": 1})
+    store.thread("own").put({"n": 1})
     notice(store)
     store.import_(tmp_path / "chat.jsonl")
     store.jobs.run("credentials")
@@ -291,7 +291,7 @@ def test_history_that_is_imported_is_searched(tmp_path: Path) -> None:
 def test_more_places_than_are_remembered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credential_check, "MOST_PLACES", 3)
     for number in range(5):
-        store.put(f"chat-{number}", {"text": KEY})
+        store.thread(f"chat-{number}").put({"text": KEY})
     notice(store)
     found = store.sensitive.credentials()
     assert (len(found.findings), found.more) == (3, True)
@@ -306,7 +306,7 @@ def test_more_places_than_are_remembered(store: Store, monkeypatch: pytest.Monke
 
 
 def test_what_a_policy_allows_is_not_reported(store: Store) -> None:
-    store.put("chat", {"text": KEY})
+    store.thread("chat").put({"text": KEY})
     store.state(agent="vault").set("key", KEY)
     assert len(reported(store)) == 2
     store.sensitive.protect("allow", scope="agent:vault")
@@ -316,7 +316,7 @@ def test_what_a_policy_allows_is_not_reported(store: Store) -> None:
 
 def test_the_job_can_be_paused_and_one_is_enough(store: Store) -> None:
     store.jobs.add("secrets", "credentials", schedule="every 1h", paused=True)
-    store.put("chat", {"text": KEY})
+    store.thread("chat").put({"text": KEY})
     for _ in range(2):
         JobRunner(store).run_due()
     assert [(job.name, job.runs) for job in store.jobs.list()] == [("secrets", ())]
@@ -333,10 +333,10 @@ def test_doctor_and_alert_have_a_line_to_protect_and_one_to_redact(
         return next(each for each in doctor(url) if each.code == "credentials")
 
     with holdfast.open(url) as store:
-        store.put("chat", {"n": 1})
+        store.thread("chat").put({"n": 1})
     assert result().ok
     with holdfast.open(url) as store:
-        store.put("chat", {"text": f"use {KEY}"})
+        store.thread("chat").put({"text": f"use {KEY}"})
     found = result()
     assert (found.level, found.found) == (
         "warning",
@@ -372,7 +372,7 @@ def test_a_line_that_could_not_be_read_is_searched_again(
     async def fail(self: SensitiveScan, line: object) -> None:
         raise error("not now")
 
-    store.put("chat", {"text": f"use {KEY}"})
+    store.thread("chat").put({"text": f"use {KEY}"})
     with monkeypatch.context() as patch:
         patch.setattr(SensitiveScan, "whole", fail)
         JobRunner(store).run_due()

@@ -50,10 +50,10 @@ def test_a_recognizer_finds_what_no_format_describes() -> None:
         recognizer = PresidioRecognizer(analyzer=_Analyzer())
         assert list(recognizer("I am Ada Lovelace")) == [SensitiveSpan(5, 17, "presidio-person")]
         store.sensitive.protect("redact", keys=_Keys(), recognizers=[recognizer], scope="people")
-        store.put("people", {"text": "I am Ada Lovelace"})
-        store.put("others", {"text": "I am Ada Lovelace"})
-        assert store.get("people").state["text"].startswith("I am [redacted:presidio-person:")
-        assert store.get("others").state["text"] == "I am Ada Lovelace"
+        store.thread("people").put({"text": "I am Ada Lovelace"})
+        store.thread("others").put({"text": "I am Ada Lovelace"})
+        assert store.thread("people").get().state["text"].startswith("I am [redacted:presidio-person:")
+        assert store.thread("others").get().state["text"] == "I am Ada Lovelace"
 
 
 class _Keys:

@@ -51,15 +51,15 @@ def test_what_is_read_and_revealed_is_what_was_saved(changes: list[tuple[str, An
             store = _open(backend)  # a process that has nothing in its caches
         if action == "put":
             model = dict(value)
-            store.put("t", value)
+            store.thread("t").put(value)
         else:
             model |= value
-            store.update("t", value)
-        state = store.get("t").state
+            store.thread("t").update(value)
+        state = store.thread("t").get().state
         assert store.sensitive.reveal(state, thread="t") == model
         assert not any(secret in stored_text(store) for secret in SECRETS)
-        store.put("t", model)  # what a program goes on with
-        assert store.get("t").state == state
+        store.thread("t").put(model)  # what a program goes on with
+        assert store.thread("t").get().state == state
     assert store.maintenance.verify().ok
 
 
@@ -74,7 +74,7 @@ def test_many_threads_at_a_time() -> None:
     with _open(MemoryBackend()) as store, ThreadPoolExecutor(8) as pool:
 
         def write(number: int) -> None:
-            store.put(f"t{number % 3}", {f"c{number}": SECRETS[number % 3]})
+            store.thread(f"t{number % 3}").put({f"c{number}": SECRETS[number % 3]})
             store.state(agent="x")[f"k{number}"] = SECRETS[0]
             with store.transaction() as together:
                 together.put(f"t{number % 2}", {"x": SECRETS[1]})
@@ -90,7 +90,7 @@ def test_many_tasks_at_a_time() -> None:
     async def use() -> None:
         store = AsyncStore(Engine(EngineContext(MemoryBackend())), "")
         store.sensitive.protect(keys=KEYS)
-        tasks = (store.put(f"t{number % 3}", {f"c{number}": SECRETS[number % 3]}) for number in range(60))
+        tasks = (store.thread(f"t{number % 3}").put({f"c{number}": SECRETS[number % 3]}) for number in range(60))
         await asyncio.wait_for(asyncio.gather(*tasks), 60)
         assert not any(secret in stored_text(store) for secret in SECRETS)
         await store.close()

@@ -149,11 +149,11 @@ def _hooked(store: Store, key: str) -> None:
     store.hooks.after("state.set", scope="user:after", record=True, name="after")(lambda call: None)
     store.state(user="after")["note"] = key
     store.hooks.before("checkpoint.save", record=True, name="saved")(lambda call: None)
-    store.put("with-hook", {"text": key}, metadata={"note": key})
+    store.thread("with-hook").put({"text": key}, metadata={"note": key})
 
 
 def _reasons(store: Store, key: str) -> None:
-    store.put("reasons", {"n": 1})
+    store.thread("reasons").put({"n": 1})
     thread = store.thread("reasons")
     for _ in range(2):
         thread.pin(reason=f"for {key}")
@@ -179,8 +179,8 @@ def _text_in_parts(store: Store, key: str) -> None:
 
 def _large_dicts(store: Store, key: str) -> None:
     large: dict[str, Any] = {f"k{number}": "v" * 40 for number in range(60)}
-    store.put("large-dict", {"map": {**large, key: {"x": key, "y": "z" * 2000}}})
-    store.put("large-dict", {"map": {**large, "new": 1, key: {"x": key, "y": "z" * 1999}, f"also {key}": "v"}})
+    store.thread("large-dict").put({"map": {**large, key: {"x": key, "y": "z" * 2000}}})
+    store.thread("large-dict").put({"map": {**large, "new": 1, key: {"x": key, "y": "z" * 1999}, f"also {key}": "v"}})
     state = store.state(agent="large-dict")
     state["map"] = large
     state.patch("map", {(key,): {"x": key}})
@@ -197,16 +197,21 @@ def _patches(store: Store, key: str) -> None:
 
 
 WRITES: dict[str, Callable[[Store, str], object]] = {
-    "thread.put": lambda store, key: store.put("plain", {"messages": ["hi", {"role": "user", "content": key}]}),
-    "thread.update": lambda store, key: (store.put("u", {"a": {"b": 1}}), store.update("u", {"a.b": key, "c": [key]})),
-    "metadata": lambda store, key: store.put("meta", {"a": 1}, metadata={"note": {"deep": [key]}}),
-    "large value": lambda store, key: store.put("large", {"text": "x " * 50_000 + key}),
-    "large list": lambda store, key: store.put("list", {"messages": ["m"] * 100 + [key] + ["n"] * 100}),
-    "key of a dict": lambda store, key: store.put("dict", {"map": {key: 1, "other": {"x" + " " + key: 2}}}),
-    "below a key of a dict": lambda store, key: store.put("below", {"map": {key: {"x": key}, "y": {key: [key]}}}),
+    "thread.put": lambda store, key: store.thread("plain").put({"messages": ["hi", {"role": "user", "content": key}]}),
+    "thread.update": lambda store, key: (
+        store.thread("u").put({"a": {"b": 1}}),
+        store.thread("u").update({"a.b": key, "c": [key]}),
+    ),
+    "metadata": lambda store, key: store.thread("meta").put({"a": 1}, metadata={"note": {"deep": [key]}}),
+    "large value": lambda store, key: store.thread("large").put({"text": "x " * 50_000 + key}),
+    "large list": lambda store, key: store.thread("list").put({"messages": ["m"] * 100 + [key] + ["n"] * 100}),
+    "key of a dict": lambda store, key: store.thread("dict").put({"map": {key: 1, "other": {"x" + " " + key: 2}}}),
+    "below a key of a dict": lambda store, key: store.thread("below").put(
+        {"map": {key: {"x": key}, "y": {key: [key]}}}
+    ),
     "key of a large dict": _large_dicts,
-    "bytes": lambda store, key: store.put("bytes", {"data": key.encode()}),
-    "tuple and set": lambda store, key: store.put("types", {"t": (key, 1), "s": {key, 2}, "e": ValueError(key)}),
+    "bytes": lambda store, key: store.thread("bytes").put({"data": key.encode()}),
+    "tuple and set": lambda store, key: store.thread("types").put({"t": (key, 1), "s": {key, 2}, "e": ValueError(key)}),
     "scope": lambda store, key: store.state(agent="a").set("note", f"x {key}"),
     "patches": _patches,
     "reasons": _reasons,
@@ -268,9 +273,9 @@ def test_a_refused_write_changes_nothing(subtests: pytest.Subtests) -> None:
 def test_tokens_are_revealed_in_their_thread_only(store: Store) -> None:
     store.sensitive.protect(keys=KEYS)
     key = secret("x")
-    store.put("a", {"message": HumanMessage(f"use {key}!"), "again": key, "n": 1})
-    store.put("b", {"text": key})
-    state, other = store.get("a").state, store.get("b").state
+    store.thread("a").put({"message": HumanMessage(f"use {key}!"), "again": key, "n": 1})
+    store.thread("b").put({"text": key})
+    state, other = store.thread("a").get().state, store.thread("b").get().state
     assert key not in str(state)
     token = state["again"]
     assert token in state["message"].content  # equal secrets of a thread have equal tokens
@@ -286,25 +291,25 @@ def test_tokens_are_revealed_in_their_thread_only(store: Store) -> None:
 
 def test_redaction_shows_what_is_equal(store: Store) -> None:
     store.sensitive.protect("redact", keys=KEYS)
-    store.put("a", {"x": secret("1"), "y": secret("1"), "z": secret("2")})
-    store.put("b", {"x": secret("1")})
-    state = store.get("a").state
-    assert state["x"] == state["y"] == store.get("b").state["x"] != state["z"]
+    store.thread("a").put({"x": secret("1"), "y": secret("1"), "z": secret("2")})
+    store.thread("b").put({"x": secret("1")})
+    state = store.thread("a").get().state
+    assert state["x"] == state["y"] == store.thread("b").get().state["x"] != state["z"]
     assert re.fullmatch(r"\[redacted:github-token:[0-9a-f]{8}\.[0-9a-f]{20}\.[0-9a-f]{12}\]", state["x"])
     with make_store() as other:
         other.sensitive.protect("redact", keys=FixedKeys(b"o" * 32))
-        other.put("a", {"x": secret("1")})
-        assert other.get("a").state["x"] != state["x"]
+        other.thread("a").put({"x": secret("1")})
+        assert other.thread("a").get().state["x"] != state["x"]
 
 
 def test_keys_are_rotated(store: Store) -> None:
     old, new = b"1" * 32, b"2" * 32
     store.sensitive.protect(keys=FixedKeys(old))
-    store.put("a", {"text": secret("x")})
-    first = store.get("a").state["text"]
+    store.thread("a").put({"text": secret("x")})
+    first = store.thread("a").get().state["text"]
     store.sensitive.protect(keys=FixedKeys(new, old))
-    store.put("a", {"text": secret("x"), "other": f"{secret('y')} {first}"})
-    state = store.get("a").state
+    store.thread("a").put({"text": secret("x"), "other": f"{secret('y')} {first}"})
+    state = store.thread("a").get().state
     assert state["text"] != first
     assert first in state["other"]  # a token is not replaced again
     revealed = store.sensitive.reveal(state, thread="a")
@@ -318,8 +323,8 @@ def test_a_forged_marker_hides_nothing(store: Store) -> None:
     forged = f"[token:github-token:00000000.{key}.000000000000]"
     genuine = Markers(KEYS, "").tokenise("v", "field", "a")
     altered = genuine.replace("field", "email")
-    store.put("a", {"forged": forged, "password": forged, "api_key": altered, "token": genuine})
-    state = store.get("a").state
+    store.thread("a").put({"forged": forged, "password": forged, "api_key": altered, "token": genuine})
+    state = store.thread("a").get().state
     assert key not in str(state)
     assert state["token"] == genuine
     assert altered not in state["api_key"]
@@ -332,12 +337,12 @@ def test_the_same_state_again_adds_nothing(store: Store) -> None:
     messages[7] = f"my key is {secret('x')}"
     for number in range(5):
         messages.append(f"more {number}")
-        store.put("a", {"messages": messages})
-    assert store.put("a", {"messages": messages}, if_changed=True).id == store.get("a").id
+        store.thread("a").put({"messages": messages})
+    assert store.thread("a").put({"messages": messages}, if_changed=True).id == store.thread("a").get().id
     assert [change.path for change in store.thread("a").diff("HEAD~1", "HEAD").changes] == [("messages", 44)]
     assert len(store.audit.query(action="protect")) == 1
     messages[30] = messages[7]
-    store.put("a", {"messages": messages})
+    store.thread("a").put({"messages": messages})
     (latest, _) = store.audit.query(action="protect")
     assert [each["path"] for each in latest.detail["replaced"]] == ["messages[30]"]
 
@@ -349,18 +354,18 @@ def test_langgraph_puts_of_the_same_checkpoint_are_one(store: Store) -> None:
     _graph(saver, secret("x")).invoke({"messages": [HumanMessage(secret("x"))]}, config)
     found = saver.get_tuple(config)
     assert found is not None
-    steps = len(store.log("t"))
+    steps = len(store.thread("t").log())
     plain = store.sensitive.reveal(found.checkpoint, thread="t")
     assert plain != found.checkpoint
     saver.put(found.parent_config or config, plain, found.metadata, {})
-    assert len(store.log("t")) == steps
+    assert len(store.thread("t").log()) == steps
 
 
 def test_reports_have_no_secrets(store: Store) -> None:
     """Not even where these are keys, which are parts of paths."""
     key = secret("x")
-    store.put("a", {"map": {key: {"x": key}}, "list": [{key: [key]}]})
-    store.put("a", {"map": {**{f"k{number}": "v" * 40 for number in range(60)}, key: {"x": key}}})
+    store.thread("a").put({"map": {key: {"x": key}}, "list": [{key: [key]}]})
+    store.thread("a").put({"map": {**{f"k{number}": "v" * 40 for number in range(60)}, key: {"x": key}}})
     report = store.sensitive.scan(history=True)
     assert len(report.findings) >= 5
     assert key not in str(report)
@@ -373,16 +378,16 @@ def test_policies_by_scope_and_key(store: Store) -> None:
     store.sensitive.protect("refuse", scope="agent:strict")
     store.sensitive.protect("allow", scope="vault", key="secrets")
     store.sensitive.protect("tokenise", formats="email", scope="mail-*", keys=KEYS)
-    store.put("vault", {"secrets": key, "other": key})
-    state = store.get("vault").state
+    store.thread("vault").put({"secrets": key, "other": key})
+    state = store.thread("vault").get().state
     assert state["secrets"] == key
     assert state["other"].startswith("[redacted:")
     with pytest.raises(DeniedError):
         store.state(agent="strict")["x"] = key
-    store.put("mail-1", {"text": f"a@example.com {key}"})
-    store.put("other", {"text": "a@example.com"})
-    assert re.match(r"\[token:email:.*\] \[redacted:github", store.get("mail-1").state["text"])
-    assert store.get("other").state == {"text": "a@example.com"}
+    store.thread("mail-1").put({"text": f"a@example.com {key}"})
+    store.thread("other").put({"text": "a@example.com"})
+    assert re.match(r"\[token:email:.*\] \[redacted:github", store.thread("mail-1").get().state["text"])
+    assert store.thread("other").get().state == {"text": "a@example.com"}
     names = [each.name for each in store.sensitive.list()]
     assert names == ["redact ** **", "refuse agent:strict **", "allow vault secrets", "tokenise mail-* **"]
     store.sensitive.remove("refuse agent:strict **")
@@ -402,8 +407,8 @@ def test_all_of_a_field_is_a_secret(store: Store, subtests: pytest.Subtests) -> 
         "usage": {"max_tokens": 5, "token_count": "17", "tokens": ["a", "b"]},
         "placeholder": {"password": "${DB_PASSWORD}", "token": "<your token>", "secret": None},
     }
-    store.put("a", plain)
-    state = store.get("a").state
+    store.thread("a").put(plain)
+    state = store.thread("a").get().state
     for name in ("schema", "usage", "placeholder"):
         with case(subtests, name):
             assert state[name] == plain[name]
@@ -437,8 +442,8 @@ def test_encrypt_has_keys_of_its_own(store: Store) -> None:
         store.sensitive.protect("encrypt")
     store.sensitive.protect("encrypt", formats="card", keys=FixedKeys(b"c" * 32))
     store.sensitive.protect("tokenise", keys=KEYS)
-    store.put("a", {"card": "4111 1111 1111 1111", "text": secret("x")})
-    state = store.get("a").state
+    store.thread("a").put({"card": "4111 1111 1111 1111", "text": secret("x")})
+    state = store.thread("a").get().state
     assert state["card"].startswith("[sealed:card:")
     assert store.sensitive.reveal(state, thread="a") == {"card": "4111 1111 1111 1111", "text": secret("x")}
     only_tokens = store.sensitive.reveal(state, thread="a", keys=KEYS)
@@ -499,9 +504,9 @@ def test_async_stores_are_protected() -> None:
     async def use() -> None:
         store = AsyncStore(Engine(EngineContext(MemoryBackend())), "")
         store.sensitive.protect(keys=KEYS)
-        await asyncio.gather(*(store.put(f"t{number}", {"text": secret("x")}) for number in range(5)))
+        await asyncio.gather(*(store.thread(f"t{number}").put({"text": secret("x")}) for number in range(5)))
         assert secret("x") not in stored_text(store)
-        state = (await store.get("t1")).state
+        state = (await store.thread("t1").get()).state
         assert await store.sensitive.reveal(state, thread="t1") == {"text": secret("x")}
         assert (await store.sensitive.scan()).findings == []
         await store.close()
@@ -539,12 +544,12 @@ def test_only_what_is_new_is_searched(monkeypatch: pytest.MonkeyPatch, cold: boo
     monkeypatch.setattr(Detector, "find", counted)
     first = second = Store(Engine(EngineContext(backend)), "")
     first.sensitive.protect(keys=KEYS)
-    first.put("chat", {"messages": messages[:500], "other": "text"})
+    first.thread("chat").put({"messages": messages[:500], "other": "text"})
     if cold:  # a process that has nothing in its caches
         second = Store(Engine(EngineContext(backend)), "")
         second.sensitive.protect(keys=KEYS)
     searched.clear()
-    second.put("chat", {"messages": messages, "other": "text"})
+    second.thread("chat").put({"messages": messages, "other": "text"})
     assert 300 < sum(searched) < 2_000
 
 
@@ -585,8 +590,8 @@ def test_messages_of_models_stay_as_they_are(store: Store) -> None:
         "messages": [HumanMessage("hi", id="1f1e25f4-c868-6751-8129-9c9dd8929229"), answer],
         "next_page_token": "Cg1",
     }
-    store.put("a", state)
-    assert store.get("a").state == state
+    store.thread("a").put(state)
+    assert store.thread("a").get().state == state
     assert not store.audit.query(action="protect")
 
 

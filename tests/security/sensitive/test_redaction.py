@@ -30,14 +30,14 @@ OTHER = github_token(Random("refused"))
 
 def _plant(store: holdfast.Store) -> None:
     for number in range(4):
-        store.put("chat", {"messages": [f"message {each}" for each in range(number)]})
+        store.thread("chat").put({"messages": [f"message {each}" for each in range(number)]})
     store.thread("chat").tag("before")
-    store.put("chat", {"messages": [*map("message {}".format, range(3)), f"my key is {KEY}"]})
-    store.put("chat", {"messages": [*map("message {}".format, range(3)), f"my key is {KEY}", "thanks"]})
-    store.put("gone", {"text": KEY})
-    store.put("gone", {"text": "nothing"})
-    store.put("large", {"file": "line\n" * 100_000 + KEY})
-    store.put("clean", {"text": "nothing"})
+    store.thread("chat").put({"messages": [*map("message {}".format, range(3)), f"my key is {KEY}"]})
+    store.thread("chat").put({"messages": [*map("message {}".format, range(3)), f"my key is {KEY}", "thanks"]})
+    store.thread("gone").put({"text": KEY})
+    store.thread("gone").put({"text": "nothing"})
+    store.thread("large").put({"file": "line\n" * 100_000 + KEY})
+    store.thread("clean").put({"text": "nothing"})
     store.state(user="alice").set("keys", {"github": KEY})
 
 
@@ -52,18 +52,18 @@ _KEYS = LocalKeys(b"1" * 32)
 def test_what_is_stored_is_replaced(encryption: Any, tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
         _plant(store)
-        clean = [each.id for each in store.log("clean")]
+        clean = [each.id for each in store.thread("clean").log()]
         notice(store)
         assert len(reported(store)) == 4
         report = store.sensitive.redact()
         assert report[:2] == (4, 5)
         said = [*map("message {}".format, range(3)), "my key is [redacted:github-token]", "thanks"]
-        assert store.get("chat").state == {"messages": said}
-        assert store.get("chat", at="before").state == {"messages": said[:3]}
-        assert store.get("gone").state == {"text": "nothing"}
-        assert store.get("large").state["file"].endswith("[redacted:github-token]")
+        assert store.thread("chat").get().state == {"messages": said}
+        assert store.thread("chat").get(at="before").state == {"messages": said[:3]}
+        assert store.thread("gone").get().state == {"text": "nothing"}
+        assert store.thread("large").get().state["file"].endswith("[redacted:github-token]")
         assert store.state(user="alice").get("keys") == {"github": "[redacted:github-token]"}
-        assert [each.id for each in store.log("clean")] == clean
+        assert [each.id for each in store.thread("clean").log()] == clean
         assert reported(store) == []
         assert store.sensitive.scan(history=True).findings == []
         assert store.maintenance.verify(level="decode").findings == []
@@ -87,7 +87,7 @@ def test_other_stores(kind: str, tmp_path: Path) -> None:
         _plant(store)
         notice(store)
         assert len(reported(store)) == 4
-        store.put("later", {"text": KEY})
+        store.thread("later").put({"text": KEY})
         store.jobs.run("credentials")
         assert len(reported(store)) == 5
         assert store.sensitive.redact()[:2] == (5, 6)
@@ -166,11 +166,11 @@ def _record(store: holdfast.Store) -> None:
     store.hooks.after("state.set", record=True, name="after")(lambda _: None)
     store.state(user="alice")["note"] = f"use {KEY}"
     store.artifacts.register(b"x", id="a1", type=f"image {KEY}", producer=KEY)
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     store.thread("chat").pin(reason=f"why {KEY}")
-    store.put("held", {"n": 1})
+    store.thread("held").put({"n": 1})
     store.maintenance.hold("held", reason=f"case {KEY}")
-    store.put("released", {"n": 1})
+    store.thread("released").put({"n": 1})
     store.maintenance.hold("released", reason=f"case {KEY}")
     store.maintenance.release("released")
     agent = _Keeper().attach(store, "keeper")
@@ -225,13 +225,13 @@ def test_notes_reasons_errors_and_links(encryption: Any, tmp_path: Path) -> None
 def test_names_are_masked_and_said_to_stay(tmp_path: Path) -> None:
     url, names = str(tmp_path / "a.db"), [github_token(Random(f"name {each}")) for each in range(9)]
     with holdfast.open(url) as store:
-        store.put(names[0], {names[1]: KEY, "keys": {names[2]: {"x": KEY}}}, metadata={names[3]: KEY})
+        store.thread(names[0]).put({names[1]: KEY, "keys": {names[2]: {"x": KEY}}}, metadata={names[3]: KEY})
         store.state(user=names[4])[names[5]] = KEY
         store.sessions.start(names[6]).state["a"] = KEY
         agent = _Keeper().attach(store, names[7])
         agent.text = KEY
         agent.save()
-        store.put("refused", {"n": 1})
+        store.thread("refused").put({"n": 1})
         told: list[str] = []
         notice(store)
         report = store.sensitive.credentials()
@@ -244,7 +244,7 @@ def test_names_are_masked_and_said_to_stay(tmp_path: Path) -> None:
         assert "thread:…: its name, by which it is found" in done.remains
         store.sensitive.protect("refuse")
         with pytest.raises(DeniedError) as denied:
-            store.put(names[0], {names[1]: OTHER})
+            store.thread(names[0]).put({names[1]: OTHER})
         told.append(repr(denied.value) + str(denied.value))
     text = "\n".join(told)
     assert "github-token" in text  # the control
@@ -311,7 +311,7 @@ def test_a_redaction_that_is_killed_goes_on(tmp_path: Path) -> None:
         struck += run_in_child(work)[1]
         with holdfast.open(folder / "a.db") as store:
             store.sensitive.redact()
-            assert store.get("chat").state["messages"][3:] == ["my key is [redacted:github-token]", "thanks"]
+            assert store.thread("chat").get().state["messages"][3:] == ["my key is [redacted:github-token]", "thanks"]
             assert store.maintenance.verify(level="decode").findings == []
         assert KEY.encode() not in stored_bytes(folder)
     assert struck == 3

@@ -45,11 +45,11 @@ def test_the_command_line_and_http_are_protected(folder: Path, protected: bool) 
     assert written(folder) is not protected
     (folder / "agents.db").unlink()
     with holdfast.open() as store:
-        store.put("chat", {"plan": "x"})
+        store.thread("chat").put({"plan": "x"})
         with ServedStore(store, write=True) as served:
             fork = {"branch": "edited", "at": "HEAD", "changes": {"plan": SECRET}}
             assert served.change("POST", "/threads/chat/forks", fork).status == 201
-        state = store.get("chat", at="edited").state
+        state = store.thread("chat").get(at="edited").state
     assert (state["plan"] == SECRET) is not protected
     assert written(folder) is not protected
 
@@ -57,10 +57,10 @@ def test_the_command_line_and_http_are_protected(folder: Path, protected: bool) 
 def test_the_variable_and_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(folder, '["redact:personal", { action = "refuse", formats = ["github-token"], scope = "support-*" }]')
     with holdfast.open("stores.default") as store:
-        store.put("chat", {"text": f"{SECRET} of alice@example.org"})
-        assert store.get("chat").state["text"].startswith(f"{SECRET} of [redacted:email:")
+        store.thread("chat").put({"text": f"{SECRET} of alice@example.org"})
+        assert store.thread("chat").get().state["text"].startswith(f"{SECRET} of [redacted:email:")
         with pytest.raises(DeniedError):
-            store.put("support-1", {"text": SECRET})
+            store.thread("support-1").put({"text": SECRET})
     monkeypatch.setenv("HOLDFAST_SENSITIVE", "redact refuse:email")
     with holdfast.open("agents.db") as store:
         assert [each.action for each in store.sensitive.list()] == ["redact", "refuse"]
@@ -94,5 +94,5 @@ def test_settings_of_jobs_are_refused(folder: Path) -> None:
         assert SECRET not in str(denied.value)
         assert not written(folder)
         store.jobs.add("heads", "heads", settings={"folder": "/mnt/heads"})
-        store.put("chat", {"n": 1}, metadata={"subject": "u-1"})
+        store.thread("chat").put({"n": 1}, metadata={"subject": "u-1"})
         assert store.erasure.erase("alice@example.org").erased == {}, "an erasure names its subject all the same"

@@ -99,7 +99,7 @@ def _revisions(store: Store, thread: str, start: str) -> Iterable[str]:
     yield "HEAD"
     yield from _branches(store, thread, start)
     yield from store.thread(thread).tags()
-    yield from (checkpoint.id for checkpoint in store.log(thread, limit=_RECENT))
+    yield from (checkpoint.id for checkpoint in store.thread(thread).log(limit=_RECENT))
 
 
 def _threads(store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG001

@@ -54,7 +54,7 @@ def show(
     if (path is not None) + bool(channels) + no_state > 1:
         raise InvalidError("give only one of --path, --channel and --no-state")
     store = session.open()
-    checkpoint = store.get(thread, at=revision, lazy=True)
+    checkpoint = store.thread(thread).get(at=revision, lazy=True)
     out = session.out
     if path is not None:
         found = at_path(checkpoint.state, parse_path(path))

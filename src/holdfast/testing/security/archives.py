@@ -92,8 +92,8 @@ def check_exports(store: Store, canary: Canary) -> int:
     """
     file, count = io.BytesIO(), 0
     with open_store("memory://", encryption=False) as source:
-        source.put("exported", {"n": 1, "text": "text"}, metadata={"source": "kit"})
-        source.put("exported", {"n": 2, "text": "text"})
+        source.thread("exported").put({"n": 1, "text": "text"}, metadata={"source": "kit"})
+        source.thread("exported").put({"n": 2, "text": "text"})
         source.export(file)
     before = store.maintenance.heads(kinds="all").threads
     for name, altered in (*altered_bytes(file.getvalue(), canary), *forged_exports(file.getvalue(), canary)):
@@ -107,7 +107,7 @@ def check_exports(store: Store, canary: Canary) -> int:
         if new:
             assert name.startswith("a thread named"), f"an export was imported: {name}"
             assert len(new) == 1, name
-            store.delete(new[0])
+            store.thread(new[0]).delete()
         assert {each: head for each, head in after.items() if each in before} == {
             each: head for each, head in before.items() if each in after
         }, f"an export changed other threads: {name}"
@@ -139,10 +139,10 @@ def check_snapshots(folder: Path, canary: Canary) -> int:
 def check_backups(store: Store, folder: Path, canary: Canary) -> int:
     """Check that alterations of a backup are found, in every file of it, and that it is not restored as another state.
     Return the number of them."""
-    store.put("saved", {"n": 1, "text": "text" * 1000})
+    store.thread("saved").put({"n": 1, "text": "text" * 1000})
     repository = folder / "repository"
     store.backups(repository).create()
-    expected, count = store.get("saved").state, 0
+    expected, count = store.thread("saved").get().state, 0
     for path in sorted(each for each in repository.rglob("*") if each.is_file()):
         data = path.read_bytes()
         if not data:
@@ -156,7 +156,9 @@ def check_backups(store: Store, folder: Path, canary: Canary) -> int:
             with _empty_copy(store) as target:
                 backups = target.backups(repository)
                 if not is_refused(lambda: backups.restore("latest"), what):
-                    assert target.get("saved").state == expected, f"a backup was restored as another state, {what}"
+                    assert target.thread("saved").get().state == expected, (
+                        f"a backup was restored as another state, {what}"
+                    )
             canary.check(f"a backup: {what}")
         path.write_bytes(data)
     return count

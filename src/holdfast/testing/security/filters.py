@@ -64,7 +64,7 @@ def check_filters(store: Store, matches: Callable[[dict[str, Any]], Iterable[str
     `Checkpointer` lists. Return the number of filters and queries.
     """
     for owner in ("mine", "victim"):
-        store.put(owner, {"text": f"owned by {owner}"}, metadata={"owner": owner})
+        store.thread(owner).put({"text": f"owned by {owner}"}, metadata={"owner": owner})
     if matches is None:
         checkpointer = Checkpointer(store)
 
@@ -84,18 +84,18 @@ def check_filters(store: Store, matches: Callable[[dict[str, Any]], Iterable[str
 def check_queries(store: Store, seconds: float = 5.0) -> int:
     """Check that hostile texts, in the place of every text that is searched for, find nothing of the thread `victim`,
     and return within a time or are refused by an error of Holdfast. Return the number of texts."""
-    log = store.log("mine", where='meta.owner="mine"').all()
+    log = store.thread("mine").log(where='meta.owner="mine"').all()
     assert [each.thread for each in log] == ["mine"], "the query does not find what matches it"
     for text in (*HOSTILE_QUERIES, *_texts()):
         uses: list[Callable[[], Any]] = [
-            lambda: [each.thread for each in store.log("mine", where=text).all()],
-            lambda: [each.thread for each in store.log("mine", where=f"meta.{text}:*").all()],
+            lambda: [each.thread for each in store.thread("mine").log(where=text).all()],
+            lambda: [each.thread for each in store.thread("mine").log(where=f"meta.{text}:*").all()],
             lambda: [each.thread for each in store.threads(prefix=text or "x")],
             lambda: [each.id for each in store.artifacts.list(producer=text)],
             lambda: [each.id for each in store.artifacts.list(type=text)],
             lambda: [each.id for each in store.sessions.list(user=text)],
             lambda: [each.key for each in store.audit.query(actor=text, thread="mine")],
-            lambda: store.get("mine", text).thread,
+            lambda: store.thread("mine").get(text).thread,
         ]
         for number, use in enumerate(uses):
             start = time.perf_counter()
@@ -107,7 +107,7 @@ def check_queries(store: Store, seconds: float = 5.0) -> int:
             took = time.perf_counter() - start
             assert took < seconds, f"use {number} of {text[:60]!r} took {took:.1f} s"
         store.search(text[:50]) if text[:50].isalnum() else None
-    assert store.get("victim").state == {"text": "owned by victim"}
+    assert store.thread("victim").get().state == {"text": "owned by victim"}
     return len(HOSTILE_QUERIES) + len(_texts())
 
 

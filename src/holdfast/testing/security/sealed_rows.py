@@ -48,7 +48,7 @@ def check_sealed_rows(store: Store, other: Store) -> int:
 def _fill(store: Store, name: str) -> None:
     for number in range(40):
         state = {"who": f"{name}{number} {store.tenant}", "items": list(range(number)), "large": "text" * 30_000}
-        store.put(name, state, id=f"{number:02}")
+        store.thread(name).put(state, id=f"{number:02}")
     Checkpointer(store).put_writes(name, "39", [("answer", name)], task_id="task")
     store.thread(name).tag("v1")
 

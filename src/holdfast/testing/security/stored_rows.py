@@ -41,7 +41,7 @@ def read_everything(store: Store, thread: str) -> Any:
     """Read a thread in all ways: its states, log, writes, and differences, as text and as JSON."""
     from holdfast.codec import default_codec
 
-    found = store.get(thread)
+    found = store.thread(thread).get()
     handle = store.thread(thread)
     log = list(handle.log().all())
     writes = Checkpointer(store).get_tuple(thread)
@@ -55,11 +55,11 @@ def check_values(store: Store, canary: Canary) -> int:
     values = hostile_values(canary)
     for number, (name, value) in enumerate(values.items()):
         thread = f"value {number}"
-        store.put(thread, {"value": value}, id="1", metadata={"value": value})
+        store.thread(thread).put({"value": value}, id="1", metadata={"value": value})
         Checkpointer(store).put_writes(thread, "1", [("value", value)], task_id="task")
         with reopened(store) as again:
-            assert again.get(thread).state == {"value": value}, name
-            assert again.get(thread).metadata["value"] == value, name
+            assert again.thread(thread).get().state == {"value": value}, name
+            assert again.thread(thread).get().metadata["value"] == value, name
             read_everything(again, thread)
         store.state(agent="kit")["value"] = value
         assert store.state(agent="kit")["value"] == value, name
@@ -70,12 +70,12 @@ def check_values(store: Store, canary: Canary) -> int:
 def check_forged_values(store: Store, canary: Canary) -> int:
     """Check that stored bytes which name functions and classes run nothing. Return the number of them."""
     values = forged_values(canary)
-    store.put("forged", {f"v{number}": value for number, value in enumerate(values.values())}, id="1")
+    store.thread("forged").put({f"v{number}": value for number, value in enumerate(values.values())}, id="1")
     with reopened(store) as again:
         is_refused(lambda: read_everything(again, "forged"), "forged values")
     canary.check("forged values")
     for name, value in list(values.items())[:: max(1, len(values) // 20)]:
-        store.put("forged one", {"value": [value, {"in": value}]})
+        store.thread("forged one").put({"value": [value, {"in": value}]})
         with reopened(store) as again:
             is_refused(lambda: read_everything(again, "forged one"), name)
         canary.check(name)
@@ -88,9 +88,9 @@ def check_stored_rows(store: Store, canary: Canary) -> int:
     Somebody who can write to the database computes checksums, but has no key: so on an encrypted store every one must
     be found.
     """
-    store.put("rows", {"n": 0, "large": "text" * 30_000}, id="0")
+    store.thread("rows").put({"n": 0, "large": "text" * 30_000}, id="0")
     for number in range(1, 40):
-        store.put("rows", {"n": number, "items": list(range(number))}, id=f"{number}")
+        store.thread("rows").put({"n": number, "items": list(range(number))}, id=f"{number}")
     Checkpointer(store).put_writes("rows", "39", [("answer", 1)], task_id="task")
     store.thread("rows").tag("v1")
     backend, sealed, count = database(store), store._engine.context.rows.hides_columns, 0

@@ -95,7 +95,7 @@ def check_keys(store: Store) -> int:
     for name, key in HOSTILE_KEYS.items():
         count += 1
         try:
-            store.put(key, {"name": name})
+            store.thread(key).put({"name": name})
             saved[key] = name
         except (HoldfastError, LookupError):
             assert all(each.thread != key for each in store.threads().all()), f"{name} was refused, and is there"
@@ -105,7 +105,7 @@ def check_keys(store: Store) -> int:
             except (HoldfastError, LookupError):
                 continue
     for key, name in saved.items():
-        assert store.get(key).state == {"name": name}, f"the thread {name} is another's"
+        assert store.thread(key).get().state == {"name": name}, f"the thread {name} is another's"
     assert sorted(saved) == sorted(each.thread for each in store.threads().all())
     assert state["plain"] == "plain"
     return count
