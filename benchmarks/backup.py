@@ -46,7 +46,7 @@ with holdfast.open(sys.argv[1]) as store:
     print("ready", flush=True)
     while not done.is_set():
         start = time.perf_counter()
-        store.put(f"live {number % 50}", {"n": number, "text": "and so on " * 30})
+        store.thread(f).put("live {number % 50}", {"n": number, "text": "and so on " * 30})
         latencies.append((start, time.perf_counter() - start))
         number += 1
         time.sleep(0.002)

@@ -168,15 +168,15 @@ if what == "saved":
         f"text {number}": each for number, each in enumerate(values)
     }
     del values
-store.put("warm", {"messages": ["a"]})
-store.get("warm")
+store.thread("warm").put({"messages": ["a"]})
+store.thread("warm").get()
 gc.collect()
 pathlib.Path("/proc/self/clear_refs").write_text("5")
 before = resident("VmRSS")
 if what == "saved":
-    store.put("large", state)
+    store.thread("large").put(state)
 else:
-    state = store.get("large")
+    state = store.thread("large").get()
 print(resident("VmHWM") - before)
 """
 

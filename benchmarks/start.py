@@ -20,8 +20,8 @@ _PROGRAM = """
 import sys
 import holdfast
 with holdfast.open(sys.argv[1]) as store:
-    store.put("another", {"a": 1})
-    assert store.get("another").state == {"a": 1}
+    store.thread("another").put({"a": 1})
+    assert store.thread("another").get().state == {"a": 1}
 """
 
 

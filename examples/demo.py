@@ -151,7 +151,8 @@ def fork(graph: Graph, store: holdfast.Store, killed: StateSnapshot) -> None:
     command = ["log", THREAD, "--graph", "--all", "--oneline", "--where", f"tag:* OR step:{fork_step}"]
     console.print(demo_views.graph(DATABASE, command))
     console.print()
-    console.print(demo_views.differences(store.thread(THREAD).get(at="as planned"), store.thread(THREAD).get(at="brief")))
+    chat = store.thread(THREAD)
+    console.print(demo_views.differences(chat.get(at="as planned"), chat.get(at="brief")))
 
 
 def is_before_the_last_four(snapshot: StateSnapshot) -> bool:

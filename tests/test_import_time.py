@@ -136,7 +136,8 @@ COMPARING = [("diff", "t"), ("blame", "t", "a"), ("session", "list"), ("audit",)
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = f"sqlite:///{tmp_path_factory.mktemp('start')}/agents.db"
     run(
-        f"import holdfast; store = holdfast.open({url!r}); store.put('t', {{'a': 1}}); store.put('t', {{'a': 2}});"
+        f"import holdfast; store = holdfast.open({url!r}); chat = store.thread('t');"
+        "chat.put({'a': 1}); chat.put({'a': 2});"
         "store.state(agent='a')['plan'] = 1; store.close()"
     )
     return url

@@ -34,15 +34,15 @@ def held():
 
 def use(close):
     store = holdfast.open(url)
-    store.put("chat", {"n": 1})
-    assert store.get("chat").state == {"n": 1}
+    store.thread("chat").put({"n": 1})
+    assert store.thread("chat").get().state == {"n": 1}
     if close:
         store.close()
 
 async def use_async(close):
     store = await holdfast.aopen(url)
-    await store.put("chat", {"n": 1})
-    assert (await store.get("chat")).state == {"n": 1}
+    await store.thread("chat").put({"n": 1})
+    assert (await store.thread("chat").get()).state == {"n": 1}
     if close:
         await store.close()
 

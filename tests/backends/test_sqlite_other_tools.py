@@ -88,7 +88,7 @@ WRITER = """
 import os, signal, sqlite3, sys, holdfast
 store = holdfast.open(sys.argv[1])
 for n in range(10):
-    store.put("chat", {"n": n})
+    store.thread("chat").put({"n": n})
     if n == 4 and sys.argv[2] == "opened":
         other = sqlite3.connect(sys.argv[1])
         other.execute("SELECT count(*) FROM steps").fetchall()
@@ -160,7 +160,7 @@ backend._CHECKPOINT_PAGES = 10
 with holdfast.open(sys.argv[1], busy_timeout=0.2) as store:
     try:
         for n in range(int(sys.argv[2])):
-            store.put("other", {"n": n, "text": "x" * 2000})
+            store.thread("other").put({"n": n, "text": "x" * 2000})
         print("stored")
     except holdfast.errors.TransientError as error:
         print(error.code)

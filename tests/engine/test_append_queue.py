@@ -211,7 +211,7 @@ def test_updates_are_chained_each_on_the_state_before(stores: Stores) -> None:
     threads = Threads(stores)
     threads.lead(put(stores, 0))
     for number in range(1, 9):
-        threads.start(partial(stores.sync.update, "t", {f"key {number}": number}))
+        threads.start(partial(stores.sync.thread("t").update, {f"key {number}": number}))
     threads.start(lambda: stores.sync.thread("t").update({"n": 9}))
     stores.gate.open_gate()
     threads.outcomes()
@@ -224,7 +224,7 @@ def test_large_saves_are_not_chained(stores: Stores) -> None:
     threads.lead(put(stores, 0))
     for number in range(1, 5):
         large = os.urandom(700_000)
-        threads.start(partial(stores.sync.put, "t", {"n": number, "large": large}))
+        threads.start(partial(stores.sync.thread("t").put, {"n": number, "large": large}))
     stores.gate.open_gate()
     threads.outcomes()
     assert stores.numbers() == list(range(5))
@@ -237,7 +237,7 @@ def test_the_same_large_value_twice_is_written_once(stores: Stores) -> None:
     threads.lead(put(stores, 0))
     for number in range(1, 5):
         value = values[number % 2]
-        threads.start(partial(stores.sync.put, "t", {"n": number, "value": value}))
+        threads.start(partial(stores.sync.thread("t").put, {"n": number, "value": value}))
     stores.gate.open_gate()
     threads.outcomes()
     assert stores.numbers() == list(range(5))

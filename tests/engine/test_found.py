@@ -310,9 +310,9 @@ def test_compacting_frees_what_is_left_of_others(shared: Backend) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda store: store.get("t").state["list"],
-        lambda store: store.get("t", lazy=True).state["list"],
-        lambda store: store.get("t", lazy=True).state.slice("list", start=0),
+        lambda store: store.thread("t").get().state["list"],
+        lambda store: store.thread("t").get(lazy=True).state["list"],
+        lambda store: store.thread("t").get(lazy=True).state.slice("list", start=0),
     ],
     ids=["get", "lazy", "slice"],
 )

@@ -99,12 +99,12 @@ def test_writing_to_a_thread_that_another_deleted(shared: Backend, again: bool) 
 @pytest.mark.parametrize(
     "use",
     [
-        lambda store: store.put("t", {"v": 9}, id="9"),
-        lambda store: store.update("t", {"w": 1}),
-        lambda store: store.put("t", {"v": "again"}, id="3"),
+        lambda store: store.thread("t").put({"v": 9}, id="9"),
+        lambda store: store.thread("t").update({"w": 1}),
+        lambda store: store.thread("t").put({"v": "again"}, id="3"),
         lambda store: store.thread("t").restore("3"),
-        lambda store: store.get("t", lazy=True).state["v"],
-        lambda store: store.get("t", datetime.now().astimezone()),
+        lambda store: store.thread("t").get(lazy=True).state["v"],
+        lambda store: store.thread("t").get(datetime.now().astimezone()),
     ],
     ids=["put", "update", "revise", "restore", "lazy", "time"],
 )
@@ -299,7 +299,7 @@ def handler(*_):
         return
     inside.append(True)
     try:
-        store.put("from the handler", {"n": 1})
+        store.thread("from the handler").put({"n": 1})
     except holdfast.errors.UnavailableError as error:
         errors.append(str(error))
     finally:
@@ -312,9 +312,9 @@ def pester():
         time.sleep(0.0007)
 threading.Thread(target=pester, daemon=True).start()
 for n in range(300):
-    store.put("t", {"n": n})
+    store.thread("t").put({"n": n})
 stop.set()
-assert store.get("t").state == {"n": 299}
+assert store.thread("t").get().state == {"n": 299}
 assert all("In a signal handler only record the signal" in error for error in errors)
 print("done", bool(errors))
 """
@@ -334,7 +334,7 @@ from holdfast.backends.sqlite import connections
 from holdfast.engine import append_queue
 files = {module.__file__ for module in (group_commit, connections, append_queue)}
 store = holdfast.open(sys.argv[1])
-store.put("t", {"n": -1})
+store.thread("t").put({"n": -1})
 saved = refused = 0
 def save_at(number, thread):
     global saved, refused
@@ -352,15 +352,15 @@ def save_at(number, thread):
         global saved, refused
         sys.settrace(None)
         try:
-            store.put(thread, {"from the handler": number})
+            store.thread(thread).put({"from the handler": number})
             saved += 1
         except holdfast.errors.UnavailableError as error:
             assert "In a signal handler only record the signal" in str(error), error
             refused += 1
     sys.settrace(call)
-    store.put("t", {"n": number})
+    store.thread("t").put({"n": number})
     sys.settrace(None)
-    assert store.get("t").state in ({"n": number}, {"from the handler": number})
+    assert store.thread("t").get().state in ({"n": number}, {"from the handler": number})
     return lines >= number
 for thread in ("t", "u"):
     number = 1

@@ -322,7 +322,9 @@ def test_a_writer_that_is_always_ahead(shared: Backend) -> None:
     writers: list[threading.Thread] = []
 
     def append() -> None:
-        writer = threading.Thread(target=other.put, args=("t", {"n": "more"}), kwargs={"id": f"{len(writers) + 10:03}"})
+        writer = threading.Thread(
+            target=other.thread("t").put, args=({"n": "more"},), kwargs={"id": f"{len(writers) + 10:03}"}
+        )
         writers.append(writer)
         writer.start()
         while writer.is_alive() and not run(shared.read([Get(REFS, [pause_key(Line("", "t"))])]))[0]:

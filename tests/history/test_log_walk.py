@@ -114,7 +114,11 @@ def test_a_step_that_is_lost_is_no_gap_in_a_log(lost: tuple[int, int], reopened:
         assert len(walked(store)) == len(store.thread("t").log()) == 8
         run(store._engine.context.backend.apply([Delete(STEPS, (*LINE, *lost))]))
         with holdfast.open(url) if reopened else contextlib.nullcontext(store) as found:
-            for read in (walked, lambda store: store.log("t"), lambda store: list(store.log("t", limit=2).all())):
+            for read in (
+                walked,
+                lambda store: store.thread("t").log(),
+                lambda store: list(store.thread("t").log(limit=2).all()),
+            ):
                 with pytest.raises(CorruptError, match="the checkpoint before this one .* is missing"):
                     read(found)
 

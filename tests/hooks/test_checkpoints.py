@@ -62,9 +62,9 @@ def test_state_is_changed_or_refused() -> None:
     assert held.thread("t").get().state == {"signed": True, "b": [2]}
     held.thread("t2").update({"b": 2})
     assert held.thread("t2").get().state == {"signed": True, "b": 2}
-    for save in (held.put, held.update):
+    for save in (held.thread("t").put, held.thread("t").update):
         with pytest.raises(VetoError, match="bad") as caught:
-            save("t", {"bad": 1})
+            save({"bad": 1})
         assert caught.value.where == "t"
     assert held.thread("t").get().state == {"signed": True, "b": [2]}
     held.thread("other").put({"bad": 1})

@@ -555,7 +555,7 @@ import sys
 sys.modules["cryptography"] = None
 import holdfast
 with holdfast.open(sys.argv[1]) as store:
-    store.put("chat", {"n": 1})
+    store.thread("chat").put({"n": 1})
     backups = store.backups(sys.argv[2])
     backups.create()
     assert backups.verify().ok

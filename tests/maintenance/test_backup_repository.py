@@ -432,7 +432,7 @@ FULL = """
 import resource, signal, sys
 import holdfast
 with holdfast.open("memory://") as store:
-    store.put("chat", {"text": "".join(map(str, range(200_000)))})
+    store.thread("chat").put({"text": "".join(map(str, range(200_000)))})
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     try:

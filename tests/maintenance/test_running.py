@@ -26,7 +26,7 @@ from holdfast.maintenance.jobs.builtin import JobTypes
 from holdfast.maintenance.jobs.execution import RunEnd, _start, run_job
 from holdfast.maintenance.jobs.jobs import JobTable
 from holdfast.maintenance.jobs.types import JobType
-from holdfast.store.store import StoreOperations
+from holdfast.store.thread import ThreadOperations
 from tests.agents.autosaved import until
 from tests.maintenance.kit import HOUR, SECOND, Clock, Watched, awaited, knows, timed
 
@@ -38,7 +38,7 @@ def steps(count: int, done: list[int]) -> JobType:
 
     async def work(job: JobContext) -> str:
         for number in range(count):
-            await StoreOperations.put(job.store, "t", {"n": number})
+            await ThreadOperations[Any].put(job.store.thread("t"), {"n": number})
             done.append(number)
             job.progress(number + 1, count, "t")
         return "all"
@@ -101,7 +101,7 @@ def test_what_a_job_gives_back_at_its_end_is_given_back_when_it_is_stopped() -> 
         await lease.acquire()
         try:
             stop.append(True)
-            await StoreOperations.put(job.store, "t", {"n": 1})
+            await ThreadOperations[Any].put(job.store.thread("t"), {"n": 1})
         finally:
             await lease.release()
 
@@ -120,7 +120,7 @@ def test_a_job_cannot_keep_itself_from_ending_by_catching_errors() -> None:
     async def work(job: JobContext) -> None:
         for number in range(100):
             try:
-                await StoreOperations.put(job.store, "t", {"n": number})
+                await ThreadOperations[Any].put(job.store.thread("t"), {"n": number})
             except Exception:
                 tried.append(number)
             go_on.append(number)
@@ -366,7 +366,7 @@ def test_cancelling_is_noted() -> None:
 
     async def work(job: JobContext) -> None:
         while True:
-            await StoreOperations.put(job.store, "t", {"n": 1})
+            await ThreadOperations[Any].put(job.store.thread("t"), {"n": 1})
 
     kinds = knows(JobType("endless", "", work))
 
@@ -488,7 +488,7 @@ def test_jobs_run_on_the_store_of_their_tenant() -> None:
 
     async def work(job: JobContext) -> None:
         seen.append(job.store.tenant)
-        await StoreOperations.put(job.store, "t", {"n": job.settings["n"]})
+        await ThreadOperations[Any].put(job.store.thread("t"), {"n": job.settings["n"]})
 
     store = timed(time.time_ns)
     own = type(store)(store._engine, "acme")

@@ -13,34 +13,39 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.runtime.drivers import AsyncApi, SyncApi
 from holdfast.errors import DeniedError, HoldfastError
 from holdfast.jobs import JobRunner
 from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
 from holdfast.state.scope_state import AsyncState, State
 from holdfast.store.identity_view import IdentityView
 from holdfast.store.store import Store
+from tests.test_api import MODULES
 
 VIEWS = {
     *("AsyncAgents", "AsyncArtifacts", "AsyncCheckpointer", "AsyncIdentityErasure", "AsyncIdentitySensitive"),
     *("AsyncIdentityView", "AsyncSession", "AsyncSessions", "AsyncSharing", "AsyncState", "AsyncThread"),
     *("AsyncTimeline", "AsyncWatch", "Agents", "Artifacts", "CheckpointStore", "Checkpointer", "HoldfastSaver"),
     *("IdentityErasure", "IdentitySensitive", "IdentityView", "Sandbox", "ScriptHook", "Session", "Sessions"),
-    *("Sharing", "State", "StateTransaction", "Thread", "Timeline", "Transaction", "Watch"),
+    *("Sharing", "State", "Thread", "Timeline", "Watch"),
 }
 """The classes that views use themselves, or are given: their calls ask the guard (see `test_probe`)."""
 
 
 def public_names() -> dict[str, Any]:
-    """Return everything public that takes a store, or its handle, by name. Bases are tried by their classes."""
+    """Return everything public that takes a store, or its handle, by name: what is imported, and parts of a store."""
     found: dict[str, Any] = {}
-    packages = [each.name for each in pkgutil.iter_modules(holdfast.__path__, "holdfast.")]
-    for name in ["holdfast", *(each for each in packages if "._" not in each)]:
+    for name in MODULES:
         module = importlib.import_module(name)
-        for each in getattr(module, "__all__", ()):
-            value = getattr(module, each)
-            if callable(value) and not each.endswith("Operations") and store_parameters(value):
-                found[each] = value
-    return found
+        found |= {each: getattr(module, each) for each in module.__all__}
+    for layer in ("agents", "hooks", "maintenance.jobs", "state", "store"):
+        folder = importlib.import_module(f"holdfast.{layer}")
+        for each in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}."):
+            for name, value in vars(importlib.import_module(each.name)).items():
+                if isinstance(value, type) and issubclass(value, SyncApi | AsyncApi) and not name.startswith("_"):
+                    found[name] = value
+    del found["SyncApi"], found["AsyncApi"]
+    return {name: value for name, value in found.items() if callable(value) and store_parameters(value)}
 
 
 _STORE = re.compile(r"\b(Async)?Store(Operations)?\b")

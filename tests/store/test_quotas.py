@@ -287,7 +287,7 @@ from holdfast.errors import QuotaError
 with holdfast.open(sys.argv[1], tenant="acme") as store:
     try:
         for n in range(1000):
-            store.put(sys.argv[2], {"n": n})
+            store.thread(sys.argv[2]).put({"n": n})
             print(n, flush=True)
             if n == 4:
                 sys.stdin.readline()  # until the others have begun too

@@ -14,8 +14,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, operation
 from holdfast.engine.pages import Page
 from holdfast.errors import NotFoundError
 from holdfast.store.checkpointer import AsyncCheckpointer, Checkpointer, CheckpointTuple
-from holdfast.store.store import StoreOperations
-from holdfast.store.thread import Thread
+from holdfast.store.thread import Thread, ThreadOperations
 
 
 class Chat(TypedDict):
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     def wrong(store: Store) -> None:
         store.thread("t").put()  # type: ignore[call-arg]
         store.thread("t").put({}, nonsense=1)  # type: ignore[call-arg]
-        store.thread(5).get()  # type: ignore[arg-type]
+        store.thread(5).get()  # type: ignore[call-overload]
         store.thread("chat", Chat).put({"turn": 1})  # type: ignore[typeddict-item]
         store.fork("t")  # type: ignore[attr-defined]
 
@@ -112,5 +111,5 @@ def test_errors_of_what_is_waited_for_arrive_where_it_is_awaited() -> None:
 
 def test_operations_of_a_store_can_await_each_other() -> None:
     with holdfast.open("memory://") as store:
-        saved = run(StoreOperations.put(store, "t", {"n": 1}))
+        saved = run(ThreadOperations[Any].put(store.thread("t"), {"n": 1}))
         assert store.thread("t").get().id == saved.id

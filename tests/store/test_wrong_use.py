@@ -44,8 +44,8 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         "at most 1024 bytes of UTF-8, and this one 1025.*shorter",
     ),
     "thread too long in bytes": (lambda s: s.thread("é" * 513).get(), InvalidError, "and this one 1026"),
-    "thread no string": (lambda s: s.thread(5).put({}), InvalidError, "name of a thread is a string, not int .at 5."),  # type: ignore[arg-type]
-    "thread None": (lambda s: s.thread(None).log(), InvalidError, "is a string, not NoneType"),  # type: ignore[arg-type]
+    "thread no string": (lambda s: s.thread(5).put({}), InvalidError, "name of a thread is a string, not int .at 5."),  # type: ignore[call-overload]
+    "thread None": (lambda s: s.thread(None).log(), InvalidError, "is a string, not NoneType"),  # type: ignore[call-overload]
     "id empty": (lambda s: s.thread("t").put({}, id=""), InvalidError, "id of a checkpoint is not empty"),
     "id HEAD": (lambda s: s.thread("t").put({}, id="HEAD"), InvalidError, "id of a checkpoint cannot be 'HEAD'"),
     "id @": (lambda s: s.thread("t").put({}, id="@"), InvalidError, "id of a checkpoint cannot be '@'"),
@@ -109,7 +109,7 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         "no such thread.*'new'",
     ),
     "compact nothing": (lambda s: s.maintenance.compact("nobody"), NotFoundError, "'nobody'"),
-    "channel no string": (lambda s: s.thread("t").put({1: 2}), InvalidError, "channel's name is a string, not int"),  # type: ignore[dict-item]
+    "channel no string": (lambda s: s.thread("t").put({1: 2}), InvalidError, "channel's name is a string, not int"),
     "value": (
         lambda s: s.thread("t").put({"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": object()})]}),
         UnsupportedError,
@@ -227,7 +227,7 @@ RAW: dict[str, tuple[Callable[[Store], object], type[HoldfastError]]] = {
     "id to find with surrogates": (lambda s: s.thread("t").get(SURROGATE), InvalidError),
     "revision no revision": (lambda s: s.thread("t").get(at=1.5), InvalidError),  # type: ignore[arg-type]
     "negative limit": (lambda s: s.threads(limit=-1), InvalidError),
-    "state None": (lambda s: s.thread("t").put(None), InvalidError),  # type: ignore[arg-type]
+    "state None": (lambda s: s.thread("t").put(None), InvalidError),
     "metadata no dict": (lambda s: s.thread("t").put({}, metadata="abc"), InvalidError),  # type: ignore[arg-type]
     "kind with surrogates": (lambda s: s.thread("t").put({}, kind=SURROGATE), InvalidError),
     "kind no string": (lambda s: s.thread("t").put({}, kind=5), InvalidError),  # type: ignore[arg-type]

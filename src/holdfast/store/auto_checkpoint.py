@@ -15,6 +15,7 @@ from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operat
 from holdfast.engine.types import Checkpoint, Revision
 from holdfast.errors import ConfigError, HoldfastError, InvalidError, NotFoundError
 from holdfast.store.store import AsyncStore, Store, StoreOperations
+from holdfast.store.thread import ThreadOperations
 from holdfast.time_parser import Duration, parse_seconds
 
 S = TypeVar("S", bound=StoreOperations)
@@ -171,12 +172,15 @@ class _AutoSaver(Generic[S]):
         saved = await self._save(metadata=metadata, if_changed=True)
         return None if saved.id == before else saved
 
+    def _handle(self) -> ThreadOperations[Any]:
+        return ThreadOperations(self.store._handle, self.thread)
+
     async def _latest(self) -> str | None:
         """Return the id of the checkpoint that `if_changed` compares with."""
         if self.last is not None:
             return self.last.id
         try:
-            return (await StoreOperations.get(self.store, self.thread, lazy=True)).id
+            return (await ThreadOperations[Any].get(self._handle(), lazy=True)).id
         except NotFoundError:
             return None
 
@@ -185,7 +189,7 @@ class _AutoSaver(Generic[S]):
         # Reset before the save is done: steps recorded meanwhile are not in it.
         self._steps, self._since = 0, self._clock()
         try:
-            self.last = await StoreOperations.put(self.store, self.thread, self._state(), **how)
+            self.last = await ThreadOperations[Any].put(self._handle(), self._state(), **how)
         except BaseException:
             self._steps, self._since = self._steps + steps, since
             raise
@@ -276,7 +280,7 @@ class _Checkpointable:
     async def restore(self, at: Revision = "HEAD") -> Checkpoint:
         """Restore the state of a checkpoint: the latest, or another. Raises `NotFoundError`."""
         watch = self._attached()
-        saved = await StoreOperations.get(watch.store, watch.thread, at)
+        saved = await ThreadOperations[Any].get(watch._handle(), at)
         self.restore_state(saved.state)
         return saved
 

@@ -1,9 +1,9 @@
 """LangGraph's forms, without LangGraph: configs that name checkpoints, and checkpoints as states with bookkeeping.
 
-A thread's own checkpoints are in the thread of the same name, so that `store.log("chat-1")` shows them. Those of a
-subgraph are in a thread of their own, `chat-1␟child:6f…`. A channel of the graph is a channel of the state. The rest of
-a checkpoint, versions above all, is bookkeeping: one entry for each version, so that a step stores only those that
-changed.
+A thread's own checkpoints are in the thread of the same name, so that `store.thread("chat-1").log()` shows them. Those
+of a subgraph are in a thread of their own, `chat-1␟child:6f…`. A channel of the graph is a channel of the state. The
+rest of a checkpoint, versions above all, is bookkeeping: one entry for each version, so that a step stores only those
+that changed.
 """
 
 from __future__ import annotations

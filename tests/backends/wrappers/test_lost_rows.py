@@ -309,7 +309,11 @@ def test_other_changes_of_the_copy(tmp_path: Path, how: str) -> None:
             thread.tag("v1")
     before = contents_at(remote)
     with holdfast.open(url) as store:
-        change = partial(store.thread("chat").tag, "v1", at=0) if how == "tag" else partial(store.put, "chat", {"n": 5})
+        change = (
+            partial(store.thread("chat").tag, "v1", at=0)
+            if how == "tag"
+            else partial(store.thread("chat").put, {"n": 5})
+        )
         with pytest.raises(OutcomeUnknownError, match="differs from the local store"):
             change()
     assert contents_at(remote) == before

@@ -18,7 +18,7 @@ def scripts(tmp_path: Path) -> Path:
     (tmp_path / "other.js").write_text("await store.state('agent:b').set('k', 1)")
     (tmp_path / "loop.lua").write_text("while true do end")
     (tmp_path / "bad.js").write_text("return 1 +")
-    (tmp_path / "missing.lua").write_text("store:get('nothing')")
+    (tmp_path / "missing.lua").write_text("store:thread('nothing'):get()")
     (tmp_path / "terminal.lua").write_text("return '\\27[31mred'")
     return tmp_path
 

@@ -172,7 +172,7 @@ def test_errors_are_those_of_a_store(remote: holdfast.Store) -> None:
     for call, kind, code in (
         (lambda: remote.thread("none").get(), NotFoundError, "not-found"),
         (lambda: remote.thread("chat").fork("what-if"), ConflictError, "conflict"),
-        (lambda: remote.thread("chat").put([1]), InvalidError, "invalid"),  # type: ignore[arg-type]
+        (lambda: remote.thread("chat").put([1]), InvalidError, "invalid"),
         (lambda: remote.state(agent="a")["none"], KeyError, ""),
         (lambda: remote.thread("chat").put({"text": "x" * (17 << 20)}), TooLargeError, "too-large"),
         (lambda: remote.state(agent="a").set("n", 1, expected=7), ConflictError, "version-mismatch"),

@@ -62,7 +62,7 @@ def test_a_program_serves_its_own_metrics() -> None:
         store.thread("t").put({"n": 1})
         with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics") as response:
             values = parse(response.read().decode())
-        assert value(values, "operation_seconds_count", operation="store.put") == 1
+        assert value(values, "operation_seconds_count", operation="thread.put") == 1
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/")
         for name, status in (
@@ -136,15 +136,15 @@ def test_opentelemetry_gets_operations_by_the_stable_name() -> None:
             store.thread("nobody").get()
         found = _points(reader)
         durations = {point.attributes["db.operation.name"]: point for point in found["db.client.operation.duration"]}
-        assert durations["store.put"].count == 1
-        assert dict(durations["store.get"].attributes)["error.type"] == "not-found"
-        assert dict(durations["store.put"].attributes)["db.system.name"] == "memory"
+        assert durations["thread.put"].count == 1
+        assert dict(durations["thread.get"].attributes)["error.type"] == "not-found"
+        assert dict(durations["thread.put"].attributes)["db.system.name"] == "memory"
         assert found["holdfast.cache.misses"][0].value >= 0
         assert found["holdfast.backend"]
         assert all(name.startswith(("holdfast.", "db.client.")) for name in found)
         assert "secret-name" not in str(found)
         end()
-        before = durations["store.put"].count
+        before = durations["thread.put"].count
         store.thread("t").put({"n": 2})
         assert _points(reader)["db.client.operation.duration"][0].count == before
     provider.shutdown()

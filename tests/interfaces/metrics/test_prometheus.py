@@ -31,8 +31,8 @@ def test_operations_are_counted_timed_and_told_apart_by_their_errors() -> None:
         text = to_prometheus(found)
     values = parse(text)
     assert value(values, "operation_seconds_count", operation="thread.put") == 3
-    assert value(values, "operation_seconds_count", operation="store.put") == 1
-    assert value(values, "operation_seconds_count", operation="store.get", error="not-found") == 1
+    assert value(values, "operation_seconds_count", operation="thread.put") == 1
+    assert value(values, "operation_seconds_count", operation="thread.get", error="not-found") == 1
     assert value(values, "operation_seconds_bucket", operation="thread.put", le="+Inf") == 3
     assert value(values, "backend_bytes_count", request="write") >= 4
     assert value(values, "backend_bytes_sum", request="write") > 100
@@ -47,7 +47,7 @@ def test_an_async_store_counts_as_a_sync_one_does() -> None:
             await asyncio.gather(*(store.thread(f"t{n}").put({"n": n}) for n in range(20)))
             return await store.metrics()
 
-    assert asyncio.run(use()).value("operation_seconds", operation="store.put") == 20
+    assert asyncio.run(use()).value("operation_seconds", operation="thread.put") == 20
 
 
 def test_threads_at_once_lose_no_count(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_threads_at_once_lose_no_count(tmp_path: Path) -> None:
         for each in threads:
             each.join()
         found = store.metrics()
-    assert found.value("operation_seconds", operation="store.put") == 400
+    assert found.value("operation_seconds", operation="thread.put") == 400
     values = parse(to_prometheus(found))
     batches = value(values, "commit_group_batches_sum")
     assert batches >= 400
@@ -118,8 +118,8 @@ def test_several_stores_have_labels_and_one_that_is_open_twice_is_added_up(tmp_p
         for each in (one, same, other):
             each.thread("t").put({"n": 1})
         values = parse(to_prometheus(one.metrics(), same.metrics(), other.metrics()))
-    assert value(values, "operation_seconds_count", operation="store.put") == 3
-    assert value(values, "operation_seconds_count", operation="store.put", tenant='x"\\\n', store="memory://") == 1
+    assert value(values, "operation_seconds_count", operation="thread.put") == 3
+    assert value(values, "operation_seconds_count", operation="thread.put", tenant='x"\\\n', store="memory://") == 1
 
 
 def test_every_family_is_documented_and_well_named() -> None:

@@ -23,29 +23,29 @@ class ScriptClerk(PersistentAgent, name="script-clerk"):
 
 CASES = """
 # checkpoints by the store
-store.put("chat", {"messages": ["hi"], "plan": {"done": 0}}).step
-store.put("chat", {"messages": ["hi", "ho"], "plan": {"done": 0}}, tag="asked", metadata={"user": "ada"})
-store.put("chat", {"messages": ["hi", "ho"], "plan": {"done": 0}}, if_changed=True).step
-store.put("", {}) # invalid
-store.put("chat", [1]) # invalid
-store.get("chat")
-store.get("chat", "HEAD~1").state
-store.get("chat", at="asked").metadata
-store.get("nothing") # not-found
-store.update("chat", {"plan.done": 1, "messages[-1]": "hey"}).kind
-store.update("chat", {"plan.done": 2}, remove=["messages[0]"]).step
-store.log("chat", limit=2)
-store.log("chat", metadata={"user": "ada"})[0].step
-list(store.log("chat", limit=1).all())
+store.thread("chat").put({"messages": ["hi"], "plan": {"done": 0}}).step
+store.thread("chat").put({"messages": ["hi", "ho"], "plan": {"done": 0}}, tag="asked", metadata={"user": "ada"})
+store.thread("chat").put({"messages": ["hi", "ho"], "plan": {"done": 0}}, if_changed=True).step
+store.thread("").put({}) # invalid
+store.thread("chat").put([1]) # invalid
+store.thread("chat").get()
+store.thread("chat").get("HEAD~1").state
+store.thread("chat").get(at="asked").metadata
+store.thread("nothing").get() # not-found
+store.thread("chat").update({"plan.done": 1, "messages[-1]": "hey"}).kind
+store.thread("chat").update({"plan.done": 2}, remove=["messages[0]"]).step
+store.thread("chat").log(limit=2)
+store.thread("chat").log(metadata={"user": "ada"})[0].step
+list(store.thread("chat").log(limit=1).all())
 store.threads(prefix="ch")
 store.threads(limit=-1) # invalid
 store.search("hey")
 len(store.changes().threads)
 store.stats(kinds=["thread"]).threads
 store.status()
-store.put("gone", {"a": 1}).step
-store.delete("gone")
-store.delete("gone")
+store.thread("gone").put({"a": 1}).step
+store.thread("gone").delete()
+store.thread("gone").delete()
 
 # a thread
 store.thread("t").put({"a": 1, "b": [1, 2, 3], "c": None})
@@ -430,8 +430,8 @@ store.hooks.statistics()[0].hook
 store.hooks.before("no.such.point")(lambda call: None) # invalid
 
 # the timeline
-store.put("told", {"a": 1}).step
-store.put("told", {"a": 2}).step
+store.thread("told").put({"a": 1}).step
+store.thread("told").put({"a": 2}).step
 len(store.timeline.query(thread="told"))
 store.timeline.query("kind:", limit=1) # invalid
 last = store.timeline.query(thread="told", limit=1)[0]
@@ -529,7 +529,7 @@ store.maintenance.drop_index()
 # backups
 copies = store.backups("main")
 made = copies.create(reason="first").number
-store.put("chat", {"messages": ["later"]}).kind
+store.thread("chat").put({"messages": ["later"]}).kind
 copies.create().number
 copies.list()[0].reason
 copies.list(store="nothing") # no-backup
@@ -540,7 +540,7 @@ copies.verify().findings
 copies.drill().findings
 copies.repair(dry_run=True).rebuilt
 copies.restore("1", threads=["chat"], as_thread="old-chat").dry_run
-store.get("old-chat").state
+store.thread("old-chat").get().state
 copies.restore("99") # no-backup
 copies.pin("1", reason="keep")
 copies.freeze(reason="attack")

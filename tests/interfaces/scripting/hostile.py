@@ -27,7 +27,7 @@ LUA = {
     "deep recursion": ("local function f() return 1 + f() end return f()", "*"),
     "deep recursion of C": ("local function f(s) return string.gsub(s, '.', f) end return f('aa')", "*"),
     "wide call": ("return select('#', table.unpack({}, 1, 1e7))", "script-failed"),
-    "large call": ("store:put('x', {text = string.rep('x', 2 << 20)})", "too-large"),
+    "large call": ("store:thread('x'):put({text = string.rep('x', 2 << 20)})", "too-large"),
     "many calls": ("for i = 1, 1e9 do store:state('agent:h'):get('x') end", "script-timeout"),
     "many lines": ("while true do print(string.rep('x', 1000)) end", "too-large"),
     "many functions": (
@@ -60,7 +60,7 @@ LUA = {
     "functions of Python": ("return store:thread('t'):__init__()", "script-failed"),
     "metatables": ("return getmetatable(store)", "locked"),
     "metatable of Python": (
-        "local _, e = pcall(function() local b = holdfast.bytes('x') b.data = {} store:put('x', {b = b}) end) "
+        "local _, e = pcall(function() local b = holdfast.bytes('x') b.data = {} store:thread('x'):put({b = b}) end) "
         "return type(e) .. tostring(getmetatable(e))",
         "userdatalocked",
     ),
@@ -89,7 +89,7 @@ JAVASCRIPT = {
     "endless loop that catches errors": ("for (;;) { try { throw 1 } catch {} }", "script-timeout"),
     "endless promises": ("const f = async () => { for (;;) await null }; await f()", "script-timeout"),
     "pattern bomb": ("return /^(a+)+$/.test('a'.repeat(60) + 'b')", "script-timeout"),
-    "endless getter": ("await store.put('x', { get a() { for (;;); } })", "script-timeout"),
+    "endless getter": ("await store.thread('x').put({ get a() { for (;;); } })", "script-timeout"),
     "endless numbers": ("let a = 3n; for (;;) a *= a", "*"),
     "growing array": ("const a = []; for (;;) a.push({})", "script-memory"),
     "growing text": ("let s = 'x'.repeat(1000); for (;;) s = [s, s].join('')", "*"),
@@ -103,7 +103,7 @@ JAVASCRIPT = {
     "large array": ("return new Array(4294967295).fill(0).length", "*"),
     "deep recursion": ("const f = () => 1 + f(); return f()", "script-failed"),
     "deep recursion of texts": ("let a = []; for (let i = 0; i < 1e5; i++) a = [a]; return JSON.stringify(a)", "*"),
-    "large call": ("await store.put('x', { text: 'x'.repeat(2 << 20) })", "too-large"),
+    "large call": ("await store.thread('x').put({ text: 'x'.repeat(2 << 20) })", "too-large"),
     "many calls": ("for (;;) await store.state('agent:h').get('x')", "script-timeout"),
     "many calls at once": ("for (;;) store.state('agent:h').get('x')", "*"),
     "many lines": ("for (;;) print('x'.repeat(1000))", "too-large"),
@@ -141,7 +141,7 @@ JAVASCRIPT = {
     ),
     "hostile error": ("throw { toString() { throw 1 } }", "script-failed"),
     "error without a value": ("throw undefined", "script-failed"),
-    "proxy": ("await store.put('x', new Proxy({}, { ownKeys() { for (;;); } }))", "script-timeout"),
+    "proxy": ("await store.thread('x').put(new Proxy({}, { ownKeys() { for (;;); } }))", "script-timeout"),
     "call within a call": (
         "const again = () => store.transact(again); return await again()",
         "script-failed",

@@ -65,8 +65,8 @@ def test_functions_of_a_result_can_be_called(sandbox: Sandbox, store: holdfast.S
     made = sandbox.run(
         pick(
             sandbox,
-            "return {save = function(id, state) return store:put(id, state).step end}",
-            "return {save: async (id, state) => (await store.put(id, state)).step}",
+            "return {save = function(id, state) return store:thread(id):put(state).step end}",
+            "return {save: async (id, state) => (await store.thread(id).put(state)).step}",
         )
     )
     assert made["save"]("chat", {"a": [1, None]}) == 0
@@ -75,14 +75,14 @@ def test_functions_of_a_result_can_be_called(sandbox: Sandbox, store: holdfast.S
 
 def test_records_of_a_result_are_dicts(sandbox: Sandbox, store: holdfast.Store) -> None:
     saved = store.thread("chat").put({"a": 1})
-    result = sandbox.run(pick(sandbox, "return store:get('chat')", "return await store.get('chat')"))
+    result = sandbox.run(pick(sandbox, "return store:thread('chat'):get()", "return await store.thread('chat').get()"))
     assert result["id"] == saved.id
     assert result["time"] == saved.time
     assert result["state"] == {"a": 1}
 
 
 def test_an_error_that_is_not_handled_is_that_of_the_call(sandbox: Sandbox) -> None:
-    source = pick(sandbox, "\n\nstore:get('nothing')", "\n\nawait store.get('nothing')")
+    source = pick(sandbox, "\n\nstore:get('nothing')", "\n\nawait store.thread('nothing').get()")
     with pytest.raises(NotFoundError) as raised:
         sandbox.run(source, name="example")
     assert raised.value.code == "not-found"
@@ -91,11 +91,11 @@ def test_an_error_that_is_not_handled_is_that_of_the_call(sandbox: Sandbox) -> N
 
 def test_an_error_can_be_handled(sandbox: Sandbox) -> None:
     lua = """
-        local ok, e = pcall(function() store:get('nothing') end)
+        local ok, e = pcall(function() store:thread('nothing'):get() end)
         return {ok, e.code, e.name, e:is('NotFoundError'), e:is('HoldfastError'), e:is('DeniedError')}
     """
     javascript = """
-        try { await store.get('nothing') } catch (e) {
+        try { await store.thread('nothing').get() } catch (e) {
             const { NotFoundError, HoldfastError, DeniedError } = holdfast.errors;
             const kinds = [NotFoundError, HoldfastError, DeniedError].map((kind) => e instanceof kind);
             return [false, e.code, e.name, ...kinds];
@@ -156,45 +156,47 @@ def test_promises(store: holdfast.Store) -> None:
     store.thread("a").put({"n": 1})
     store.thread("b").put({"n": 2})
     with Sandbox("javascript", store) as sandbox:
-        together = (
-            "const all = await Promise.all(['a', 'b'].map((id) => store.get(id))); return all.map((c) => c.state.n)"
-        )
+        together = "const all = await Promise.all(['a', 'b'].map((id) => store.thread(id).get()));"
+        together += "return all.map((c) => c.state.n)"
         assert sandbox.run(together) == [1, 2]
-        assert sandbox.run("return store.get('a').then((c) => c.state.n + 1)") == 2
-        settled = "return (await Promise.allSettled([store.get('a'), store.get('c')])).map((each) => each.status)"
+        assert sandbox.run("return store.thread('a').get().then((c) => c.state.n + 1)") == 2
+        settled = "const all = await Promise.allSettled(['a', 'c'].map((id) => store.thread(id).get()));"
+        settled += "return all.map((each) => each.status)"
         assert sandbox.run(settled) == ["fulfilled", "rejected"]
-        assert sandbox.run("return await Promise.race([store.get('b'), new Promise(() => {})]).then((c) => c.id)")
-        assert sandbox.run("return store.get('c').catch((error) => error.code)") == "not-found"
-        assert sandbox.run("store.put('late', {n: 3}); return 1") == 1
+        assert sandbox.run(
+            "return await Promise.race([store.thread('b').get(), new Promise(() => {})]).then((c) => c.id)"
+        )
+        assert sandbox.run("return store.thread('c').get().catch((error) => error.code)") == "not-found"
+        assert sandbox.run("store.thread('late').put({n: 3}); return 1") == 1
         assert store.thread("late").get().state == {"n": 3}  # what is not awaited is done all the same
         with pytest.raises(NotFoundError):
-            sandbox.run("store.get('c'); return 1")  # and its error is no secret
+            sandbox.run("store.thread('c').get(); return 1")  # and its error is no secret
 
 
 def test_calls_that_nobody_waits_for(store: holdfast.Store, subtests: pytest.Subtests) -> None:
     store.thread("a").put({"n": 1})
     with Sandbox("javascript", store) as sandbox:
         for source in (
-            "store.get('c'); await store.get('a'); return 1",
-            "Promise.all([store.get('c')]); return 1",
-            "['c'].forEach(async (id) => { await store.get(id) }); return 1",
-            "store.get('c').then((found) => found); return 1",
+            "store.thread('c').get(); await store.thread('a').get(); return 1",
+            "Promise.all([store.thread('c').get()]); return 1",
+            "['c'].forEach(async (id) => { await store.thread(id).get() }); return 1",
+            "store.thread('c').get().then((found) => found); return 1",
         ):
             with case(subtests, source), pytest.raises(NotFoundError):
                 sandbox.run(source)
         for source in (
-            "store.get('c').catch(() => 0); return 1",
-            "store.get('c').then((found) => found).catch(() => 0); return 1",
-            "try { await store.get('c') } catch {} return 1",
+            "store.thread('c').get().catch(() => 0); return 1",
+            "store.thread('c').get().then((found) => found).catch(() => 0); return 1",
+            "try { await store.thread('c').get() } catch {} return 1",
         ):
             with case(subtests, source):
                 assert sandbox.run(source) == 1
-        sandbox.run("store.put('first', {}).then(() => store.put('second', {}))")
+        sandbox.run("store.thread('first').put({}).then(() => store.thread('second').put({}))")
         assert store.thread("second").get().state == {}
         with pytest.raises(ScriptError, match="boom"):
-            sandbox.run("store.put('third', {}); throw new Error('boom')")
+            sandbox.run("store.thread('third').put({}); throw new Error('boom')")
         assert store.thread("third").get().state == {}, "it is left for the next run"
-        later = sandbox.run("return (id) => { store.put(id, {}); return 1 }")
+        later = sandbox.run("return (id) => { store.thread(id).put({}); return 1 }")
         assert later("fourth") == 1
         assert store.thread("fourth").get().state == {}
 
@@ -494,7 +496,7 @@ def test_large_results_are_refused(store: holdfast.Store) -> None:
     store.thread("large").put({"text": "x" * (2 << 20)})
     with Sandbox("lua", store, max_message=1 << 20) as sandbox:
         with pytest.raises(TooLargeError):
-            sandbox.run("return store:get('large')")
+            sandbox.run("return store:thread('large'):get()")
         with pytest.raises(TooLargeError):
             sandbox.run("return string.rep('x', 2 << 20)")
         with pytest.raises(TooLargeError):

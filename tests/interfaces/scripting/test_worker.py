@@ -92,7 +92,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
 def test_messages(host: Host, request: pytest.FixtureRequest) -> None:
     is_lua = request.node.callspec.params["host"] == "lua"
     assert host.run("return args.a") == ([], ("D", [1, None, {"$tuple": [2.5]}]))
-    source = "return store:get('x')" if is_lua else "return await store.get('x')"
+    source = "return store:thread('x'):get()" if is_lua else "return await store.thread('x').get()"
     every = {
         "date": {"$datetime": "2026-01-02T03:04:05"},
         "zone": {"$datetime": ["2026-01-02T03:04:05", {"$zoneinfo": "UTC"}, 0]},
@@ -111,7 +111,7 @@ def test_messages(host: Host, request: pytest.FixtureRequest) -> None:
     _, (kind, form) = host.run(source, ("E", error))
     assert (kind, form["code"], form["what"]) == ("F", "not-found", "no")
     page = {"$script": ["page", [{"$script": ["record", "Checkpoint", {"id": "c1"}]}], None, {"stopped": False}]}
-    taken = "return store:log('x')[1].id" if is_lua else "return (await store.log('x'))[0].id"
+    taken = "return store:thread('x'):log()[1].id" if is_lua else "return (await store.thread('x').log())[0].id"
     assert host.run(taken, ("R", page))[1] == ("D", "c1")
     handle = {"$script": ["handle", "Watch", 7]}
     polled = (
@@ -144,7 +144,7 @@ def test_what_goes_wrong_is_reported(host: Host, request: pytest.FixtureRequest)
     assert host.run(memory)[1][1]["kind"] == "memory"
     if not is_lua:
         assert "nothing settles" in host.run("await new Promise(() => {})")[1][1]["message"]
-        assert host.run("store.get('x')", ("E", {"name": "X", "code": "x", "what": "w"}))[1][1]["code"] == "x"
+        assert host.run("store.thread('x').get()", ("E", {"name": "X", "code": "x", "what": "w"}))[1][1]["code"] == "x"
 
 
 def test_an_engine_that_fails_is_reported() -> None:

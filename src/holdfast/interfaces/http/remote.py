@@ -413,10 +413,6 @@ class RemoteStore(_RemoteMembers, Store):
         """The capabilities of the backend."""
         return self._caller.call("capabilities")
 
-    def get(self, thread: str, at: Any = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint:
-        """Read a checkpoint of a thread with its state."""
-        return RemoteThread(self._connection, thread).get(at, lazy=lazy, migrate=migrate)
-
     def as_identity(self, identity: Any = None, /, **options: Any) -> Any:
         """Return the store as an identity sees it. Only with a token of the store's owner."""
         parts = {name: options.pop(name) for name in list(options) if name in _SCOPE_PARTS}

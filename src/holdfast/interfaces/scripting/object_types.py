@@ -103,7 +103,7 @@ OBJECT_TYPES: dict[str, ObjectType] = {
             "capabilities": f"{_OWN}it describes the backend.",
             "tenant": f"{_OWN}it is the host's choice.",
         },
-        omitted={"get": "lazy", "backups": "keys options"},
+        omitted={"backups": "keys options"},
     ),
     "IdentityView": ObjectType(
         "store.identity_view IdentityView", "transact", _SCOPED, "identity mode", excluded={"transaction": _BLOCK}
