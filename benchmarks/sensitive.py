@@ -49,7 +49,7 @@ def protected_put() -> list[Figure]:
     for formats in ("credentials", "all"):
         spent, puts, cpu = [], [], []
         with tempfile.TemporaryDirectory() as folder, holdfast.open(pathlib.Path(folder) / "chat.db") as store:
-            store.sensitive.protect(formats=formats, keys=_FixedKeys())
+            store.redaction.protect(formats=formats, keys=_FixedKeys())
             engine: Any = store._engine
             engine.appender.protection = timed = _Timed(engine.protection)
             store.thread("chat").put({"messages": messages[:_HELD]})

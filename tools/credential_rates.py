@@ -1,6 +1,6 @@
 """Measure how many credentials the check of every store notices, and how much else it takes for one.
 
-`python -m tools.credential_rates` writes the table in docs/guides/sensitive.md, between its markers. With `--check` it
+`python -m tools.credential_rates` writes the table in docs/guides/redaction.md, between its markers. With `--check` it
 writes nothing, and fails if the table there says anything else. The examples are generated, from a fixed seed: 200 that
 have a credential, in the forms that providers document, and 2,000 that have none and look like it.
 """

@@ -32,16 +32,16 @@ def main() -> None:
 
         JobRunner(store).run_due()  # a program has one in the background, or `holdfast jobs work` runs
         print(store.jobs.get("credentials").runs[0].summary)
-        print(store.sensitive.credentials().describe())
+        print(store.redaction.credentials().describe())
 
-        done = store.sensitive.redact()
+        done = store.redaction.redact()
         print(f"replaced in {done.lines} thread, {done.checkpoints} checkpoint pruned")
         print(store.thread("chat-1").get().state["messages"][1])
 
-        store.sensitive.protect("redact")  # or HOLDFAST_SENSITIVE=redact, for all programs
+        store.redaction.protect("redact")  # or HOLDFAST_SENSITIVE=redact, for all programs
         store.thread("chat-1").put({"messages": ["Why does my push fail?", f"Does {key} work?"]})
         print(store.thread("chat-1").get().state["messages"][1])
-        print(f"{len(store.sensitive.credentials().findings)} credentials are left")
+        print(f"{len(store.redaction.credentials().findings)} credentials are left")
 
 
 if __name__ == "__main__":

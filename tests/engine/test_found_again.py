@@ -65,9 +65,9 @@ def test_a_part_that_would_be_too_deep_in_its_place_is_refused(shared: Backend) 
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda s: s.update("t", {}, remove=[("d", 1), ("d", True)]),
-        lambda s: s.update("t", {("d", 1): 5, ("d", True, "x"): 1}),
-        lambda s: s.update("t", {("d", 1.0): 5}, remove=[("d", True)]),
+        lambda s: s.thread("t").update({}, remove=[("d", 1), ("d", True)]),
+        lambda s: s.thread("t").update({("d", 1): 5, ("d", True, "x"): 1}),
+        lambda s: s.thread("t").update({("d", 1.0): 5}, remove=[("d", True)]),
     ],
     ids=["removed twice", "set and changed", "set and removed"],
 )

@@ -110,7 +110,7 @@ def test_encryption_that_is_turned_on_takes_them_along(tmp_path: Path) -> None:
         with closing(sqlite3.connect(tmp_path / "s.db")) as own, closing(sqlite3.connect(tmp_path / "left.db")) as left:
             own.backup(left)  # as a process leaves it that is killed
     with holdfast.open(tmp_path / "left.db", encryption=Encryption(keys, mode="turning-on")) as turning:
-        turning.keys.reencrypt()
+        turning.encryption_keys.reencrypt()
         assert pending(turning) == PENDING
     with holdfast.open(tmp_path / "left.db", encryption=Encryption(keys)) as encrypted:
         assert pending(encrypted) == PENDING

@@ -55,7 +55,7 @@ def test_values_are_recorded_as_the_hook_or_the_store_says(tmp_path: Path, subte
             assert recorded(store, "own", record="full").is_exact
             assert recorded(store, "none", record=False).detail == {}
         with case(subtests, "a policy goes first"):
-            store.sensitive.protect("redact", keys=FixedKeys())
+            store.redaction.protect("redact", keys=FixedKeys())
             found = recorded(store, "policy", record="full")
             assert (found.detail["recording"], found.is_exact) == ("redacted", False)
             assert KEY not in str(found)

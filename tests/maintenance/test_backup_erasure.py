@@ -98,7 +98,7 @@ def test_lines_without_the_key_of_their_person_are_erased_in_backups_too(tmp_pat
         store.thread("converted").put({"m": WORD}, metadata={"subject": "u-1"})
         store.state(user="u-1")["note"] = WORD
     with holdfast.open(path, encryption=Encryption(MASTER, mode="turning-on")) as store:
-        store.keys.reencrypt()
+        store.encryption_keys.reencrypt()
     with holdfast.open(path, encryption=Encryption(MASTER)) as store:
         assert by_subject(store, "u-1") == {"converted", "␞user:u-1"}
         late = store.thread("late")
@@ -106,7 +106,7 @@ def test_lines_without_the_key_of_their_person_are_erased_in_backups_too(tmp_pat
         late.put({"m": WORD}, metadata={"subject": "u-1"})
         store.artifacts.register(b"x" * 2**21, id="file", metadata={"subject": "u-1"})
         store.thread("other").put({"m": 1}, metadata={"subject": "u-2"})
-        store.keys.rotate()
+        store.encryption_keys.rotate()
         store.thread("other").put({"m": 2}, metadata={"subject": "u-2"})
         backups = store.backups(repository)
         first = backups.create().id

@@ -131,7 +131,7 @@ def test_a_sealed_store_stays_sealed_and_comes_back(
     store.thread("vault").put({"text": SECRET})
     backups = store.backups(repository, keys=keys)
     backups.create()
-    store.keys.rotate()
+    store.encryption_keys.rotate()
     store.thread("vault").put({"text": SECRET + "!"})
     backups.create()
     assert backups.verify(level="decode").ok
@@ -242,15 +242,15 @@ def test_what_was_erased_by_its_key_is_erased_in_backups(store: Store, repositor
 
 def test_a_destroyed_key_does_not_come_back(store: Store, repository: Path, tmp_path: Path) -> None:
     store.thread("chat").put({"n": 1})
-    old = store.keys.list()[0].id
+    old = store.encryption_keys.list()[0].id
     backups = store.backups(repository, keys=BACKUP)
     backups.create()
-    store.keys.rotate()
-    store.keys.reencrypt()
-    store.keys.destroy(old)
+    store.encryption_keys.rotate()
+    store.encryption_keys.reencrypt()
+    store.encryption_keys.destroy(old)
     a_week_later(store)
-    store.keys.destroy(old)
-    assert old not in [each.id for each in store.keys.list()]
+    store.encryption_keys.destroy(old)
+    assert old not in [each.id for each in store.encryption_keys.list()]
     store.thread("chat").put({"n": 2})
     backups.create()
     with holdfast.open(tmp_path / "new.db", encryption=Encryption(LocalKeys(generate_key()))) as new:
@@ -258,7 +258,7 @@ def test_a_destroyed_key_does_not_come_back(store: Store, repository: Path, tmp_
         assert {each.name: each.action for each in restored}["chat"] == "erased"
         new.backups(repository, keys=BACKUP).restore("2")
         assert new.thread("chat").get(at="HEAD~1").state == {"n": 1}, "it was encrypted anew before"
-    assert old not in [each.id for each in store.keys.list()]
+    assert old not in [each.id for each in store.encryption_keys.list()]
 
 
 def test_files_of_keys(tmp_path: Path, repository: Path) -> None:

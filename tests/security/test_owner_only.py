@@ -23,10 +23,10 @@ from holdfast.store.store import Store
 from tests.test_api import MODULES
 
 VIEWS = {
-    *("AsyncAgents", "AsyncArtifacts", "AsyncCheckpointer", "AsyncIdentityErasure", "AsyncIdentitySensitive"),
+    *("AsyncAgents", "AsyncArtifacts", "AsyncCheckpointer", "AsyncIdentityErasure", "AsyncIdentityRedaction"),
     *("AsyncIdentityView", "AsyncSession", "AsyncSessions", "AsyncSharing", "AsyncState", "AsyncThread"),
     *("AsyncTimeline", "AsyncWatch", "Agents", "Artifacts", "CheckpointStore", "Checkpointer", "HoldfastSaver"),
-    *("IdentityErasure", "IdentitySensitive", "IdentityView", "Sandbox", "ScriptHook", "Session", "Sessions"),
+    *("IdentityErasure", "IdentityRedaction", "IdentityView", "Sandbox", "ScriptHook", "Session", "Sessions"),
     *("Sharing", "State", "Thread", "Timeline", "Watch"),
 }
 """The classes that views use themselves, or are given: their calls ask the guard (see `test_probe`)."""

@@ -33,10 +33,10 @@ def test_it_is_encrypted_anew_with_the_others(tmp_path: Path) -> None:
         first = store.erasure.erase("u-1").certificate
         assert first is not None
     with holdfast.open(path, encryption=Encryption(LocalKeys(NEW, OLD))) as store:
-        store.keys.rotate()
-        assert {key.master for key in store.keys.list()} == {LocalKeys(NEW).key_id}
+        store.encryption_keys.rotate()
+        assert {key.master for key in store.encryption_keys.list()} == {LocalKeys(NEW).key_id}
     with holdfast.open(path, encryption=Encryption(LocalKeys(NEW))) as store:
-        assert store.keys.check().ok
+        assert store.encryption_keys.check().ok
         second = store.erasure.erase("u-2").certificate
         assert second is not None
         assert second.public_key == first.public_key == store.erasure.public_key()
@@ -50,14 +50,14 @@ def test_turning_encryption_on_and_off_keeps_it(tmp_path: Path) -> None:
     assert private in path.read_bytes()
     with holdfast.open(path, encryption=Encryption(keys, mode="turning-on")) as store:
         assert store.erasure.public_key() == public
-        store.keys.reencrypt()
+        store.encryption_keys.reencrypt()
     assert private not in path.read_bytes()
     with holdfast.open(path, encryption=Encryption(keys)) as store:
-        assert store.keys.check().ok
-        store.keys.rotate()
+        assert store.encryption_keys.check().ok
+        store.encryption_keys.rotate()
         assert store.erasure.public_key() == public
     with holdfast.open(path, encryption=Encryption(keys, mode="turning-off")) as store:
-        store.keys.reencrypt()
+        store.encryption_keys.reencrypt()
     with holdfast.open(path, encryption=False) as store:
         assert store.erasure.public_key() == public
         assert signing_row(store).wrapped == private
@@ -70,11 +70,11 @@ def test_one_in_the_clear_is_refused_by_an_encrypted_store(tmp_path: Path) -> No
         mine = b"a" * 32
         planted = KeyRow("", "", SIGNING, 0, Cipher(mine).key_id, "", "active", 1, mine)
         run(database(store).apply([Put(KEYS, planted.stored())]))
-        for call in (store.erasure.public_key, store.keys.rotate, lambda: store.erasure.erase("u-1")):
+        for call in (store.erasure.public_key, store.encryption_keys.rotate, lambda: store.erasure.erase("u-1")):
             with pytest.raises(CorruptError) as refused:
                 call()
             assert refused.value.code == "tampered"
-        assert store.keys.check().problems
+        assert store.encryption_keys.check().problems
         assert store.thread("t").get().state == {"n": 1}, "nothing is erased that no certificate can be made of"
 
 
@@ -89,10 +89,10 @@ def test_one_that_was_deleted_is_reported(tmp_path: Path) -> None:
             store.thread(user).put({"n": 1}, metadata={"subject": user})
         first = store.erasure.erase("u-1").certificate
         assert first is not None
-        assert store.keys.check().ok
+        assert store.encryption_keys.check().ok
         assert len(created()) == 1
         run(database(store).apply([Delete(KEYS, ("", "", SIGNING))]))
-        assert [first.public_key[:16] in each for each in store.keys.check().problems] == [True]
+        assert [first.public_key[:16] in each for each in store.encryption_keys.check().problems] == [True]
         store.erasure.erase("u-2")
-        assert [first.public_key[:16] in each for each in store.keys.check().problems] == [True]
+        assert [first.public_key[:16] in each for each in store.encryption_keys.check().problems] == [True]
         assert len(created()) == 2

@@ -802,7 +802,7 @@ USES: dict[str, Callable[[IdentityView], object]] = {
     "write": lambda bob: bob.thread("chat").update({"n": 2}),
     "delete": lambda bob: bob.thread("chat").delete(),
     "erase": lambda bob: bob.erasure.erase("bob"),
-    "keys": lambda bob: bob.sensitive.reveal("nothing", thread="chat"),
+    "keys": lambda bob: bob.redaction.reveal("nothing", thread="chat"),
     "admin": lambda bob: bob.thread("chat").hold(reason="for a lawsuit"),
 }
 
@@ -810,7 +810,7 @@ USES: dict[str, Callable[[IdentityView], object]] = {
 @pytest.mark.parametrize("right", RIGHTS)
 def test_every_right_is_needed_for_something(store: Store, alice: IdentityView, right: Right) -> None:
     assert set(USES) == set(RIGHTS)
-    store.sensitive.protect(keys=LocalKeys(b"k" * 32))
+    store.redaction.protect(keys=LocalKeys(b"k" * 32))
     alice.thread("chat").put({"n": 1})
     store.erasure.assign("bob", "chat")
     bob, use = store.as_identity(user="bob"), USES[right]

@@ -241,7 +241,7 @@ def test_sensitive_data_is_redacted_also_by_later_policies(store: Store) -> None
     assert key in str([*store.timeline.query()])  # the control: without a policy it is shown
     assert len(store.timeline.query(f'"{key}"')) >= 2
     store.thread("long").put({"messages": [{"role": "user", "content": "x" * 165 + f" {key}"}]})
-    store.sensitive.protect("redact", keys=FixedKeys())
+    store.redaction.protect("redact", keys=FixedKeys())
     shown = store.timeline.query()
     assert key not in str([*shown])
     assert key not in shown.to_html()

@@ -118,7 +118,7 @@ def check_outside_arguments(operation: str, arguments: Mapping[str, Any]) -> Non
         what = f"a job of the type {str(arguments['kind'])[:40]!r} names files or addresses of the host"
     elif operation == "artifacts.register" and not isinstance(arguments["source"], bytes):
         what = "an artifact is registered with its bytes: files are the host's"
-    elif operation == "sensitive.reveal" and arguments.get("keys") is not None:
+    elif operation == "redaction.reveal" and arguments.get("keys") is not None:
         what = "a store reveals with its own keys"
     elif operation == "steps.resolve" and not isinstance(arguments.get("error"), str | None):
         what = "the error of a step is text"

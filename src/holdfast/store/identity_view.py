@@ -29,7 +29,7 @@ from holdfast.time_parser import Duration, parse_seconds
 
 if TYPE_CHECKING:
     from holdfast.store.erasure import AsyncIdentityErasure, IdentityErasure
-    from holdfast.store.sensitive import AsyncIdentitySensitive, IdentitySensitive
+    from holdfast.store.redaction import AsyncIdentityRedaction, IdentityRedaction
 
 
 def guard_mode(
@@ -65,8 +65,8 @@ class IdentityOperations(ThreadListing, ScopedOperations):
         self._guard = guard
         self._access = AccessRegistry(handle.engine, handle.tenant, guard.actor)
 
-    sensitive: Part[IdentitySensitive, AsyncIdentitySensitive] = Part(
-        "holdfast.store.sensitive.IdentitySensitive",
+    redaction: Part[IdentityRedaction, AsyncIdentityRedaction] = Part(
+        "holdfast.store.redaction.IdentityRedaction",
         "Tokens of sensitive data, which an identity with the right `keys` can reveal.",
     )
 

@@ -117,7 +117,7 @@ def _protect(store: Store | AsyncStore, name: str | os.PathLike[str] | None) -> 
         from holdfast.security.sensitive.settings import policies_of
 
         for policy in policies_of(settings):
-            store.sensitive.protect(**policy)
+            store.redaction.protect(**policy)
 
 
 def is_served(url: str) -> bool:

@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from holdfast.store.alerts import Alerts, AsyncAlerts
     from holdfast.store.audit import AsyncAudit, Audit
     from holdfast.store.backups import AsyncBackups, Backups
+    from holdfast.store.encryption_keys import AsyncEncryptionKeys, EncryptionKeys
     from holdfast.store.erasure import AsyncErasure, Erasure
     from holdfast.store.identity_view import AsyncIdentityView, IdentityView
-    from holdfast.store.keys import AsyncKeys, Keys
     from holdfast.store.maintenance import AsyncMaintenance, Maintenance
+    from holdfast.store.redaction import AsyncRedaction, Redaction
     from holdfast.store.schemas import AsyncSchemas, Schemas
-    from holdfast.store.sensitive import AsyncSensitive, Sensitive
     from holdfast.store.transaction import Transaction
 
 _COUNTED = 1_000
@@ -130,8 +130,8 @@ class StoreOperations(ThreadListing, ScopedOperations):
         "holdfast.hooks.api.Hooks", "Functions that are called before and after changes.", _with_redaction
     )
 
-    sensitive: Part[Sensitive, AsyncSensitive] = Part(
-        "holdfast.store.sensitive.Sensitive", "Protection of credentials and personal data."
+    redaction: Part[Redaction, AsyncRedaction] = Part(
+        "holdfast.store.redaction.Redaction", "Protection of credentials and personal data."
     )
 
     def _as_identity(
@@ -189,7 +189,9 @@ class StoreOperations(ThreadListing, ScopedOperations):
         "holdfast.store.schemas.Schemas", "Schemas of states, and migrations between their versions."
     )
 
-    keys: Part[Keys, AsyncKeys] = Part("holdfast.store.keys.Keys", "The keys of an encrypted store.")
+    encryption_keys: Part[EncryptionKeys, AsyncEncryptionKeys] = Part(
+        "holdfast.store.encryption_keys.EncryptionKeys", "The keys of an encrypted store."
+    )
 
     erasure: Part[Erasure, AsyncErasure] = Part(
         "holdfast.store.erasure.Erasure", "Erasing the data of one person, and whose data it is.", _on_store

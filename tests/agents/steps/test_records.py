@@ -26,7 +26,7 @@ def bytes_of(folder: Path) -> bytes:
 def test_policies_for_sensitive_data_apply_to_what_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SENSITIVE_KEYS", base64.b64encode(bytes(32)).decode())
     with holdfast.open(tmp_path / "a.db") as store:
-        store.sensitive.protect("redact")
+        store.redaction.protect("redact")
         desk, id = desk_of(store), "0123456789abcdef0123456789abcdef"
         assert desk.once("result", lambda: {"key": SECRET}) == {"key": SECRET}, "who runs it has it"
         record = desk.steps.get("result")
@@ -45,7 +45,7 @@ def test_policies_for_sensitive_data_apply_to_what_is_recorded(tmp_path: Path, m
         assert desk.steps.get("result") == record
         assert not store.agents.signal(ID, "signal", SECRET, id=id)
         assert store.maintenance.verify(level="decode").findings == []
-        store.sensitive.protect("refuse", formats="card")
+        store.redaction.protect("refuse", formats="card")
         for _ in range(2):
             with pytest.raises(HoldfastError) as raised:
                 desk.once("card", lambda: "4111 1111 1111 1111")

@@ -77,13 +77,13 @@ def test_records_are_read(records: ServedStore, tmp_path: Path) -> None:
     assert {each["key"] for each in executions} == {"draft", "used"}
     (schema,) = get("/schemas").json["items"]
     assert (schema["name"], schema["versions"], schema["states"]) == ("chat", ["1.0.0"], {"1.0.0": 1})
-    assert {each["kind"] for each in get("/keys").json["items"]} >= {"wrapping"}
+    assert {each["kind"] for each in get("/encryption-keys").json["items"]} >= {"wrapping"}
     assert get("/jobs/nightly").json["kind"] == "backup"
     (repository,) = get("/backups").json["items"]
     assert (repository["name"], repository["jobs"], len(repository["items"])) == ("nightly", ["nightly", "proof"], 1)
     assert get("/backups/proof/verification").json["ok"]
     # No secret and no place of the owner's files is in what a browser may show.
-    for path in ("/jobs", "/backups", "/keys", "/jobs/nightly"):
+    for path in ("/jobs", "/backups", "/encryption-keys", "/jobs/nightly"):
         assert str(tmp_path) not in get(path).text, path
     for path in ("/agents/none", "/sessions/none", "/artifacts/none", "/jobs/none", "/backups/none/verification"):
         assert get(path).json["code"] == "not-found", path
@@ -103,9 +103,9 @@ def test_records_are_changed(records: ServedStore) -> None:
     assert (drill.status, drill.json["ok"]) == (201, True), drill.text
     repair = records.change("POST", "/backups/nightly/repairs")
     assert (repair.status, repair.json["rebuilt"], repair.json["lost"]) == (201, [], []), repair.text
-    before = len(records.store.keys.list())
-    assert records.change("POST", "/keys/rotations").json["state"] == "active"
-    assert len(records.store.keys.list()) > before
+    before = len(records.store.encryption_keys.list())
+    assert records.change("POST", "/encryption-keys/rotations").json["state"] == "active"
+    assert len(records.store.encryption_keys.list()) > before
     for name in ("none", "..%2F..%2Fetc", "%2Fetc"):
         assert records.change("POST", f"/backups/{name}", {}).json["code"] == "not-found"
 

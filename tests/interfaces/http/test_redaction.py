@@ -26,7 +26,7 @@ def protected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve
     """A thread of Alice with a credential in it, of which the store has a token."""
     monkeypatch.setenv("HOLDFAST_SENSITIVE_KEYS", base64.b64encode(b"k" * 32).decode())
     with holdfast.open(tmp_path / "agents.db") as store:
-        store.sensitive.protect()
+        store.redaction.protect()
         said = [{"role": "user", "content": f"my token is {SECRET}"}]
         store.as_identity("user:alice").thread("chat").put({"messages": said})
         with ServedStore(store, write=True) as served:
@@ -62,9 +62,9 @@ def test_the_same_for_a_remote_store(protected: ServedStore) -> None:
         state = alice.thread("chat").get().state
         assert SECRET not in repr(state)
         with pytest.raises(holdfast.errors.DeniedError):
-            alice.sensitive.reveal(state, thread="chat")
+            alice.redaction.reveal(state, thread="chat")
         protected.store.access.grant("user:alice", "keys", thread="chat")
-        assert SECRET in repr(alice.sensitive.reveal(state, thread="chat"))
+        assert SECRET in repr(alice.redaction.reveal(state, thread="chat"))
 
 
 def test_reads_and_reveals_are_in_the_audit(protected: ServedStore) -> None:

@@ -92,7 +92,7 @@ READS: dict[str, Read] = {
     "maintenance.quota": lambda store: store.maintenance.quota(),
     "jobs": lambda store: store.jobs.list(),
     "alerts": lambda store: store.alerts.list(),
-    "sensitive": lambda store: store.sensitive.scan(),
+    "redaction": lambda store: store.redaction.scan(),
 }
 
 
@@ -106,7 +106,7 @@ def test_reads_are_as_in_the_process_of_the_store(remote: holdfast.Store, writab
 def test_every_part_that_can_be_called_is_tried() -> None:
     assert {name.partition(".")[0] for name in READS} == {
         each.part.name for each in catalogue() if not each.declaration.not_remote
-    } - {"keys"}  # the store is not encrypted
+    } - {"encryption_keys"}  # the store is not encrypted
 
 
 @dataclass
@@ -203,7 +203,7 @@ def test_what_a_served_store_lacks_says_so_by_name(remote: holdfast.Store, fille
         (lambda: filled.copy_to(remote), "not a served one"),
         (lambda: remote.jobs.add("x", "backup", settings={"repository": "/x"}), "'backup'"),
         (lambda: remote.artifacts.register("/etc/passwd", keep=False), "its bytes"),
-        (lambda: remote.sensitive.reveal("x", keys="file:/etc/passwd"), "own keys"),  # type: ignore[arg-type]
+        (lambda: remote.redaction.reveal("x", keys="file:/etc/passwd"), "own keys"),  # type: ignore[arg-type]
     ):
         with pytest.raises(UnsupportedError) as caught:
             call()
@@ -303,7 +303,7 @@ def test_a_token_decides_who_acts(filled: holdfast.Store) -> None:
                 lambda: alice.maintenance.verify(),
                 lambda: alice.stats(),
                 lambda: alice.jobs.list(),
-                lambda: alice.keys.list(),
+                lambda: alice.encryption_keys.list(),
             ):
                 with pytest.raises(DeniedError):
                     denied()

@@ -202,9 +202,9 @@ CONFIRMED: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/changes/access/issue_token", {"names": [], "arguments": [None], "options": {}}),
     ("POST", "/changes/access/grant", {"names": [], "arguments": ["user:eve", "read"], "options": {"thread": "chat"}}),
     ("POST", "/changes/store/grant", {"names": [], "arguments": ["user:eve", "read"], "options": {"thread": "chat"}}),
-    ("POST", "/changes/keys/rotate", {"names": [], "arguments": [], "options": {}}),
+    ("POST", "/changes/encryption_keys/rotate", {"names": [], "arguments": [], "options": {}}),
     ("POST", "/changes/erasure/erase", {"names": [], "arguments": ["alice"], "options": {}}),
-    ("POST", "/keys/rotations", None),
+    ("POST", "/encryption-keys/rotations", None),
     ("POST", "/erasures", {"subject": "alice", "confirm": "alice", "dry_run": False}),
 )
 

@@ -260,7 +260,7 @@ def test_what_is_sensitive_is_not_recorded(tmp_path: Path) -> None:
     for name in ("policy", "mode", "neither"):
         with holdfast.open(tmp_path / f"{name}.db") as store:
             if name == "policy":
-                store.sensitive.protect("redact", keys=KEYS, key="messages")
+                store.redaction.protect("redact", keys=KEYS, key="messages")
             saver = HoldfastSaver(store, record="redacted" if name == "mode" else "full")
             journal = TaskJournal("1:node", 1)
             journal.end(journal.begin("tool", "search", {"key": SECRET}), f"found {SECRET}")

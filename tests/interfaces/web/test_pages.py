@@ -211,7 +211,7 @@ def test_sensitive_data_is_sent_in_clear_only_if_the_caller_may(
     monkeypatch.setenv("HOLDFAST_SENSITIVE_KEYS", base64.b64encode(bytes(32)).decode())
     secret = "ghp_" + "x7Kq2mWv9" * 4
     with holdfast.open(tmp_path / "a.db") as store:
-        store.sensitive.protect()
+        store.redaction.protect()
         store.thread("chat").put({"messages": [{"role": "user", "content": f"my token is {secret}"}]}, id="a")
         store.access.grant("user:eve", "read", thread="chat")
         token = store.access.issue_token("user:eve").secret
@@ -525,13 +525,13 @@ def test_the_overview_shows_where_credentials_are_and_what_to_do(tmp_path: Path)
             store.as_identity("user:alice").thread("mine").put({"text": f"use {key}"})
             shown = get(served, "/").text
             assert "github-token at text of thread:mine" in shown
-            for line in ("HOLDFAST_SENSITIVE=redact", "holdfast sensitive redact"):
+            for line in ("HOLDFAST_SENSITIVE=redact", "holdfast redaction redact"):
                 assert f"<code>{line}</code>" in shown
             assert key not in shown
             cookie = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(token)}"}
             own = served.request("GET", "/", token=None, headers=cookie)
             assert (own.status, "mine" in own.text, "Credentials" in own.text) == (200, True, False)
-            store.sensitive.redact()
+            store.redaction.redact()
             assert "Credentials" not in get(served, "/").text
 
 

@@ -58,8 +58,8 @@ def test_copies_have_encrypted_rows_only(kind: str, tmp_path: Path) -> None:
     with holdfast.open(url, encryption=Encryption(LocalKeys(KEY))) as store:
         plant(store, names)
         run(store._engine.context.backend.tidy())
-        store.keys.rotate()
-        assert store.keys.reencrypt().rows
+        store.encryption_keys.rotate()
+        assert store.encryption_keys.reencrypt().rows
         assert run(store._engine.context.backend.check()) == []
     raws = [open_raw(each) for each in (first, other)]
     for raw in raws:
@@ -170,8 +170,8 @@ def test_rows_that_a_cache_has_from_before_a_rotation(tmp_path: Path) -> None:
         direct.thread("t").put({"n": 1})
         first = cached(open_raw(url), storage)
         assert first.thread("t").get().state == {"n": 1}
-        direct.keys.rotate()
-        direct.keys.reencrypt()
+        direct.encryption_keys.rotate()
+        direct.encryption_keys.reencrypt()
         second = cached(open_raw(url), storage)  # without the old key
         assert second.thread("t").get().state == {"n": 1}
         assert first.thread("t").get().state == {"n": 1}
@@ -190,8 +190,8 @@ def test_a_shared_cache_in_redis(tmp_path: Path) -> None:
     with holdfast.open(url, encryption=Encryption(LocalKeys(KEY))) as store:
         plant(store, names)
         assert store.thread("chat").get().state["n"] == 39
-        store.keys.rotate()
-        assert store.keys.reencrypt().rows
+        store.encryption_keys.rotate()
+        assert store.encryption_keys.reencrypt().rows
         with holdfast.open(url, encryption=Encryption(LocalKeys(KEY))) as other:
             assert other.thread("chat").get().state["n"] == 39
             other.thread("chat").update({"n": 40})

@@ -45,15 +45,15 @@ def test_a_destroyed_key_of_the_tenant_is_refused(hide_names: bool, tmp_path: Pa
     with opened(path, hide_names=hide_names) as store:
         store.thread("t").put({"n": 1})
         (old,) = key_rows(store, WRAPPING)
-        store.keys.rotate()
-        store.keys.reencrypt()
-        store.keys.destroy(old.id.hex())
+        store.encryption_keys.rotate()
+        store.encryption_keys.reencrypt()
+        store.encryption_keys.destroy(old.id.hex())
         a_week_later(store)
-        store.keys.destroy(old.id.hex())
+        store.encryption_keys.destroy(old.id.hex())
         (new,) = key_rows(store, WRAPPING)
         with opened(path, hide_names=hide_names) as again:
             again.thread("control").put({"n": 1})
-            assert again.keys.check().ok
+            assert again.encryption_keys.check().ok
         put_back(store, old)
         if not hide_names:  # where the checksum needs names that are hidden
             put_back(store, new, "retired")
@@ -88,7 +88,7 @@ def test_what_was_erased_cannot_be_put_back(hide_names: bool, tmp_path: Path) ->
         put_back(store, key)
         with opened(path, hide_names=hide_names) as again:
             if not hide_names:  # which are not known of such a line
-                assert any("destroyed" in each for each in again.keys.check().problems)
+                assert any("destroyed" in each for each in again.encryption_keys.check().problems)
             with pytest.raises(CorruptError) as refused:
                 again.thread("t").get()
             assert refused.value.code == "tampered"
@@ -107,8 +107,8 @@ def test_a_rotation_cannot_be_turned_back(hide_names: bool, tmp_path: Path, subt
         store.thread("t").put({"n": 1})
         db = database(store)
         first = run(db.read([Scan(KEYS, ("", ""))]))[0]
-        store.keys.rotate()
-        store.keys.reencrypt()
+        store.encryption_keys.rotate()
+        store.encryption_keys.reencrypt()
         rows = run(db.read([Scan(KEYS, ("", ""))]))[0]
         old, new = (row for row in rows if row.key[2] == WRAPPING)
         digest = next(row for row in rows if row.key[2] == "digest")
@@ -151,13 +151,16 @@ def test_a_rotation_cannot_be_turned_back(hide_names: bool, tmp_path: Path, subt
                 with pytest.raises(CorruptError) as refused:
                     opened(path, hide_names=hide_names)
                 assert refused.value.code == "tampered"
-                assert any("not those that it had" in each for each in store.keys.check().problems)
-                for call in (store.keys.rotate, lambda: store.keys.destroy(KeyRow.unchecked(old).id.hex())):
+                assert any("not those that it had" in each for each in store.encryption_keys.check().problems)
+                for call in (
+                    store.encryption_keys.rotate,
+                    lambda: store.encryption_keys.destroy(KeyRow.unchecked(old).id.hex()),
+                ):
                     with pytest.raises(CorruptError):
                         call()
                 run(db.apply([Put(KEYS, row) for row in rows]))
                 with opened(path, hide_names=hide_names) as again:
-                    assert again.keys.check().ok, "the control"
+                    assert again.encryption_keys.check().ok, "the control"
 
 
 def test_the_state_of_the_key_of_a_line_is_authenticated(tmp_path: Path) -> None:
@@ -166,7 +169,7 @@ def test_the_state_of_the_key_of_a_line_is_authenticated(tmp_path: Path) -> None
         store.thread("t").put({"n": 1})
         (key,) = (row for row in key_rows(store, "data") if row.line == "t")
         put_back(store, key, "retired")
-        assert store.keys.check().problems
+        assert store.encryption_keys.check().problems
     with opened(path, hide_names=False) as again, pytest.raises(DeniedError) as denied:
         again.thread("t").get()
     assert denied.value.code == "key-wrong"
@@ -177,7 +180,7 @@ def test_the_key_of_a_person_without_lines_is_listed_where_names_are_hidden(tmp_
         store.thread("t").put({"n": 1}, metadata={"subject": "u-1"})
         store.thread("t").delete()
     with opened(tmp_path / "a.db", hide_names=True) as store:
-        assert store.keys.list()[0].lines == 2, "that of the person, and that of the settings"
-        store.keys.rotate()
-        store.keys.reencrypt()
-        assert store.keys.check().ok
+        assert store.encryption_keys.list()[0].lines == 2, "that of the person, and that of the settings"
+        store.encryption_keys.rotate()
+        store.encryption_keys.reencrypt()
+        assert store.encryption_keys.check().ok

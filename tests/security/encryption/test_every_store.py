@@ -33,8 +33,8 @@ def test_an_encrypted_store(kind: str, tmp_path: Path) -> None:
     assert find_planted(names, (*rows_of(raw), *contents_of(tmp_path))) == set()
     other = holdfast.open(url, encryption=Encryption(keys)) if kind != "memory" else store
     other.thread("chat").put({"n": 100})
-    store.keys.rotate()
-    assert store.keys.reencrypt().rows
+    store.encryption_keys.rotate()
+    assert store.encryption_keys.reencrypt().rows
     other.thread("chat").put({"n": 101})
     assert store.thread("chat").get().state == {"n": 101}
     assert other.maintenance.verify(level="decode").findings == []

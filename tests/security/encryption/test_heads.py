@@ -75,8 +75,8 @@ def test_files_of_heads_are_encrypted_and_authentic(tmp_path: Path, encryption: 
         with pytest.raises(DeniedError) as missing:
             StoreHeads.load(file)
         assert missing.value.code == "key-missing"
-        store.keys.rotate()
-        store.keys.reencrypt()
+        store.encryption_keys.rotate()
+        store.encryption_keys.reencrypt()
         assert store.maintenance.verify(heads=store.maintenance.load_heads(file)).ok  # keys may change
         altered = json.loads(file.read_text())
         altered["sealed"] = altered["sealed"][:-8] + "AAAAAAA="

@@ -87,9 +87,9 @@ def test_hidden_names_cannot_be_found(kind: str, tmp_path: Path) -> None:
         ]
         store.thread(names["thread"][0]).delete()  # with its namespaces
         assert store.maintenance.verify(level="decode").findings == []
-        store.keys.rotate()
-        assert store.keys.reencrypt().rows
-        assert store.keys.check().ok
+        store.encryption_keys.rotate()
+        assert store.encryption_keys.reencrypt().rows
+        assert store.encryption_keys.check().ok
         assert [each.thread for each in store.threads().all()] == names["thread"][1:]
     raw = run(backend_for(url).open(url))
     assert find_planted(names, (*rows_of(raw), *contents_of(tmp_path))) == set()
@@ -262,9 +262,9 @@ def test_indexed_metadata_is_found_without_decrypting_the_rest(tmp_path: Path) -
             opened.clear()
             assert len(list(store.search("meta.free=x").all())) == 30
             assert opened.count("steps") >= 30  # the control
-            store.keys.rotate()
-            assert store.keys.check().ok
-            store.keys.reencrypt()
+            store.encryption_keys.rotate()
+            assert store.encryption_keys.check().ok
+            store.encryption_keys.reencrypt()
             assert len(store.search("meta.run.id=r7")) == 1
     with pytest.raises(ConfigError) as declared:
         holdfast.open(path, encryption=Encryption(KEY, indexed=("user",)))

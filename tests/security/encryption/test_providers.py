@@ -283,7 +283,7 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (None, "stores.other"):
         with holdfast.open(name) as store:
             store.thread("t").put({"text": "planted"})
-            assert store.keys.check().ok
+            assert store.encryption_keys.check().ok
     with open_existing() as store:
         assert store.thread("t").get().state == {"text": "planted"}
     assert all(each.ok for each in examine() if each.code == "store-opens")

@@ -96,47 +96,47 @@ def test_rotation_of_the_master_key_and_of_all_others(tmp_path: Path) -> None:
     before = key_ids(path)
     with holdfast.open(path, encryption=Encryption(LocalKeys(NEW, OLD))) as store:
         hashes = {each.hash for each in store.thread("t0").log().all()}
-        old = store.keys.list()[0].id
+        old = store.encryption_keys.list()[0].id
         with pytest.raises(ConflictError) as caught:
-            store.keys.destroy(old)  # in use
+            store.encryption_keys.destroy(old)  # in use
         assert caught.value.code == "key-in-use"
-        assert store.keys.rotate().id != old
+        assert store.encryption_keys.rotate().id != old
         with pytest.raises(ConflictError, match="6 threads"):
-            store.keys.destroy(old)  # the keys of lines are still encrypted with it
+            store.encryption_keys.destroy(old)  # the keys of lines are still encrypted with it
     # The old master key is not needed any more, at once.
     with holdfast.open(path, encryption=Encryption(LocalKeys(NEW))) as store:
         check(store)
         seen: list[tuple[int, int | None, str]] = []
-        report = store.keys.reencrypt(progress=lambda *each: seen.append(each))
+        report = store.encryption_keys.reencrypt(progress=lambda *each: seen.append(each))
         assert report.rows > 100
         assert [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
-        assert store.keys.reencrypt().rows == 0
+        assert store.encryption_keys.reencrypt().rows == 0
         check(store)
         assert {each.hash for each in store.thread("t0").log().all()} == hashes
         after = key_ids(path)
         assert after.isdisjoint(before)
         assert after == data_keys(path)
-        assert [each.lines for each in store.keys.list()][1] == 0
-        assert store.keys.check().ok
+        assert [each.lines for each in store.encryption_keys.list()][1] == 0
+        assert store.encryption_keys.check().ok
         # An old key waits, can be saved, and is destroyed.
-        created = {each.id: each.created for each in store.keys.list()}
-        assert store.keys.destroy(old[:8]).destroyed_at is not None
-        assert store.keys.destroy(old).state == "destroying"
+        created = {each.id: each.created for each in store.encryption_keys.list()}
+        assert store.encryption_keys.destroy(old[:8]).destroyed_at is not None
+        assert store.encryption_keys.destroy(old).state == "destroying"
         for wait in (0, "6d"):
             with pytest.raises(InvalidError):
-                store.keys.destroy(old, wait=wait)
-        assert {each.id: each.created for each in store.keys.list()} == created
-        assert len(store.keys.list()) == 3
-        assert store.keys.cancel(old).state == "retired"
+                store.encryption_keys.destroy(old, wait=wait)
+        assert {each.id: each.created for each in store.encryption_keys.list()} == created
+        assert len(store.encryption_keys.list()) == 3
+        assert store.encryption_keys.cancel(old).state == "retired"
         with pytest.raises(InvalidError):
-            store.keys.cancel(old)
-        assert {each.id: each.created for each in store.keys.list()} == created
-        store.keys.destroy(old)
+            store.encryption_keys.cancel(old)
+        assert {each.id: each.created for each in store.encryption_keys.list()} == created
+        store.encryption_keys.destroy(old)
         a_week_later(store)
-        store.keys.destroy(old)
-        assert len(store.keys.list()) == 2
+        store.encryption_keys.destroy(old)
+        assert len(store.encryption_keys.list()) == 2
         with pytest.raises(NotFoundError):
-            store.keys.destroy(old)
+            store.encryption_keys.destroy(old)
         records = [each for each in store.audit.query() if each.scope == "keys"]
         actions = [each.action for each in records if each.outcome == "ok"]
         assert actions.count("destroy-key") == 1
@@ -168,7 +168,7 @@ def test_turning_encryption_on_and_off(tmp_path: Path) -> None:
         store.jobs.remove("nightly")  # conditions on rows that are not encrypted yet
         store.jobs.add("nightly", "prune", schedule="every 1h", settings={"keep_last": 2})
         assert b"" in key_ids(path)
-        report = store.keys.reencrypt()
+        report = store.encryption_keys.reencrypt()
         assert report.rows
         assert report.remains
         check(store)
@@ -180,7 +180,7 @@ def test_turning_encryption_on_and_off(tmp_path: Path) -> None:
     with holdfast.open(path, encryption=Encryption(keys, mode="turning-off")) as store:
         store.thread("newer").put({"n": 2})
         check(store)
-        store.keys.reencrypt()
+        store.encryption_keys.reencrypt()
     assert key_ids(path) == {b""}
     with holdfast.open(path) as store:
         check(store)
@@ -243,9 +243,9 @@ def test_rotation_while_others_write_and_read(tmp_path: Path, kind: str, count: 
     rotations = 0
     with opened() as store:
         while rotations < 3 or not all(written):
-            store.keys.rotate()
+            store.encryption_keys.rotate()
             seen |= key_ids(path)  # before all is encrypted anew
-            store.keys.reencrypt()
+            store.encryption_keys.reencrypt()
             rotations += 1
         assert seen & before
         assert b"" not in seen
@@ -261,9 +261,9 @@ def test_rotation_while_others_write_and_read(tmp_path: Path, kind: str, count: 
         for number in range(count):
             assert store.thread(f"w{number}").get().state["n"] == written[number]
             assert pending_of(store, f"w{number}") == [written[number]]
-        store.keys.reencrypt()
+        store.encryption_keys.reencrypt()
         assert store.maintenance.verify(level="decode").findings == []
-        assert store.keys.check().ok
+        assert store.encryption_keys.check().ok
     assert key_ids(path) == data_keys(path)
 
 
@@ -277,8 +277,8 @@ def test_a_rotation_that_is_killed_is_resumed(tmp_path: Path, times: int) -> Non
         first = rng.choice((3, writes))  # most writes are of rows
         kill_at_write(rng.randint(1, first), rng.choice(MOMENTS))
         with holdfast.open(path, encryption=Encryption(LocalKeys(NEW))) as store:
-            store.keys.rotate()
-            store.keys.reencrypt()
+            store.encryption_keys.rotate()
+            store.encryption_keys.reencrypt()
 
     writes = _count_writes(path)
     for _ in range(times):
@@ -288,7 +288,7 @@ def test_a_rotation_that_is_killed_is_resumed(tmp_path: Path, times: int) -> Non
         struck[phase_of(path, before) if killed else "after"] += 1
         with holdfast.open(path, encryption=Encryption(LocalKeys(NEW))) as store:
             check(store)
-            store.keys.reencrypt()
+            store.encryption_keys.reencrypt()
             check(store)
         assert key_ids(path) == data_keys(path)
     if times > 10:
@@ -307,8 +307,8 @@ def _count_writes(path: Path) -> int:
             return await original(self, batch)
 
         patch.setattr(SQLiteBackend, "apply", apply)
-        store.keys.rotate()
-        store.keys.reencrypt()
+        store.encryption_keys.rotate()
+        store.encryption_keys.reencrypt()
     return writes
 
 
@@ -336,7 +336,7 @@ def test_a_job_does_it_too(tmp_path: Path) -> None:
     with holdfast.open(path, encryption=Encryption(LocalKeys(NEW))) as store:
         store.thread("t").put({"n": 1})
         before = key_ids(path)
-        store.keys.rotate()
+        store.encryption_keys.rotate()
         store.jobs.add("anew", "reencrypt")
         run_of = store.jobs.run("anew")
         assert run_of.ok, run_of
@@ -372,7 +372,7 @@ def test_what_was_there_before_encryption_is_removed(kind: str, tmp_path: Path) 
     if raw is not None:
         assert find_planted(names, rows_of(raw))  # the control
     with holdfast.open(url, encryption=Encryption(keys, mode="turning-on")) as store:
-        remains = store.keys.reencrypt().remains
+        remains = store.encryption_keys.reencrypt().remains
         assert remains
         assert store.thread("chat").get().state["n"] == 39
     if raw is not None:

@@ -158,7 +158,7 @@ def test_four_errors(tmp_path: Path, encryption: Encryption, monkeypatch: pytest
         holdfast.open(tmp_path / "b.db", encryption=encryption)
     assert refused.value.code == "not-encrypted"
     with pytest.raises(ConfigError) as refused:
-        holdfast.open(tmp_path / "b.db").keys.list()
+        holdfast.open(tmp_path / "b.db").encryption_keys.list()
     assert refused.value.code == "not-encrypted"
 
 
@@ -389,7 +389,7 @@ def test_keys_of_another_line_or_tenant_do_not_decrypt(victim: Victim) -> None:
             store.thread("a").get()
         assert caught.value.code in ("key-wrong", "key-missing")
         with victim.open() as store:
-            assert not store.keys.check().ok
+            assert not store.encryption_keys.check().ok
     victim.put(KEYS, mine)
     victim.read_all()
     with sqlite3.connect(victim.path) as connection:  # a destroyed key: what it sealed is gone, and nothing else

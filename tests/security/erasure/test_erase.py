@@ -51,7 +51,7 @@ def test_one_person_is_gone_and_the_other_is_not(kind: str, encrypted: bool, tmp
         if encrypted:
             own = {"u-1 chat", "u-1 file", "␞user:u-1/agent:writer", "␞user:u-1/session:s u-1"}
             assert by_subject(store, "u-1") == own | {"group"}  # in which u-1 was the first
-            store.keys.rotate()
+            store.encryption_keys.rotate()
         report = store.erasure.erase("u-1")
         assert (report.erased["threads"], report.erased["agents"], report.erased["artifacts"]) == (2, 1, 2)
         assert report.rewritten["threads"] == 2
@@ -69,8 +69,8 @@ def test_one_person_is_gone_and_the_other_is_not(kind: str, encrypted: bool, tmp
         if encrypted:
             assert report.certificate is not None
             assert report.certificate.keys_destroyed == 2  # those before and after the rotation
-            store.keys.reencrypt()
-            assert store.keys.check().ok
+            store.encryption_keys.reencrypt()
+            assert store.encryption_keys.check().ok
             assert states_of(store, "u-2") == before
     if kind != "memory":
         with holdfast.open(url, encryption=encryption) as store:

@@ -79,7 +79,7 @@ def test_the_name_of_a_channel_goes_with_it(store: holdfast.Store) -> None:
 def test_policies_leave_the_name_of_a_subject(tmp_path: Path) -> None:
     subject, address = {"subject": "ada@example.org"}, "bob@example.org"
     with holdfast.open(tmp_path / "a.db", encryption=False) as store:
-        store.sensitive.protect("tokenise", formats="personal", keys=LocalKeys(b"2" * 32))
+        store.redaction.protect("tokenise", formats="personal", keys=LocalKeys(b"2" * 32))
         store.thread("t").put({"metadata": {"subject": address}}, metadata={**subject, "from": address})
         store.artifacts.register(b"x", id="a", metadata={**subject, "from": address})
         store.sessions.start("s", metadata={**subject, "from": address})

@@ -55,7 +55,7 @@ def places(store: Store) -> list[tuple[str, str, str]]:
 
 
 def reported(store: Store) -> list[tuple[str, str]]:
-    return [(each.scope, each.path) for each in store.sensitive.credentials().findings]
+    return [(each.scope, each.path) for each in store.redaction.credentials().findings]
 
 
 def stored_bytes(folder: Path) -> bytes:
@@ -81,7 +81,7 @@ def test_a_runner_notices_credentials_wherever_they_enter(store: Store) -> None:
         ("graph", "answer", "private-key"),
     }
     assert (
-        sorted(each.checkpoint for each in store.sensitive.credentials().findings if each.scope == "thread:chat")
+        sorted(each.checkpoint for each in store.redaction.credentials().findings if each.scope == "thread:chat")
         == [store.thread("chat").get().id] * 2
     )
 
@@ -293,7 +293,7 @@ def test_more_places_than_are_remembered(store: Store, monkeypatch: pytest.Monke
     for number in range(5):
         store.thread(f"chat-{number}").put({"text": KEY})
     notice(store)
-    found = store.sensitive.credentials()
+    found = store.redaction.credentials()
     assert (len(found.findings), found.more) == (3, True)
     assert found.describe().startswith(
         "credentials in clear at 3 places or more: github-token at text of thread:chat-0"
@@ -302,14 +302,14 @@ def test_more_places_than_are_remembered(store: Store, monkeypatch: pytest.Monke
         store.thread(f"chat-{number}").delete()
     store.jobs.run("credentials")
     assert [line for line, *_ in places(store)] == ["chat-3", "chat-4"]
-    assert not store.sensitive.credentials().more
+    assert not store.redaction.credentials().more
 
 
 def test_what_a_policy_allows_is_not_reported(store: Store) -> None:
     store.thread("chat").put({"text": KEY})
     store.state(agent="vault").set("key", KEY)
     assert len(reported(store)) == 2
-    store.sensitive.protect("allow", scope="agent:vault")
+    store.redaction.protect("allow", scope="agent:vault")
     store._handle.engine.context.noticed.clear()
     assert reported(store) == [("thread:chat", "text")]
 
@@ -342,7 +342,7 @@ def test_doctor_and_alert_have_a_line_to_protect_and_one_to_redact(
         "warning",
         "credentials in clear at 1 place: github-token at text of thread:chat",
     )
-    for line in ("HOLDFAST_SENSITIVE=redact", "holdfast sensitive redact"):
+    for line in ("HOLDFAST_SENSITIVE=redact", "holdfast redaction redact"):
         assert line in found.remedy
     assert KEY not in repr(found)
     with holdfast.open(url) as store:
@@ -350,7 +350,7 @@ def test_doctor_and_alert_have_a_line_to_protect_and_one_to_redact(
         notice(store)
         (alert,) = [each for each in store.alerts.evaluate().alerts if each.rule == "credentials"]
         assert alert.state == "firing"
-        for line in ("HOLDFAST_SENSITIVE=redact", "holdfast sensitive redact"):
+        for line in ("HOLDFAST_SENSITIVE=redact", "holdfast redaction redact"):
             assert line in alert.message
     # The two lines, as they are told.
     done = kit.run("sensitive", "redact", "--yes", store=url)

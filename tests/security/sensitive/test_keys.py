@@ -49,7 +49,7 @@ def test_a_recognizer_finds_what_no_format_describes() -> None:
         assert isinstance(store, Store)
         recognizer = PresidioRecognizer(analyzer=_Analyzer())
         assert list(recognizer("I am Ada Lovelace")) == [SensitiveSpan(5, 17, "presidio-person")]
-        store.sensitive.protect("redact", keys=_Keys(), recognizers=[recognizer], scope="people")
+        store.redaction.protect("redact", keys=_Keys(), recognizers=[recognizer], scope="people")
         store.thread("people").put({"text": "I am Ada Lovelace"})
         store.thread("others").put({"text": "I am Ada Lovelace"})
         assert store.thread("people").get().state["text"].startswith("I am [redacted:presidio-person:")

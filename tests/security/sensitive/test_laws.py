@@ -56,7 +56,7 @@ def test_what_is_read_and_revealed_is_what_was_saved(changes: list[tuple[str, An
             model |= value
             store.thread("t").update(value)
         state = store.thread("t").get().state
-        assert store.sensitive.reveal(state, thread="t") == model
+        assert store.redaction.reveal(state, thread="t") == model
         assert not any(secret in stored_text(store) for secret in SECRETS)
         store.thread("t").put(model)  # what a program goes on with
         assert store.thread("t").get().state == state
@@ -65,7 +65,7 @@ def test_what_is_read_and_revealed_is_what_was_saved(changes: list[tuple[str, An
 
 def _open(backend: MemoryBackend) -> Store:
     store = Store(Engine(EngineContext(backend, MemoryCache(1 << 20), fold_every=3)), "")
-    store.sensitive.protect(keys=KEYS)
+    store.redaction.protect(keys=KEYS)
     return store
 
 
@@ -89,7 +89,7 @@ def test_many_threads_at_a_time() -> None:
 def test_many_tasks_at_a_time() -> None:
     async def use() -> None:
         store = AsyncStore(Engine(EngineContext(MemoryBackend())), "")
-        store.sensitive.protect(keys=KEYS)
+        store.redaction.protect(keys=KEYS)
         tasks = (store.thread(f"t{number % 3}").put({f"c{number}": SECRETS[number % 3]}) for number in range(60))
         await asyncio.wait_for(asyncio.gather(*tasks), 60)
         assert not any(secret in stored_text(store) for secret in SECRETS)

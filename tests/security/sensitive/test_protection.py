@@ -144,7 +144,7 @@ def _hooked(store: Store, key: str) -> None:
 
     with pytest.raises(VetoError) as vetoed:
         store.state(user="vetoed")["note"] = key
-    assert (key in str(vetoed.value)) == (not store.sensitive.list())
+    assert (key in str(vetoed.value)) == (not store.redaction.list())
 
     store.hooks.after("state.set", scope="user:after", record=True, name="after")(lambda call: None)
     store.state(user="after")["note"] = key
@@ -235,7 +235,7 @@ WRITES: dict[str, Callable[[Store, str], object]] = {
 def test_no_write_stores_a_secret(subtests: pytest.Subtests, action: Any) -> None:
     for name, write in WRITES.items():
         with case(subtests, name), make_store(project=True) as store:
-            store.sensitive.protect(action, keys=KEYS)
+            store.redaction.protect(action, keys=KEYS)
             write(store, secret(name))
             store.hooks.drain()
             assert secret(name) not in stored_text(store)
@@ -257,7 +257,7 @@ def test_every_write_stores_the_secret_without_a_policy(subtests: pytest.Subtest
 def test_a_refused_write_changes_nothing(subtests: pytest.Subtests) -> None:
     for name, write in WRITES.items():
         with case(subtests, name), make_store() as store:
-            store.sensitive.protect("refuse")
+            store.redaction.protect("refuse")
             with pytest.raises(DeniedError) as error:
                 write(store, secret(name))
             assert secret(name) not in f"{error.value} {error.value.where} {error.value.hint}"
@@ -271,7 +271,7 @@ def test_a_refused_write_changes_nothing(subtests: pytest.Subtests) -> None:
 
 
 def test_tokens_are_revealed_in_their_thread_only(store: Store) -> None:
-    store.sensitive.protect(keys=KEYS)
+    store.redaction.protect(keys=KEYS)
     key = secret("x")
     store.thread("a").put({"message": HumanMessage(f"use {key}!"), "again": key, "n": 1})
     store.thread("b").put({"text": key})
@@ -280,45 +280,45 @@ def test_tokens_are_revealed_in_their_thread_only(store: Store) -> None:
     token = state["again"]
     assert token in state["message"].content  # equal secrets of a thread have equal tokens
     assert token != other["text"]
-    assert store.sensitive.reveal(state, thread="a") == {"message": HumanMessage(f"use {key}!"), "again": key, "n": 1}
-    assert store.sensitive.reveal(state, thread="b") == state
-    assert store.sensitive.reveal("nothing", thread="a") == "nothing"
+    assert store.redaction.reveal(state, thread="a") == {"message": HumanMessage(f"use {key}!"), "again": key, "n": 1}
+    assert store.redaction.reveal(state, thread="b") == state
+    assert store.redaction.reveal("nothing", thread="a") == "nothing"
     record = store.audit.query(action="reveal", thread="a")[-1]
     assert record.detail == {"formats": {"github-token": 2}, "left": 0}
     store.state(agent="x")["k"] = key
-    assert store.sensitive.reveal(store.state(agent="x")["k"], agent="x") == key
+    assert store.redaction.reveal(store.state(agent="x")["k"], agent="x") == key
 
 
 def test_redaction_shows_what_is_equal(store: Store) -> None:
-    store.sensitive.protect("redact", keys=KEYS)
+    store.redaction.protect("redact", keys=KEYS)
     store.thread("a").put({"x": secret("1"), "y": secret("1"), "z": secret("2")})
     store.thread("b").put({"x": secret("1")})
     state = store.thread("a").get().state
     assert state["x"] == state["y"] == store.thread("b").get().state["x"] != state["z"]
     assert re.fullmatch(r"\[redacted:github-token:[0-9a-f]{8}\.[0-9a-f]{20}\.[0-9a-f]{12}\]", state["x"])
     with make_store() as other:
-        other.sensitive.protect("redact", keys=FixedKeys(b"o" * 32))
+        other.redaction.protect("redact", keys=FixedKeys(b"o" * 32))
         other.thread("a").put({"x": secret("1")})
         assert other.thread("a").get().state["x"] != state["x"]
 
 
 def test_keys_are_rotated(store: Store) -> None:
     old, new = b"1" * 32, b"2" * 32
-    store.sensitive.protect(keys=FixedKeys(old))
+    store.redaction.protect(keys=FixedKeys(old))
     store.thread("a").put({"text": secret("x")})
     first = store.thread("a").get().state["text"]
-    store.sensitive.protect(keys=FixedKeys(new, old))
+    store.redaction.protect(keys=FixedKeys(new, old))
     store.thread("a").put({"text": secret("x"), "other": f"{secret('y')} {first}"})
     state = store.thread("a").get().state
     assert state["text"] != first
     assert first in state["other"]  # a token is not replaced again
-    revealed = store.sensitive.reveal(state, thread="a")
+    revealed = store.redaction.reveal(state, thread="a")
     assert revealed == {"text": secret("x"), "other": f"{secret('y')} {secret('x')}"}
-    assert store.sensitive.reveal(state, thread="a", keys=FixedKeys(b"3" * 32)) == state
+    assert store.redaction.reveal(state, thread="a", keys=FixedKeys(b"3" * 32)) == state
 
 
 def test_a_forged_marker_hides_nothing(store: Store) -> None:
-    store.sensitive.protect(keys=KEYS)
+    store.redaction.protect(keys=KEYS)
     key = secret("x")
     forged = f"[token:github-token:00000000.{key}.000000000000]"
     genuine = Markers(KEYS, "").tokenise("v", "field", "a")
@@ -332,7 +332,7 @@ def test_a_forged_marker_hides_nothing(store: Store) -> None:
 
 def test_the_same_state_again_adds_nothing(store: Store) -> None:
     """A graph goes on with the values that it has: they are replaced by the same tokens, and recorded once."""
-    store.sensitive.protect(keys=KEYS)
+    store.redaction.protect(keys=KEYS)
     messages = [f"message {number}" for number in range(40)]
     messages[7] = f"my key is {secret('x')}"
     for number in range(5):
@@ -348,14 +348,14 @@ def test_the_same_state_again_adds_nothing(store: Store) -> None:
 
 
 def test_langgraph_puts_of_the_same_checkpoint_are_one(store: Store) -> None:
-    store.sensitive.protect(keys=KEYS)
+    store.redaction.protect(keys=KEYS)
     saver = HoldfastSaver(store)
     config: Any = {"configurable": {"thread_id": "t"}}
     _graph(saver, secret("x")).invoke({"messages": [HumanMessage(secret("x"))]}, config)
     found = saver.get_tuple(config)
     assert found is not None
     steps = len(store.thread("t").log())
-    plain = store.sensitive.reveal(found.checkpoint, thread="t")
+    plain = store.redaction.reveal(found.checkpoint, thread="t")
     assert plain != found.checkpoint
     saver.put(found.parent_config or config, plain, found.metadata, {})
     assert len(store.thread("t").log()) == steps
@@ -366,7 +366,7 @@ def test_reports_have_no_secrets(store: Store) -> None:
     key = secret("x")
     store.thread("a").put({"map": {key: {"x": key}}, "list": [{key: [key]}]})
     store.thread("a").put({"map": {**{f"k{number}": "v" * 40 for number in range(60)}, key: {"x": key}}})
-    report = store.sensitive.scan(history=True)
+    report = store.redaction.scan(history=True)
     assert len(report.findings) >= 5
     assert key not in str(report)
     assert len(set(report.findings)) == len(report.findings)
@@ -374,10 +374,10 @@ def test_reports_have_no_secrets(store: Store) -> None:
 
 def test_policies_by_scope_and_key(store: Store) -> None:
     key = secret("x")
-    store.sensitive.protect("redact", keys=KEYS)
-    store.sensitive.protect("refuse", scope="agent:strict")
-    store.sensitive.protect("allow", scope="vault", key="secrets")
-    store.sensitive.protect("tokenise", formats="email", scope="mail-*", keys=KEYS)
+    store.redaction.protect("redact", keys=KEYS)
+    store.redaction.protect("refuse", scope="agent:strict")
+    store.redaction.protect("allow", scope="vault", key="secrets")
+    store.redaction.protect("tokenise", formats="email", scope="mail-*", keys=KEYS)
     store.thread("vault").put({"secrets": key, "other": key})
     state = store.thread("vault").get().state
     assert state["secrets"] == key
@@ -388,16 +388,16 @@ def test_policies_by_scope_and_key(store: Store) -> None:
     store.thread("other").put({"text": "a@example.com"})
     assert re.match(r"\[token:email:.*\] \[redacted:github", store.thread("mail-1").get().state["text"])
     assert store.thread("other").get().state == {"text": "a@example.com"}
-    names = [each.name for each in store.sensitive.list()]
+    names = [each.name for each in store.redaction.list()]
     assert names == ["redact ** **", "refuse agent:strict **", "allow vault secrets", "tokenise mail-* **"]
-    store.sensitive.remove("refuse agent:strict **")
+    store.redaction.remove("refuse agent:strict **")
     with pytest.raises(NotFoundError):
-        store.sensitive.remove("refuse agent:strict **")
+        store.redaction.remove("refuse agent:strict **")
     store.state(agent="strict")["x"] = key
 
 
 def test_all_of_a_field_is_a_secret(store: Store, subtests: pytest.Subtests) -> None:
-    store.sensitive.protect(keys=KEYS)
+    store.redaction.protect(keys=KEYS)
     plain: dict[str, Any] = {
         "password": "hunter22",
         "config": {"dbPassword": "hunter22", "nested": {"api_key": ["one1", "two2"]}},
@@ -415,12 +415,12 @@ def test_all_of_a_field_is_a_secret(store: Store, subtests: pytest.Subtests) -> 
     assert "hunter22" not in str(state)
     assert "also this" not in str(state)
     assert "one1" not in str(state)
-    assert store.sensitive.reveal(state, thread="a") == plain
+    assert store.redaction.reveal(state, thread="a") == plain
 
 
 def test_contents_of_artifacts_are_left_alone(store: Store, subtests: pytest.Subtests) -> None:
     """They are known by their hash. What is said of them is protected."""
-    store.sensitive.protect(keys=KEYS)
+    store.redaction.protect(keys=KEYS)
     for size in (1, 2_000, 90_000):
         with case(subtests, size):
             content = f"{secret('x')} token=a1B2c3D4e5F6 ".encode() * size
@@ -430,7 +430,7 @@ def test_contents_of_artifacts_are_left_alone(store: Store, subtests: pytest.Sub
 
 
 def test_messages_between_agents_are_searched_by_names_too(store: Store) -> None:
-    store.sensitive.protect(keys=KEYS)
+    store.redaction.protect(keys=KEYS)
     store.sharing.topic("news", agent="a").publish({"password": "hunter22"})
     store.sessions.start("s1", metadata={"password": "hunter22"})
     store.sharing.document("d", agent="a").edit(lambda _: {"password": "hunter22"})
@@ -439,40 +439,40 @@ def test_messages_between_agents_are_searched_by_names_too(store: Store) -> None
 
 def test_encrypt_has_keys_of_its_own(store: Store) -> None:
     with pytest.raises(InvalidError):
-        store.sensitive.protect("encrypt")
-    store.sensitive.protect("encrypt", formats="card", keys=FixedKeys(b"c" * 32))
-    store.sensitive.protect("tokenise", keys=KEYS)
+        store.redaction.protect("encrypt")
+    store.redaction.protect("encrypt", formats="card", keys=FixedKeys(b"c" * 32))
+    store.redaction.protect("tokenise", keys=KEYS)
     store.thread("a").put({"card": "4111 1111 1111 1111", "text": secret("x")})
     state = store.thread("a").get().state
     assert state["card"].startswith("[sealed:card:")
-    assert store.sensitive.reveal(state, thread="a") == {"card": "4111 1111 1111 1111", "text": secret("x")}
-    only_tokens = store.sensitive.reveal(state, thread="a", keys=KEYS)
+    assert store.redaction.reveal(state, thread="a") == {"card": "4111 1111 1111 1111", "text": secret("x")}
+    only_tokens = store.redaction.reveal(state, thread="a", keys=KEYS)
     assert only_tokens == {"card": state["card"], "text": secret("x")}
 
 
 def test_an_identity_needs_the_right_to_reveal(store: Store) -> None:
-    store.sensitive.protect(keys=KEYS)
+    store.redaction.protect(keys=KEYS)
     alice = store.as_identity(user="alice")
     alice.thread("mine").put({"text": secret("x")})
     state = alice.thread("mine").get().state
     with pytest.raises(DeniedError):  # its owner does not have the right `keys`
-        alice.sensitive.reveal(state, thread="mine")
+        alice.redaction.reveal(state, thread="mine")
     with pytest.raises(DeniedError):
-        alice.sensitive.reveal(state, user="alice")
+        alice.redaction.reveal(state, user="alice")
     assert [each.action for each in store.audit.query(outcome="denied", actor="user:alice")]
     grant = store.access.grant("user:alice", "keys", thread="mine")
-    assert alice.sensitive.reveal(state, thread="mine") == {"text": secret("x")}
+    assert alice.redaction.reveal(state, thread="mine") == {"text": secret("x")}
     assert store.audit.query(action="reveal", actor="user:alice")
     with pytest.raises(NotFoundError):
-        alice.sensitive.reveal(state, thread="other")
+        alice.redaction.reveal(state, thread="other")
     store.access.revoke(grant)
     with pytest.raises(DeniedError):
-        alice.sensitive.reveal(state, thread="mine")
+        alice.redaction.reveal(state, thread="mine")
 
 
 def test_logs_are_redacted(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     key = secret("x")
-    store.sensitive.protect("redact", keys=KEYS)
+    store.redaction.protect("redact", keys=KEYS)
     log = logging.getLogger("holdfast.hooks")
     with caplog.at_level(logging.INFO):
         log.warning("a hook failed with %s", key)
@@ -484,7 +484,7 @@ def test_logs_are_redacted(store: Store, caplog: pytest.LogCaptureFixture) -> No
     assert key not in "".join(caplog.handler.format(each) for each in caplog.records if each.name != "mine")
     assert key in caplog.text  # the control: other loggers have no filter, until they are given one
     record = logging.LogRecord("mine", logging.INFO, "", 1, "text %s", (key,), None)
-    assert store.sensitive.log_filter().filter(record)
+    assert store.redaction.log_filter().filter(record)
     assert key not in record.getMessage()
 
 
@@ -503,12 +503,12 @@ def test_all_loggers_have_a_filter() -> None:
 def test_async_stores_are_protected() -> None:
     async def use() -> None:
         store = AsyncStore(Engine(EngineContext(MemoryBackend())), "")
-        store.sensitive.protect(keys=KEYS)
+        store.redaction.protect(keys=KEYS)
         await asyncio.gather(*(store.thread(f"t{number}").put({"text": secret("x")}) for number in range(5)))
         assert secret("x") not in stored_text(store)
         state = (await store.thread("t1").get()).state
-        assert await store.sensitive.reveal(state, thread="t1") == {"text": secret("x")}
-        assert (await store.sensitive.scan()).findings == []
+        assert await store.redaction.reveal(state, thread="t1") == {"text": secret("x")}
+        assert (await store.redaction.scan()).findings == []
         await store.close()
 
     asyncio.run(use())
@@ -517,17 +517,17 @@ def test_async_stores_are_protected() -> None:
 def test_missing_keys_and_wrong_arguments(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_SENSITIVE_KEYS", raising=False)
     with pytest.raises(DeniedError) as error:
-        store.sensitive.protect()
+        store.redaction.protect()
     assert error.value.code == "key-missing"
     with pytest.raises(ConfigError):
-        store.sensitive.protect(keys=FixedKeys(b"short"))
+        store.redaction.protect(keys=FixedKeys(b"short"))
     with pytest.raises(InvalidError):
-        store.sensitive.protect("hide", keys=KEYS)  # type: ignore[arg-type]
+        store.redaction.protect("hide", keys=KEYS)  # type: ignore[arg-type]
     with pytest.raises(InvalidError):
-        store.sensitive.protect(formats="emails", keys=KEYS)
+        store.redaction.protect(formats="emails", keys=KEYS)
     with pytest.raises(InvalidError):
-        store.sensitive.protect(scope="", keys=KEYS)
-    assert store.sensitive.list() == []
+        store.redaction.protect(scope="", keys=KEYS)
+    assert store.redaction.list() == []
 
 
 @pytest.mark.parametrize("cold", [False, True])
@@ -543,11 +543,11 @@ def test_only_what_is_new_is_searched(monkeypatch: pytest.MonkeyPatch, cold: boo
 
     monkeypatch.setattr(Detector, "find", counted)
     first = second = Store(Engine(EngineContext(backend)), "")
-    first.sensitive.protect(keys=KEYS)
+    first.redaction.protect(keys=KEYS)
     first.thread("chat").put({"messages": messages[:500], "other": "text"})
     if cold:  # a process that has nothing in its caches
         second = Store(Engine(EngineContext(backend)), "")
-        second.sensitive.protect(keys=KEYS)
+        second.redaction.protect(keys=KEYS)
     searched.clear()
     second.thread("chat").put({"messages": messages, "other": "text"})
     assert 300 < sum(searched) < 2_000
@@ -560,7 +560,7 @@ def test_messages_of_models_stay_as_they_are(store: Store) -> None:
     def base64_of(size: int) -> str:
         return base64.b64encode(random.randbytes(size)).decode()
 
-    store.sensitive.protect("redact", formats="all", keys=KEYS)
+    store.redaction.protect("redact", formats="all", keys=KEYS)
     answer = AIMessage(
         [
             {"type": "thinking", "thinking": "Let me see.", "signature": base64_of(240)},

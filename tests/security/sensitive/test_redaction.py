@@ -55,7 +55,7 @@ def test_what_is_stored_is_replaced(encryption: Any, tmp_path: Path) -> None:
         clean = [each.id for each in store.thread("clean").log()]
         notice(store)
         assert len(reported(store)) == 4
-        report = store.sensitive.redact()
+        report = store.redaction.redact()
         assert report[:2] == (4, 5)
         said = [*map("message {}".format, range(3)), "my key is [redacted:github-token]", "thanks"]
         assert store.thread("chat").get().state == {"messages": said}
@@ -65,12 +65,12 @@ def test_what_is_stored_is_replaced(encryption: Any, tmp_path: Path) -> None:
         assert store.state(user="alice").get("keys") == {"github": "[redacted:github-token]"}
         assert [each.id for each in store.thread("clean").log()] == clean
         assert reported(store) == []
-        assert store.sensitive.scan(history=True).findings == []
+        assert store.redaction.scan(history=True).findings == []
         assert store.maintenance.verify(level="decode").findings == []
         assert store.audit.verify().findings == []
         (record,) = store.audit.query(action="erase", thread="gone")
         assert "github-token" in record.detail["redacted"]
-        assert store.sensitive.redact() == RedactionReport(0, 0, 0, [])
+        assert store.redaction.redact() == RedactionReport(0, 0, 0, [])
     assert KEY.encode() not in stored_bytes(tmp_path)
 
 
@@ -90,10 +90,10 @@ def test_other_stores(kind: str, tmp_path: Path) -> None:
         store.thread("later").put({"text": KEY})
         store.jobs.run("credentials")
         assert len(reported(store)) == 5
-        assert store.sensitive.redact()[:2] == (5, 6)
+        assert store.redaction.redact()[:2] == (5, 6)
         store.jobs.run("credentials")
         assert reported(store) == []
-        assert store.sensitive.scan(history=True).findings == []
+        assert store.redaction.scan(history=True).findings == []
         assert store.maintenance.verify(level="decode").findings == []
 
 
@@ -112,7 +112,7 @@ def test_agents_sessions_artifacts_and_topics(tmp_path: Path) -> None:
         store.sharing.topic("news").publish({"note": f"use {KEY}"})
         notice(store)
         assert len(reported(store)) == 4
-        store.sensitive.redact()
+        store.redaction.redact()
         clean = {"note": "use [redacted:github-token]"}
         assert store.agents.load("keeper").fields == {"text": clean["note"], "count": 7}
         assert store.sessions.get("s1").metadata == clean
@@ -130,12 +130,12 @@ def test_an_archived_session_is_left_and_named(tmp_path: Path) -> None:
             session = store.sessions.start(on_end, on_end=on_end)
             session.state["cart"], session.state["note"] = ["book"], f"use {KEY}"
             session.end()
-        left, freed_blocks = store.sensitive.redact().remains
+        left, freed_blocks = store.redaction.redact().remains
         assert left.startswith("session:archive: the state of an archived session")
         assert store.sessions.archived("archive") == {"cart": ["book"], "note": f"use {KEY}"}
         assert store.state(session="keep")["note"] == "use [redacted:github-token]"
         store.sessions.resume("archive")
-        assert store.sensitive.redact().remains == [freed_blocks]
+        assert store.redaction.redact().remains == [freed_blocks]
         assert dict(store.state(session="archive")) == {"cart": ["book"], "note": "use [redacted:github-token]"}
     assert KEY.encode() not in stored_bytes(tmp_path)
 
@@ -151,9 +151,9 @@ def test_branches_pins_and_holds(tmp_path: Path) -> None:
         thread.put({"text": f"other {KEY}"})
         store.maintenance.hold("chat", reason="case 7")
         with pytest.raises(DeniedError, match="case 7"):
-            store.sensitive.redact()
+            store.redaction.redact()
         store.maintenance.release("chat")
-        store.sensitive.redact()
+        store.redaction.redact()
         texts = {branch.name: thread.get(at=branch.name).state["text"] for branch in thread.branches()}
         assert texts == {"main": "main [redacted:github-token]", "other": "other [redacted:github-token]"}
         assert store.maintenance.verify(level="decode").findings == []
@@ -206,12 +206,12 @@ def test_notes_reasons_errors_and_links(encryption: Any, tmp_path: Path) -> None
         }
         other = holdfast.open(tmp_path / "a.db", encryption=encryption)
         assert len(reported(other)) == 11
-        report = store.sensitive.redact()
+        report = store.redaction.redact()
         assert report[:3] == (2, 2, 10)
         assert store.access.frozen() == {"agent:x": "it has [redacted:github-token]"}
         assert reported(store) == reported(other) == []
         other.close()
-        assert store.sensitive.redact() == RedactionReport(0, 0, 0, [])
+        assert store.redaction.redact() == RedactionReport(0, 0, 0, [])
         assert [each.reason for each in store.maintenance.holds()] == ["case [redacted:github-token]"]
         assert [each.reason for each in store.thread("chat").pins()] == ["why [redacted:github-token]"]
         (found,) = store.artifacts.list(producer="[redacted:github-token]")
@@ -234,15 +234,15 @@ def test_names_are_masked_and_said_to_stay(tmp_path: Path) -> None:
         store.thread("refused").put({"n": 1})
         told: list[str] = []
         notice(store)
-        report = store.sensitive.credentials()
+        report = store.redaction.credentials()
         told += [repr(report), report.describe(99), repr(store.jobs.list()), repr(doctor(url))]
         for history in (False, True):
-            told.append(repr(store.sensitive.scan(history=history, progress=lambda *each: told.append(repr(each)))))
-        told += [kit.run("sensitive", "scan", "--history", *how, store=url).out for how in ((), ("--json",))]
-        done = store.sensitive.redact(progress=lambda *each: told.append(repr(each)))
+            told.append(repr(store.redaction.scan(history=history, progress=lambda *each: told.append(repr(each)))))
+        told += [kit.run("redaction", "scan", "--history", *how, store=url).out for how in ((), ("--json",))]
+        done = store.redaction.redact(progress=lambda *each: told.append(repr(each)))
         told.append(repr(done))
         assert "thread:…: its name, by which it is found" in done.remains
-        store.sensitive.protect("refuse")
+        store.redaction.protect("refuse")
         with pytest.raises(DeniedError) as denied:
             store.thread(names[0]).put({names[1]: OTHER})
         told.append(repr(denied.value) + str(denied.value))
@@ -254,12 +254,12 @@ def test_names_are_masked_and_said_to_stay(tmp_path: Path) -> None:
 
 def test_what_a_policy_allows_stays(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
-        store.sensitive.protect("allow", scope="agent:vault")
+        store.redaction.protect("allow", scope="agent:vault")
         store.hooks.before("state.set", inline=True, name="note")(lambda call: call.note(saw=repr(call.value)))
         store.state(agent="vault")["key"] = KEY
         store.state(agent="other")["key"] = KEY
         assert reported(store) == [("agent:other", "(audit).saw"), ("agent:other", "key")]
-        assert store.sensitive.redact()[:3] == (1, 1, 1)
+        assert store.redaction.redact()[:3] == (1, 1, 1)
         assert store.state(agent="vault")["key"] == KEY
         assert store.state(agent="other")["key"] == "[redacted:github-token]"
 
@@ -288,7 +288,7 @@ def test_recordings_of_a_graph_are_found_and_removed(durability: Any, tmp_path: 
         _graph(saver).invoke({"done": 1}, config, durability=durability)
         notice(store)
         assert {(scope, path.partition(".")[0]) for scope, path in reported(store)} == {("thread:run", "__recorded__")}
-        store.sensitive.redact()
+        store.redaction.redact()
         assert reported(store) == []
         assert _graph(saver).get_state(config).values == {"done": 2}
     assert KEY.encode() not in stored_bytes(tmp_path)
@@ -306,11 +306,11 @@ def test_a_redaction_that_is_killed_goes_on(tmp_path: Path) -> None:
         def work(report: Any, at: int = write, when: Any = moment, folder: Path = folder) -> None:
             kill_at_write(at, when)
             with holdfast.open(folder / "a.db") as store:
-                store.sensitive.redact()
+                store.redaction.redact()
 
         struck += run_in_child(work)[1]
         with holdfast.open(folder / "a.db") as store:
-            store.sensitive.redact()
+            store.redaction.redact()
             assert store.thread("chat").get().state["messages"][3:] == ["my key is [redacted:github-token]", "thanks"]
             assert store.maintenance.verify(level="decode").findings == []
         assert KEY.encode() not in stored_bytes(folder)

@@ -63,9 +63,9 @@ def test_the_variable_and_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) 
             store.thread("support-1").put({"text": SECRET})
     monkeypatch.setenv("HOLDFAST_SENSITIVE", "redact refuse:email")
     with holdfast.open("agents.db") as store:
-        assert [each.action for each in store.sensitive.list()] == ["redact", "refuse"]
+        assert [each.action for each in store.redaction.list()] == ["redact", "refuse"]
     with holdfast.open("agents.db", read_only=True) as store:
-        assert store.sensitive.list() == []
+        assert store.redaction.list() == []
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ COMMANDS = {
         "grant": ("grant", "Grant, list or revoke rights; manage groups and roles."),
         "audit": ("audit", "Show and verify the audit."),
         "hooks": ("hooks", "Show what hooks did."),
-        "sensitive": ("sensitive", "Find credentials and personal data in a store."),
+        "redaction": ("redaction", "Find credentials and personal data in a store."),
     },
     "Maintain": {
         "prune": ("prune", "Remove old checkpoints by a policy."),
@@ -82,7 +82,7 @@ COMMANDS = {
         "delete": ("copy_export", "Delete threads, or what has not changed for long."),
         "erase": ("erase", "Erase everything of one person."),
         "quota": ("quota", "Show or set how much a tenant may store."),
-        "keys": ("keys", "List, rotate and destroy the keys of an encrypted store."),
+        "encryption-keys": ("encryption_keys", "List, rotate and destroy the keys of an encrypted store."),
         "jobs": ("jobs", "List, run or pause scheduled jobs."),
         "migrate": ("migrate", "Bring states to another version of their schema, and back."),
         "schema": ("schema", "Check, lock, show and document the schemas of a project."),

@@ -120,8 +120,8 @@ FORWARDS = (
     Forward("run_doctor", "GET /doctor", "maintenance.doctor"),
     Forward("verify", "GET /verify", "maintenance.verify"),
     Forward("query_audit", "GET /audit", "audit.query"),
-    Forward("list_keys", "GET /keys", "keys.list"),
-    Forward("rotate_keys", "POST /keys/rotations", "keys.rotate"),
+    Forward("list_keys", "GET /encryption-keys", "encryption_keys.list"),
+    Forward("rotate_keys", "POST /encryption-keys/rotations", "encryption_keys.rotate"),
     Forward("list_erasures", "GET /erasures", "erasure.certificates"),
 )
 

@@ -168,7 +168,7 @@ def read_parts(call: Call, thread: str, at: str, *, reveal: bool = False) -> Sta
     if not reveal:
         return StateParts(_read(call, thread, at).state)
     state = call.store.thread(thread).get(at).state
-    return StateParts(call.store.sensitive.reveal(state, thread=thread))
+    return StateParts(call.store.redaction.reveal(state, thread=thread))
 
 
 def _pending(write: StoredWrite) -> models.PendingWriteModel:

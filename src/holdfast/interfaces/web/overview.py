@@ -142,7 +142,7 @@ def _attention(call: Call, jobs: Sequence[Job], reads: _Reads) -> list[Attention
         for each in alerts
         if each.state == "firing" and each.rule != "credentials"  # below, with the places
     ]
-    noticed = reads.attempt("Credentials", lambda: call.owned.sensitive.credentials(seconds=_LOOK_SECONDS))
+    noticed = reads.attempt("Credentials", lambda: call.owned.redaction.credentials(seconds=_LOOK_SECONDS))
     if noticed is not None and noticed.findings:
         found.append(AttentionItem("Credentials", noticed.describe(), "\n".join(noticed.remedies)))
     for job in jobs:

@@ -44,7 +44,7 @@ class Redaction:
         if not self.clear or self.problem is not None:
             return model
         try:
-            tree = self._call.store.sensitive.reveal(msgspec.to_builtins(model), thread=self._thread)
+            tree = self._call.store.redaction.reveal(msgspec.to_builtins(model), thread=self._thread)
         except HoldfastError as error:
             self.problem = to_problem(error)
             return model

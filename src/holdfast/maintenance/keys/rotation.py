@@ -150,7 +150,7 @@ class TenantKeyring:
                     if lines
                     else f"the key {id} is in use",
                     where=self._keys.backend.url,
-                    hint="Rotate the keys, and encrypt everything anew: `holdfast keys rotate`, then `reencrypt`",
+                    hint="`holdfast encryption-keys rotate`, and then `reencrypt`, encrypt everything with a new one",
                     code="key-in-use",
                 )
             now = self._engine.context.clock()
@@ -239,7 +239,9 @@ class TenantKeyring:
         found = [row for row in (*tenant.rows, *others) if row.id.hex().startswith(id)]
         if len(found) != 1 or len(id) < 4:
             raise NotFoundError(
-                f"there is no key {id!r}", where=self._keys.backend.url, hint="`holdfast keys list` shows them"
+                f"there is no key {id!r}",
+                where=self._keys.backend.url,
+                hint="`holdfast encryption-keys list` shows them",
             )
         return found[0], sum(row.wrapped_by == found[0].id.hex() for row in rows if row.kind in _OF_LINES)
 

@@ -184,7 +184,7 @@ def missing_master(where: str) -> DeniedError:
     return DeniedError(
         "there is no master key",
         where=where,
-        hint="Put one there; `holdfast keys add` prints a new one. A lost one cannot be replaced",
+        hint="Put one there; `holdfast encryption-keys add` prints a new one. A lost one cannot be replaced",
         code="key-missing",
     )
 
@@ -238,7 +238,7 @@ def _parse(key: object, where: str) -> bytes:
         raise ConfigError(
             f"a master key is {KEY_SIZE} bytes, or their base64",
             where=where,
-            hint="`holdfast keys add` prints a new one",
+            hint="`holdfast encryption-keys add` prints a new one",
         )
     return key
 

@@ -225,7 +225,7 @@ _ENTITIES = ("PERSON", "LOCATION", "NRP", "US_SSN", "UK_NHS", "MEDICAL_LICENSE")
 
 
 class PresidioRecognizer:
-    """Finds entities with Presidio: `store.sensitive.protect(recognizers=[PresidioRecognizer()])`.
+    """Finds entities with Presidio: `store.redaction.protect(recognizers=[PresidioRecognizer()])`.
 
     Its formats are named after the entities: `presidio-person`. It takes milliseconds for a message, where the formats
     of the table take microseconds.

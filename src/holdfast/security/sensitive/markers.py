@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 VARIABLE: Final = "HOLDFAST_SENSITIVE_KEYS"
 
 TO_PROTECT: Final = "HOLDFAST_SENSITIVE=redact"
-TO_REDACT: Final = "holdfast sensitive redact"
+TO_REDACT: Final = "holdfast redaction redact"
 """The setting and the command that replace credentials in what is saved from now on, and in what is stored."""
 
 MIN_BYTES: Final = 32
@@ -53,7 +53,7 @@ def check_keys(keys: Sequence[bytes], where: str = "") -> tuple[bytes, ...]:
         raise ConfigError(
             f"a key has at least {MIN_BYTES} bytes",
             where=where,
-            hint="`holdfast keys add` prints one",
+            hint="`holdfast encryption-keys add` prints one",
             code="sensitive-key",
         )
     return tuple(keys)
@@ -79,7 +79,7 @@ class _Key:
 
 
 def _derive(key: bytes, purpose: str) -> bytes:
-    return hmac.digest(key, f"holdfast sensitive {purpose}".encode(), hashlib.sha512)
+    return hmac.digest(key, f"holdfast redaction {purpose}".encode(), hashlib.sha512)
 
 
 class Markers:

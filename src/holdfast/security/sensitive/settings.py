@@ -14,7 +14,7 @@ _HINT: Final = 'Such as "tokenise", "redact:personal", or { action = "refuse", f
 
 
 def policies_of(settings: object) -> list[dict[str, Any]]:
-    """Return the arguments of `store.sensitive.protect` for each policy that settings name: one of them, or a list; an
+    """Return the arguments of `store.redaction.protect` for each policy that settings name: one of them, or a list; an
     action as text, after which a colon and formats may follow, or a table."""
     each = settings if isinstance(settings, list) else [settings]
     return [_policy(one) for one in each]

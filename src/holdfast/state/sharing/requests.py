@@ -251,8 +251,7 @@ class RequestsOperations(SharedOperations):
             return gone
 
         await self._write(ASK, writes)
-        what, hint, code = reason
-        return RequestTimeoutError(what, where=where, hint=hint, code=code)
+        return reason(where=where)
 
     async def _check_asker(self, action: Action, id: str, view: ScopeView, answer: StateItem | None) -> None:
         """Raise `NotFoundError` if there is no such request, and `DeniedError` if another asked it and the caller may
@@ -331,10 +330,16 @@ class _AlreadyAnswered(ConflictError):
 
 
 _MORE = "Start a responder, or allow more time"
-_NO_RESPONDER = ("no responder took the request in time", _MORE, "no-responder")
-_DIED = ("the responder that had the request died, and no other took it in time", _MORE, "responder-died")
-_SLOW = ("a responder has the request, and did not answer in time", "Allow it more time", "")
-"""Why a request has no answer: what happened, a hint, and the code of the error."""
+_NO_RESPONDER = partial(RequestTimeoutError, "no responder took the request in time", hint=_MORE, code="no-responder")
+_DIED = partial(
+    RequestTimeoutError,
+    "the responder that had the request died, and no other took it in time",
+    hint=_MORE,
+    code="responder-died",
+)
+_SLOW = partial(
+    RequestTimeoutError, "a responder has the request, and did not answer in time", hint="Allow it more time"
+)
 
 
 def _failure(error: BaseException | str) -> _Answer:

@@ -27,7 +27,7 @@ from holdfast.state.transactions import AsyncTransactionState, TransactionState
 from holdfast.state.watcher import AsyncWatch, Watch
 from holdfast.store.erasure import AsyncIdentityErasure, IdentityErasure
 from holdfast.store.identity_view import AsyncIdentityView, IdentityView
-from holdfast.store.sensitive import AsyncIdentitySensitive, IdentitySensitive
+from holdfast.store.redaction import AsyncIdentityRedaction, IdentityRedaction
 from holdfast.store.store import Store
 from holdfast.store.timeline.api import AsyncTimeline, Timeline
 from holdfast.testing.security.probes import PROBES, QUIET, Probe
@@ -54,7 +54,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "steps": (Steps, AsyncSteps),
     "timers": (Timers, AsyncTimers),
     "conversation": (Conversation, AsyncConversation),
-    "sensitive": (IdentitySensitive, AsyncIdentitySensitive),
+    "sensitive": (IdentityRedaction, AsyncIdentityRedaction),
     "erasure": (IdentityErasure, AsyncIdentityErasure),
     "timeline": (Timeline, AsyncTimeline),
 }

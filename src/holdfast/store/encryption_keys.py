@@ -1,4 +1,4 @@
-"""The keys of an encrypted store: `store.keys.list()`, `.rotate()`, `.reencrypt()` and the rest."""
+"""The keys of an encrypted store: `store.encryption_keys.list()`, `.rotate()`, `.reencrypt()` and the rest."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @declare(confirm=True, not_in_scripts="Keys are the host's.")
-class KeysOperations:
-    """Operations on the keys of a tenant. `Keys` and `AsyncKeys` have these as methods.
+class EncryptionKeysOperations:
+    """Operations on the keys of a tenant. `EncryptionKeys` and `AsyncEncryptionKeys` have these as methods.
 
     All raise `ConfigError` with the code `not-encrypted` if the store is open without encryption.
     """
@@ -73,9 +73,9 @@ class KeysOperations:
         return TenantKeyring(self._handle.engine, self._handle.tenant)
 
 
-class Keys(SyncApi, KeysOperations):
+class EncryptionKeys(SyncApi, EncryptionKeysOperations):
     """The keys of a `Store`."""
 
 
-class AsyncKeys(AsyncApi, KeysOperations):
+class AsyncEncryptionKeys(AsyncApi, EncryptionKeysOperations):
     """The keys of an `AsyncStore`: operations are awaited."""

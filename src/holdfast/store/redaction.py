@@ -1,4 +1,4 @@
-"""Sensitive data in a store: `store.sensitive.protect(…)`, `.scan()`, `.reveal(…)`."""
+"""Sensitive data in a store: `store.redaction.protect(…)`, `.scan()`, `.reveal(…)`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ALL: Final = "**"
 
 @declare(not_in_scripts="The host decides what is protected.")
 class RevealOperations:
-    """Reveals tokens. Identities have this much of `store.sensitive`."""
+    """Reveals tokens. Identities have this much of `store.redaction`."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -98,8 +98,8 @@ _OWNER_ONLY = DenialReason("tokens of scopes are revealed by the store's owner",
 
 
 @declare(not_in_scripts="The host decides what is protected.")
-class SensitiveOperations(RevealOperations):
-    """Operations on sensitive data. `Sensitive` and `AsyncSensitive` have these as methods."""
+class RedactionOperations(RevealOperations):
+    """Operations on sensitive data. `Redaction` and `AsyncRedaction` have these as methods."""
 
     def __init__(self, handle: StoreHandle) -> None:
         super().__init__(owner_handle(handle))
@@ -165,7 +165,7 @@ class SensitiveOperations(RevealOperations):
     def log_filter(self) -> logging.Filter:
         """Return a filter for handlers of the program's log, that redacts what the policies name.
 
-        `logging.getLogger().handlers[0].addFilter(store.sensitive.log_filter())`. Holdfast's own loggers have it.
+        `logging.getLogger().handlers[0].addFilter(store.redaction.log_filter())`. Holdfast's own loggers have it.
         """
         return LogFilter(self._protector())
 
@@ -239,17 +239,17 @@ def _environment_keys() -> KeySource:
     return EnvironmentKeys(VARIABLE)
 
 
-class Sensitive(SyncApi, SensitiveOperations):
+class Redaction(SyncApi, RedactionOperations):
     """Sensitive data of a `Store`."""
 
 
-class AsyncSensitive(AsyncApi, SensitiveOperations):
+class AsyncRedaction(AsyncApi, RedactionOperations):
     """Sensitive data of an `AsyncStore`."""
 
 
-class IdentitySensitive(SyncApi, RevealOperations):
+class IdentityRedaction(SyncApi, RevealOperations):
     """Tokens of sensitive data, for an identity."""
 
 
-class AsyncIdentitySensitive(AsyncApi, RevealOperations):
+class AsyncIdentityRedaction(AsyncApi, RevealOperations):
     """Tokens of sensitive data, for an identity, awaited."""

@@ -1,4 +1,4 @@
-"""`holdfast keys`: the keys of an encrypted store."""
+"""`holdfast encryption-keys`: the keys of an encrypted store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.maintenance.keys.records import KeyInfo
 
 
-@group("keys", default="list")
+@group("encryption-keys", default="list")
 def keys(session: CliContext) -> None:
     """List, rotate and destroy the keys of an encrypted store.
 
@@ -24,10 +24,10 @@ def keys(session: CliContext) -> None:
     HOLDFAST_KEY), file:PATH, keyring:NAME or aws-kms:KEY.
 
     \b
-    holdfast keys add --file holdfast.key     create a master key
-    holdfast keys list
-    holdfast keys rotate
-    holdfast keys reencrypt
+    holdfast encryption-keys add --file holdfast.key     create a master key
+    holdfast encryption-keys list
+    holdfast encryption-keys rotate
+    holdfast encryption-keys reencrypt
     """
 
 
@@ -36,9 +36,9 @@ def list_(session: CliContext) -> None:
     """List the keys of the store, the newest first, and how many threads and other lines each is for.
 
     \b
-    holdfast keys list
+    holdfast encryption-keys list
     """
-    session.list(session.open().keys.list(), state=_state)
+    session.list(session.open().encryption_keys.list(), state=_state)
 
 
 def _state(key: KeyInfo) -> str:
@@ -50,11 +50,11 @@ def _state(key: KeyInfo) -> str:
 def add(session: CliContext, path: str | None) -> None:
     """Create a master key, and print it: for a variable of the environment, a file or a key ring.
 
-    With --file, it is the first one of a file that only you can read: `holdfast keys rotate` then uses it.
+    With --file, it is the first one of a file that only you can read: `holdfast encryption-keys rotate` then uses it.
 
     \b
-    holdfast keys add
-    holdfast keys add --file holdfast.key
+    holdfast encryption-keys add
+    holdfast encryption-keys add --file holdfast.key
     """
     from holdfast.security.encryption.provider import LocalKeys, generate_key
 
@@ -89,13 +89,13 @@ def _write(path: Path, key: str) -> None:
 def rotate(session: CliContext) -> None:
     """Create a new key, and encrypt the others with the current master key. Nothing else is encrypted anew.
 
-    A thread gets a new key when something is saved in it. `holdfast keys reencrypt` does all of them.
+    A thread gets a new key when something is saved in it. `holdfast encryption-keys reencrypt` does all of them.
 
     \b
-    holdfast keys rotate
+    holdfast encryption-keys rotate
     """
-    new = session.open(write=True).keys.rotate()
-    session.tell(f"The new key is {new.id}. To encrypt everything with it: holdfast keys reencrypt", new)
+    new = session.open(write=True).encryption_keys.rotate()
+    session.tell(f"The new key is {new.id}. To encrypt everything with it: holdfast encryption-keys reencrypt", new)
 
 
 @command("reencrypt")
@@ -105,10 +105,10 @@ def reencrypt(session: CliContext) -> None:
     If it is interrupted, start it again. To do it in the background: holdfast jobs add NAME reencrypt
 
     \b
-    holdfast keys reencrypt
+    holdfast encryption-keys reencrypt
     """
     with session.progress("Encrypting") as progress:
-        report = session.open(write=True).keys.reencrypt(progress=progress)
+        report = session.open(write=True).encryption_keys.reencrypt(progress=progress)
     session.tell(f"Encrypted {report.rows} rows of {report.lines} threads and other lines.", report)
     for each in report.remains:
         session.warn(f"old content may still be in {each}")
@@ -125,17 +125,17 @@ def destroy(session: CliContext, id: str, wait: str, cancel: bool) -> None:
     A key with which anything is still encrypted is refused.
 
     \b
-    holdfast keys destroy 97a126752e429f35
-    holdfast keys destroy 97a126752e429f35 --cancel
+    holdfast encryption-keys destroy 97a126752e429f35
+    holdfast encryption-keys destroy 97a126752e429f35 --cancel
     """
     store = session.open(write=True)
     if cancel:
-        kept = store.keys.cancel(id)
+        kept = store.encryption_keys.cancel(id)
         session.tell(f"The key {kept.id} is kept.", kept)
         return
     session.confirm(f"Destroy the key {id}?")
-    done = store.keys.destroy(id, wait=wait)
-    left = {each.id for each in store.keys.list()}
+    done = store.encryption_keys.destroy(id, wait=wait)
+    left = {each.id for each in store.encryption_keys.list()}
     text = f"It can be destroyed from {clock(done.destroyed_at)}." if done.id in left and done.destroyed_at else "Gone."
     session.tell(f"The key {done.id}: {text}", done)
 
@@ -145,9 +145,9 @@ def check(session: CliContext) -> None:
     """Decrypt every key, those of threads too, and report those that cannot be used.
 
     \b
-    holdfast keys check
+    holdfast encryption-keys check
     """
-    found = session.open().keys.check()
+    found = session.open().encryption_keys.check()
     lines = (f"{found.keys} keys checked, {len(found.problems)} problems", *map(safe, found.problems))
     session.report(lines, found, {"ok": found.ok})
     session.exit_if(not found.ok, exit_codes.FINDINGS)

@@ -1,4 +1,4 @@
-"""`holdfast sensitive`: credentials and personal data in a store."""
+"""`holdfast redaction`: credentials and personal data in a store."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
 from holdfast.interfaces.cli.formatting import plural, safe
 
 
-@group("sensitive")
+@group("redaction")
 def sensitive(session: CliContext) -> None:
     """Find credentials and personal data in a store, and replace them.
 
     \b
-    holdfast sensitive scan
-    holdfast sensitive redact
+    holdfast redaction scan
+    holdfast redaction redact
     """
 
 
@@ -35,13 +35,13 @@ def scan(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], 
     The exit code is 6 if something was found, 5 if a thread or scope is damaged.
 
     \b
-    holdfast sensitive scan
-    holdfast sensitive scan --format all --history --json
+    holdfast redaction scan
+    holdfast redaction scan --format all --history --json
     """
     store = session.open()
     chosen = {} if not kinds else {"kinds": parse_kinds(kinds)}
     with session.progress("Scanning") as bar:
-        report = store.sensitive.scan(formats=formats or "credentials", history=history, progress=bar, **chosen)
+        report = store.redaction.scan(formats=formats or "credentials", history=history, progress=bar, **chosen)
     if session.json:
         session.emit(report)
     else:
@@ -66,18 +66,18 @@ def scan(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...], 
 def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...]) -> None:
     """Replace sensitive data in what is stored, in the latest states, and prune the checkpoints that have it.
 
-    `holdfast sensitive scan --history` shows where it is. The states of those checkpoints cannot be read any more.
+    `holdfast redaction scan --history` shows where it is. The states of those checkpoints cannot be read any more.
     Backups and other copies stay as they are.
 
     \b
-    holdfast sensitive redact
-    holdfast sensitive redact --format github-token --yes
+    holdfast redaction redact
+    holdfast redaction redact --format github-token --yes
     """
     store = session.open(write=True)
     session.confirm("Replace sensitive data, and prune all checkpoints that have some?")
     chosen = {} if not kinds else {"kinds": parse_kinds(kinds)}
     with session.progress("Redacting") as bar:
-        report = store.sensitive.redact(formats=formats or None, progress=bar, **chosen)
+        report = store.redaction.redact(formats=formats or None, progress=bar, **chosen)
     records = f" and {plural(report.records, 'record')}" if report.records else ""
     session.tell(
         f"Replaced in {plural(report.lines, 'line')}{records}; {plural(report.checkpoints, 'checkpoint')} pruned.",

@@ -1,4 +1,4 @@
-"""`holdfast sensitive scan`: says where secrets are, and never what they are."""
+"""`holdfast redaction scan`: says where secrets are, and never what they are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Hf = Callable[..., kit.Result]
 
 
 def test_scan_lists_paths_and_no_values(hf: Hf, url: str) -> None:
-    done = hf("sensitive", "scan")
+    done = hf("redaction", "scan")
     assert (done.code, done.out) == (0, "")
     assert "Scanned" in done.err
     key = github_token(Random("cli"))
@@ -22,21 +22,21 @@ def test_scan_lists_paths_and_no_values(hf: Hf, url: str) -> None:
         store.thread("leaky").put({"messages": ["gone"]})
         store.state(agent="x")["note"] = key
         store.thread("mail").put({"text": "a@example.com"})
-    done = hf("sensitive", "scan", "--json")
+    done = hf("redaction", "scan", "--json")
     assert done.code == 6
     (record,) = done.records
     assert [(each["scope"], each["path"], each["format"], each["times"]) for each in record["findings"]] == [
         ("agent:x", "note", "github-token", 1)
     ]
-    done = hf("sensitive", "scan", "--history", "--kind", "thread")
+    done = hf("redaction", "scan", "--history", "--kind", "thread")
     assert done.code == 6
     assert [line.split()[2:] for line in done.lines[1:]] == [
         ["messages[1].content", "github-token", "2"],
         ["password", "field", "1"],
     ]
-    for shown in (done.out, done.err, hf("sensitive", "scan", "--history", "--json").out):
+    for shown in (done.out, done.err, hf("redaction", "scan", "--history", "--json").out):
         assert key not in shown
         assert "hunter22" not in shown
-    (record,) = hf("sensitive", "scan", "--format", "email", "--json").records
+    (record,) = hf("redaction", "scan", "--format", "email", "--json").records
     assert [each["scope"] for each in record["findings"]] == ["thread:mail"]
-    assert hf("sensitive", "scan", "--format", "nonsense").code != 0
+    assert hf("redaction", "scan", "--format", "nonsense").code != 0
