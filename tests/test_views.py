@@ -53,7 +53,7 @@ import contextlib, io
 import holdfast
 from holdfast.interfaces.cli.main import main
 from holdfast.interfaces.http.bodies import encode_body
-from holdfast.interfaces.http import openapi_document
+from holdfast.interfaces.http.openapi import openapi_document
 from holdfast.interfaces.http.app import ROUTES
 from holdfast.interfaces.web.page_renderer import render
 from holdfast.store import Page, ThreadInfo

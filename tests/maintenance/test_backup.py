@@ -562,7 +562,7 @@ with holdfast.open(sys.argv[1]) as store:
     assert backups.drill().ok
 with holdfast.open("memory://") as new:
     new.backups(sys.argv[2]).restore()
-    print(new.get("chat").state)
+    print(new.thread("chat").get().state)
 """
     command = [sys.executable, "-c", program, str(tmp_path / "a.db"), str(tmp_path / "repository")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "{'n': 1}\n"

@@ -159,7 +159,7 @@ def test_it_stops_at_a_limit_unless_asked(hf: Hf, url: str, monkeypatch: pytest.
         for n in range(300):
             store.thread("long").put({"say": f"{'needle' if not n else 'hay'} {n}"})
     assert hf("grep", "needle").lines == [f"long:{store_id(url)}:say: needle 0"]
-    monkeypatch.setattr("holdfast.history.SCAN_LIMIT", 100, raising=False)
+    monkeypatch.setattr("holdfast.engine.types.SCAN_LIMIT", 100)
     result = hf("grep", "needle")
     assert (result.code, result.lines) == (3, [])
     assert "stopped after 100 checkpoints without an index; more in threads may match" in result.err

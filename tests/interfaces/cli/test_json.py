@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any
 
 import click
 import pytest
 
 import holdfast
-from holdfast import agents, history, hooks, jobs, maintenance, schemas, security, snapshots, state, store
+from holdfast import agents, engine, history, hooks, maintenance, schemas, security, state, store
 from holdfast.agents import PersistentAgent
 from holdfast.interfaces.cli.main import cli
 from tests.interfaces.cli import kit
@@ -324,8 +326,9 @@ def test_every_command_uses_the_same_words(full: str, subtests: pytest.Subtests)
 
 def api_words() -> Iterator[str]:
     """The fields of everything that the Python API returns, and the parameters of its methods."""
-    for root in (holdfast, agents, history, hooks, jobs, maintenance, schemas, security, snapshots, state, store):
-        for each in (getattr(root, name) for name in root.__all__):
+    for root in (agents, engine, history, hooks, maintenance, schemas, security, state, store):
+        modules = [importlib.import_module(each.name) for each in walk_packages(root.__path__, f"{root.__name__}.")]
+        for each in [value for module in modules for value in vars(module).values()]:
             if isinstance(each, type):
                 yield from getattr(each, "_fields", ())
                 yield from getattr(each, "__dataclass_fields__", ())

@@ -24,14 +24,12 @@ def test_operations_are_counted_timed_and_told_apart_by_their_errors() -> None:
         thread = store.thread("secret-name")
         for n in range(3):
             thread.put({"n": n})
-        store.thread("secret-name").put({"n": 4})
         with pytest.raises(holdfast.errors.NotFoundError):
             store.thread("nobody").get()
         found = store.metrics()
         text = to_prometheus(found)
     values = parse(text)
     assert value(values, "operation_seconds_count", operation="thread.put") == 3
-    assert value(values, "operation_seconds_count", operation="thread.put") == 1
     assert value(values, "operation_seconds_count", operation="thread.get", error="not-found") == 1
     assert value(values, "operation_seconds_bucket", operation="thread.put", le="+Inf") == 3
     assert value(values, "backend_bytes_count", request="write") >= 4

@@ -108,5 +108,5 @@ def test_an_identity_reaches_nothing_of_others(rounds: int) -> None:
         assert contents(store, session) == before
         assert {"R", "denied", "not-found", "invalid"} <= codes
         with Sandbox("lua", store) as owner:  # which finds it everywhere
-            for call in (b'[[0,[]],"get",["owned"]]', b'[[0,[["state",["agent:other"]]]],"get",["key"]]'):
+            for call in (b'[[0,[["thread",["owned"]]]],"get",[]]', b'[[0,[["state",["agent:other"]]]],"get",["key"]]'):
                 assert SECRET.encode() in owner._execute(call, 5.0)[1]

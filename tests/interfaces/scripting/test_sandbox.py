@@ -82,7 +82,7 @@ def test_records_of_a_result_are_dicts(sandbox: Sandbox, store: holdfast.Store) 
 
 
 def test_an_error_that_is_not_handled_is_that_of_the_call(sandbox: Sandbox) -> None:
-    source = pick(sandbox, "\n\nstore:get('nothing')", "\n\nawait store.thread('nothing').get()")
+    source = pick(sandbox, "\n\nstore:thread('nothing'):get()", "\n\nawait store.thread('nothing').get()")
     with pytest.raises(NotFoundError) as raised:
         sandbox.run(source, name="example")
     assert raised.value.code == "not-found"

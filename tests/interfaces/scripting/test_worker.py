@@ -104,7 +104,7 @@ def test_messages(host: Host, request: pytest.FixtureRequest) -> None:
         "set": {"$set": [1]},
     }
     calls, end = host.run(source, ("R", every))
-    assert calls == ['[[0,[]],"get",["x"]]']
+    assert calls == ['[[0,[["thread",["x"]]]],"get",[]]']
     expected = {**every, "big": 10**30} if not is_lua else every
     assert end == ("D", expected)
     error = {"name": "NotFoundError", "code": "not-found", "what": "no", "where": "x", "hint": "", "message": "no"}

@@ -504,7 +504,7 @@ def test_opening_a_store_changes_no_byte(tmp_path: Path, tmp_path_factory: pytes
 
 def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, ServedStore(store, page_routes) as served:
-        assert "store.thread(" in get(served, ").put(/").text
+        assert "store.thread(" in get(served, "/").text
         assert "There are no threads yet" in get(served, "/threads").text
         for path in ("state", "agents", "sessions", "artifacts", "schemas", "backups", "jobs", "hooks"):
             answer = get(served, f"/{path}")

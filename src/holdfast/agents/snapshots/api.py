@@ -217,7 +217,6 @@ async def info(source: FileSource, **options: Any) -> SnapshotInfo:
     return await _info_of(locate(source, options))
 
 
-ainfo = _async(info)
 """The asyncio form of `info`."""
 
 
@@ -227,7 +226,6 @@ async def exists(source: Target, **options: Any) -> bool:
     return await locate(source, options).exists()
 
 
-aexists = _async(exists)
 """The asyncio form of `exists`."""
 
 
@@ -242,7 +240,6 @@ async def verify(source: FileSource, *, limit: int = LIMIT, **options: Any) -> S
     return info_of(header, container.size_of(header), location.where)
 
 
-averify = _async(verify)
 """The asyncio form of `verify`."""
 
 
@@ -282,7 +279,6 @@ async def _list(storage: SnapshotStorage, limit: int, cursor: str | None) -> Pag
     return Page(snapshots, following, lambda cursor: _list(storage, limit, cursor))
 
 
-alist = _async(list)
 """The asyncio form of `list`."""
 
 
@@ -300,7 +296,6 @@ async def delete(source: Target, *, force: bool = False, **options: Any) -> None
     await location.delete()
 
 
-adelete = _async(delete)
 """The asyncio form of `delete`."""
 
 
