@@ -56,7 +56,8 @@ from holdfast.interfaces.http.bodies import encode_body
 from holdfast.interfaces.http.openapi import openapi_document
 from holdfast.interfaces.http.app import ROUTES
 from holdfast.interfaces.web.page_renderer import render
-from holdfast.store import Page, ThreadInfo
+from holdfast.engine.pages import Page
+from holdfast.engine.types import ThreadInfo
 
 
 def output(*words):

@@ -24,7 +24,7 @@ from holdfast.security.sensitive.protector import find_text
 from tests.security.sensitive import samples
 from tests.security.sensitive.samples import BASE62, CARRIERS, DIGITS, HEX, LOWER, UPPER, split_sample
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "sensitive.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "redaction.md"
 BEGIN, END = "<!-- from here on by tools/credential_rates.py -->", "<!-- until here -->"
 
 TRUE, FALSE = 200, 2_000

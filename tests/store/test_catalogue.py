@@ -94,7 +94,7 @@ def test_a_dry_run_reads() -> None:
 
 
 def test_a_class_declares_for_all_of_its_operations() -> None:
-    keys = store_parts()["keys"].owner
+    keys = store_parts()["encryption_keys"].owner
     assert class_declaration(keys).confirm
     rotate, listed = find("encryption_keys", "rotate").declaration, find("encryption_keys", "list").declaration
     assert (rotate.confirm, listed.confirm) == (True, False)

@@ -176,7 +176,7 @@ hooks history
 hooks stats
 hooks archive hooks.jsonl --keep-last 1
 audit archive segment.jsonl --older-than 0s
-sensitive scan
+redaction scan
 prune t1 --keep-last 3 --dry-run
 prune --all --keep-last 3 --orphans --yes
 quota --threads 1000
@@ -218,7 +218,7 @@ backup freeze -r repository
 backup unfreeze --yes -r repository
 backup schedule -r repository
 erase --subject nobody --yes
-sensitive redact --yes
+redaction redact --yes
 erase list
 erase key
 doctor
@@ -232,8 +232,8 @@ NO_RECORDS = {"grant revoke", "token revoke", "ui", "serve", "backup follow", "a
 test_alerts.py runs it. The others run until they are stopped: tests/interfaces/web runs them."""
 NO_RECORDS |= {"erase assign", "erase show", "erase verify"}
 """They need a thread, or a certificate: test_erase.py runs them."""
-NO_RECORDS |= {f"keys {each}" for each in ("list", "add", "rotate", "reencrypt", "destroy", "check")}
-"""They need an encrypted store: test_keys.py runs them."""
+NO_RECORDS |= {f"encryption-keys {each}" for each in ("list", "add", "rotate", "reencrypt", "destroy", "check")}
+"""They need an encrypted store: test_encryption_keys.py runs them."""
 NO_RECORDS |= {f"replay {each}" for each in ("record", "run", "hooks", "compare", "export")}
 """They need a recorded run: test_replay_command.py runs them."""
 NO_RECORDS |= {f"hooks {each}" for each in ("undelivered", "retry", "discard")}
@@ -330,9 +330,9 @@ def api_words() -> Iterator[str]:
         modules = [importlib.import_module(each.name) for each in walk_packages(root.__path__, f"{root.__name__}.")]
         for each in [value for module in modules for value in vars(module).values()]:
             if isinstance(each, type):
-                yield from getattr(each, "_fields", ())
-                yield from getattr(each, "__dataclass_fields__", ())
-                yield from getattr(each, "__slots__", ())
+                for declared in ("_fields", "__dataclass_fields__", "__slots__"):
+                    found = getattr(each, declared, ())
+                    yield from found if isinstance(found, tuple | dict) else ()
                 for name, member in inspect.getmembers(each):
                     yield name
                     if inspect.isfunction(member):

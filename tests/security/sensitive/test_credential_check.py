@@ -353,7 +353,7 @@ def test_doctor_and_alert_have_a_line_to_protect_and_one_to_redact(
         for line in ("HOLDFAST_SENSITIVE=redact", "holdfast redaction redact"):
             assert line in alert.message
     # The two lines, as they are told.
-    done = kit.run("sensitive", "redact", "--yes", store=url)
+    done = kit.run("redaction", "redact", "--yes", store=url)
     assert (done.code, done.err.splitlines()[0]) == (0, "Replaced in 1 line; 1 checkpoint pruned.")
     monkeypatch.setenv("HOLDFAST_SENSITIVE", "redact")
     kit.run("state", "set", "user:alice", "note", f"use {KEY}", "--text", store=url)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @group("encryption-keys", default="list")
-def keys(session: CliContext) -> None:
+def encryption_keys(session: CliContext) -> None:
     """List, rotate and destroy the keys of an encrypted store.
 
     Where the master key is, says HOLDFAST_ENCRYPTION, or `encryption` of the store in holdfast.toml: environment (in
@@ -153,4 +153,4 @@ def check(session: CliContext) -> None:
     session.exit_if(not found.ok, exit_codes.FINDINGS)
 
 
-keys.add(list_, add, rotate, reencrypt, destroy, check)
+encryption_keys.add(list_, add, rotate, reencrypt, destroy, check)

@@ -110,7 +110,7 @@ COMMANDS = {
 }
 """The commands by topic, each with its module, of this package or with its full name, and its line in the help."""
 
-_FUNCTIONS = {"import": "import_", "help": "help_"}
+_FUNCTIONS = {"encryption-keys": "encryption_keys", "help": "help_", "import": "import_"}
 """Where a function does not have the name of its command."""
 
 

@@ -10,7 +10,7 @@ from holdfast.interfaces.cli.formatting import plural, safe
 
 
 @group("redaction")
-def sensitive(session: CliContext) -> None:
+def redaction(session: CliContext) -> None:
     """Find credentials and personal data in a store, and replace them.
 
     \b
@@ -87,4 +87,4 @@ def redact(session: CliContext, formats: tuple[str, ...], kinds: tuple[str, ...]
         session.warn(f"copies may still be in {each}")
 
 
-sensitive.add(scan, redact)
+redaction.add(scan, redact)

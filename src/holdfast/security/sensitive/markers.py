@@ -79,7 +79,7 @@ class _Key:
 
 
 def _derive(key: bytes, purpose: str) -> bytes:
-    return hmac.digest(key, f"holdfast redaction {purpose}".encode(), hashlib.sha512)
+    return hmac.digest(key, f"holdfast sensitive {purpose}".encode(), hashlib.sha512)
 
 
 class Markers:
