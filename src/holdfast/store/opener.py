@@ -188,14 +188,16 @@ async def _open(
         raise ConfigError(f"cache_bytes is a number of bytes, not {cache_bytes!r}")
     if project is not None and type(project) is not bool:
         raise ConfigError(f"project is True or False, not {project!r}")
-    opened, name = (name, None) if isinstance(name, Backend) else (None, name)
-    url = resolve(name) if opened is None else opened.url
+    opened = name if isinstance(name, Backend) else None
+    if opened is not None:
+        name = opened.url  # settings of the environment apply to it, too
+        if options:
+            raise ConfigError(f"a backend that is open takes no option {min(options)!r}", where=redacted_url(name))
+    url = name if opened is not None else resolve(name)
     if is_served(url):
         raise UnsupportedError("a served store cannot be opened for asyncio", where=url, hint="Use holdfast.open")
     sys.audit("holdfast.open", redacted_url(url))  # replays refuse it
-    if encryption is None and opened is None:
-        encryption = configured_encryption(name)
-    rows = _row_codec(encryption or None)
+    rows = CHECKSUMS if encryption is False else _row_codec(encryption or configured_encryption(name))
     backend = opened or await _open_backend(url, tenant, options)
     try:
         if project is None:
@@ -213,7 +215,7 @@ async def _open(
         engine.load_writers()
     store = cls(engine, tenant)
     try:
-        if opened is None and not options.get("read_only"):
+        if not options.get("read_only"):
             _protect(store, name)  # type: ignore[arg-type]  # one of both
     except BaseException:
         await backend.close()
