@@ -364,3 +364,32 @@ def test_the_drawing_of_the_imports_is_current() -> None:
     page = import_graph.PAGE.read_text(encoding="utf-8")
     assert ("engine", "backends") in import_graph.arrows()
     assert import_graph.draw(page) == page, "run python tools/import_graph.py"
+
+
+PROJECT_WIDE = {"examples", "fuzz", "golden", "import_time", "layers", "lock", "typing"}
+"""Subjects of tests of the project as a whole."""
+
+
+def subjects() -> set[str]:
+    """The names of modules, packages and documents, which test files are named after."""
+    project = Path(__file__).parent.parent
+    found = set(PROJECT_WIDE)
+    for folder in ("src", "tools", "examples", "benchmarks", "tests/support", "tests/servers"):
+        found |= {path.stem.strip("_") for path in (project / folder).rglob("*.py")}
+        found |= {path.parent.name for path in (project / folder).rglob("*.py")}
+    return found | {path.stem.replace("-", "_") for path in (project / "docs").rglob("*.md")}
+
+
+def is_named_after(name: str, known: set[str]) -> bool:
+    """Whether the name of a test file begins with a subject: `postgres_locks` with `postgres`."""
+    words = name.split("_")
+    starts = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+    return any({start, f"{start}s", start.removesuffix("s")} & known for start in starts)
+
+
+def test_test_files_are_named_after_a_module_or_a_guide() -> None:
+    known = subjects()
+    files = [path for path in Path(__file__).parent.rglob("test_*.py") if path.parent.name != "docs"]
+    assert len(files) > 400
+    assert [path.name for path in files if not is_named_after(path.stem.removeprefix("test_"), known)] == []
+    assert not is_named_after("nonsense_kills", known)

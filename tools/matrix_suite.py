@@ -14,7 +14,7 @@ import holdfast
 from holdfast.backends.conformance.suite import SyncConformance
 from holdfast.backends.runtime.drivers import run
 from holdfast.testing import Stores
-from tests.engine.test_kills import rounds
+from tests.engine.test_engine_kills import rounds
 from tests.interfaces.langgraph.test_conformance import TESTS, report_on
 from tests.servers.places import COMPOSED, EMULATED, KINDS, REMOTE, place
 from tests.servers.rigs import rig

@@ -13,7 +13,7 @@ import pytest
 from holdfast.langgraph import HoldfastSaver
 from tests.interfaces.langgraph.savers import HOLDFAST, holdfast_saver
 from tests.interfaces.langgraph.sessions import on
-from tests.interfaces.langgraph.test_kept_threads import deltas_on, state_of, turn
+from tests.interfaces.langgraph.test_langgraph_kept_threads import deltas_on, state_of, turn
 from tests.support.nightly import mostly_nightly
 
 

@@ -17,7 +17,7 @@ from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import ConflictError, NotFoundError, UnsupportedError
 from tests.interfaces.cli import kit
 from tests.interfaces.langgraph.refund_graph import SHOP
-from tests.interfaces.langgraph.test_replayed_interrupts import GRAPH, record
+from tests.interfaces.langgraph.test_langgraph_replayed_interrupts import GRAPH, record
 
 ROOT = Path(__file__).parents[2]
 

@@ -81,7 +81,7 @@ NOT_SERVED = frozenset(
         "test_wrong_use_is_told",
     }
 )
-"""Tests of commands that a served store refuses: `test_served.py` has what they say."""
+"""Tests of commands that a served store refuses: `test_cli_served.py` has what they say."""
 
 DAILY_SERVED = frozenset(
     {
@@ -105,7 +105,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("served_mode", ["file", pytest.param("served", marks=marks)], indirect=True)
 
 
-LOCAL = ("test_copying", "test_snapshot", "test_schema", "test_served", "test_completion", "test_frame", "test_doctor")
+LOCAL = (
+    *("test_copy_export", "test_snapshot", "test_schema", "test_doctor"),
+    *("test_cli_served", "test_cli_completion", "test_cli_frame"),
+)
 """Modules about files, the installation and the command line itself."""
 
 

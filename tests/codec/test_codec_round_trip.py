@@ -267,7 +267,7 @@ HASHED: list[Any] = [
 
 _PRINT = """
 import json
-from tests.codec.test_round_trip import EXAMPLES, HASHED, codec
+from tests.codec.test_codec_round_trip import EXAMPLES, HASHED, codec
 print(json.dumps([data.hex() for data in map(codec.pack, EXAMPLES + HASHED)]))
 print(json.dumps([data.hex() for data in codec.pack_items(EXAMPLES + HASHED)]))
 """

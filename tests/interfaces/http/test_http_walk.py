@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 import holdfast
 from holdfast.maintenance.verify.heads import ThreadHead
 from tests.interfaces.http.kit import SECONDS, ServedStore
-from tests.interfaces.http.test_schemathesis import DAILY, SCHEMA
+from tests.interfaces.http.test_openapi_schemathesis import DAILY, SCHEMA
 from tests.support.nightly import by_night
 
 WORD = "quetzalcoatlus"

@@ -14,7 +14,7 @@ from holdfast.backends.runtime import group_queue
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import METADATA
 from holdfast.errors import OutcomeUnknownError
-from tests.backends.test_network import SERVERS, Near
+from tests.backends.test_async_backend import SERVERS, Near
 
 
 @pytest.fixture

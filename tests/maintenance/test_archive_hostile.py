@@ -26,7 +26,7 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
-from tests.maintenance.test_portable import filled, is_empty
+from tests.maintenance.test_archive import filled, is_empty
 from tests.store.test_copy_to import backend_of
 from tests.support.nightly import mostly_nightly
 

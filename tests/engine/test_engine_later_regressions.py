@@ -26,7 +26,7 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, TooDeepError
 from holdfast.store.store import AsyncStore
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
-from tests.engine.test_found import stores
+from tests.engine.test_engine_regressions import stores
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
 

@@ -18,7 +18,7 @@ from holdfast.errors import ConfigError
 from holdfast.interfaces.http.server import bind, bind_loopback
 from holdfast.interfaces.web.pages import page_routes
 from tests.interfaces.http.kit import ServedStore
-from tests.interfaces.web.test_sign_in import CODE, home, running_command, store_file
+from tests.interfaces.web.test_web_sign_in import CODE, home, running_command, store_file
 
 __all__ = ["home", "store_file"]  # fixtures
 
