@@ -105,7 +105,9 @@ def build(value: Any, store: Store | IdentityView, folder: Path) -> Any:
 def test_what_is_the_owners_refuses_a_view(store: Store, tmp_path: Path) -> None:
     view = store.as_identity(agent="a")
     names = public_names()
-    assert names.keys() > {"Jobs", "JobRunner", "Maintenance", "Erasure", "Backups", "Audit", "Keys"}, "are these all?"
+    assert names.keys() > {"Jobs", "JobRunner", "Maintenance", "Erasure", "Backups", "Audit", "EncryptionKeys"}, (
+        "are these all?"
+    )
     assert names.keys() >= VIEWS, f"not there: {VIEWS - names.keys()}"
     for name in sorted(names.keys() - VIEWS):
         with pytest.raises(HoldfastError) as caught:

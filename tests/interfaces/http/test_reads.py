@@ -74,7 +74,7 @@ ELSEWHERE = {
         "/artifacts/{id}/changes",
         "/backups/{name}/verification",
         "/jobs/{name}",
-        "/keys",
+        "/encryption-keys",
         "/sessions/{id}",
     )
 }

@@ -55,7 +55,7 @@ ELSEWHERE = {
     ("POST", "/api/v1/jobs/{name}/runs"),
     ("PUT", "/api/v1/jobs/{name}/pause"),
     ("DELETE", "/api/v1/jobs/{name}/pause"),
-    ("POST", "/api/v1/keys/rotations"),
+    ("POST", "/api/v1/encryption-keys/rotations"),
     ("POST", "/api/v1/threads/{thread}/replays"),
 }
 """Operations that `test_agent_steps.py`, `test_recordings.py`, `test_records.py` and `test_remote.py` try."""

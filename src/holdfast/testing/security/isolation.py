@@ -54,7 +54,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "steps": (Steps, AsyncSteps),
     "timers": (Timers, AsyncTimers),
     "conversation": (Conversation, AsyncConversation),
-    "sensitive": (IdentityRedaction, AsyncIdentityRedaction),
+    "redaction": (IdentityRedaction, AsyncIdentityRedaction),
     "erasure": (IdentityErasure, AsyncIdentityErasure),
     "timeline": (Timeline, AsyncTimeline),
 }

@@ -221,7 +221,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "revoke": lambda world, act: act.revoke(world.store.access.grants(dead=True)[0]),
         "sharing": lambda _, act: _topic(act).read(),
         "sessions": lambda _, act: act.sessions.get("s1"),
-        "sensitive": lambda _, act: act.redaction.reveal("[token:x]", **VICTIM),
+        "redaction": lambda _, act: act.redaction.reveal("[token:x]", **VICTIM),
         "erasure": lambda _, act: act.erasure.erase("victim"),
         "artifacts": lambda _, act: act.artifacts.get("blob"),
         "agents": lambda _, act: act.agents.load("victim"),
@@ -455,7 +455,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "set": lambda _, act: act.agents.timers("victim").set("reminder", "1h"),
     },
     "conversation": _each(_STORED, lambda act: _stored(act).conversation),
-    "sensitive": {"reveal": lambda _, act: act.redaction.reveal("[token:x]", **VICTIM)},
+    "redaction": {"reveal": lambda _, act: act.redaction.reveal("[token:x]", **VICTIM)},
     "erasure": {"erase": lambda _, act: act.erasure.erase("victim")},
     "timeline": {"causes": lambda _, act: act.timeline.causes(key=KEY, scope="agent:victim")},
 }
