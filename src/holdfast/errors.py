@@ -3,7 +3,7 @@
 ::
 
     HoldfastError
-    ├── NotFoundError              (LookupError)       what was named is not there
+    ├── NotFoundError              (LookupError)       the named object does not exist
     ├── ConflictError                                  somebody else was first, or both sides changed the same thing
     ├── TransientError                                 may work when tried again; the only kind that is retried
     │   └── OutcomeUnknownError                        no answer came: the change may have been made

@@ -95,7 +95,7 @@ class StateReader(PartialState):
 
         keys = await self._read(read)
         if keys is None:
-            raise InvalidError("what is there is no dict", where=path_text(path))
+            raise InvalidError("the value at this path is not a dict", where=path_text(path))
         return self._codec.unpack_items(keys)
 
     async def outline(self, path: Sequence[Any]) -> ValueOutline:
@@ -128,7 +128,7 @@ class StateReader(PartialState):
         value = await self._load_large(await self._require(path))
         length = None if value is None else draft_reader.length(value)
         if length is None:
-            raise InvalidError("what is there is no list", where=path_text(path))
+            raise InvalidError("the value at this path is not a list", where=path_text(path))
         return length
 
     async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
@@ -459,7 +459,7 @@ class _EditBuilder:
         """Return a new dict with the changes of a tree."""
         if tree.indexed:
             raise NotFoundError(
-                "there is no list to change items of", where=path_text(path), hint="Set the whole value first"
+                "the value at this path is not a list", where=path_text(path), hint="Set the whole value first"
             )
         entries: dict[bytes, Packed] = {}
         for packed_key, (key, change) in tree.items():

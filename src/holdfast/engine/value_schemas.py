@@ -67,7 +67,7 @@ class ValueSchema(Protocol):
 
 
 class ValuePlace(NamedTuple):
-    """What a value belongs to: an owner of some kind, which is a scope, a class, a type or a session, and a key."""
+    """The place of a value: an owner of some kind, which is a scope, a class, a type or a session, and a key."""
 
     tenant: str
     kind: ValueKind

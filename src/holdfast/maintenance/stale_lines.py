@@ -56,7 +56,7 @@ class StaleLine:
 
 @dataclass
 class StaleReport:
-    """What was deleted because it had not changed for long, or would be, and what was skipped and why."""
+    """Lines that were deleted because they had not changed for long, or would be, and what was skipped and why."""
 
     dry_run: bool
     deleted: list[StaleLine] = field(default_factory=list)

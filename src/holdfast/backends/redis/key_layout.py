@@ -166,7 +166,7 @@ class KeyLayout:
             rows, at = [], 0
             for key, length in zip(keys, map(int, lengths.split()), strict=True):
                 if length < 0:
-                    raise ValueError("it is listed and missing")
+                    raise ValueError("an indexed row is missing")
                 rows.append(self.decode_row(key, values[at : at + length]))
                 at += length
             return rows

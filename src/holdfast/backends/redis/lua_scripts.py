@@ -323,7 +323,7 @@ return answers
 )
 """Runs queries. Takes the store's id, and the arguments of each query. Returns three strings for each: the names of the
 rows, without the part if there is only one; the lengths of their values; and the values. A length of -1 stands for a
-row that is listed and missing."""
+indexed row that is missing."""
 
 CHANGES = Script(
     _COMMON

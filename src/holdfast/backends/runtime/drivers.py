@@ -175,7 +175,7 @@ def _take_functions(cls: type, form: str) -> None:
 
 
 class Declaration(NamedTuple):
-    """What interfaces must know of an operation, or of all operations of a class."""
+    """The facts that interfaces must know of an operation, or of all operations of a class."""
 
     changes: bool = False
     """Whether it changes something. One that has the parameter `dry_run` changes nothing with it."""

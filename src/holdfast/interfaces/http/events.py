@@ -31,7 +31,7 @@ them is only for the owner."""
 
 
 class EventStream:
-    """What a stream has yet to send, and to whom."""
+    """The events that a stream has yet to send, and to whom."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller

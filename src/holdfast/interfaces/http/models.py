@@ -227,7 +227,7 @@ class CountModel(Model):
 
 
 class StoreChangesModel(Model):
-    """What changed in the store: names of threads, ids of agents, and scopes. If it is not complete, anything may have
+    """Changes in the store: names of threads, ids of agents, and scopes. If it is not complete, anything may have
     changed."""
 
     threads: list[str]

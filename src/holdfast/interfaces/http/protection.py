@@ -1,4 +1,4 @@
-"""What every request passes first: names of the server, origins, sizes, rates and times; and headers of responses.
+"""The checks that every request passes first: names of the server, origins, sizes, rates and times; response headers.
 
 A page of another site can make a browser send requests here, under our name or under one of its own that it lets point
 here. Cookies are not sent along (`SameSite=Strict`); the checks of `Host` and `Origin` do not depend on that.

@@ -62,7 +62,7 @@ class Caller(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What its requests are counted by."""
+        """The key that its requests are counted by."""
         return f"{self.identity}|{self.token}"
 
 

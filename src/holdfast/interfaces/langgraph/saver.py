@@ -43,7 +43,7 @@ from holdfast.time_parser import Duration, parse_duration
 def _several(ids: Sequence[str], what: str) -> None:
     if isinstance(ids, str):
         raise InvalidError(
-            f"a list of {what} is meant, and not one text", where=repr(ids)[:80], hint=f"Pass [{ids[:40]!r}]"
+            f"expected a list of {what}, got a string", where=repr(ids)[:80], hint=f"Pass [{ids[:40]!r}]"
         )
 
 

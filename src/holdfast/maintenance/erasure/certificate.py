@@ -33,7 +33,7 @@ _MAX_TEXT = 1 << 22
 
 @dataclass(frozen=True)
 class Certificate:
-    """What was erased, and what could not be reached. Times are ISO 8601, in UTC."""
+    """Proof of an erasure: what was erased, and what could not be reached. Times are ISO 8601, in UTC."""
 
     id: str
     store: Hidden[str]

@@ -60,7 +60,7 @@ _RETAINED = (
 
 @dataclass(frozen=True)
 class ErasureReport:
-    """What was erased of a person, or would be."""
+    """The result of an erasure, or of its dry run."""
 
     subject: str
     dry_run: bool

@@ -42,7 +42,7 @@ IsSubject = Callable[[str], bool]
 
 @dataclass
 class SubjectData:
-    """What a store has of a person."""
+    """Everything that a store has of a person."""
 
     lines: list[Line] = field(default_factory=list)
     """Lines that are the person's as a whole; first threads, each followed by its namespaces."""
@@ -64,7 +64,7 @@ class SubjectData:
 
 @dataclass
 class _LineSteps:
-    """What the steps of a line say of its subjects."""
+    """The subjects that the steps of a line name."""
 
     named: set[str] = field(default_factory=set)
     made: set[str] = field(default_factory=set)

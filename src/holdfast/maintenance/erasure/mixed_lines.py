@@ -58,7 +58,7 @@ class _Tainted(Exception):
 
 @dataclass
 class LineMarks:
-    """What of a line some steps wrote."""
+    """The parts of a line that some steps wrote."""
 
     dropped: set[Position] = field(default_factory=set)
     """The steps themselves, and those whose states have something of theirs, or which name what was theirs."""

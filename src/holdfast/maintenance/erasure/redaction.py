@@ -47,7 +47,7 @@ from holdfast.state.sessions.lifecycle import ARCHIVE_REASON
 
 
 class RedactionReport(NamedTuple):
-    """What a redaction did: how many threads, scopes and agents it changed, and how many of their checkpoints it
+    """The result of a redaction: how many threads, scopes and agents it changed, and how many of their checkpoints it
     pruned; in how many records of the audit and reasons of pins and holds it replaced something; and what is left,
     outside of the store's control or because it has to stay."""
 
@@ -58,7 +58,7 @@ class RedactionReport(NamedTuple):
 
 
 class _Detectors:
-    """What finds sensitive data of some formats, without what a policy allows in a channel."""
+    """A finder of sensitive data of some formats, without what a policy allows in a channel."""
 
     def __init__(self, detector: Detector, policies: PolicySet | None) -> None:
         self.all = detector

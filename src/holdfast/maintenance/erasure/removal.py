@@ -176,7 +176,7 @@ async def forget_reasons(engine: Engine, tenant: str, is_subject: Callable[[str]
 
 @dataclass
 class ErasedParts:
-    """What an erasure recorded, in all."""
+    """The sum of what an erasure recorded."""
 
     erased: Counter[str] = field(default_factory=Counter)
     """How much was deleted, by kind."""

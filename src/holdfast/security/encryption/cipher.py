@@ -100,7 +100,9 @@ class Cipher:
         try:
             return cipher.decrypt(sealed[_SALT_SIZE : _SALT_SIZE + _NONCE_SIZE], body, associated)
         except InvalidTag:
-            raise CorruptError("a seal is broken", code="tampered") from None
+            raise CorruptError(
+                "authentication failed: the data was altered or the key is wrong", code="tampered"
+            ) from None
 
     def digest(self, content: bytes) -> bytes:
         """Return a digest that nobody can compute without the key: HMAC with SHA-256."""

@@ -88,7 +88,7 @@ class PipelineOperations(SharedOperations):
         if not names or len(set(names)) < len(names) or any("/" in name for name in names):
             raise InvalidError("a pipeline has one stage or more, each with a name of its own and no slash in it")
         if validation.require_count(tries, "number of tries") < 1:
-            raise InvalidError("an item is tried once at least")
+            raise InvalidError("attempts must be at least 1")
         self.stages = tuple(names)
         self._tries = tries
 
