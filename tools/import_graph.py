@@ -14,14 +14,16 @@ import grimp
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
 PACKAGES = (
-    *("interfaces", "store", "maintenance", "agents", "state", "security", "hooks", "history"),
-    *("engine", "codec", "backends", "errors"),
+    *("interfaces.web", "interfaces.http", "interfaces.cli", "interfaces.langgraph", "interfaces.scripting"),
+    *("interfaces.metrics", "store", "maintenance", "agents", "state", "security", "hooks", "history"),
+    *("recording", "schemas", "engine", "codec", "backends", "errors"),
 )
 
 
 def draw(page: str) -> str:
     """Return the page with its drawing made from the imports."""
-    lines = ["flowchart TD", *(f"    {importer} --> {imported}" for importer, imported in arrows())]
+    names = [(importer.rpartition(".")[2], imported.rpartition(".")[2]) for importer, imported in arrows()]
+    lines = ["flowchart TD", *(f"    {importer} --> {imported}" for importer, imported in names)]
     drawing = "\n".join(lines)
     return re.sub(r"(?<=```mermaid\n).*?(?=\n```)", lambda _: drawing, page, count=1, flags=re.DOTALL)
 
