@@ -15,11 +15,9 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.urls import redacted_url, store_parts, url_to_path
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
-from holdfast.maintenance.doctor.result import CheckLevel, CheckResult, problem
+from holdfast.maintenance.doctor.result import CheckResult, problem
 from holdfast.store.opener import configured_encryption, is_served, open_existing
 from holdfast.store.opener import open as open_store
-
-__all__ = ["CheckLevel", "CheckResult", "doctor"]
 
 
 def doctor(url: str | None = None, *, tenant: str = "", full: bool = False) -> list[CheckResult]:

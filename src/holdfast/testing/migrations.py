@@ -202,16 +202,3 @@ class MigrationSuite:
         for edge in migration_edges(self.schemas):
             best = min(seconds_per_state(self.schemas, edge, 50) for _ in range(3))
             assert best < 1 / self.states_per_second, f"{edge} takes {best * 1000:.2f} ms"  # noqa: S101
-
-
-__all__ = [
-    "MigrationEdge",
-    "MigrationSuite",
-    "check_golden",
-    "check_round_trip",
-    "check_round_trips",
-    "example_state",
-    "migration_edges",
-    "seconds_per_state",
-    "write_golden",
-]

@@ -28,7 +28,7 @@ except ImportError as error:
 
 from holdfast.backends.conformance.changes import ChangeFeed
 from holdfast.backends.conformance.histories import Histories
-from holdfast.backends.conformance.kit import Drive, Driven, Stores, Suite
+from holdfast.backends.conformance.kit import Drive, Suite
 from holdfast.backends.conformance.lifetime import Lifetime
 from holdfast.backends.conformance.processes import Processes
 from holdfast.backends.conformance.races import Races
@@ -37,8 +37,6 @@ from holdfast.backends.conformance.values import Values
 from holdfast.backends.conformance.words import WordsFound
 from holdfast.backends.conformance.writes import Writes
 from holdfast.backends.runtime.drivers import run
-
-__all__ = ["BackendConformance", "Driven", "ShortConformance", "Stores", "SyncConformance"]
 
 
 class BackendConformance(Reads, Values, Writes, WordsFound, Races, ChangeFeed, Lifetime, Processes, Histories):

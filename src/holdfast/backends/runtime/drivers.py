@@ -24,28 +24,6 @@ if TYPE_CHECKING:
 
     from holdfast.backends.runtime.metrics import MetricsRegistry
 
-__all__ = [
-    "FILES",
-    "FUNCTION",
-    "OBJECTS",
-    "AsyncApi",
-    "Declaration",
-    "Operation",
-    "Part",
-    "Pause",
-    "SyncApi",
-    "arun",
-    "declaration_of",
-    "declare",
-    "drive",
-    "make_both",
-    "operation",
-    "operations_of",
-    "parts_of",
-    "run",
-    "sync_or_async",
-]
-
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")

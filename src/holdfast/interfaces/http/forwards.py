@@ -312,6 +312,3 @@ def _evaluate(annotation: Any, names: _Names) -> Any:
 def _resolve(operation: CataloguedOperation, annotation: Any) -> Any:
     """Return the type that an annotation of an operation means."""
     return _evaluate(annotation, _Names(inspect.unwrap(operation.function).__globals__))
-
-
-__all__ = ["FORWARDS", "first_sentence", "forward_routes", "to_nodes"]

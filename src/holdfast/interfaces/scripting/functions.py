@@ -316,17 +316,3 @@ def _typed_dict(function: Any, name: str) -> type:
 
 def _text(annotation: Any) -> str:
     return annotation.__forward_arg__ if hasattr(annotation, "__forward_arg__") else str(annotation)
-
-
-__all__ = [
-    "ABSENT",
-    "OPERATORS",
-    "RecordId",
-    "ScriptFunction",
-    "ScriptType",
-    "excluded_names",
-    "first_types",
-    "script_type",
-    "type_name_of",
-    "type_names",
-]

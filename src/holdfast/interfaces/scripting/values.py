@@ -314,17 +314,3 @@ def _constant(name: str) -> Any:
     from holdfast.history.merge import UNRESOLVED
 
     return {"MISSING": MISSING, "UNRESOLVED": UNRESOLVED}[name]
-
-
-__all__ = [
-    "MARK",
-    "Decoder",
-    "Encoder",
-    "References",
-    "dump",
-    "error_classes",
-    "error_form",
-    "error_of",
-    "field_names",
-    "load",
-]
