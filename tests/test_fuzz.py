@@ -27,7 +27,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from msgspec.msgpack import encode
 
 from holdfast.backends.tables import decode_key, encode_key
-from holdfast.codec import Codec, Limits, OpaqueValue, json_codec, msgpack, plain_json
+from holdfast.codec import Codec, OpaqueValue, json_codec, msgpack, plain_json
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import RecordContext, expose, protect, unwrap, wrap
 from holdfast.codec.tags import Tag
@@ -74,7 +74,7 @@ from tests.support.nightly import by_day
 
 SECONDS = float(os.environ.get("HOLDFAST_FUZZ_SECONDS", "600"))
 
-codec = Codec(limits=Limits(max_bytes=1 << 20))
+codec = Codec(max_bytes=1 << 20)
 CONTEXT = RecordContext("steps", ("tenant", "line", 0, 7), ("id", b"hash"))
 
 VALUES: list[Any] = [

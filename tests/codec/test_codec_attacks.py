@@ -32,7 +32,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from msgspec.msgpack import encode
 
-from holdfast.codec import Codec, Limits, OpaqueValue, msgpack
+from holdfast.codec import Codec, OpaqueValue, msgpack
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import RecordContext, expose, protect, unwrap, wrap
 from holdfast.codec.packer import MAX_VALUES
@@ -952,7 +952,7 @@ def test_deep_values_of_every_mixture() -> None:
             codec.unpack(data)
 
 
-SMALL = Codec(limits=Limits(max_bytes=100_000))
+SMALL = Codec(max_bytes=100_000)
 
 
 SIZED: list[Any] = [

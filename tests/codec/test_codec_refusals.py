@@ -19,7 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import StructuredTool
 from msgspec.msgpack import Ext
 
-from holdfast.codec import Codec, Limits
+from holdfast.codec import Codec
 from holdfast.codec.registry import Registry
 from holdfast.errors import (
     CircularReferenceError,
@@ -276,7 +276,7 @@ def test_values_deep_inside_a_message_can_be_read_in_any_thread(subtests: pytest
 
 
 def test_size_limit() -> None:
-    small = Codec(limits=Limits(max_bytes=1000))
+    small = Codec(max_bytes=1000)
     assert small.unpack(small.pack("x" * 900)) == "x" * 900
     for value in (
         "x" * 1001,
@@ -302,12 +302,12 @@ def test_shared_parts_do_not_blow_up() -> None:
     for _ in range(50):
         value = [value, value]
     with pytest.raises(TooLargeError):
-        Codec(limits=Limits(max_bytes=1 << 17)).pack(value)
+        Codec(max_bytes=1 << 17).pack(value)
     wide: Any = ["x"] * 1000
     for _ in range(5):
         wide = [wide] * 1000
     with pytest.raises(TooLargeError):
-        Codec(limits=Limits(max_bytes=1 << 17)).pack_items([wide])
+        Codec(max_bytes=1 << 17).pack_items([wide])
 
 
 def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:

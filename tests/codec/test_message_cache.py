@@ -25,7 +25,7 @@ from langchain_core.messages import (
 )
 
 from holdfast.backends.runtime.memory_cache import MemoryCache
-from holdfast.codec import Codec, Limits
+from holdfast.codec import Codec
 from holdfast.codec.bulk_packing import BATCH, PackedMessages
 from holdfast.codec.message_cache import MessageParts
 from holdfast.engine.model.packed_state import LONG_TEXT, pack_state, unpack_state, unpack_states
@@ -443,7 +443,7 @@ def test_others_are_packed_as_ever(subtests: pytest.Subtests) -> None:
 
 
 def test_limits_hold_again() -> None:
-    small = Codec(limits=Limits(max_bytes=500))
+    small = Codec(max_bytes=500)
     values = [HumanMessage("short")]
     _, seen = small.pack_cached(values, None)
     assert seen is not None

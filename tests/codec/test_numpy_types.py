@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from holdfast.codec import Codec, Limits, numpy_types
+from holdfast.codec import Codec, numpy_types
 from holdfast.codec.msgpack import ext
 from holdfast.codec.packer import Packer
 from holdfast.codec.registry import default_registry
@@ -278,7 +278,7 @@ def test_other_classes_of_numpy_are_not_values() -> None:
 
 
 def test_sizes_are_checked_before_memory_is_spent() -> None:
-    small = Codec(limits=Limits(max_bytes=1000))
+    small = Codec(max_bytes=1000)
     small.pack(np.zeros(900, "u1"))
     with pytest.raises(TooLargeError):
         small.pack(np.zeros(1001, "u1"))

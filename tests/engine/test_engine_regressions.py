@@ -14,7 +14,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import NODES, REFS, TABLES
-from holdfast.codec import Codec, Limits
+from holdfast.codec import Codec
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_id
@@ -69,7 +69,7 @@ def test_children_with_large_items_are_rebased(shared: Backend) -> None:
 
 
 def test_what_could_not_be_read_is_not_written() -> None:
-    ground = EngineContext(run(MemoryBackend.open("memory://")), codec=Codec(limits=Limits(max_bytes=1 << 20)))
+    ground = EngineContext(run(MemoryBackend.open("memory://")), codec=Codec(max_bytes=1 << 20))
     store = Store(Engine(ground), "")
     store.thread("t").put({"n": 1})
     channels = {f"c{n}": ["x" * 60_000] * 8 for n in range(3)}

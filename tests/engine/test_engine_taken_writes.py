@@ -13,7 +13,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.memory_cache import MemoryCache
 from holdfast.backends.tables import STEPS
-from holdfast.codec import Codec, Limits
+from holdfast.codec import Codec
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy.between_stores import StoreCopier
 from holdfast.engine.copy.within_store import LineCopier
@@ -118,7 +118,7 @@ def test_marks_and_large_writes_stay_rows() -> None:
 
 def test_a_step_near_the_limit_of_its_size_takes_over_nothing() -> None:
     backend = MemoryBackend()
-    codec = Codec(limits=Limits(max_bytes=600_000))
+    codec = Codec(max_bytes=600_000)
     store = Store(Engine(EngineContext(backend, MemoryCache(1 << 20), codec=codec, clock=Clock())), "")
     written = [PendingWriteRow("", "task", 0, "c", bytes(200_000))]
     for number, keys, expected in ((1, 1, {}), (2, 10, {"2": written}), (3, 500, {"2": written})):

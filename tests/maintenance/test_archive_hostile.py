@@ -20,7 +20,7 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS
-from holdfast.codec import Codec, Limits
+from holdfast.codec import Codec
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
@@ -214,7 +214,7 @@ def test_what_is_newer_or_something_else(source: Store, tmp_path: Path) -> None:
 def test_a_line_without_end_is_refused() -> None:
     """Also one that is small as long as it is compressed."""
     limit = 1_000_000
-    codec = Codec(limits=Limits(max_bytes=limit))
+    codec = Codec(max_bytes=limit)
     endless = b"x" * (50 * limit)
     for data in (endless, gzip.compress(endless)):
         tracemalloc.start()
@@ -232,7 +232,7 @@ def test_a_line_without_end_is_refused() -> None:
 
 @pytest.mark.nightly
 def test_what_is_as_large_as_may_be_comes_back() -> None:
-    codec = Codec(limits=Limits(max_bytes=3_000_000))
+    codec = Codec(max_bytes=3_000_000)
     with holdfast.open("memory://", codec=codec) as store, holdfast.open("memory://", codec=codec) as target:
         parts = {f"part {n}": random.Random(n).randbytes(60_000) for n in range(49)}
         store.thread("t").put({**parts, "whole": random.Random(1).randbytes(2_900_000)})

@@ -187,7 +187,7 @@ def test_what_is_there_is_not_overwritten(path: Path) -> None:
 
 
 def test_a_store_that_has_no_room_for_it_says_so(path: Path) -> None:
-    small = holdfast.codec.Codec(limits=holdfast.codec.Limits(max_bytes=2000))
+    small = holdfast.codec.Codec(max_bytes=2000)
     with holdfast.open("memory://") as store, holdfast.open("memory://", codec=small) as other:
         agent = greeter(store)
         agent.greeted.append("A" * 5000)

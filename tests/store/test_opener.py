@@ -10,8 +10,8 @@ import pytest
 import holdfast
 from holdfast.backends import MemoryBackend, run
 from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.encryption import Encryption, generate_key
-from holdfast.errors import ConfigError, UnavailableError
+from holdfast.encryption import Encryption, LocalKeys, generate_key
+from holdfast.errors import ConfigError, HoldfastError, UnavailableError
 
 
 def test_the_store_is_that_of_the_backend_and_closes_it(tmp_path: Path) -> None:
@@ -60,3 +60,15 @@ def test_policies_of_the_environment_apply(monkeypatch: pytest.MonkeyPatch) -> N
 def test_options_are_those_of_opening_and_refused() -> None:
     with pytest.raises(ConfigError, match="takes no option 'read_only'"):
         holdfast.open(MemoryBackend(), read_only=True)
+
+
+@pytest.mark.parametrize("refused", ["key", "settings"])
+def test_a_backend_stays_open_if_it_is_refused(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = MemoryBackend()
+    first = holdfast.open(backend)
+    first.thread("chat").put({"n": 1})
+    if refused == "settings":
+        monkeypatch.setenv("HOLDFAST_SENSITIVE", "nonsense")
+    with pytest.raises(HoldfastError):
+        holdfast.open(backend, encryption=Encryption(LocalKeys(generate_key())) if refused == "key" else None)
+    assert first.thread("chat").get().state == {"n": 1}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
 
-from holdfast._named_tuple import NamedTuple
 from holdfast.codec.bulk_packing import PackedMessages, pack_messages
 from holdfast.codec.message_cache import MessageParts
 from holdfast.codec.opaque import OpaqueValue
@@ -51,10 +50,8 @@ def collector_paused(paused: bool = True) -> Iterator[None]:
             gc.enable()
 
 
-class Limits(NamedTuple):
-    """Limits on one value. The maximum depth is part of the format and not a setting."""
-
-    max_bytes: int = 128 << 20
+MAX_BYTES = 128 << 20
+"""How many bytes a value may have. The maximum depth is part of the format, and not a setting."""
 
 
 class Codec:
@@ -72,14 +69,14 @@ class Codec:
     def __init__(
         self,
         registry: Registry | None = None,
-        limits: Limits | None = None,
         *,
+        max_bytes: int = MAX_BYTES,
         may_revive: Callable[[str], bool] | None = None,
         lenient: bool = False,
     ) -> None:
         self.registry = default_registry if registry is None else registry
-        self._short = _SHORT if limits is None else min(_SHORT, limits.max_bytes)
-        self.limits = Limits() if limits is None else limits
+        self.max_bytes = max_bytes
+        self._short = min(_SHORT, max_bytes)
         self._may_revive = may_revive
         self._lenient = lenient
         self._unpackers: list[Unpacker] = []  # idle ones: creating one takes as long as unpacking a small value
@@ -91,14 +88,14 @@ class Codec:
         part at fault.
         """
         try:
-            return Packer(self.registry, self.limits.max_bytes, lenient=self._lenient).pack_top(value)
+            return Packer(self.registry, self.max_bytes, lenient=self._lenient).pack_top(value)
         except (HoldfastError, RuntimeError) as error:
             raise self._located(value, error) from error.__cause__
 
     def pack_items(self, values: Iterable[Any]) -> list[bytes]:
         """Pack each of the values on its own."""
         values = list(values)
-        packer = Packer(self.registry, self.limits.max_bytes, lenient=self._lenient)
+        packer = Packer(self.registry, self.max_bytes, lenient=self._lenient)
         try:
             return packer.pack_batch(values)
         except (HoldfastError, RuntimeError) as error:
@@ -111,7 +108,7 @@ class Codec:
 
         Returns the bytes and the cache for the next time.
         """
-        cached = pack_messages(values, cached, self.limits.max_bytes)
+        cached = pack_messages(values, cached, self.max_bytes)
         return (self.pack_items(values), None) if cached is None else (cached.packed, cached)
 
     def _located(self, value: Any, error: HoldfastError | RuntimeError) -> HoldfastError:
@@ -120,7 +117,7 @@ class Codec:
             return TooDeepError("the value is nested too deeply for the remaining stack")
         if isinstance(error, RuntimeError):
             return InvalidError("the value changed while it was being saved", hint="Save a copy, or under a lock")
-        return locate(value, error, self.registry, self.limits.max_bytes, lenient=self._lenient)
+        return locate(value, error, self.registry, self.max_bytes, lenient=self._lenient)
 
     def unpack(self, data: bytes) -> Any:
         """Unpack a value, equal to the one that was packed and of the same types throughout.
@@ -150,7 +147,7 @@ class Codec:
         try:
             return self._unpackers.pop()
         except IndexError:
-            return Unpacker(self.registry, self.limits.max_bytes, self._may_revive, lenient=self._lenient)
+            return Unpacker(self.registry, self.max_bytes, self._may_revive, lenient=self._lenient)
 
     def unpack_cached(
         self, items: list[bytes], cached: MessageParts | None, earlier: MessageLoan | None = None
@@ -169,7 +166,7 @@ class Codec:
         if cached is None:
             return self.unpack_items(items), None, None, None
         with collector_paused(len(items) > _PAUSE_COLLECTOR):
-            values, contents, loan = lend(cached, earlier, self.limits.max_bytes)
+            values, contents, loan = lend(cached, earlier, self.max_bytes)
         return values, cached, contents, loan
 
     def _extend(self, items: list[bytes], cached: MessageParts) -> MessageParts | None:

@@ -73,7 +73,7 @@ def decompress(method: int, body: bytes, size: int, max_bytes: int, where: str =
         raise TooLargeError(
             f"a record claims to hold {size} bytes, over the limit of {max_bytes}",
             where=where,
-            hint="Raise Limits.max_bytes if you trust its source",
+            hint="Raise max_bytes of the codec if you trust its source",
         )
     data = body
     if method != Compression.NONE:

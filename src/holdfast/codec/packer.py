@@ -225,7 +225,7 @@ def _is_native(value: Any) -> bool:
 
 def _too_large(size: int, limit: int) -> TooLargeError:
     what = f"the value takes at least {size:,} bytes, and the limit is {limit:,}"
-    return TooLargeError(what, hint=f"{_HINT}, or raise Limits.max_bytes")
+    return TooLargeError(what, hint=f"{_HINT}, or raise max_bytes of the codec")
 
 
 def _dump_unnamed(packer: Packing, value: Any) -> tuple[int, bytes]:

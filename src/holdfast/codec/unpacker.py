@@ -129,7 +129,7 @@ class Unpacker:
             if size > self._max_bytes:
                 raise TooLargeError(
                     f"{size} packed bytes are over the limit of {self._max_bytes}",
-                    hint="Raise Limits.max_bytes if you trust where they come from",
+                    hint="Raise max_bytes of the codec if you trust where they come from",
                 )
             if data[:2] != msgpack.SHAPED_MARK:
                 values.append(self.value(data[1:] if data[:1] == msgpack.ESCAPE else data))

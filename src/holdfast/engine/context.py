@@ -73,7 +73,7 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
     @property
     def max_bytes(self) -> int:
         """The largest number of bytes of a record."""
-        return self.codec.limits.max_bytes
+        return self.codec.max_bytes
 
     @cached_property
     def quotas(self) -> QuotaLimiter:

@@ -273,7 +273,7 @@ def step_body(line: Line, step: Step, max_bytes: int, writes: Sequence[PendingWr
         raise TooLargeError(
             f"a checkpoint of {len(content)} bytes is over the limit of {max_bytes}",
             where=f"thread {line}",
-            hint="Save it in several steps, or raise Limits.max_bytes",
+            hint="Save it in several steps, or raise max_bytes of the codec",
         )
     return wrap(content, schema=step.header.schema, compression=_compression(content))
 

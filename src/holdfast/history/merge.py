@@ -46,8 +46,11 @@ UNRESOLVED: Final = MissingType("UNRESOLVED")
 class MergeConflict:
     """Both sides changed the same value differently. A side without a value there has `MISSING`.
 
-    If `path` ends in a slice, the values are lists of the items in that range, and so is the resolution.
+    If `path` ends in a slice, the values are lists of the items in that range, and so is the resolution. A function
+    that resolves it returns the value, `MISSING`, or `UNRESOLVED` to leave it to the strategy.
     """
+
+    UNRESOLVED = UNRESOLVED
 
     path: tuple[Any, ...]
     base: Any

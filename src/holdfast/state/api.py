@@ -108,17 +108,17 @@ class ScopedOperations:
 
     sessions: Part[Sessions, AsyncSessions] = Part(
         "holdfast.state.sessions.api.Sessions",
-        "Sessions: state that ends with them. See `holdfast.state.sessions.api`.",
+        "Sessions: state that ends with them.",
     )
 
     artifacts: Part[Artifacts, AsyncArtifacts] = Part(
         "holdfast.state.artifacts.api.Artifacts",
-        "Artifacts: files and blobs, and the changes made with them. See `holdfast.state.artifacts.api`.",
+        "Artifacts: files and blobs, and the changes made with them.",
     )
 
     sharing: Part[Sharing, AsyncSharing] = Part(
         "holdfast.state.sharing.api.Sharing",
-        "Topics, requests, pipelines and documents that agents share. See `holdfast.state.sharing.api`.",
+        "Topics, requests, pipelines and documents that agents share.",
     )
 
 

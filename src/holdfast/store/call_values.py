@@ -71,7 +71,7 @@ class CallCodec:
         """`classes`: those that are rebuilt; by default, all that a result may have, and those of the application."""
         self._values = Codec(
             _CallRegistry(codec, session),
-            codec.limits,
+            max_bytes=codec.max_bytes,
             may_revive=_revives_result if classes is None else classes.__contains__,
         )
 

@@ -202,6 +202,8 @@ class CheckpointStore:
     that were renamed the ids that the framework gives them now.
     """
 
+    FromParent = FromParent
+
     def __init__(
         self,
         store: StoreOperations | IdentityOperations,
@@ -225,7 +227,7 @@ class CheckpointStore:
         own = self._handle.engine.context.codec
         self._codec = own
         if may_revive is not None or lenient:
-            self._codec = Codec(own.registry, own.limits, may_revive=may_revive, lenient=lenient)
+            self._codec = Codec(own.registry, max_bytes=own.max_bytes, may_revive=may_revive, lenient=lenient)
 
     # Saving ---------------------------------------------------------------------------------------------------
 

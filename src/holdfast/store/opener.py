@@ -206,19 +206,15 @@ async def _open(
             raise clear_refused("readable")
         context = EngineContext(backend, MemoryCache(cache_bytes), codec, project=project, rows=rows)
         await context.rows.check_store(context.stored, tenant, read_only=bool(options.get("read_only")))
-    except BaseException:
-        await backend.close()
-        raise
-    engine = Engine(context)
-    if not options.get("read_only"):
-        await engine.lines.generations.load(tenant)
-        engine.load_writers()
-    store = cls(engine, tenant)
-    try:
+        engine = Engine(context)
+        store = cls(engine, tenant)
         if not options.get("read_only"):
+            await engine.lines.generations.load(tenant)
+            engine.load_writers()
             _protect(store, name)  # type: ignore[arg-type]  # one of both
     except BaseException:
-        await backend.close()
+        if opened is None:  # what somebody else opened stays theirs, and may have other stores on it
+            await backend.close()
         raise
     return store
 

@@ -481,3 +481,14 @@ def test_a_server_of_another_version_is_refused(writable: ServedStore, monkeypat
     monkeypatch.setattr("holdfast.interfaces.http.service.__version__", "7.1.0")
     with pytest.raises(UnsupportedError, match=r"7\.1\.0"):
         holdfast.open(writable.url, token=writable.token)
+
+
+def test_a_remote_store_that_is_closed_refuses_calls(writable: ServedStore) -> None:
+    remote = holdfast.open(writable.url, token=writable.token)
+    chat = remote.thread("chat")
+    remote.close()
+    remote.close()
+    for call in (remote.threads, chat.get, lambda: chat.put({"a": 1})):
+        with pytest.raises(holdfast.errors.UnavailableError) as refused:
+            call()
+        assert refused.value.code == "closed"

@@ -269,8 +269,11 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments in ({"mode": "off"}, {"clear": "words"}, {"clear": ["everything"]}, {"max_age": 0}, {"max_uses": -1}):
         with pytest.raises(ConfigError):
             Encryption(LocalKeys(), **arguments)
-    with pytest.raises(ConfigError, match="provider of keys"):
-        Encryption("secret")
+    key = generate_key()
+    with pytest.raises(ConfigError, match="provider of keys") as refused:
+        Encryption(key)
+    assert "LocalKeys" in str(refused.value)
+    assert key not in str(refused.value), "a key that is given in the place of a provider is not shown"
     with pytest.raises(ConfigError, match="provider of keys"):
         Encryption(5)  # type: ignore[arg-type]
     key_file(tmp_path / "key")

@@ -60,8 +60,10 @@ class StepRecord:
     """A durable step of an agent.
 
     The state is `running`, `waiting` for its next attempt, `done` or `failed`. If no process has the lease of one that
-    is `running`, its outcome is unknown.
+    is `running`, its outcome is unknown. A function that decides about it returns `RETRY` to have the step run again.
     """
+
+    RETRY = RETRY
 
     key: Annotated[str, Label("step")]
     state: StepState

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from holdfast.backends.interface import closed_error
 from holdfast.errors import ERRORS_BY_CODE, FINER_CODES, ConfigError, HoldfastError, TooLargeError, UnavailableError
 from holdfast.interfaces.http.models import StoreChangesModel
 from holdfast.interfaces.http.routes import API
@@ -114,18 +115,22 @@ class HttpTransport:
         self._local = threading.local()
         self._opened: list[HTTPConnection] = []
         self._server = ""
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._host}:{self._port or ''}>"
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. Requests are refused from now on."""
+        self._closed = True
         while self._opened:
             self._opened.pop().close()
 
     def send(self, method: str, path: str, result: Any, body: Mapping[str, Any] | None = None, *, key: str = "") -> Any:
         """Send a request that reads, or a change with a `key`, and return its result. It is sent again if it was not
         answered. Errors of the server are raised as they were there."""
+        if self._closed:
+            raise closed_error(self._where)
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         headers |= {"Idempotency-Key": key} if key else {}
         content = None

@@ -100,4 +100,5 @@ def provider_for(text: str) -> KeyProvider:
         from holdfast.security.encryption.provider import AwsKms
 
         return AwsKms(rest)
-    raise ConfigError(f"there is no provider of keys {kind!r}", hint=_HINT)
+    # The text is not quoted: it may be a key.
+    raise ConfigError("the text names no provider of keys", hint=f"{_HINT}; a key itself is passed as LocalKeys(key)")

@@ -84,6 +84,8 @@ class ArtifactSource(NamedTuple):
 class ArtifactsOperations:
     """Operations of `store.artifacts`. `Artifacts` and `AsyncArtifacts` have these as methods."""
 
+    Source = ArtifactSource
+
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
         self._records = ArtifactRecords(handle)
@@ -122,9 +124,7 @@ class ArtifactsOperations:
         given = list(validation.require_several(sources, "artifact"))
         for each in given:
             if not isinstance(each, ArtifactSource):
-                raise InvalidError(
-                    "an artifact is given as holdfast.state.artifacts.api.ArtifactSource(…)", where=repr(each)[:80]
-                )
+                raise InvalidError("an artifact is given as store.artifacts.Source(…)", where=repr(each)[:80])
         return await self._register(given) if given else []
 
     async def _register(self, given: list[ArtifactSource]) -> list[Artifact]:
