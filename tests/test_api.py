@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pydoc
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,17 @@ MODULES = (
     "holdfast.testing",
 )
 """The modules whose names are public. All others are private."""
+
+RETURNED = (
+    "holdfast.state.scope_state.State",
+    "holdfast.store.identity_view.IdentityView",
+    "holdfast.store.transaction.Transaction",
+    "holdfast.state.sessions.api.Session",
+    "holdfast.store.backups.Backups",
+    "holdfast.history.diff_result.Diff",
+    "holdfast.store.lazy_state.LazyState",
+)
+"""Classes of objects that operations return, which the reference describes."""
 
 INTERNALS = {"states.md"}
 """Guides to the inside of the library, which show what is private."""
@@ -180,7 +192,8 @@ def test_the_reference_lists_the_public_names_and_the_parts_of_a_store() -> None
         names = [name for name in importlib.import_module(root).__all__ if name != "__version__"]
         assert sorted(re.findall(r"\w+", members)) == sorted(names), root
     parts = {f"{part._module}.{part.class_name}" for kind in holdfast.Store.__mro__ for part in parts_of(kind)}
-    assert set(re.findall(r"^::: (\S+)", page, re.M)) == parts | set(MODULES)
+    assert set(re.findall(r"^::: (\S+)", page, re.M)) == parts | set(MODULES) | set(RETURNED)
+    assert all(pydoc.locate(name) for name in RETURNED)
     assert len(parts) > 10
 
 

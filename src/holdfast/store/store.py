@@ -147,7 +147,8 @@ class StoreOperations(ThreadListing, ScopedOperations):
     ) -> IdentityView:
         """Return the store as an identity sees it: `store.as_identity(agent="researcher")`, or by its text.
 
-        The view has scoped state and agents, and nothing else of the store. In the mode `strict`, an identity has
+        The view has threads, scoped state, sessions, artifacts, agents, search and the timeline, each as far as the
+        identity has rights, and nothing else of the store. In the mode `strict`, an identity has
         access to the scope of its own path; to those below it whose further parts are steps, tools, hooks or custom; to
         what was granted to it, its groups and its roles; and it can read its children's scopes if
         `store.access.allow_children` allows that and `children` is not None. `read-only` is the same without changes.

@@ -293,6 +293,10 @@ class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
         self.__doc__ = other.__doc__ = sync.__doc__
         self.__wrapped__ = sync
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        for function in (self._sync, self._async):  # `help` describes functions under their own names only
+            function.__name__, function.__qualname__ = name, f"{owner.__qualname__}.{name}"
+
     @overload
     def __get__(self, instance: None, owner: type) -> sync_or_async[P, T, A]: ...
     @overload
