@@ -246,7 +246,7 @@ def test_wrong_use() -> None:
         ("served", 1, "an operator is"),
         ("note", Increment(1), "only a number"),
         ("served", Append(1), "only to a list"),
-        ("", Increment(1), "a path is not empty"),
+        ("", Increment(1), "a path cannot be empty"),
     ]
     for path, operator, why in wrong:
         with pytest.raises(InvalidError, match=why):

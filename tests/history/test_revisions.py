@@ -318,5 +318,5 @@ def test_a_thousand_branches_upon_each_other() -> None:
 @pytest.mark.parametrize("base", [1, 2])
 def test_branches_in_a_circle(base: int) -> None:
     """Rows that somebody altered do not make a walk go on for ever."""
-    with pytest.raises(CorruptError, match="is said to start from"):
+    with pytest.raises(CorruptError, match="is recorded as starting from"):
         BranchGraph([Branch(1, base, 3, 0, "a"), Branch(2, 1, 3, 0, "b")])

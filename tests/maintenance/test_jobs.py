@@ -297,7 +297,7 @@ def test_jobs_of_kinds_that_are_not_known_here_are_left_to_others(clock: Clock) 
 WRONG: list[tuple[Any, str, dict[str, Any], str]] = [
     ("", "tidy", {}, "from 1 to 200 bytes"),
     ("x" * 201, "tidy", {}, "from 1 to 200 bytes"),
-    (7, "tidy", {}, "is a string"),
+    (7, "tidy", {}, "must be a string"),
     ("a", "tydi", {}, "no kind of jobs 'tydi'"),
     ("a", "tidy", {"schedule": "often"}, "does not begin with"),
     ("a", "tidy", {"settings": {"x": 1}}, "no setting 'x'"),

@@ -281,7 +281,7 @@ class Unsure(Wrapper):
         outcome = await super().apply(batch)
         if threading.current_thread().name == "holdfast-job-life":
             self.lost += 1
-            raise OutcomeUnknownError("no answer came")
+            raise OutcomeUnknownError("no answer was received")
         return outcome
 
 

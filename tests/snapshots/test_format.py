@@ -269,8 +269,8 @@ NO_HEADERS: list[tuple[Any, ...]] = [
     (b"{\n", "invalid JSON"),
     (b"[]\n", "header is invalid"),
     (b'{"id":"\xff"}\n', "invalid JSON"),
-    (line(plain()).replace(b'"name":""', b'"name":"a","name":""'), "as Holdfast writes it"),
-    (line(plain()).replace(b'"name":""', b'"name": ""'), "as Holdfast writes it"),
+    (line(plain()).replace(b'"name":""', b'"name":"a","name":""'), "a form that Holdfast never writes"),
+    (line(plain()).replace(b'"name":""', b'"name": ""'), "a form that Holdfast never writes"),
     (line(plain())[:-1], "damaged"),
     (b"[" * 60000 + b"\n", "invalid JSON|header is invalid"),
 ]
@@ -286,8 +286,8 @@ WRONGLY_PACKED: list[tuple[Any, ...]] = [
     (b"", "not packed"),
     (container._START, "cut off"),
     (container._START + b"\x07", "cannot be unpacked"),
-    (container._START + container._deflate(b"{}", 6), "not what was packed"),
-    (container._START + container._deflate(b"{}", 6) + bytes(8), "not what was packed"),
+    (container._START + container._deflate(b"{}", 6), "differs from what was packed"),
+    (container._START + container._deflate(b"{}", 6) + bytes(8), "differs from what was packed"),
     (gzip.compress(b"{}", mtime=1), "not packed"),
 ]
 

@@ -414,7 +414,7 @@ def test_a_store_of_langgraphs_is_the_agents(path: Path) -> None:
     snapshots.snapshot(create_agent(MODEL, [add]), path)
     store = InMemoryStore()
     assert restored(path, store=store).store is store
-    with pytest.raises(SnapshotInvalidError, match="is none"):
+    with pytest.raises(SnapshotInvalidError, match="is not one"):
         restored(path, agent_id="x")
 
 

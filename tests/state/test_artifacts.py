@@ -327,7 +327,7 @@ def test_content_stays_where_it_is_not_known_whether_it_was_registered() -> None
             done = await super().apply(batch)
             if not self.lost and any(isinstance(each, Put) and each.space is LINKS for each in batch):
                 self.lost = True
-                raise TransientError("no answer came", code="uncertain")
+                raise TransientError("no answer was received", code="uncertain")
             return done
 
     store = timed(Clock(), Flaky())

@@ -44,8 +44,8 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         "at most 1024 bytes of UTF-8, and this one 1025.*shorter",
     ),
     "thread too long in bytes": (lambda s: s.thread("é" * 513).get(), InvalidError, "and this one 1026"),
-    "thread no string": (lambda s: s.thread(5).put({}), InvalidError, "name of a thread is a string, not int .at 5."),  # type: ignore[call-overload]
-    "thread None": (lambda s: s.thread(None).log(), InvalidError, "is a string, not NoneType"),  # type: ignore[call-overload]
+    "thread no string": (lambda s: s.thread(5).put({}), InvalidError, "name of a thread must be a string, not int .at 5."),  # type: ignore[call-overload]
+    "thread None": (lambda s: s.thread(None).log(), InvalidError, "must be a string, not NoneType"),  # type: ignore[call-overload]
     "id empty": (lambda s: s.thread("t").put({}, id=""), InvalidError, "id of a checkpoint is not empty"),
     "id HEAD": (lambda s: s.thread("t").put({}, id="HEAD"), InvalidError, "id of a checkpoint cannot be 'HEAD'"),
     "id @": (lambda s: s.thread("t").put({}, id="@"), InvalidError, "id of a checkpoint cannot be '@'"),
@@ -69,13 +69,13 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     ),
     "id too long": (lambda s: s.thread("t").put({}, id=LONG), InvalidError, "id of a checkpoint has at most 1024"),
     "tag too long": (lambda s: s.thread("t").put({}, tag=LONG), InvalidError, "tag has at most 1024"),
-    "tag no string": (lambda s: s.thread("t").tag(5), InvalidError, "tag is a string, not int"),  # type: ignore[arg-type]
+    "tag no string": (lambda s: s.thread("t").tag(5), InvalidError, "tag must be a string, not int"),  # type: ignore[arg-type]
     "label with surrogates": (
         lambda s: s.thread("t").put({}, labels=["ok", SURROGATE]),
         InvalidError,
         "label is not text",
     ),
-    "label no string": (lambda s: s.thread("t").label(b"x"), InvalidError, "label is a string, not bytes"),  # type: ignore[arg-type]
+    "label no string": (lambda s: s.thread("t").label(b"x"), InvalidError, "label must be a string, not bytes"),  # type: ignore[arg-type]
     "branch too long": (lambda s: s.thread("t").fork(LONG), InvalidError, "name of a branch has at most 1024"),
     "on_conflict": (
         lambda s: s.thread("t").put({}, on_conflict="refuse"),  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         "no such thread.*'new'",
     ),
     "compact nothing": (lambda s: s.maintenance.compact("nobody"), NotFoundError, "'nobody'"),
-    "channel no string": (lambda s: s.thread("t").put({1: 2}), InvalidError, "channel's name is a string, not int"),
+    "channel no string": (lambda s: s.thread("t").put({1: 2}), InvalidError, "name of a channel must be a string, not int"),
     "value": (
         lambda s: s.thread("t").put({"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": object()})]}),
         UnsupportedError,
@@ -257,12 +257,12 @@ def test_a_changed_part_that_can_not_be_saved_is_named_plainly(store: Store) -> 
 
 
 UNOPENED: list[tuple[str, dict[str, Any], str]] = [
-    ("", {}, "named by a URL or a path, not by ''.*sqlite:///agents.db"),
-    ("nonsense://x", {}, "no backend serves nonsense: .at nonsense://x.. There are az, .*sqlite"),
+    ("", {}, "given as a URL or a path, not ''.*sqlite:///agents.db"),
+    ("nonsense://x", {}, "no backend supports nonsense: URLs .at nonsense://x.. There are az, .*sqlite"),
     ("memory://name", {}, "has no name .at memory://name.. Open memory://"),
     ("memory://", {"nonsense": 1}, "takes no option 'nonsense'"),
-    ("sqlite:///", {}, "names no SQLite file .at sqlite:///.. Write sqlite:///agents.db"),
-    ("sqlite://x.db", {}, "names no SQLite file"),
+    ("sqlite:///", {}, "does not name a SQLite file .at sqlite:///.. Write sqlite:///agents.db"),
+    ("sqlite://x.db", {}, "does not name a SQLite file"),
     ("sqlite:///:memory:", {}, "For a store in memory open memory://"),
     ("sqlite:///no/such/folder/x.db", {}, "cannot be opened.*directory must exist"),
     (
@@ -357,5 +357,5 @@ def test_errors_can_be_caught_by_pythons_own_classes(store: Store) -> None:
     with pytest.raises(HoldfastError) as caught:
         store.thread("t").fork("main")
     assert isinstance(caught.value, ConflictError)
-    assert (caught.value.what, caught.value.where) == ("the thread has a branch 'main' already", "thread 't'")
+    assert (caught.value.what, caught.value.where) == ("the thread already has a branch 'main'", "thread 't'")
     assert caught.value.hint == "Use another name"

@@ -314,5 +314,5 @@ def test_a_store_is_opened_by_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert repr(store).startswith("<Store file:")
     assert (tmp_path / "files").is_dir()
     for wrong in ("", b"agents.db", 5):
-        with pytest.raises(ConfigError, match="named by a URL or a path"):
+        with pytest.raises(ConfigError, match="given as a URL or a path"):
             holdfast.open(wrong)  # type: ignore[arg-type]

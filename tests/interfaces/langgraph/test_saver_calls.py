@@ -184,7 +184,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda s: s.call("put_writes", on("t", checkpoint_id="1"), [("a", 1)], "\ud800"),
         "the id of a task is not text",
     ),
-    "an id of another kind": (lambda s: s.put(7), "is a string, not int"),
+    "an id of another kind": (lambda s: s.put(7), "must be a string, not int"),
     "no id": (lambda s: s.put(""), "the id of a checkpoint is not empty"),
     "an id that is a branch": (lambda s: s.put("main"), "the id of a checkpoint cannot be 'main'"),
     "an id that is the latest": (lambda s: s.put("HEAD"), "the id of a checkpoint cannot be 'HEAD'"),
@@ -192,7 +192,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "long thread": (lambda s: s.put("1", thread="x" * 1025), "at most 1024 bytes of UTF-8, and this one 1025"),
     "long id": (lambda s: s.put("é" * 513), "at most 1024 bytes of UTF-8, and this one 1026"),
     "long thread and namespace": (lambda s: s.put("1", thread="x" * 512, namespace="y" * 512), "at most 1024 bytes"),
-    "a channel's name": (lambda s: s.put("1", {1: 1}, versions={}), "a channel's name is a string"),
+    "a channel's name": (lambda s: s.put("1", {1: 1}, versions={}), "the name of a channel must be a string"),
     "a namespace that starts with the mark": (lambda s: s.put("1", namespace="␟x"), "does not start with"),
 }
 

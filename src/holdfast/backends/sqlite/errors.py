@@ -92,9 +92,9 @@ def translate(error: Exception, where: str) -> HoldfastError:
         )
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
         return DeniedError(
-            f"the file may not be written: {text}",
+            f"this user may not write to the file: {text}",
             where=where,
-            hint="Grant this user writing to the file and to its directory",
+            hint="Grant this user write permission on the file and its directory",
         )
     return UnavailableError(f"SQLite failed: {text}", where=where, hint="Open the store again")
 

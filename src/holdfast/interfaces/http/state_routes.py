@@ -132,7 +132,7 @@ def resolve_step(
     others = [result is not None and how != "result", error is not None and how != "error"]
     if any(others) or (how == "error" and error is None):
         raise InvalidError(
-            "a step is resolved by one of result, error and retry",
+            "pass exactly one of result, error and retry to resolve a step",
             where=f"how {how}",
             hint="Give a result with how=result, an error with how=error, and neither with how=retry",
         )
