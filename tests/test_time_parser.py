@@ -73,7 +73,7 @@ def test_moments(subtests: pytest.Subtests) -> None:
 def test_no_times(subtests: pytest.Subtests) -> None:
     for text in ["", "ago", "soon", "5", "-1h", "2 parsecs", "25:00", "10:75", "2026-13-01", "h"]:
         with subtests.test(text=text):
-            with pytest.raises(InvalidError, match=r"is no time.*Write 2h"):
+            with pytest.raises(InvalidError, match=r"is not a time.*Write 2h"):
                 parse_time(text, NOW)
             with pytest.raises(InvalidError, match=r"is no duration.*Write 90s"):
                 parse_duration(text)
@@ -151,7 +151,7 @@ def test_deadlines_are_durations_from_now_or_times_to_come() -> None:
 def test_times_that_are_no_text() -> None:
     assert parse_time(NOW, NOW) == parse_time(timedelta(0), NOW) == NOW
     for value in (12, None, True):
-        with pytest.raises(InvalidError, match="is no time"):
+        with pytest.raises(InvalidError, match="is not a time"):
             parse_time(value, NOW)
     with pytest.raises(InvalidError, match="too far away"):
         parse_time(datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))), NOW)

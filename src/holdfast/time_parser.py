@@ -110,7 +110,7 @@ def parse_time(value: object, now: datetime) -> datetime:
             return found if found.tzinfo is not None else found.astimezone()
     except (OverflowError, ValueError):  # Python's error for a zone that lies before the year 1 depends on the platform
         raise InvalidError(_TOO_FAR, where=repr(value)[:80]) from None
-    raise InvalidError(f"{value!r} is no time"[:200], hint=f"Write {TIME_FORMS}, or give a datetime")
+    raise InvalidError(f"{value!r} is not a time"[:200], hint=f"Write {TIME_FORMS}, or give a datetime")
 
 
 def parse_deadline(value: object, now: datetime) -> datetime:

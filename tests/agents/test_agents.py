@@ -148,7 +148,7 @@ def test_lists_are_filtered_and_come_in_pages() -> None:
     with pytest.raises(InvalidError, match="the status must be one of"):
         listed(status="asleep")  # type: ignore[arg-type]
     assert ids(listed(since=f"{(START + timedelta(seconds=1)).isoformat()}")) == ["b/1", "b/2", "d"]
-    with pytest.raises(InvalidError, match="'soon' is no time"):
+    with pytest.raises(InvalidError, match="'soon' is not a time"):
         listed(since="soon")
 
 
@@ -433,7 +433,7 @@ def test_the_same_for_asyncio() -> None:
     ("channel", "value", "what"),
     [
         ("status", "asleep", "there is no status 'asleep'"),
-        ("fields", [1], "the fields of the agent is list, and not dict"),
+        ("fields", [1], "the fields of the agent is list, not dict"),
         ("pending", {"kind": "x", "nonsense": 1}, "the pending change cannot be read"),
         ("class", None, "the class of the agent is NoneType"),
     ],

@@ -142,7 +142,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("step:..", 6, "a range needs a start or an end"),
     ("step:5..2", 6, "ends before it starts"),
     ("size>1xb", 6, "is not a size"),
-    ("time>soon", 6, "'soon' is no time"),
+    ("time>soon", 6, "'soon' is not a time"),
     ("tag>1", 4, "Use : = !="),
     ("before>2h", 7, "Use :"),
     ("meta=1", 5, "needs the name of an entry"),

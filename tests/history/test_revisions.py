@@ -162,7 +162,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("HEAD~x", InvalidError, "'~x' is not a suffix.*column 5"),
     ("gold~1~y", InvalidError, "'~1~y' is not a suffix"),
     ("HEAD@{2h", InvalidError, "'@{2h' is not a suffix"),
-    ("main@{when}", InvalidError, "'when' is no time .*column 7"),
+    ("main@{when}", InvalidError, "'when' is not a time .*column 7"),
     ("HEAD^2", NotFoundError, "has 1 parent, but no number 2"),
     ("0abc-0^2", NotFoundError, "has 0 parents"),
     ("dra", NotFoundError, "Did you mean 'draft'"),

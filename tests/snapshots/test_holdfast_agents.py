@@ -292,7 +292,7 @@ def test_an_agent_in_the_middle_of_something_is_not_frozen(path: Path) -> None:
     with holdfast.open("memory://") as store:
         agent = greeter(store)
         agent._data.pending = PendingChange("transition", "leave", "a", "b", dt.datetime.now(dt.UTC))
-        with pytest.raises(SnapshotInvalidError, match="middle of something: leave"):
+        with pytest.raises(SnapshotInvalidError, match="an incomplete operation: leave"):
             snapshots.snapshot(agent, path)
 
 

@@ -130,7 +130,7 @@ class Lease:
     def _conflict(self) -> ConflictError:
         if not self._line.name:
             return ConflictError(
-                f"another process has taken over the {self._purpose}", hint="Wait for it to end", code="under-way"
+                f"another process is busy with the {self._purpose}", hint="Wait for it to end", code="under-way"
             )
         return ConflictError(
             f"another {self._purpose} of the thread is in progress",

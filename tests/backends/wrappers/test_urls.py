@@ -65,9 +65,9 @@ def test_compositions_of_compositions(tmp_path: Path) -> None:
     [
         ("retry:", "needs 'store'"),
         ("write-behind:?local=memory://", "needs 'remote'"),
-        ("retry:?store=memory://&nonsense=1", "no option 'nonsense'"),
+        ("retry:?store=memory://&nonsense=1", "does not accept the option 'nonsense'"),
         ("retry:?store=memory://&attempts=none", "attempts cannot be 'none'"),
-        ("retry://host?store=memory://", "no URL of a retry store"),
+        ("retry://host?store=memory://", "not the URL of a retry store"),
         ("cache:?store=memory://&in=sqlite:///a.db", "in memory or in Redis"),
         ("cache:?store=memory://&in=redis://localhost&size=9", "size applies only to a cache in memory"),
         ("tiered:?hot=memory://&cold=memory://&after=soon", "after cannot be 'soon'"),
@@ -81,7 +81,7 @@ def test_what_is_wrong_is_said(url: str, what: str) -> None:
 
 
 def test_only_known_kinds_are_composed() -> None:
-    with pytest.raises(ConfigError, match="no composition 'sharded'"):
+    with pytest.raises(ConfigError, match="no wrapper store of kind 'sharded'"):
         compose("sharded", store="memory://")
 
 
@@ -178,8 +178,8 @@ def test_the_environment_names_the_store(folder: Path, monkeypatch: pytest.Monke
         ("[stores.main]\nkind='sharded'", "cannot be of the kind 'sharded'"),
         ("[stores.main]\nkind='retry'\nstore='stores.main'", "contains itself"),
         ("[stores.main]\nurl='stores.other'", "is a URL, not the name"),
-        ("[stores.main]\nurl='memory://'\noptions=[1]", "stores.main.options is text"),
-        ("[stores.main]\nurl='memory://${NOT_SET_ANYWHERE}'", "NOT_SET_ANYWHERE of the environment"),
+        ("[stores.main]\nurl='memory://'\noptions=[1]", "stores.main.options must be a string"),
+        ("[stores.main]\nurl='memory://${NOT_SET_ANYWHERE}'", "environment variable NOT_SET_ANYWHERE"),
     ],
     ids=str,
 )
