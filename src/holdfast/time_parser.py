@@ -121,7 +121,7 @@ def parse_deadline(value: object, now: datetime) -> datetime:
         return now + parse_duration(value, positive=True)
     found = parse_time(value, now)
     if found <= now:
-        raise InvalidError(f"{value!r} is in the past", hint="Write 2h for two hours from now, or a time to come")
+        raise InvalidError(f"{value!r} is in the past", hint="Write 2h for two hours from now, or a time in the future")
     return found
 
 

@@ -248,7 +248,7 @@ def test_a_builder_takes_a_function_that_makes_agents() -> None:
     assert opened(backend).agents.restore("b").agent == {"model": "n"}
     with pytest.raises(NotFoundError, match="is not registered"):
         store.agents.attach({}, "c")
-    with pytest.raises(InvalidError, match="on_start is a function"):
+    with pytest.raises(InvalidError, match="on_start must be a function"):
         AgentBuilder("tests: none").on_start(3)  # type: ignore[arg-type]
 
 

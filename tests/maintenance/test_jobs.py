@@ -230,7 +230,7 @@ def test_a_job_is_replaced_only_on_demand_and_keeps_what_is_known_of_its_runs(cl
     jobs = Jobs(store, kinds)
     jobs.add("a", "watched", schedule="every 6h")
     jobs.run("a")
-    with pytest.raises(ConflictError, match="there is a job 'a' already"):
+    with pytest.raises(ConflictError, match="a job named 'a' already exists"):
         jobs.add("a", "tidy")
     changed = jobs.add("a", "tidy", schedule="every 1h", replace=True)
     assert (changed.kind, len(changed.runs), changed.due_ns) == ("tidy", 1, clock.now + HOUR)

@@ -212,9 +212,9 @@ def test_spans_are_written_with_the_largest_units() -> None:
 
 
 UNREADABLE: list[tuple[Any, str]] = [
-    ("", "text that says when"),
-    ("   ", "text that says when"),
-    (7, "text that says when"),
+    ("", "string that says when"),
+    ("   ", "string that says when"),
+    (7, "string that says when"),
     ("often", "does not begin with 'often'"),
     ("every", "comes a duration"),
     ("every day", "comes a duration"),

@@ -161,10 +161,10 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         InvalidError,
         "scope of a hook is a pattern, as text, not int",
     ),
-    "no built-in hook": (
+    "not a built-in hook": (
         lambda s: s.hooks.add(circle),  # type: ignore[arg-type]
         InvalidError,
-        r"^circle is no built-in hook",
+        r"^circle is not a built-in hook",
     ),
     "no path": (lambda s: s.thread("t").update({"d..k": 1}), InvalidError, "column 2 of 'd..k'"),
     "through what is deeper": (

@@ -128,7 +128,7 @@ def line_name(name: str, kind: LineKind = "thread") -> str:
     """Return the name of the line of a kind that people know by a name: the inverse of `short_name`. `InvalidError` if
     no line of the kind has it."""
     if not check_name(name, f"name of a line of kind {kind}" if kind != "thread" else "name of a thread"):
-        raise InvalidError("the name of a thread is not empty" if kind == "thread" else "a name is not empty")
+        raise InvalidError("the name of a thread must not be empty" if kind == "thread" else "a name must not be empty")
     if kind == "thread":
         return check_thread(name)
     full = (AGENTS if kind == "agent" else STATE) + name

@@ -108,8 +108,8 @@ def test_local_days_are_those_of_their_own_season(tmp_path: Path) -> None:
 
 
 WRONG: list[tuple[list[str], str]] = [
-    ([], "no rule says"),
-    (["t1"], "no rule says"),
+    ([], "no rule for what to keep"),
+    (["t1"], "no rule for what to keep"),
     (["--keep-last", "3"], "no thread is selected"),
     (["t1", "--all", "--keep-last", "3"], "give --all or a selection"),
     (["t1", "--keep-last", "0"], "x>=1"),

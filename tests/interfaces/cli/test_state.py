@@ -371,7 +371,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["set", RESEARCHER, "x" * 300, "1"], "at most 256 characters"),
     (["patch", RESEARCHER, "plan", "done"], "a change is PATH=VALUE"),
     (["patch", RESEARCHER, "plan", "done=x"], "the value is not JSON"),
-    (["patch", RESEARCHER, "plan"], "a patch changes something"),
+    (["patch", RESEARCHER, "plan"], "a patch must change something"),
     (["patch", RESEARCHER, "plan", "steps[0]=1"], "only entries of dicts are patched"),
     (["patch", RESEARCHER, "mood", "a=1"], "neither a dict with plain keys nor a list"),
     (["delete", RESEARCHER], "give keys or --all"),

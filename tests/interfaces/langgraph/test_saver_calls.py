@@ -172,7 +172,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "configurable of another kind": (lambda s: s.call("get_tuple", {"configurable": 1}), "has no 'configurable'"),
     "no thread": (lambda s: s.call("put", {"configurable": {}}, made("1"), {}, {}), "names no thread"),
     "no thread to list": (lambda s: s.listed({"configurable": {"checkpoint_id": "1"}}), "names no thread"),
-    "writes after nothing": (lambda s: s.call("put_writes", on("t"), [("a", 1)], "task"), "names no checkpoint"),
+    "writes after nothing": (
+        lambda s: s.call("put_writes", on("t"), [("a", 1)], "task"),
+        "does not name the checkpoint",
+    ),
     "no task": (lambda s: s.call("put_writes", on("t", checkpoint_id="1"), [("a", 1)], ""), "a task is not empty"),
     "own name": (lambda s: s.put("1", {KEPT: 1}), "is reserved"),
     "strategy": (lambda s: s.call("prune", ["t"], strategy="some"), "'keep_latest' or 'delete', not 'some'"),

@@ -92,7 +92,9 @@ def parse_schedule(text: str) -> Schedule:
     """Parse a schedule. `InvalidError` says what is wrong with it."""
     given: object = text
     if not isinstance(given, str) or not text.split():
-        raise InvalidError("a schedule is text that says when", where=repr(text)[:80], hint=f"Write {FORMS}")
+        raise InvalidError(
+            "a schedule must be a string that says when the job runs", where=repr(text)[:80], hint=f"Write {FORMS}"
+        )
     words = text.split()
     if words[0][0].isdigit() or words[0][0] == "*":
         if len(words) < len(_FIELDS):
