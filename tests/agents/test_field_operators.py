@@ -243,7 +243,7 @@ def test_wrong_use() -> None:
         ("served.x", Increment(1), "no dict"),
         ("counts.a.b", Increment(1), "no dict"),
         ("names[0]", Append(1), "no dict"),
-        ("served", 1, "an operator is"),
+        ("served", 1, "an operator must be"),
         ("note", Increment(1), "only a number"),
         ("served", Append(1), "only to a list"),
         ("", Increment(1), "a path cannot be empty"),

@@ -75,7 +75,7 @@ def test_renamed(store: Store) -> None:
         store.thread("t").rename_branch("final", "main")
     with pytest.raises(InvalidError, match="main cannot be renamed"):
         store.thread("t").rename_branch("main", "trunk")
-    for name, why in (("", "is empty"), ("HEAD", "a reserved revision")):
+    for name, why in (("", "cannot be empty"), ("HEAD", "a reserved revision")):
         with pytest.raises(InvalidError, match=why):
             store.thread("t").rename_branch("final", name)
         with pytest.raises(InvalidError, match=why):

@@ -149,7 +149,7 @@ def test_times_after_the_clock_was_set_back(store: Store, clock: Clock) -> None:
 
 
 WRONG: list[tuple[str, type[Exception], str]] = [
-    ("", InvalidError, "is empty"),
+    ("", InvalidError, "cannot be empty"),
     ("nope", NotFoundError, "'nope'"),
     ("drat", NotFoundError, "Did you mean 'draft'"),
     ("glod", NotFoundError, "Did you mean 'gold'"),

@@ -237,7 +237,7 @@ def test_a_header_with_a_wrong_type_is_refused(subtests: pytest.Subtests) -> Non
 
 
 LIES: list[tuple[Any, ...]] = [
-    ({"format": "other"}, "no snapshot of Holdfast"),
+    ({"format": "other"}, "not a Holdfast snapshot"),
     ({"version": 0}, "format 0"),
     ({"version": 2}, "newer Holdfast"),
     ({"version": 2, "more": 1}, "newer Holdfast"),
@@ -283,12 +283,12 @@ def test_a_header_that_is_no_header_is_refused(subtests: pytest.Subtests) -> Non
 
 
 WRONGLY_PACKED: list[tuple[Any, ...]] = [
-    (b"", "not packed"),
-    (container._START, "cut off"),
+    (b"", "packed in a form"),
+    (container._START, "truncated"),
     (container._START + b"\x07", "cannot be unpacked"),
     (container._START + container._deflate(b"{}", 6), "differs from what was packed"),
     (container._START + container._deflate(b"{}", 6) + bytes(8), "differs from what was packed"),
-    (gzip.compress(b"{}", mtime=1), "not packed"),
+    (gzip.compress(b"{}", mtime=1), "packed in a form"),
 ]
 
 

@@ -283,7 +283,7 @@ def test_links_directories_and_pipes_are_left_alone(tmp_path: Path) -> None:
     (folder / "nowhere.hfsnap").symlink_to("nothing")
     listed = snapshots.list(folder)
     assert len(listed) == 5
-    assert all(each.info is None and "no file" in each.problem for each in listed)
+    assert all(each.info is None and "not a file" in each.problem for each in listed)
     for name in ("link", "out", "directory", "pipe", "nowhere"):
         for force in (False, True):
             with pytest.raises((SnapshotInvalidError, SnapshotNotFoundError)):

@@ -215,7 +215,7 @@ def test_threads_that_could_not_be_pruned(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
         run(Lease(store._engine.context, Line("", "t1"), "rewrite").acquire())
     done = hf("prune", "--all", "--keep-last", "1", "--yes")
-    assert (done.code, "under way" in done.err) == (4, True)
+    assert (done.code, "in progress" in done.err) == (4, True)
     assert hf("prune", "--all", "--keep-last", "1", "--yes", "--json").code == 4
 
 

@@ -176,7 +176,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda s: s.call("put_writes", on("t"), [("a", 1)], "task"),
         "does not name the checkpoint",
     ),
-    "no task": (lambda s: s.call("put_writes", on("t", checkpoint_id="1"), [("a", 1)], ""), "a task is not empty"),
+    "no task": (lambda s: s.call("put_writes", on("t", checkpoint_id="1"), [("a", 1)], ""), "a task must not be empty"),
     "own name": (lambda s: s.put("1", {KEPT: 1}), "is reserved"),
     "strategy": (lambda s: s.call("prune", ["t"], strategy="some"), "'keep_latest' or 'delete', not 'some'"),
     "surrogates in a thread": (lambda s: s.put("1", thread="\ud800"), "lone surrogates"),

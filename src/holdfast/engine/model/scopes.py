@@ -89,7 +89,7 @@ class Scope(NamedTuple):
                 raise InvalidError(
                     "a part of a scope must be a kind and a name",
                     where=_shown(text),
-                    hint="Write it as in agent:researcher; in a name, write a slash as %2F",
+                    hint="Such as agent:researcher; in a name, write a slash as %2F",
                 )
             parts.append((kind, unquoted(name)))
         return cls(_ordered(tuple(parts)))
