@@ -557,7 +557,7 @@ def test_rights_are_imported_only_when_they_are_asked_for() -> None:
         assert store.access.grants() == []
         with pytest.raises(DeniedError):
             store.as_identity(agent="stranger").state(agent="victim").get("plan")
-        with pytest.raises(InvalidError, match="names that start with ␞"):
+        with pytest.raises(InvalidError, match="cannot start with ␞"):
             store.import_(io.BytesIO(file), threads=["␞access"])
         assert store.import_(io.BytesIO(file), kinds="access").threads == ("␞access",)
         assert store.as_identity(agent="stranger").state(agent="victim").get("plan") == "secret", "the control"

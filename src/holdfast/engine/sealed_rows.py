@@ -144,7 +144,7 @@ class SealedRowCodec(RowCodec):
         for place in self.hidden_places(table, key[2]):
             if place < len(key) and str(key[place]).startswith(_HIDDEN):
                 raise InvalidError(
-                    f"a name, a reason or an id starts with U+{ord(_HIDDEN):04X}, which is no character",
+                    f"a name, a reason or an id starts with U+{ord(_HIDDEN):04X}, which is not a character",
                     where=ascii(key[place])[:80],
                     hint="Encrypted stores need it to mark what is hidden: leave it out",
                 )

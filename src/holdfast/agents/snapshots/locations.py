@@ -255,7 +255,7 @@ class PlainDirectory(SnapshotStorage):
         return files
 
 
-_NO_FILE = "this is a link or a directory, and no file"
+_NO_FILE = "this is a link or a directory, not a file"
 
 
 def _claim_name(new: Path, path: Path) -> None:
