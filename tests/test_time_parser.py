@@ -75,7 +75,7 @@ def test_no_times(subtests: pytest.Subtests) -> None:
         with subtests.test(text=text):
             with pytest.raises(InvalidError, match=r"is not a time.*Write 2h"):
                 parse_time(text, NOW)
-            with pytest.raises(InvalidError, match=r"is not a duration.*Write 90s"):
+            with pytest.raises(InvalidError, match=r"is not a valid duration.*Write 90s"):
                 parse_duration(text)
 
 
@@ -126,13 +126,13 @@ def test_durations_of_iso_8601() -> None:
     ):
         assert parse_duration(text) == duration
     for text in ("P", "PT", "P2H", "PT2D", "P1DT", "2H PT"):
-        with pytest.raises(InvalidError, match="is not a duration"):
+        with pytest.raises(InvalidError, match="is not a valid duration"):
             parse_duration(text)
 
 
 def test_what_is_no_duration() -> None:
     for value in (None, True, b"2h", float("nan"), float("inf"), 10**30, "30", [1]):
-        with pytest.raises(InvalidError, match="is not a delay.*number of seconds"):
+        with pytest.raises(InvalidError, match="is not a valid delay.*number of seconds"):
             parse_duration(value, "delay")
     for outside in (-1, timedelta(seconds=-1), timedelta.max):
         with pytest.raises(InvalidError, match="not negative, and at most 300 years"):

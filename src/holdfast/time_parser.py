@@ -64,7 +64,7 @@ def parse_duration(value: object, what: str = "duration", *, positive: bool = Fa
         found = timedelta(seconds=value)
     if found is None:
         hint = f"Write {DURATION_FORMS}; or give a timedelta or a number of seconds"
-        raise InvalidError(f"{value!r} is not a {what}"[:200], hint=hint)
+        raise InvalidError(f"{value!r} is not a valid {what}"[:200], hint=hint)
     if found < timedelta() or (positive and not found) or found.total_seconds() > MAX_SECONDS:
         limit = "longer than 0" if positive else "not negative"
         raise InvalidError(f"the {what} is {limit}, and at most 300 years, not {value!r}"[:200])

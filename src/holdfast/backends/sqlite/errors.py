@@ -69,7 +69,7 @@ def translate(error: Exception, where: str) -> HoldfastError:
     if isinstance(error, apsw.Error) and is_damage(error):
         return damaged(text, where)
     if isinstance(error, UnicodeDecodeError):
-        return damaged(f"a text is not UTF-8: {text}", where)
+        return damaged(f"a string is not UTF-8: {text}", where)
     if isinstance(error, apsw.TooBigError):
         return TooLargeError(f"a row is larger than SQLite stores: {text}", where=where)
     if isinstance(error, INPUT):

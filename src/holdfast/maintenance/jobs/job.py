@@ -160,7 +160,7 @@ def _cron(text: str, fields: list[str], rest: list[str]) -> CronSchedule:
         CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC))
     except CronSimError as error:
         name = str(error).removeprefix("Bad ")
-        raise _invalid(text, f"{fields[_FIELDS.index(name)]!r} is no {name}") from None
+        raise _invalid(text, f"{fields[_FIELDS.index(name)]!r} is not a valid {name}") from None
     return CronSchedule(" ".join(text.split()), expression, _zone(text, rest))
 
 
