@@ -236,7 +236,7 @@ UNREADABLE: list[tuple[Any, str]] = [
     ("* * * *", "five fields"),
     ("61 * * * *", "'61' is not a valid minute"),
     ("0 0 * * funday", "'funday' is not a valid day-of-week"),
-    ("0 0 * 13 *", "no month"),
+    ("0 0 * 13 *", "not a valid month"),
     ("5-1 * * * *", "'5-1' is not a valid minute"),
     ("*/0 * * * *", "'*/0' is not a valid minute"),
     ("daily at 03:00 Mars/Base", "no time zone has the name 'Mars/Base'"),
