@@ -442,5 +442,5 @@ def test_packed_bytes_that_are_cut_off_are_corrupt() -> None:
 
 
 def test_a_text_that_is_none_is_corrupt() -> None:
-    with pytest.raises(CorruptError, match="a packed text has bytes that are no text"):
+    with pytest.raises(CorruptError, match="a packed text has bytes that are not text"):
         replace_texts(msgpack.ext(Tag.STR, b"\x80"), (), "", lambda _path, _name, text: text)

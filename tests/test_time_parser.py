@@ -73,9 +73,9 @@ def test_moments(subtests: pytest.Subtests) -> None:
 def test_no_times(subtests: pytest.Subtests) -> None:
     for text in ["", "ago", "soon", "5", "-1h", "2 parsecs", "25:00", "10:75", "2026-13-01", "h"]:
         with subtests.test(text=text):
-            with pytest.raises(InvalidError, match=r"is no time.*Write 2h"):
+            with pytest.raises(InvalidError, match=r"is not a time.*Write 2h"):
                 parse_time(text, NOW)
-            with pytest.raises(InvalidError, match=r"is no duration.*Write 90s"):
+            with pytest.raises(InvalidError, match=r"is not a valid duration.*Write 90s"):
                 parse_duration(text)
 
 
@@ -126,13 +126,13 @@ def test_durations_of_iso_8601() -> None:
     ):
         assert parse_duration(text) == duration
     for text in ("P", "PT", "P2H", "PT2D", "P1DT", "2H PT"):
-        with pytest.raises(InvalidError, match="is no duration"):
+        with pytest.raises(InvalidError, match="is not a valid duration"):
             parse_duration(text)
 
 
 def test_what_is_no_duration() -> None:
     for value in (None, True, b"2h", float("nan"), float("inf"), 10**30, "30", [1]):
-        with pytest.raises(InvalidError, match="is no delay.*number of seconds"):
+        with pytest.raises(InvalidError, match="is not a valid delay.*number of seconds"):
             parse_duration(value, "delay")
     for outside in (-1, timedelta(seconds=-1), timedelta.max):
         with pytest.raises(InvalidError, match="not negative, and at most 300 years"):
@@ -151,7 +151,7 @@ def test_deadlines_are_durations_from_now_or_times_to_come() -> None:
 def test_times_that_are_no_text() -> None:
     assert parse_time(NOW, NOW) == parse_time(timedelta(0), NOW) == NOW
     for value in (12, None, True):
-        with pytest.raises(InvalidError, match="is no time"):
+        with pytest.raises(InvalidError, match="is not a time"):
             parse_time(value, NOW)
     with pytest.raises(InvalidError, match="too far away"):
         parse_time(datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))), NOW)

@@ -22,7 +22,7 @@ else:
 
         def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
             if len(bases) > 1:
-                raise TypeError(f"{name} has another base than NamedTuple; derive it from that of typing")
+                raise TypeError(f"{name} must be derived from typing.NamedTuple")
             fields = namespace.get("__annotations__", {})
             defaults = [namespace[field] for field in fields if field in namespace]
             created = namedtuple(name, fields, defaults=defaults, module=namespace["__module__"])

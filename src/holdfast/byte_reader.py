@@ -55,7 +55,7 @@ class ByteReader(msgspec.Struct):
         """Return the next bytes."""
         start, end = self.at, self.at + size
         if not 0 <= start <= end <= len(self.data):
-            raise self.error("is cut off")
+            raise self.error("is truncated")
         self.at = end
         return self.data[start:end]
 
@@ -72,14 +72,14 @@ class ByteReader(msgspec.Struct):
         try:
             return data.decode("utf-8", errors)
         except UnicodeDecodeError:
-            raise self.error("has bytes that are no text") from None
+            raise self.error("has bytes that are not text") from None
 
     def fields(self, form: Struct) -> tuple[Any, ...]:
         """Return the fields of fixed size that come next."""
         try:
             found = form.unpack_from(self.data, self.at)
         except StructError:
-            raise self.error("is cut off") from None
+            raise self.error("is truncated") from None
         self.at += form.size
         return found
 
@@ -87,7 +87,7 @@ class ByteReader(msgspec.Struct):
         """Return the bytes before the next mark, and skip the mark."""
         end = self.data.find(mark, self.at)
         if end < 0:
-            raise self.error("is cut off")
+            raise self.error("is truncated")
         found, self.at = self.data[self.at : end], end + len(mark)
         return found
 
@@ -103,7 +103,7 @@ class ByteReader(msgspec.Struct):
         except RecursionError:
             raise TooDeepError(f"{self.what} is {NO_STACK}") from None
         except UNREADABLE as error:
-            raise self.error(f"is not what it should be: {error}") from None
+            raise self.error(f"is malformed: {error}") from None
 
     def end(self) -> None:
         """Raise `CorruptError` if there are more bytes."""

@@ -64,7 +64,7 @@ def parse_duration(value: object, what: str = "duration", *, positive: bool = Fa
         found = timedelta(seconds=value)
     if found is None:
         hint = f"Write {DURATION_FORMS}; or give a timedelta or a number of seconds"
-        raise InvalidError(f"{value!r} is no {what}"[:200], hint=hint)
+        raise InvalidError(f"{value!r} is not a valid {what}"[:200], hint=hint)
     if found < timedelta() or (positive and not found) or found.total_seconds() > MAX_SECONDS:
         limit = "longer than 0" if positive else "not negative"
         raise InvalidError(f"the {what} is {limit}, and at most 300 years, not {value!r}"[:200])
@@ -110,7 +110,7 @@ def parse_time(value: object, now: datetime) -> datetime:
             return found if found.tzinfo is not None else found.astimezone()
     except (OverflowError, ValueError):  # Python's error for a zone that lies before the year 1 depends on the platform
         raise InvalidError(_TOO_FAR, where=repr(value)[:80]) from None
-    raise InvalidError(f"{value!r} is no time"[:200], hint=f"Write {TIME_FORMS}, or give a datetime")
+    raise InvalidError(f"{value!r} is not a time"[:200], hint=f"Write {TIME_FORMS}, or give a datetime")
 
 
 def parse_deadline(value: object, now: datetime) -> datetime:
@@ -121,7 +121,7 @@ def parse_deadline(value: object, now: datetime) -> datetime:
         return now + parse_duration(value, positive=True)
     found = parse_time(value, now)
     if found <= now:
-        raise InvalidError(f"{value!r} is in the past", hint="Write 2h for two hours from now, or a time to come")
+        raise InvalidError(f"{value!r} is in the past", hint="Write 2h for two hours from now, or a time in the future")
     return found
 
 

@@ -88,7 +88,7 @@ class Wobbly(Wrapper):
         outcome = await self.inner.apply(batch)
         if self.lose and outcome is None:
             self.lose -= 1
-            raise OutcomeUnknownError("no answer came")
+            raise OutcomeUnknownError("no answer was received")
         return outcome
 
     def _check(self) -> None:

@@ -207,7 +207,7 @@ def test_names_are_those_of_one_class() -> None:
     class First(PersistentAgent, name="tests: twice"):
         pass
 
-    with pytest.raises(InvalidError, match="another class of agents has the name 'tests: twice'"):
+    with pytest.raises(InvalidError, match="the name 'tests: twice' is already used by another agent class"):
 
         class Second(PersistentAgent, name="tests: twice"):
             pass
@@ -357,13 +357,13 @@ def test_an_object_does_not_take_over_an_agent_of_another_class() -> None:
     store = opened(MemoryBackend())
     store.agents.create(Greeter, "a").greet("Ada")
     for name in ("start", "reload"):
-        with pytest.raises(InvalidError, match="is of the class 'tests: greeter', and this one is of 'tests: other'"):
+        with pytest.raises(InvalidError, match="class is 'tests: greeter', but this one's is 'tests: other'"):
             getattr(Other().attach(store, "a"), name)()
     mine = Other().attach(store, "b", on_conflict="merge")
     mine.save()
     store.agents.delete("b")
     store.agents.create(Greeter, "b")
-    with pytest.raises(InvalidError, match="is of the class"):
+    with pytest.raises(InvalidError, match="the stored agent's class is"):
         mine.save()
     assert [store.agents.load(each).kind for each in "ab"] == ["tests: greeter"] * 2
 
@@ -394,7 +394,7 @@ def test_without_its_class_an_agent_is_not_made() -> None:
     backend = MemoryBackend()
     Known().attach(opened(backend), "a").save()
     registry.forget("tests: known")
-    with pytest.raises(NotFoundError, match="no class of agents is registered as 'tests: known'") as caught:
+    with pytest.raises(NotFoundError, match="no agent class is registered as 'tests: known'") as caught:
         opened(backend).agents.restore("a")
     assert caught.value.code == "agent-class-unknown"
     assert "Import the module that declares it" in caught.value.hint
@@ -490,7 +490,7 @@ def test_an_upgrade_that_returns_nothing_is_told() -> None:
     backend = MemoryBackend()
     versioned("1")().attach(opened(backend), "a").save()
     versioned("2", upgrade=staticmethod(lambda fields, schema: None))
-    with pytest.raises(InvalidError, match="upgrade returns a dict of fields"):
+    with pytest.raises(InvalidError, match="upgrade must return a dict of fields"):
         opened(backend).agents.restore("a")
 
 
@@ -533,5 +533,5 @@ def test_an_author_says_what_is_kept() -> None:
         def persist(self) -> Mapping[str, Any]:
             return ["shown"]  # type: ignore[return-value]
 
-    with pytest.raises(InvalidError, match="persist returns a dict"):
+    with pytest.raises(InvalidError, match="persist must return a dict"):
         Wrong().attach(opened(backend), "b").save()

@@ -47,7 +47,7 @@ def test_an_agent_is_created_by_class_or_by_name_and_once() -> None:
     with pytest.raises(ConflictError, match="already an agent with this id") as caught:
         store.agents.create(Greeter, "a")
     assert caught.value.code == "agent-exists"
-    with pytest.raises(NotFoundError, match="is not registered as a class of agents"):
+    with pytest.raises(NotFoundError, match="is not registered as an agent class"):
         store.agents.create(dict, "c")
     with pytest.raises(NotFoundError, match="registered as 'nobody'"):
         store.agents.create("nobody", "c")
@@ -80,7 +80,7 @@ def test_an_agent_is_loaded_as_it_was() -> None:
 
 def test_a_handle_is_not_attached_under_another_id() -> None:
     store = opened(MemoryBackend())
-    with pytest.raises(InvalidError, match="is attached already"):
+    with pytest.raises(InvalidError, match="is already attached"):
         store.agents.attach(store.agents.attach(_Plain(), "b", kind=_plain()), "c", kind=_plain())
 
 
@@ -145,10 +145,10 @@ def test_lists_are_filtered_and_come_in_pages() -> None:
     assert last == AgentInfo(
         "d", "tests: greeter", "stopped", "idle", 2, START, START + timedelta(seconds=60), 1, {}, False
     )
-    with pytest.raises(InvalidError, match="the status is one of"):
+    with pytest.raises(InvalidError, match="the status must be one of"):
         listed(status="asleep")  # type: ignore[arg-type]
     assert ids(listed(since=f"{(START + timedelta(seconds=1)).isoformat()}")) == ["b/1", "b/2", "d"]
-    with pytest.raises(InvalidError, match="'soon' is no time"):
+    with pytest.raises(InvalidError, match="'soon' is not a time"):
         listed(since="soon")
 
 
@@ -316,7 +316,7 @@ def test_counts_that_are_none_are_refused(counts: dict[str, Any]) -> None:
     store.agents.create(Greeter, "a")
     document = store.agents.export("a")
     document["state"]["counts"] = counts
-    with pytest.raises(InvalidError, match="no state of an agent"):
+    with pytest.raises(InvalidError, match="not the state of an agent"):
         store.agents.import_(document, id="b")
 
 
@@ -433,7 +433,7 @@ def test_the_same_for_asyncio() -> None:
     ("channel", "value", "what"),
     [
         ("status", "asleep", "there is no status 'asleep'"),
-        ("fields", [1], "the fields of the agent is list, and not dict"),
+        ("fields", [1], "the fields of the agent is list, not dict"),
         ("pending", {"kind": "x", "nonsense": 1}, "the pending change cannot be read"),
         ("class", None, "the class of the agent is NoneType"),
     ],

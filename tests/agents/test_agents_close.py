@@ -23,7 +23,7 @@ from holdfast.errors import ConflictError
 from holdfast.store.store import AsyncStore, Store
 from tests.agents.autosaved import Wobbly
 
-REPORT = "changes of agents are not saved: "
+REPORT = "changes to agents could not be saved: "
 
 
 class Cook(PersistentAgent, name="tests: cook of a store that is closed"):

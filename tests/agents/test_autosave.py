@@ -290,7 +290,7 @@ def test_closing_a_store_that_is_down_tells_what_is_lost(caplog: pytest.LogCaptu
     with caplog.at_level(logging.ERROR, "holdfast.agents"):
         store.close()
     assert backend.refused == 1  # it is not asked again for each
-    assert "changes of agents are not saved: a0, a1, a2: " in caplog.text
+    assert "changes to agents could not be saved: a0, a1, a2: " in caplog.text
 
 
 _PROGRAM = """
@@ -416,7 +416,7 @@ def test_a_program_that_ends_without_closing_a_store_for_asyncio_tells_what_is_l
 
     asyncio.run(work())
     AutosaveWorker.of(store._engine).flush_at_exit()
-    assert "changes of agents are not saved: a: the AsyncStore was not closed" in caplog.text
+    assert "changes to agents could not be saved: a: the AsyncStore was not closed" in caplog.text
     asyncio.run(store.close())
 
 
@@ -439,7 +439,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     with caplog.at_level(logging.ERROR, "holdfast.agents"):
         AutosaveWorker.of(store._engine).flush_at_exit()
     assert backend.refused == refused
-    assert "changes of agents are not saved: a: " in caplog.text
+    assert "changes to agents could not be saved: a: " in caplog.text
     backend.work()
     agent.notes.append("bad")
     bystander = Noter().attach(store, "b", autosave=SELDOM)

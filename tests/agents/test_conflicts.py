@@ -172,7 +172,7 @@ def test_a_function_that_decides_nothing_is_told(made: Any) -> None:
     one, other = two(store, on_conflict=lambda base, mine, theirs: made)
     one.count, other.count = 1, 2
     one.save()
-    with pytest.raises(InvalidError, match="a resolver returns a dict of configuration, fields"):
+    with pytest.raises(InvalidError, match="the resolver must return a dict of configuration, fields"):
         other.save()
     assert other.count == 2
 
@@ -236,7 +236,7 @@ def test_an_agent_that_is_deleted_while_it_is_loaded() -> None:
 
     async def channels(point: Any) -> Any:
         opened(store._handle.engine.context.backend).agents.delete("a")
-        raise NotFoundError("the checkpoint is not there any more")
+        raise NotFoundError("the checkpoint no longer exists")
 
     agent.persister.line.read_channels = channels  # type: ignore[method-assign]
     with pytest.raises(NotFoundError, match="no such agent"):
@@ -398,7 +398,7 @@ class Unsure(Wrapper):
             return await super().apply(changes)
         if lost:
             await super().apply(changes)
-        raise OutcomeUnknownError("no answer came")
+        raise OutcomeUnknownError("no answer was received")
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["made", "not made"])

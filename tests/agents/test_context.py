@@ -88,7 +88,7 @@ def test_a_plain_object_has_a_block_of_its_own() -> None:
             assert same is kept
             kept.agent.seen = 3
         assert (store.agents.load("a").fields, kept.status) == ({"seen": 3}, "stopped")
-        with pytest.raises(InvalidError, match="attached already"):
+        with pytest.raises(InvalidError, match="already attached"):
             store.agents.attach(kept, "b")
     finally:
         registry.forget(spec.name)

@@ -243,10 +243,10 @@ def test_wrong_use() -> None:
         ("served.x", Increment(1), "no dict"),
         ("counts.a.b", Increment(1), "no dict"),
         ("names[0]", Append(1), "no dict"),
-        ("served", 1, "an operator is"),
+        ("served", 1, "an operator must be"),
         ("note", Increment(1), "only a number"),
         ("served", Append(1), "only to a list"),
-        ("", Increment(1), "a path is not empty"),
+        ("", Increment(1), "a path cannot be empty"),
     ]
     for path, operator, why in wrong:
         with pytest.raises(InvalidError, match=why):

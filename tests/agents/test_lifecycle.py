@@ -87,7 +87,7 @@ def test_only_these_changes_there_are(trigger: str, status: Status) -> None:
         change()
         assert worker.status == target
         return
-    with pytest.raises(InvalidError, match="is no trigger of the state") as raised:
+    with pytest.raises(InvalidError, match="is not a trigger of the state") as raised:
         change()
     assert raised.value.code == "no-transition"
     assert (worker.status, worker.version) == (status, before)
@@ -156,7 +156,7 @@ def test_it_goes_on_in_another_process() -> None:
     worker.conversation.append({"role": "user", "content": "hello"})
     worker.pause()
     again = Worker().attach(store_on(memory), "w")
-    with pytest.raises(InvalidError, match="'start' is no trigger of the state"):
+    with pytest.raises(InvalidError, match="'start' is not a trigger of the state"):
         again.start()
     again.resume()
     assert (again.status, again.state, again.log) == ("running", "busy", ["start ", "act 1", "pause ", "resume "])

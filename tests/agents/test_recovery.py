@@ -211,7 +211,7 @@ def test_by_hand(how: Any) -> None:
     crashed(store_on(memory), "start", trigger="careful")
     store, agent = fresh(memory)
     for change in (agent.start, agent.recover):
-        with pytest.raises(ConflictError, match="half-done") as raised:
+        with pytest.raises(ConflictError, match="incomplete") as raised:
             change()
         assert raised.value.code == "transition-incomplete"
         assert "resolve('w'" in raised.value.hint
@@ -219,7 +219,7 @@ def test_by_hand(how: Any) -> None:
     assert (found.kind, found.resolved, found.ran) == ("transition", how, False)
     assert str(found).endswith("undone" if how == "back" else "finished, without its action")
     assert path(store) == [("careful", "idle", "busy", "ok" if how == "forward" else "error")]
-    with pytest.raises(NotFoundError, match="nothing is half-done"):
+    with pytest.raises(NotFoundError, match="the agent has no incomplete operation"):
         run(resolve_manually(line_of(store), how, restore_persister))
     agent.start()
     assert (agent.status, agent.state) == ("running", "busy" if how == "forward" else "idle")
@@ -352,7 +352,7 @@ def test_a_resumption_that_was_interrupted_is_resumed(how: Any) -> None:
     assert agent.status == "running"
     assert agent.log == ["start ", "pause ", "resume "]
     _, other = fresh(memory)
-    with pytest.raises(InvalidError, match="'resume' is no trigger of the state 'running'"):
+    with pytest.raises(InvalidError, match="'resume' is not a trigger of the state 'running'"):
         other.resume()
 
 
@@ -361,7 +361,7 @@ def test_a_machine_that_does_not_know_it_any_more() -> None:
     crashed(store_on(memory), "start", trigger="insist")
     store = store_on(memory)
     agent = Changed().attach(store, "w", on_incomplete="forward")
-    with pytest.raises(ConflictError, match="half-done") as raised:
+    with pytest.raises(ConflictError, match="incomplete") as raised:
         agent.start()
     assert "no longer declares it" in raised.value.hint
     agent.recover("back")
@@ -407,7 +407,7 @@ def test_an_object_that_was_restored_is_told_too() -> None:
     memory = MemoryBackend()
     crashed(store_on(memory), "start")
     agent = store_on(memory).agents.restore("w")
-    with pytest.raises(ConflictError, match="half-done"):
+    with pytest.raises(ConflictError, match="incomplete"):
         agent.transition("work")
     (found,) = agent.recover()
     assert found.kind == "transition"

@@ -49,7 +49,7 @@ def test_any_state_but_the_final_ones() -> None:
         ("review", "draft"),
     ]
     assert machine.transitions_for("reset", "review")[0].target == "draft"
-    with pytest.raises(InvalidError, match="is no trigger of the state") as raised:
+    with pytest.raises(InvalidError, match="is not a trigger of the state") as raised:
         machine.transitions_for("reset", "done", "agent 'a'")
     assert raised.value.code == "no-transition"
     assert raised.value.where == "agent 'a'"
@@ -193,7 +193,7 @@ def test_what_declares_no_machine(subtests: pytest.Subtests) -> None:
 def test_functions_are_no_data() -> None:
     machine = Machine("a")
     machine.add("go", "a", "a", guard=lambda _, __: True)
-    with pytest.raises(InvalidError, match="cannot be plain data"):
+    with pytest.raises(InvalidError, match="cannot be converted to plain data"):
         machine.to_dict()
 
 

@@ -314,9 +314,9 @@ def test_what_is_added_while_it_is_handed_over_stays(
         giver.conversation.append("late")
         receiver.conversation.append("late, too")
         giver.context["late"] = 1
-        with pytest.raises(ConflictError, match="being handed over"):
+        with pytest.raises(ConflictError, match="being transferred"):
             giver.conversation.clear()
-        with pytest.raises(ConflictError, match="being handed over"):
+        with pytest.raises(ConflictError, match="being transferred"):
             receiver.conversation.summarize("short")
         return await sent(*attempts)
 
@@ -368,7 +368,7 @@ def test_wrong_use(store: holdfast.Store) -> None:
         giver.transfer(giver)
     with pytest.raises(NotFoundError):
         giver.transfer("nobody")
-    with pytest.raises(InvalidError, match="goes to an agent"):
+    with pytest.raises(InvalidError, match="must be an agent or an id"):
         giver.transfer(7)
     with pytest.raises(InvalidError, match="strings"):
         giver.transfer(receiver, context={1: 2})  # type: ignore[dict-item]

@@ -289,7 +289,7 @@ def test_a_receiver_acknowledges_before_it_does_anything_else() -> None:
         giver, receiver = two(store)
         with cut(store, Cut(1, after=True)), pytest.raises(Crash):
             giver.transfer(receiver)
-        with pytest.raises(ConflictError, match="is half-done"):
+        with pytest.raises(ConflictError, match="is incomplete"):
             receiver.stop()
         receiver.start()
         assert len(receiver.told) == 1
@@ -341,7 +341,7 @@ def test_a_transfer_that_is_cancelled_anywhere(tmp_path: Path) -> None:
 def test_there_is_nothing_to_recover() -> None:
     with holdfast.open("memory://") as store:
         giver, _ = two(store)
-        with pytest.raises(InvalidError, match="no transfer is under way"):
+        with pytest.raises(InvalidError, match="no transfer is in progress"):
             run(recover_transfer(giver.persister, "back", restore_persister))
 
 

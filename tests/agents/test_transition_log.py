@@ -148,7 +148,7 @@ def test_a_machine_that_was_changed_since() -> None:
     without.add("work", "idle", "busy")
     found = check_transitions(rows, without)
     assert (found.path, found.divergence) == (("idle", "busy"), rows[1])
-    assert "is no trigger of the state" in found.reason
+    assert "is not a trigger of the state" in found.reason
     assert "no state 'busy'" in check_transitions(rows, Machine("idle")).reason
     assert "no state 'idle'" in check_transitions(rows, Machine("busy")).reason
     assert "the one before led to" in check_transitions([rows[0], *rows[2:]], changed_machine()).reason
@@ -280,7 +280,7 @@ def test_not_in_the_middle_of_something() -> None:
     worker.what = "crash"
     with pytest.raises(Crash):
         worker.transition("work")
-    with pytest.raises(ConflictError, match="half-done") as raised:
+    with pytest.raises(ConflictError, match="incomplete") as raised:
         run(roll_back(line_of(store), 1))
     assert raised.value.code == "transition-incomplete"
 

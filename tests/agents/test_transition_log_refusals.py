@@ -63,8 +63,8 @@ def refuse_all(store: Store, shop: Shop) -> list[tuple[str, str, str, str]]:
 
     refused("order", -1, ValueError, "ordered", "negative")
     refused("order", 13, VetoError, "ordered", "no guard")
-    refused("send", None, InvalidError, "", "no trigger")
-    refused("fly", None, InvalidError, "", "no trigger")
+    refused("send", None, InvalidError, "", "not a trigger")
+    refused("fly", None, InvalidError, "", "not a trigger")
     store.hooks.before("agent.transition", name="closed", inline=True)(_refuse)
     refused("order", 1, VetoError, "ordered", "closed today")
     store.hooks.remove("closed")
@@ -150,7 +150,7 @@ def test_what_cannot_be_recorded_does_not_hide_the_refusal(tmp_path: Path) -> No
     with holdfast.open(tmp_path / "s.db") as store:
         shop = Shop().attach(store, "shop")
         shop.save()
-        with pytest.raises(InvalidError, match="no trigger") as error:
+        with pytest.raises(InvalidError, match="not a trigger") as error:
             shop.transition("send", object())
         assert "could not be recorded" in error.value.__notes__[0]
 

@@ -82,7 +82,7 @@ def test_an_error_of_the_action_is_saved_and_raised() -> None:
 def test_guards_choose_and_validators_refuse() -> None:
     store = store_on(MemoryBackend())
     worker = Worker().attach(store, "w")
-    with pytest.raises(InvalidError, match="is no trigger of the state") as raised:
+    with pytest.raises(InvalidError, match="is not a trigger of the state") as raised:
         worker.transition("rest")
     assert (raised.value.code, raised.value.where) == ("no-transition", "agent 'w'")
     worker.transition("work")
@@ -351,7 +351,7 @@ def test_a_store_that_is_down_when_the_action_is_done() -> None:
     with pytest.raises(TransientError):
         worker.transition("work", 1)
     assert worker.state == "idle"
-    with pytest.raises(ConflictError, match="half-done") as raised:
+    with pytest.raises(ConflictError, match="incomplete") as raised:
         worker.transition("work", 2)
     assert raised.value.code == "transition-incomplete"
     (recovery,) = worker.recover()
@@ -456,7 +456,7 @@ class Sleeper(AsyncPersistentAgent, name="test-sleeper"):
 def test_a_coroutine_function_needs_an_event_loop() -> None:
     store = store_on(MemoryBackend())
     agent = Mistaken().attach(store, "w")
-    with pytest.raises(InvalidError, match="no event loop"):
+    with pytest.raises(InvalidError, match="cannot run coroutine functions"):
         agent.transition("go")
     assert path(store) == [("go", "a", "b", "error")]
 

@@ -66,7 +66,7 @@ def unanswered(store: holdfast.Store, at: int, *, done: bool) -> Iterator[None]:
             return await apply(changes)
         if done:
             await apply(changes)
-        raise OutcomeUnknownError("no answer came")
+        raise OutcomeUnknownError("no answer was received")
 
     backend.apply = silent
     try:

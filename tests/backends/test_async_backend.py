@@ -205,7 +205,7 @@ def test_an_error_that_follows_a_lost_answer_does_not_say_that_nothing_was_made(
 def test_a_server_that_says_nothing_is_given_up(near: Near) -> None:
     near.server.pause = 60
     began = time.monotonic()
-    with hurried(near, 0.5), pytest.raises(OutcomeUnknownError, match="no answer came"):
+    with hurried(near, 0.5), pytest.raises(OutcomeUnknownError, match="no answer was received"):
         run(near.apply([a_step(0)]))
     assert time.monotonic() - began < 60
     near.server.pause = 0

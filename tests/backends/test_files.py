@@ -126,7 +126,7 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
 def test_a_directory_of_something_else_is_left_alone(path: Path) -> None:
     path.mkdir()
     (path / "format").write_text("Dear diary")
-    with pytest.raises(ConfigError, match="something else"):
+    with pytest.raises(ConfigError, match="contains other data"):
         opened(path)
     assert (path / "format").read_text() == "Dear diary"
 

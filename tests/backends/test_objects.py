@@ -157,7 +157,7 @@ def test_something_else_in_the_place_is_left_alone() -> None:
 
     run_in(store, spoil)
     run(store.close())
-    with pytest.raises(ConfigError, match="something else"):
+    with pytest.raises(ConfigError, match="contains other data"):
         opened(url, **options)
 
 

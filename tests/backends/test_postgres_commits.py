@@ -96,7 +96,7 @@ def test_a_group_that_comes_again_is_made_once(store: Driven, url: str) -> None:
 
 def test_a_group_that_was_overtaken_is_refused(store: Driven) -> None:
     assert commit(store, [[Create(STEPS, step(0))]], GroupStamp("client", 0, 5)) == [None]
-    with pytest.raises(OutcomeUnknownError, match="too late"):
+    with pytest.raises(OutcomeUnknownError, match="had given up on it"):
         commit(store, [[Create(STEPS, step(1))]], GroupStamp("client", 0, 4))
     assert store.scan(STEPS) == [step(0)]
 

@@ -69,7 +69,7 @@ def no_entry(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def test_where_this_user_may_not_look(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_entry(monkeypatch, tmp_path)
-    with pytest.raises(DeniedError, match="may not look"):
+    with pytest.raises(DeniedError, match="may not access"):
         holdfast.open(url, read_only=True)
     found = {check.code: check for check in doctor(url)}
     assert found["store-permissions"].level is CheckLevel.PROBLEM

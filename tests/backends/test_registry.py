@@ -61,12 +61,12 @@ def test_another_package_brings_a_backend() -> None:
 
 @pytest.mark.usefixtures("plugin")
 def test_a_plug_in_that_is_no_backend_is_refused() -> None:
-    with pytest.raises(ConfigError, match="plugged_in_elsewhere:NoBackend for wrong: is no holdfast backend"):
+    with pytest.raises(ConfigError, match="plugged_in_elsewhere:NoBackend for wrong: is not a holdfast backend"):
         backend_for("wrong://x")
 
 
 def test_an_unknown_scheme_says_which_are_known() -> None:
-    with pytest.raises(ConfigError, match=r"no backend serves cassandra:.*There are az, .*memory, .*sqlite"):
+    with pytest.raises(ConfigError, match=r"no backend supports cassandra: URLs.*There are az, .*memory, .*sqlite"):
         backend_for("cassandra://host/x")
     with pytest.raises(ConfigError, match="has no scheme .at agents.db.. Try sqlite:///agents.db"):
         backend_for("agents.db")

@@ -264,7 +264,7 @@ class ReadOnlyVFS(apsw.VFS):
 def test_a_file_that_may_not_be_written(path: Path) -> None:
     run(opened(path).close())
     vfs = ReadOnlyVFS()
-    with pytest.raises(DeniedError, match="may not be written"):
+    with pytest.raises(DeniedError, match="may not write to the file"):
         opened(path, vfs="holdfast-test-read-only", exclusive=True)
     vfs.unregister()
 

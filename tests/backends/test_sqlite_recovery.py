@@ -136,7 +136,7 @@ def test_what_was_acknowledged_and_is_missing(path: Path, tmp_path: Path) -> Non
     complete = log.read_bytes()
     log.write_bytes(before.read_bytes())
     for _ in range(2):
-        with pytest.raises(CorruptError, match="acknowledged last is not in it") as failure:
+        with pytest.raises(CorruptError, match="the last acknowledged changes are missing") as failure:
             run(store.read([Get(NODES, [rows[0].key])]))
         assert failure.value.code == "lost-writes"
     with pytest.raises(CorruptError):

@@ -46,7 +46,7 @@ def test_tidying_gives_back_what_the_index_of_words_took(store: SQLiteBackend, p
         assert run(store.apply([Delete(WORDS, ("t", f"l{line}"))])) is None
     run(store.tidy())
     assert run(store.size()) < full / 3
-    assert not Path(f"{path}-wal").stat().st_size, "the log is cut off"
+    assert not Path(f"{path}-wal").stat().st_size, "the log is truncated"
     assert run(store.check()) == []
     (left,) = run(store.read([Scan(WORDS, ())]))
     assert len(left) == 400

@@ -29,7 +29,7 @@ def test_without_a_query_nothing_is_added() -> None:
 
 
 def test_an_unknown_option_is_refused_without_showing_the_password() -> None:
-    with pytest.raises(ConfigError, match=r"takes no option 'patience'.*It takes timeout") as caught:
+    with pytest.raises(ConfigError, match=r"does not accept the option 'patience'.*It takes timeout") as caught:
         split_options(URL, {"timeout": 0}, {"patience": 1})
     assert "pass" not in str(caught.value).replace("takes", "")
     with pytest.raises(ConfigError, match="It takes none"):

@@ -395,9 +395,9 @@ def test_registered_types_that_fail() -> None:
 
 def test_registry_refuses_ambiguous_names() -> None:
     registry = Registry()
-    with pytest.raises(InvalidError, match="dict is supported already"):
+    with pytest.raises(InvalidError, match="dict is already supported"):
         registry.register(dict, lambda d: d, lambda d: d)
-    with pytest.raises(InvalidError, match="HumanMessage is supported already"):
+    with pytest.raises(InvalidError, match="HumanMessage is already supported"):
         registry.register(HumanMessage, lambda m: m.content, HumanMessage)
     registry.register(app.Temperature, lambda t: t.kelvin, app.Temperature, name="temp")
     with pytest.raises(InvalidError, match="the name 'temp' is in use by tests.codec.app:Temperature"):

@@ -91,7 +91,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed(sealer: Any) -> None:
 def test_a_sealed_body_says_nothing_of_its_content() -> None:
     headers = {stored(content, sealer=Aes(), schema=schema)[:14] for content in (b"1", b"2" * 500) for schema in "78"}
     assert headers == {b"HF\x02\0\0\x01\x02\0\0\0\0\0k1"}
-    with pytest.raises(CorruptError, match="not sealed"):
+    with pytest.raises(CorruptError, match="not encrypted"):
         unseal(stored(b"content"), HERE.encode(), KEYS, HERE)
 
 
@@ -119,7 +119,7 @@ def test_errors_say_where() -> None:
         expose(body[:-1] + b"x", HERE)
     with pytest.raises(CorruptError, match="row .ff00. of nodes"):
         expose(body, RecordContext("nodes", (b"\xff\x00",)))
-    with pytest.raises(CorruptError, match="a record is cut off"):
+    with pytest.raises(CorruptError, match="a record is truncated"):
         expose(b"HF", HERE)
     with pytest.raises(CorruptError, match="shorter than its checksum"):
         expose(body[:14], HERE)

@@ -510,7 +510,7 @@ WRONG: list[tuple[Any, ...]] = [
     ((1,), "the value itself", "tuple is not a JSON type"),
     ([1, b""], "[1]", "bytes is not a JSON type"),
     ({"a": {1: 2}}, "a", "the key 1 of an object is not a string"),
-    ({"a": {"$nope": 1}}, "a", "$nope is not a mark that this release knows"),
+    ({"a": {"$nope": 1}}, "a", "$nope is not a marker that this release knows"),
     ({"$object": []}, "$object", "$object takes an object"),
     ({"$float": "1.5"}, "$float", "$float takes"),
     ({"$float": "00"}, "$float", "$float takes"),

@@ -150,7 +150,7 @@ def test_all_or_none(shared: Backend) -> None:
     store.thread("u").put({"n": 1}, id="0")
     store.thread("v").put({"mine": 1}, id="0")
     before = rows_of(shared, Line("", "v"))
-    with pytest.raises(ConflictError, match="there is a thread of that name already"):
+    with pytest.raises(ConflictError, match="a thread with that name already exists"):
         copy(store, {LINE: COPY, Line("", "u"): Line("", "v")})
     assert rows_of(shared, Line("", "v")) == before
     with pytest.raises(NotFoundError):

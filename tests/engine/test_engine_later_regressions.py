@@ -74,7 +74,7 @@ def test_a_part_that_would_be_too_deep_in_its_place_is_refused(shared: Backend) 
 def test_equal_keys_are_one_place(shared: Backend, wrong: Any) -> None:
     store = store_on(shared)
     store.thread("t").put({"d": {1: {"q": 1}}})
-    with pytest.raises(InvalidError, match="two changes are made to one value"):
+    with pytest.raises(InvalidError, match="the same value is changed twice"):
         wrong(store)
     store.thread("t").update({("d", float("inf")): 1, ("d", 2**63): 2})
     assert store_on(shared).thread("t").get().state == {"d": {1: {"q": 1}, float("inf"): 1, 2**63: 2}}

@@ -37,7 +37,7 @@ def saved(attempt: Callable[[], object]) -> bool:
     try:
         attempt()
     except ConflictError as error:
-        assert "at the same time" in error.what or "follows another one" in error.what  # noqa: PT017 - others fail
+        assert "at the same time" in error.what or "with a different parent" in error.what  # noqa: PT017 - others fail
         return False
     return True
 

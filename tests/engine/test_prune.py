@@ -196,7 +196,7 @@ def test_one_at_a_time(shared: Backend) -> None:
     other = store_on(shared, clock=store._engine.context.clock)
 
     def second() -> None:
-        with pytest.raises(ConflictError, match="another rewrite of the thread is under way"):
+        with pytest.raises(ConflictError, match="another rewrite of the thread is in progress"):
             prune(other, dropping_ids("1"))
 
     with backend.interfere(second, at=2):

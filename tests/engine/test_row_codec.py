@@ -245,7 +245,7 @@ def test_a_body_opens_only_in_its_own_row(table: Table) -> None:
         columns[number] = _other(columns[number])
         with pytest.raises(CorruptError):
             rows.decode(table, stored._replace(columns=tuple(columns)))
-    with pytest.raises(CorruptError, match="not sealed"):
+    with pytest.raises(CorruptError, match="not encrypted"):
         rows.decode(table, CHECKSUMS.encode(table, here))
     assert not rows.is_intact(table, stored._replace(body=stored.body + b"x"))
     assert rows.is_stored(table, stored, here)

@@ -112,9 +112,9 @@ def test_history_page_by_page(store: holdfast.Store) -> None:
     assert [each.writer.step for each in store.thread("t").history("n", "#25")] == [20, 10, 0]
     assert whole.next is None
     for cursor in ("x", "1", "1.", ".1", "1.x"):
-        with pytest.raises(InvalidError, match="not one of this listing"):
+        with pytest.raises(InvalidError, match="does not belong to this listing"):
             store.thread("t").history("n", cursor=cursor)
-    with pytest.raises(InvalidError, match="not one of this listing"):
+    with pytest.raises(InvalidError, match="does not belong to this listing"):
         store.thread("t").blame("n", cursor="x")
 
 

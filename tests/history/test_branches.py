@@ -71,11 +71,11 @@ def test_renamed(store: Store) -> None:
     store.thread("t").put({"n": 9}, branch="final")
     with pytest.raises(NotFoundError, match="no branch 'draft'"):
         store.thread("t").rename_branch("draft", "other")
-    with pytest.raises(ConflictError, match="has a branch 'main' already"):
+    with pytest.raises(ConflictError, match="already has a branch 'main'"):
         store.thread("t").rename_branch("final", "main")
     with pytest.raises(InvalidError, match="main cannot be renamed"):
         store.thread("t").rename_branch("main", "trunk")
-    for name, why in (("", "is empty"), ("HEAD", "a certain checkpoint")):
+    for name, why in (("", "cannot be empty"), ("HEAD", "a reserved revision")):
         with pytest.raises(InvalidError, match=why):
             store.thread("t").rename_branch("final", name)
         with pytest.raises(InvalidError, match=why):
@@ -89,7 +89,7 @@ def test_renamed_while_others_rename() -> None:
     for name in ("a", "b"):
         store.thread("t").fork(name)
     theirs = backend.interfere(lambda: other.thread("t").rename_branch("b", "c"))
-    with pytest.raises(ConflictError, match="has a branch 'c' already"), theirs:
+    with pytest.raises(ConflictError, match="already has a branch 'c'"), theirs:
         store.thread("t").rename_branch("a", "c")
     with pytest.raises(NotFoundError), backend.interfere(lambda: other.thread("t").rename_branch("a", "d")):
         store.thread("t").rename_branch("a", "e")
@@ -294,7 +294,7 @@ def test_forked_with_an_edit(store: Store) -> None:
     assert store.thread("t").get(at="less").state == {"n": 1}
     assert names(store) == ["main", "draft", "what-if", "less"]
     check(store)
-    with pytest.raises(ConflictError, match="has a branch 'less' already"):
+    with pytest.raises(ConflictError, match="already has a branch 'less'"):
         store.thread("t").fork("less", changes={"n": 1})
     with pytest.raises(NotFoundError, match="nothing to remove"):
         store.thread("t").fork("none", remove=["nope"])
@@ -309,5 +309,5 @@ def test_two_fork_at_a_time() -> None:
         store.thread("t").fork("b", changes={"n": 2})
     assert [store.thread("t").get(at=name).state for name in ("a", "b")] == [{"n": 1}, {"n": 2}]
     theirs = backend.interfere(lambda: other.thread("t").fork("c"))
-    with pytest.raises(ConflictError, match="has a branch 'c' already"), theirs:
+    with pytest.raises(ConflictError, match="already has a branch 'c'"), theirs:
         store.thread("t").fork("c", changes={"n": 3})

@@ -138,5 +138,5 @@ def test_pruned_steps_and_deleted_threads_are_not_lost() -> None:
         walk = LogWalk(store._engine, Line("", "long"), [])
         run(walk.start([Position(0, 39)]))
         store.thread("long").delete()
-        with pytest.raises(NotFoundError, match="not there any more"):
+        with pytest.raises(NotFoundError, match="no longer exists"):
             run(walk.page(40))

@@ -149,7 +149,7 @@ def test_times_after_the_clock_was_set_back(store: Store, clock: Clock) -> None:
 
 
 WRONG: list[tuple[str, type[Exception], str]] = [
-    ("", InvalidError, "is empty"),
+    ("", InvalidError, "cannot be empty"),
     ("nope", NotFoundError, "'nope'"),
     ("drat", NotFoundError, "Did you mean 'draft'"),
     ("glod", NotFoundError, "Did you mean 'gold'"),
@@ -162,7 +162,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("HEAD~x", InvalidError, "'~x' is not a suffix.*column 5"),
     ("gold~1~y", InvalidError, "'~1~y' is not a suffix"),
     ("HEAD@{2h", InvalidError, "'@{2h' is not a suffix"),
-    ("main@{when}", InvalidError, "'when' is no time .*column 7"),
+    ("main@{when}", InvalidError, "'when' is not a time .*column 7"),
     ("HEAD^2", NotFoundError, "has 1 parent, but no number 2"),
     ("0abc-0^2", NotFoundError, "has 0 parents"),
     ("dra", NotFoundError, "Did you mean 'draft'"),
@@ -318,5 +318,5 @@ def test_a_thousand_branches_upon_each_other() -> None:
 @pytest.mark.parametrize("base", [1, 2])
 def test_branches_in_a_circle(base: int) -> None:
     """Rows that somebody altered do not make a walk go on for ever."""
-    with pytest.raises(CorruptError, match="is said to start from"):
+    with pytest.raises(CorruptError, match="is recorded as starting from"):
         BranchGraph([Branch(1, base, 3, 0, "a"), Branch(2, 1, 3, 0, "b")])

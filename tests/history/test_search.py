@@ -414,7 +414,7 @@ def test_a_cursor_belongs_to_its_query(store: holdfast.Store) -> None:
     with pytest.raises(InvalidError, match="another query"):
         store.search("hell*", limit=1, cursor=page.next)
     for wrong in ("%%%", "abc", "eyJ9"):
-        with pytest.raises(InvalidError, match="not a cursor"):
+        with pytest.raises(InvalidError, match="the cursor is invalid"):
             store.search("hello", cursor=wrong)
 
 

@@ -214,7 +214,7 @@ def test_closing_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog:
     assert going.wait(60)  # what has begun is not dropped
     held.state()["k"] = 2
     held.hooks._registry().close(0.05)
-    assert "after-hooks were not done" in caplog.text
+    assert "before all after-hooks were done" in caplog.text
     assert held.hooks.list()[0].dropped == 1
     go_on.set()
 

@@ -543,7 +543,7 @@ def test_what_is_no_hook() -> None:
     held = store()
     with pytest.raises(InvalidError, match="is a function"):
         held.hooks.before("state.set")(3)  # type: ignore[type-var]
-    with pytest.raises(InvalidError, match="no built-in"):
+    with pytest.raises(InvalidError, match="not a built-in"):
         held.hooks.add(_refuse, "state.set")  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="inline"):
         held.hooks.before("state.set", inline=True)(_hang_async)

@@ -222,7 +222,7 @@ def test_settings_are_checked_and_a_job_cannot_name_a_sink() -> None:
         for wrong in ({"storage_budget": "1 GB"}, {"lag": "soon"}, {"commands": [["rm"]]}, {"webhooks": ["http://x"]}):
             with pytest.raises(InvalidError):
                 store.jobs.add("alerts", "alerts", settings=wrong)
-        with pytest.raises(InvalidError, match="nowhere"):
+        with pytest.raises(InvalidError, match="no destination"):
             store.alerts.test()
 
 

@@ -252,7 +252,7 @@ def test_under_another_name(source: Store, tmp_path: Path) -> None:
         source.import_(tmp_path / "f", threads=["thread 0", "thread 1"], as_thread="copy")
     with pytest.raises(InvalidError, match="the file has several"):
         source.import_(tmp_path / "f", as_thread="copy")
-    with pytest.raises(InvalidError, match="not empty"):
+    with pytest.raises(InvalidError, match="must not be empty"):
         source.import_(tmp_path / "f", threads=["thread 0"], as_thread="")
 
 
@@ -286,7 +286,7 @@ def test_another_history_is_not_written_over(source: Store, tmp_path: Path) -> N
     target = store_on(MemoryBackend())
     target.thread("thread 1").put({"mine": 1})
     before = log_of(backend_of(target))
-    with pytest.raises(ConflictError, match="another thread of this name"):
+    with pytest.raises(ConflictError, match="a different thread with this name"):
         target.import_(tmp_path / "f")
     assert log_of(backend_of(target)) == before, "not even the threads before it"
     assert target.import_(tmp_path / "f", threads=["thread 0", "thread 2"]).threads == ("thread 0", "thread 2")
@@ -557,7 +557,7 @@ def test_rights_are_imported_only_when_they_are_asked_for() -> None:
         assert store.access.grants() == []
         with pytest.raises(DeniedError):
             store.as_identity(agent="stranger").state(agent="victim").get("plan")
-        with pytest.raises(InvalidError, match="names that start with ␞"):
+        with pytest.raises(InvalidError, match="cannot start with ␞"):
             store.import_(io.BytesIO(file), threads=["␞access"])
         assert store.import_(io.BytesIO(file), kinds="access").threads == ("␞access",)
         assert store.as_identity(agent="stranger").state(agent="victim").get("plan") == "secret", "the control"

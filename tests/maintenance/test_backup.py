@@ -523,7 +523,7 @@ def test_bad_input(store: Store, repository: Path, tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="no repository"):
+    with pytest.raises(ConfigError, match="not a backup repository"):
         store.backups(foreign).create()
     assert [path.name for path in foreign.iterdir()] == ["thesis.txt"]
     store.thread("chat").put({"n": 1})

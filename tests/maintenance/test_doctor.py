@@ -87,7 +87,7 @@ def test_a_store_that_cannot_be_opened_is_the_finding(tmp_path: Path) -> None:
     assert (found.level, "[corrupt]" in found.found) == (CheckLevel.PROBLEM, True)
     assert found.remedy
     unknown = of(doctor("nothing://x"), "store-opens")
-    assert "no backend serves nothing:" in unknown.found
+    assert "no backend supports nothing: URLs" in unknown.found
 
 
 def test_passwords_are_not_shown() -> None:

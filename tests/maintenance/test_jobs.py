@@ -230,7 +230,7 @@ def test_a_job_is_replaced_only_on_demand_and_keeps_what_is_known_of_its_runs(cl
     jobs = Jobs(store, kinds)
     jobs.add("a", "watched", schedule="every 6h")
     jobs.run("a")
-    with pytest.raises(ConflictError, match="there is a job 'a' already"):
+    with pytest.raises(ConflictError, match="a job named 'a' already exists"):
         jobs.add("a", "tidy")
     changed = jobs.add("a", "tidy", schedule="every 1h", replace=True)
     assert (changed.kind, len(changed.runs), changed.due_ns) == ("tidy", 1, clock.now + HOUR)
@@ -297,7 +297,7 @@ def test_jobs_of_kinds_that_are_not_known_here_are_left_to_others(clock: Clock) 
 WRONG: list[tuple[Any, str, dict[str, Any], str]] = [
     ("", "tidy", {}, "from 1 to 200 bytes"),
     ("x" * 201, "tidy", {}, "from 1 to 200 bytes"),
-    (7, "tidy", {}, "is a string"),
+    (7, "tidy", {}, "must be a string"),
     ("a", "tydi", {}, "no kind of jobs 'tydi'"),
     ("a", "tidy", {"schedule": "often"}, "does not begin with"),
     ("a", "tidy", {"settings": {"x": 1}}, "no setting 'x'"),

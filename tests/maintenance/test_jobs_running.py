@@ -148,7 +148,7 @@ def test_only_one_runs_a_job_at_a_time() -> None:
     thread.start()
     assert begun.wait(120)
     try:
-        with pytest.raises(ConflictError, match="another process has the job a") as caught:
+        with pytest.raises(ConflictError, match="another process is busy with the job a") as caught:
             jobs.run("a")
         assert caught.value.code == "under-way"
         assert jobs.get("a").runs[0].outcome == "running"
@@ -281,7 +281,7 @@ class Unsure(Wrapper):
         outcome = await super().apply(batch)
         if threading.current_thread().name == "holdfast-job-life":
             self.lost += 1
-            raise OutcomeUnknownError("no answer came")
+            raise OutcomeUnknownError("no answer was received")
         return outcome
 
 

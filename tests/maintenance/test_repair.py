@@ -309,7 +309,7 @@ def test_a_thread_that_another_is_at_work_on_keeps_no_other_from_being_mended() 
     done = run(repair(engine, ""))
     assert not done.ok
     assert [each.thread for each in done.repaired] == ["u"]
-    assert "under way" in done.problems[0]
+    assert "in progress" in done.problems[0]
     assert plain(done)["problems"] == done.problems
     run(lease.release())
     assert run(repair(engine, "")).ok

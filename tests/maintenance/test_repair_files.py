@@ -234,7 +234,7 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path, data: bytes, monk
     monkeypatch.setattr(salvaging, "_MAX_FAILED", 500)  # of as many ranges as there are, each fails
     path = tmp_path / "store.db"
     path.write_bytes(data)
-    with pytest.raises(CorruptError, match="nothing can be read"):
+    with pytest.raises(CorruptError, match="nothing in the file can be read"):
         salvage(str(path), CHECKSUMS.is_intact)
     assert path.read_bytes() == data
     assert [each.name for each in tmp_path.iterdir()] == ["store.db"]

@@ -125,7 +125,7 @@ def test_a_damaged_hold_that_no_copy_has_is_not_forgotten(good: Path, tmp_path: 
     connection.execute(f"UPDATE refs SET {damage} WHERE kind = 'hold'")
     connection.close()
     with holdfast.open(path) as store:
-        with pytest.raises(CorruptError, match="may be a hold"):
+        with pytest.raises(CorruptError, match="may have been a hold"):
             store.thread(THREADS[7]).delete()
         with pytest.raises(CorruptError):
             store.maintenance.prune(THREADS[7], keep_last=1)

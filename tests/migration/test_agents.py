@@ -87,7 +87,7 @@ def test_a_live_agent_of_an_older_release_is_refused_at_its_next_save(opened: Ca
         assert refused.value.code == "schema-outdated"
     store = opened()
     assert store.agents.load("a").fields["names"] == ["Ada", "Bob"]
-    with pytest.raises(ConflictError, match="does not get along"):
+    with pytest.raises(ConflictError, match="is incompatible with this program"):
         release(GREETER_1, FIRST_FIELDS)().attach(store, "c").save()
 
 

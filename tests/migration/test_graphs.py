@@ -119,7 +119,7 @@ def test_a_finished_thread_goes_on_in_the_new_graph(tmp_path: Path) -> None:
         graph = new_graph(HoldfastSaver(store, schema=NEW))
         found = graph.invoke({"notes": ["more"]}, CONFIG)
         assert found["notes"] == ["start", "begun", "old sure", "more", "begun anew"]
-        with pytest.raises(ConflictError, match="does not get along"):
+        with pytest.raises(ConflictError, match="is incompatible with this program"):
             old_graph(HoldfastSaver(store, schema=OLD)).invoke(START_STATE, CONFIG)
 
 
@@ -239,7 +239,7 @@ def test_writes_that_cannot_be_migrated_refuse_the_resume(tmp_path: Path) -> Non
                 graph.invoke(Command(resume=1), config)
             assert refused.value.code == "migration-pending"
             assert [each.id for each in store.thread("t").log()] == before, "nothing was written"
-            with pytest.raises(ConflictError, match="does not get along"):
+            with pytest.raises(ConflictError, match="is incompatible with this program"):
                 HoldfastSaver(store, schema=OLD).get_tuple(config)
             assert "holdfast migrate down" in refused.value.hint
             store.schemas.down(schemas, to="1.0.0")

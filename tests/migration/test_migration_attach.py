@@ -146,9 +146,9 @@ def test_a_writer_of_an_older_version_is_refused_at_its_next_step(url: str, old:
             old.thread("chat-9").put(first())
         assert store.thread("chat-1").get(migrate=False).state == first(1), "nothing was written"
         store.thread("chat-1").put(second(3))
-        with pytest.raises(ConflictError, match="does not get along"):
+        with pytest.raises(ConflictError, match="is incompatible with this program"):
             old.thread("chat-1").get()
-    with holdfast.open(url) as again, pytest.raises(ConflictError, match="does not get along"):
+    with holdfast.open(url) as again, pytest.raises(ConflictError, match="is incompatible with this program"):
         again.schemas.attach(ONE)
 
 

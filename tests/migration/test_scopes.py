@@ -124,7 +124,7 @@ def test_a_writer_of_an_older_version_is_refused_in_the_batch_of_its_next_write(
     old.state(user="a")["other"] = 5  # the control: it has no schema
     assert store.state(user="a").item("plans/1", migrate=False).value == OLD_PLAN
     store.state(user="a").patch("plans/1", {"done": 1})
-    with pytest.raises(ConflictError, match="does not get along"):
+    with pytest.raises(ConflictError, match="is incompatible with this program"):
         old.state(user="a").get("plans/1")
 
 
@@ -284,7 +284,7 @@ def test_a_scope_is_upgraded_as_a_whole(opened: Callable[[], Store]) -> None:
     assert new.at(steps, migrate=False) == {"goal": "x", "steps": ["a"]}, "history keeps the original"
     assert len(new) == 3
     assert store.maintenance.verify().ok
-    with pytest.raises(ConflictError, match="does not get along"):
+    with pytest.raises(ConflictError, match="is incompatible with this program"):
         state["goal"] = "y"
 
 

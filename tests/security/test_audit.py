@@ -419,7 +419,7 @@ def test_a_file_that_was_altered_is_found_out(store: Store, clock: Clock, tmp_pa
             holdfast.access.check_audit(path)
     for added in ("\n", whole.splitlines()[1], '{"line": "x"}\n'):
         path.write_text(whole + added)
-        with pytest.raises(CorruptError, match="follows the end"):
+        with pytest.raises(CorruptError, match="after the end"):
             holdfast.access.check_audit(path)
     path.write_text('{"kind": "else"}\n')
     with pytest.raises(InvalidError):

@@ -237,16 +237,16 @@ def test_a_header_with_a_wrong_type_is_refused(subtests: pytest.Subtests) -> Non
 
 
 LIES: list[tuple[Any, ...]] = [
-    ({"format": "other"}, "no snapshot of Holdfast"),
+    ({"format": "other"}, "not a Holdfast snapshot"),
     ({"version": 0}, "format 0"),
     ({"version": 2}, "newer Holdfast"),
     ({"version": 2, "more": 1}, "newer Holdfast"),
     ({"more": 1}, "header is invalid"),
     ({"kind": "code"}, "header is invalid"),
     ({"id": "../../etc"}, "invalid id or digest"),
-    ({"time": "2026-01-02T03:04:05"}, "is no time"),
-    ({"time": "yesterday"}, "is no time"),
-    ({"time": "2026-01-02T03:04:05+01:00"}, "is no time"),
+    ({"time": "2026-01-02T03:04:05"}, "is not a time"),
+    ({"time": "yesterday"}, "is not a time"),
+    ({"time": "2026-01-02T03:04:05+01:00"}, "is not a time"),
     ({"content": {"bytes": -1, "packed": 1, "sha256": "0" * 64}}, "invalid size"),
     ({"content": {"bytes": 1, "packed": -1, "sha256": "0" * 64}}, "invalid size"),
     ({"content": {"bytes": 2, "packed": 9, "sha256": "0" * 64}}, "size of the packed content"),
@@ -269,8 +269,8 @@ NO_HEADERS: list[tuple[Any, ...]] = [
     (b"{\n", "invalid JSON"),
     (b"[]\n", "header is invalid"),
     (b'{"id":"\xff"}\n', "invalid JSON"),
-    (line(plain()).replace(b'"name":""', b'"name":"a","name":""'), "as Holdfast writes it"),
-    (line(plain()).replace(b'"name":""', b'"name": ""'), "as Holdfast writes it"),
+    (line(plain()).replace(b'"name":""', b'"name":"a","name":""'), "a form that Holdfast never writes"),
+    (line(plain()).replace(b'"name":""', b'"name": ""'), "a form that Holdfast never writes"),
     (line(plain())[:-1], "damaged"),
     (b"[" * 60000 + b"\n", "invalid JSON|header is invalid"),
 ]
@@ -283,12 +283,12 @@ def test_a_header_that_is_no_header_is_refused(subtests: pytest.Subtests) -> Non
 
 
 WRONGLY_PACKED: list[tuple[Any, ...]] = [
-    (b"", "not packed"),
-    (container._START, "cut off"),
+    (b"", "packed in a form"),
+    (container._START, "truncated"),
     (container._START + b"\x07", "cannot be unpacked"),
-    (container._START + container._deflate(b"{}", 6), "not what was packed"),
-    (container._START + container._deflate(b"{}", 6) + bytes(8), "not what was packed"),
-    (gzip.compress(b"{}", mtime=1), "not packed"),
+    (container._START + container._deflate(b"{}", 6), "differs from what was packed"),
+    (container._START + container._deflate(b"{}", 6) + bytes(8), "differs from what was packed"),
+    (gzip.compress(b"{}", mtime=1), "packed in a form"),
 ]
 
 

@@ -386,7 +386,7 @@ def test_a_channel_of_differences_is_refused(path: Path, monkeypatch: pytest.Mon
     agent = create_agent(MODEL, [add], checkpointer=InMemorySaver())
     say(agent, "one")
     monkeypatch.setitem(agent.channels, "slow", DeltaChannel(lambda old, new: old, list))
-    with pytest.raises(SnapshotUnsupportedError, match="slow keeps differences only"):
+    with pytest.raises(SnapshotUnsupportedError, match="slow stores only differences"):
         snapshots.snapshot(agent, path, config=THREAD)
 
 
@@ -414,7 +414,7 @@ def test_a_store_of_langgraphs_is_the_agents(path: Path) -> None:
     snapshots.snapshot(create_agent(MODEL, [add]), path)
     store = InMemoryStore()
     assert restored(path, store=store).store is store
-    with pytest.raises(SnapshotInvalidError, match="is none"):
+    with pytest.raises(SnapshotInvalidError, match="is not one"):
         restored(path, agent_id="x")
 
 

@@ -224,16 +224,16 @@ WRONG_NAMES: list[tuple[Any, ...]] = [
     (b"x.hfsnap", SnapshotInvalidError, "neither"),
     ("a\0b.hfsnap", SnapshotInvalidError, "NUL"),
     ("file:a%00b.hfsnap", SnapshotInvalidError, "NUL"),
-    ("x.json", SnapshotInvalidError, "ends in .hfsnap"),
-    ("dir/.hfsnap", SnapshotInvalidError, "ends in .hfsnap"),
-    (".hfsnap", SnapshotInvalidError, "ends in .hfsnap"),
-    ("s3://bucket/x", SnapshotInvalidError, "ends in .hfsnap"),
+    ("x.json", SnapshotInvalidError, "must end in .hfsnap"),
+    ("dir/.hfsnap", SnapshotInvalidError, "must end in .hfsnap"),
+    (".hfsnap", SnapshotInvalidError, "must end in .hfsnap"),
+    ("s3://bucket/x", SnapshotInvalidError, "must end in .hfsnap"),
     ("ftp://host/x.hfsnap", ConfigError, "cannot be stored at ftp"),
     ("sqlite:///x.hfsnap", ConfigError, "cannot be stored at sqlite"),
-    ("file://host/x.hfsnap", ConfigError, "names no file"),
-    ("file:x.hfsnap?mode=w&a=.hfsnap", ConfigError, "names no file"),
+    ("file://host/x.hfsnap", ConfigError, "does not name a file"),
+    ("file:x.hfsnap?mode=w&a=.hfsnap", ConfigError, "does not name a file"),
     ("s3:///x.hfsnap", SnapshotInvalidError, "empty parts"),
-    ("s3://x.hfsnap", SnapshotInvalidError, "names no object"),
+    ("s3://x.hfsnap", SnapshotInvalidError, "does not name an object"),
     ("missing/x.hfsnap", ConfigError, "no such directory"),
     ("x" * 300 + ".hfsnap", SnapshotInvalidError, "cannot be written"),
 ]
@@ -283,7 +283,7 @@ def test_links_directories_and_pipes_are_left_alone(tmp_path: Path) -> None:
     (folder / "nowhere.hfsnap").symlink_to("nothing")
     listed = snapshots.list(folder)
     assert len(listed) == 5
-    assert all(each.info is None and "no file" in each.problem for each in listed)
+    assert all(each.info is None and "not a file" in each.problem for each in listed)
     for name in ("link", "out", "directory", "pipe", "nowhere"):
         for force in (False, True):
             with pytest.raises((SnapshotInvalidError, SnapshotNotFoundError)):
@@ -292,7 +292,7 @@ def test_links_directories_and_pipes_are_left_alone(tmp_path: Path) -> None:
     assert outside.exists()
     assert snapshots.restore(folder / "link.hfsnap") == HELLO
     for name in ("directory", "pipe"):
-        with pytest.raises(SnapshotCorruptError, match="no file"):
+        with pytest.raises(SnapshotCorruptError, match="not a file"):
             snapshots.info(folder / f"{name}.hfsnap")
         assert not snapshots.exists(folder / f"{name}.hfsnap")
 
@@ -300,7 +300,7 @@ def test_links_directories_and_pipes_are_left_alone(tmp_path: Path) -> None:
 def test_only_snapshots_are_deleted(tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_bytes(forged({}))
-    with pytest.raises(SnapshotInvalidError, match="ends in"):
+    with pytest.raises(SnapshotInvalidError, match="must end in"):
         snapshots.delete(other, force=True)
     bad = tmp_path / "bad.hfsnap"
     bad.write_bytes(b"no")

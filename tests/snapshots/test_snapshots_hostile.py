@@ -51,32 +51,32 @@ INJECTED: list[tuple[Any, ...]] = [
     (object_of("langchain_core", "load", "load", "importlib"), SnapshotRefusedError, "importlib"),
     (object_of("langchain_core", "messages", "human", "HumanMessages"), SnapshotRefusedError, "not allowed"),
     (object_of("langchain", "HumanMessage"), SnapshotRefusedError, "not allowed"),
-    (object_of("langchain_core.messages.human", "HumanMessage"), SnapshotCorruptError, "name of a class"),
-    (object_of("langchain", "..", "os", "system"), SnapshotCorruptError, "name of a class"),
-    (object_of("langchain_core", "messages", "__class__"), SnapshotCorruptError, "name of a class"),
-    (object_of("langchain_core", "__builtins__", "eval"), SnapshotCorruptError, "name of a class"),
-    (object_of("HumanMessage"), SnapshotCorruptError, "no valid object"),
-    (object_of(), SnapshotCorruptError, "no valid object"),
-    (object_of(1, 2), SnapshotCorruptError, "name of a class"),
-    (object_of(["langchain"], "x"), SnapshotCorruptError, "name of a class"),
-    (object_of("langchain", "a\nb"), SnapshotCorruptError, "name of a class"),
-    ({**object_of(*MESSAGE), "id": "HumanMessage"}, SnapshotCorruptError, "no valid object"),
-    ({**object_of(*MESSAGE), "kwargs": []}, SnapshotCorruptError, "no valid object"),
-    ({**object_of(*MESSAGE), "kwargs": None}, SnapshotCorruptError, "no valid object"),
-    ({**object_of(*MESSAGE), "more": 1}, SnapshotCorruptError, "no valid object"),
-    ({**object_of(*MESSAGE), "lc": True}, SnapshotCorruptError, "no valid object"),
-    ({**object_of(*MESSAGE), "lc": 1.0}, SnapshotCorruptError, "no valid object"),
-    ({**object_of(*MESSAGE), "lc": 2}, SnapshotCorruptError, "no valid object"),
-    ({**object_of(*MESSAGE), "type": "other"}, SnapshotCorruptError, "no valid object"),
-    ({**object_of(*MESSAGE), "type": None}, SnapshotCorruptError, "no valid object"),
-    ({"lc": 1}, SnapshotCorruptError, "no valid object"),
+    (object_of("langchain_core.messages.human", "HumanMessage"), SnapshotCorruptError, "not a valid class name"),
+    (object_of("langchain", "..", "os", "system"), SnapshotCorruptError, "not a valid class name"),
+    (object_of("langchain_core", "messages", "__class__"), SnapshotCorruptError, "not a valid class name"),
+    (object_of("langchain_core", "__builtins__", "eval"), SnapshotCorruptError, "not a valid class name"),
+    (object_of("HumanMessage"), SnapshotCorruptError, "not a valid LangChain object"),
+    (object_of(), SnapshotCorruptError, "not a valid LangChain object"),
+    (object_of(1, 2), SnapshotCorruptError, "not a valid class name"),
+    (object_of(["langchain"], "x"), SnapshotCorruptError, "not a valid class name"),
+    (object_of("langchain", "a\nb"), SnapshotCorruptError, "not a valid class name"),
+    ({**object_of(*MESSAGE), "id": "HumanMessage"}, SnapshotCorruptError, "not a valid LangChain object"),
+    ({**object_of(*MESSAGE), "kwargs": []}, SnapshotCorruptError, "not a valid LangChain object"),
+    ({**object_of(*MESSAGE), "kwargs": None}, SnapshotCorruptError, "not a valid LangChain object"),
+    ({**object_of(*MESSAGE), "more": 1}, SnapshotCorruptError, "not a valid LangChain object"),
+    ({**object_of(*MESSAGE), "lc": True}, SnapshotCorruptError, "not a valid LangChain object"),
+    ({**object_of(*MESSAGE), "lc": 1.0}, SnapshotCorruptError, "not a valid LangChain object"),
+    ({**object_of(*MESSAGE), "lc": 2}, SnapshotCorruptError, "not a valid LangChain object"),
+    ({**object_of(*MESSAGE), "type": "other"}, SnapshotCorruptError, "not a valid LangChain object"),
+    ({**object_of(*MESSAGE), "type": None}, SnapshotCorruptError, "not a valid LangChain object"),
+    ({"lc": 1}, SnapshotCorruptError, "not a valid LangChain object"),
     ({"lc": 1, "type": "not_implemented", "id": ["x", "y"], "repr": "y"}, SnapshotCorruptError, "only the name"),
     (object_of(*MESSAGE, content=SECRET), SnapshotRefusedError, "secret where none belongs"),
     ([SECRET], SnapshotRefusedError, "secret where none belongs"),
     (SECRET, SnapshotRefusedError, "secret where none belongs"),
-    ({"lc": 1, "type": "secret", "id": ["KEY", "x"]}, SnapshotCorruptError, "no valid marker of a secret"),
-    ({"lc": 1, "type": "secret", "id": "KEY"}, SnapshotCorruptError, "no valid marker of a secret"),
-    ({"lc": True, "type": "secret", "id": ["KEY"]}, SnapshotCorruptError, "no valid marker of a secret"),
+    ({"lc": 1, "type": "secret", "id": ["KEY", "x"]}, SnapshotCorruptError, "not a valid marker of a secret"),
+    ({"lc": 1, "type": "secret", "id": "KEY"}, SnapshotCorruptError, "not a valid marker of a secret"),
+    ({"lc": True, "type": "secret", "id": ["KEY"]}, SnapshotCorruptError, "not a valid marker of a secret"),
     ([[object_of(*MESSAGE, content="x"), {"a": object_of("os", "system")}]], SnapshotRefusedError, "os.system"),
     (object_of(*MESSAGE), SnapshotInvalidError, "cannot create the object"),
     (object_of(*MESSAGE, content=5), SnapshotInvalidError, "cannot create the object"),
@@ -297,7 +297,7 @@ class Local(Scripted):
 
 def test_what_is_allowed_is_a_class_or_a_list_of_langchains(path: Path, subtests: pytest.Subtests) -> None:
     for allow in ["any", [int], [5], ["Scripted"]]:
-        with case(subtests, allow), pytest.raises(SnapshotInvalidError, match="not a list|no class"):
+        with case(subtests, allow), pytest.raises(SnapshotInvalidError, match="not a list|not a class"):
             restored(path, [], allow=allow)
 
 
@@ -351,14 +351,14 @@ def test_content_of_another_kind_is_refused(path: Path, subtests: pytest.Subtest
 
 def test_content_that_is_no_object_is_refused(path: Path, subtests: pytest.Subtests) -> None:
     for content in [None, 5, "x", {}, {"a": 1}, [5], [{"lc_": 1}]]:
-        with case(subtests, content), pytest.raises(SnapshotCorruptError, match="no object of LangChain"):
+        with case(subtests, content), pytest.raises(SnapshotCorruptError, match="not a LangChain object"):
             restored(path, content)
 
 
 def test_a_history_of_other_things_is_refused(path: Path) -> None:
     prompt = object_of("langchain", "prompts", "prompt", "PromptTemplate", template="x", input_variables=[])
     path.write_bytes(forged({"kind": "history", "content": [prompt]}, kind="history"))
-    with pytest.raises(SnapshotCorruptError, match="values that are no messages"):
+    with pytest.raises(SnapshotCorruptError, match="values that are not messages"):
         snapshots.restore(path)
 
 

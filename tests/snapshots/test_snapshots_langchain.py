@@ -228,9 +228,9 @@ def test_threads_and_tools_belong_to_agents(path: Path) -> None:
     with pytest.raises(SnapshotInvalidError, match="threads"):
         snapshots.snapshot(PROMPT, path, config={"configurable": {"thread_id": "1"}})
     snapshots.snapshot(PROMPT, path)
-    with pytest.raises(SnapshotInvalidError, match="belong to agents"):
+    with pytest.raises(SnapshotInvalidError, match="apply only to agents"):
         snapshots.restore(path, tools=[len])
-    with pytest.raises(SnapshotInvalidError, match="belong to agents"):
+    with pytest.raises(SnapshotInvalidError, match="apply only to agents"):
         snapshots.restore(path, thread="1")
 
 

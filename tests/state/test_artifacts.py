@@ -327,7 +327,7 @@ def test_content_stays_where_it_is_not_known_whether_it_was_registered() -> None
             done = await super().apply(batch)
             if not self.lost and any(isinstance(each, Put) and each.space is LINKS for each in batch):
                 self.lost = True
-                raise TransientError("no answer came", code="uncertain")
+                raise TransientError("no answer was received", code="uncertain")
             return done
 
     store = timed(Clock(), Flaky())
@@ -358,9 +358,9 @@ def test_wrong_use_is_said(store: Store, tmp_path: Path) -> None:
             wrong()
     with pytest.raises(UnsupportedError):
         store.artifacts.register("s3://b/x")
-    with pytest.raises(CorruptError, match="said to be"):
+    with pytest.raises(CorruptError, match="does not match the given"):
         store.artifacts.register(b"1", sha256=sha256(b"2"))
-    with pytest.raises(CorruptError, match="said to be"):
+    with pytest.raises(CorruptError, match="does not match the given"):
         store.artifacts.register(__file__, keep=False, size=1)
     with pytest.raises(NotFoundError), store.artifacts.using("nothing"):
         pytest.fail("the block is not entered")

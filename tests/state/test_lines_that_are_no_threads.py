@@ -98,9 +98,9 @@ def test_it_is_not_changed_as_a_thread_is(store: Store, subtests: pytest.Subtest
     before = store.state(agent="a").history()
     for number, act in enumerate(CHANGES):
         with subtests.test(number=number):
-            with pytest.raises(InvalidError, match="names that start with ␞"):
+            with pytest.raises(InvalidError, match="cannot start with ␞"):
                 act(store)
-            with pytest.raises(InvalidError, match="names that start with ␞"), store.transaction() as together:
+            with pytest.raises(InvalidError, match="cannot start with ␞"), store.transaction() as together:
                 together.put(LINE, {})
             assert store.state(agent="a").history() == before
 
@@ -153,7 +153,7 @@ def test_it_is_exported_and_imported_with_its_events_and_links(store: Store) -> 
         assert other.maintenance.verify().findings == []
         other.state(agent="a")["goes"] = "on"
         file.seek(0)
-        with pytest.raises(InvalidError, match="names that start with ␞"):
+        with pytest.raises(InvalidError, match="cannot start with ␞"):
             other.import_(file, threads=["chat"], as_thread="␞agent:x")
         file.seek(0)
         with pytest.raises(InvalidError, match="its own name"):

@@ -113,7 +113,7 @@ def test_patches(store: Store) -> None:
     assert state["new"] == {"a": 1, "b": {"c": 2}}
     state.patch("new", {("b", "d"): 3}, remove=["a", ("b", "c")])
     assert state["new"] == {"b": {"d": 3}}
-    with pytest.raises(InvalidError, match="changes something"):
+    with pytest.raises(InvalidError, match="must change something"):
         state.patch("new", {})
     state["text"] = "no dict"
     with pytest.raises(InvalidError):

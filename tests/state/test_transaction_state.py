@@ -96,7 +96,7 @@ def test_parts_of_a_value() -> None:
             inside.increment("short")
             with pytest.raises(NotFoundError, match="nothing to remove"):
                 inside.patch("plan", {}, remove=["nothing"])
-            with pytest.raises(InvalidError, match="no dict"):
+            with pytest.raises(InvalidError, match="not a dict"):
                 inside.patch("short", {"a": 1})
             with pytest.raises(NotFoundError, match="no such key"):
                 inside.expire("nothing", 1)

@@ -511,7 +511,7 @@ def test_wrong_cursors(store: Store) -> None:
     state["k"] = 1
     cursor, nested = state.watch().cursor, state.watch(nested=True).cursor
     for wrong in ("nonsense", "bm9uc2Vuc2U=", "%", cursor[:-4]):
-        with pytest.raises(InvalidError, match="no cursor"):
+        with pytest.raises(InvalidError, match="not a cursor"):
             state.watch(cursor=wrong)
     with pytest.raises(InvalidError, match="another watch"):
         state.watch(cursor=nested)

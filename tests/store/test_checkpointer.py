@@ -151,7 +151,7 @@ def test_bad_writes_are_refused_whole(saver: Checkpointer) -> None:
         saver.put_writes("t", id, [("c", 1)], task_id="\ud800")
     with pytest.raises(InvalidError, match="path of a task"):
         saver.put_writes("t", id, [("c", 1)], task_id="x", task_path="x" * 2000)
-    with pytest.raises(InvalidError, match="name of a channel is a string, not int"):
+    with pytest.raises(InvalidError, match="name of a channel must be a string, not int"):
         saver.put_writes("t", id, [(5, 1)], task_id="x")  # type: ignore[list-item]
     found = saver.get_tuple("t", id)
     assert found is not None

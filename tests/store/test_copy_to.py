@@ -467,7 +467,7 @@ def test_nothing_is_written_over_another_history() -> None:
     source.thread("t").put({"n": 1})
     target.thread("t").put({"other": 1})
     before = log_of(backend_of(target))
-    with pytest.raises(ConflictError, match="another thread of this name"):
+    with pytest.raises(ConflictError, match="a different thread with this name"):
         source.copy_to(target)
     assert log_of(backend_of(target)) == before
 

@@ -151,7 +151,7 @@ def test_names_of_branches(store: Store) -> None:
     for taken in ("b", "main"):
         with pytest.raises(ConflictError, match=f"has a branch '{taken}' already .at thread 't'.. Use another name"):
             store.thread("t").fork(taken)
-    with pytest.raises(InvalidError, match="name of a branch is empty .at thread 't'."):
+    with pytest.raises(InvalidError, match="name of a branch cannot be empty .at thread 't'."):
         store.thread("t").fork("")
     looks: list[Callable[[], object]] = [
         lambda: store.thread("t").get(at="zz"),

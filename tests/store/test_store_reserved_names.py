@@ -254,7 +254,7 @@ def test_no_call_takes_the_name_of_another_line(store: Store, subtests: pytest.S
     for name, call in CALLS.items():
         with subtests.test(call=name):
             for line in RESERVED:
-                with pytest.raises(InvalidError, match="names that start with ␞"):
+                with pytest.raises(InvalidError, match="cannot start with ␞"):
                     call(store, line)
             assert rows(store) == before
 
@@ -295,12 +295,12 @@ def test_the_calls_of_an_async_store_take_none_either() -> None:
         async with await holdfast.aopen("memory://") as store:
             assert isinstance(store, AsyncStore)
             await store.state(agent="a").set("plan", "secret")
-            with pytest.raises(InvalidError, match="names that start with ␞"):
+            with pytest.raises(InvalidError, match="cannot start with ␞"):
                 store.thread("␞agent:a")
             saver = HoldfastSaver(store)
-            with pytest.raises(InvalidError, match="names that start with ␞"):
+            with pytest.raises(InvalidError, match="cannot start with ␞"):
                 await saver.aget_tuple(config("␞agent:a"))
-            with pytest.raises(InvalidError, match="names that start with ␞"):
+            with pytest.raises(InvalidError, match="cannot start with ␞"):
                 await saver.adelete_thread("␞agent:a")
             assert await store.state(agent="a").get("plan") == "secret"
             assert await saver.aget_tuple(config("chat")) is None
@@ -328,7 +328,7 @@ def test_nor_does_a_command(tmp_path: Path, subtests: pytest.Subtests) -> None:
             for line in RESERVED[::4]:
                 result = hf(*([name, *rest, line] if name in ("export", "copy") else [name, line, *rest]))
                 assert result.code != 0
-                assert "names that start with ␞" in result.err
+                assert "cannot start with ␞" in result.err
     with holdfast.open(url) as store:
         assert rows(store) == before
     for name, *options in COMMANDS[:9]:

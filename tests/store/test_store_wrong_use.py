@@ -41,12 +41,16 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "thread too long": (
         lambda s: s.thread(LONG).put({}),
         InvalidError,
-        "at most 1024 bytes of UTF-8, and this one 1025.*shorter",
+        "at most 1024 bytes of UTF-8, and this one has 1025.*shorter",
     ),
-    "thread too long in bytes": (lambda s: s.thread("é" * 513).get(), InvalidError, "and this one 1026"),
-    "thread no string": (lambda s: s.thread(5).put({}), InvalidError, "name of a thread is a string, not int .at 5."),  # type: ignore[call-overload]
-    "thread None": (lambda s: s.thread(None).log(), InvalidError, "is a string, not NoneType"),  # type: ignore[call-overload]
-    "id empty": (lambda s: s.thread("t").put({}, id=""), InvalidError, "id of a checkpoint is not empty"),
+    "thread too long in bytes": (lambda s: s.thread("é" * 513).get(), InvalidError, "and this one has 1026"),
+    "thread no string": (
+        lambda s: s.thread(5).put({}),
+        InvalidError,
+        "name of a thread must be a string, not int .at 5.",
+    ),  # type: ignore[call-overload]
+    "thread None": (lambda s: s.thread(None).log(), InvalidError, "must be a string, not NoneType"),  # type: ignore[call-overload]
+    "id empty": (lambda s: s.thread("t").put({}, id=""), InvalidError, "id of a checkpoint must not be empty"),
     "id HEAD": (lambda s: s.thread("t").put({}, id="HEAD"), InvalidError, "id of a checkpoint cannot be 'HEAD'"),
     "id @": (lambda s: s.thread("t").put({}, id="@"), InvalidError, "id of a checkpoint cannot be '@'"),
     "id main": (lambda s: s.thread("t").put({}, id="main"), InvalidError, "id of a checkpoint cannot be 'main'"),
@@ -56,7 +60,7 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "id @{now}": (lambda s: s.thread("t").put({}, id="@{now}^2"), InvalidError, "cannot be '@{now}\\^2'"),
     "tag main": (lambda s: s.thread("t").put({}, tag="main"), InvalidError, "tag cannot be 'main'"),
     "tag HEAD": (lambda s: s.thread("t").tag("HEAD"), InvalidError, "tag cannot be 'HEAD'"),
-    "branch main~1": (lambda s: s.thread("t").fork("main~1"), InvalidError, "'main~1' means a certain checkpoint"),
+    "branch main~1": (lambda s: s.thread("t").fork("main~1"), InvalidError, "'main~1' is a reserved revision"),
     "id main of a Checkpointer": (
         lambda s: holdfast.savers.Checkpointer(s).put("t", {}, id="main"),
         InvalidError,
@@ -67,16 +71,16 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         InvalidError,
         "id of a checkpoint is not text",
     ),
-    "id too long": (lambda s: s.thread("t").put({}, id=LONG), InvalidError, "id of a checkpoint has at most 1024"),
-    "tag too long": (lambda s: s.thread("t").put({}, tag=LONG), InvalidError, "tag has at most 1024"),
-    "tag no string": (lambda s: s.thread("t").tag(5), InvalidError, "tag is a string, not int"),  # type: ignore[arg-type]
+    "id too long": (lambda s: s.thread("t").put({}, id=LONG), InvalidError, "id of a checkpoint may have at most 1024"),
+    "tag too long": (lambda s: s.thread("t").put({}, tag=LONG), InvalidError, "tag may have at most 1024"),
+    "tag no string": (lambda s: s.thread("t").tag(5), InvalidError, "tag must be a string, not int"),  # type: ignore[arg-type]
     "label with surrogates": (
         lambda s: s.thread("t").put({}, labels=["ok", SURROGATE]),
         InvalidError,
         "label is not text",
     ),
-    "label no string": (lambda s: s.thread("t").label(b"x"), InvalidError, "label is a string, not bytes"),  # type: ignore[arg-type]
-    "branch too long": (lambda s: s.thread("t").fork(LONG), InvalidError, "name of a branch has at most 1024"),
+    "label no string": (lambda s: s.thread("t").label(b"x"), InvalidError, "label must be a string, not bytes"),  # type: ignore[arg-type]
+    "branch too long": (lambda s: s.thread("t").fork(LONG), InvalidError, "name of a branch may have at most 1024"),
     "on_conflict": (
         lambda s: s.thread("t").put({}, on_conflict="refuse"),  # type: ignore[arg-type]
         InvalidError,
@@ -89,8 +93,8 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     ),
     "parent and branch": (lambda s: s.thread("t").put({}, parent="1", branch="main"), InvalidError, "give one of them"),
     "at a negative step": (lambda s: s.thread("t").get(-1), InvalidError, "0 or more, not -1.*'HEAD~1'"),
-    "at true": (lambda s: s.thread("t").get(True), InvalidError, "not by bool"),
-    "at bytes": (lambda s: s.thread("t").get(b"1"), InvalidError, "not by bytes"),  # type: ignore[arg-type]
+    "at true": (lambda s: s.thread("t").get(True), InvalidError, "not bool"),
+    "at bytes": (lambda s: s.thread("t").get(b"1"), InvalidError, "not bytes"),  # type: ignore[arg-type]
     "a schema that is no dict": (lambda s: s.thread("t", int), UnsupportedError, "TypedDict"),
     "unknown id": (
         lambda s: s.thread("t").get("nope"),
@@ -109,7 +113,11 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         "no such thread.*'new'",
     ),
     "compact nothing": (lambda s: s.maintenance.compact("nobody"), NotFoundError, "'nobody'"),
-    "channel no string": (lambda s: s.thread("t").put({1: 2}), InvalidError, "channel's name is a string, not int"),
+    "channel no string": (
+        lambda s: s.thread("t").put({1: 2}),
+        InvalidError,
+        "name of a channel must be a string, not int",
+    ),
     "value": (
         lambda s: s.thread("t").put({"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": object()})]}),
         UnsupportedError,
@@ -127,18 +135,18 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "an index of nothing": (
         lambda s: s.thread("t").update({"zz[0]": 1}),
         NotFoundError,
-        r"no list to change.*\(at zz\)",
+        r"is not a list.*\(at zz\)",
     ),
     "a range": (lambda s: s.thread("t").update({"l[0:1]": 1}), InvalidError, r"range of items \(at l\[0:1\]\)"),
     "an item twice": (
         lambda s: s.thread("t").update({"l[0]": 1, "l[-1]": 2}),
         InvalidError,
-        r"one value \(at l\[-1\]\)",
+        r"changed twice \(at l\[-1\]\)",
     ),
     "path without text": (
         lambda s: s.thread("t").update({"": 1}),
         InvalidError,
-        r"path is not empty\. .*messages\[3\]",
+        r"path cannot be empty\. .*messages\[3\]",
     ),
     "blank after a name": (lambda s: s.thread("t").update({"d .k": 1}), InvalidError, r"column 2 of 'd \.k'"),
     "no function": (lambda s: s.transact(5), InvalidError, "transact runs a function, not int"),  # type: ignore[arg-type]
@@ -153,10 +161,10 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         InvalidError,
         "scope of a hook is a pattern, as text, not int",
     ),
-    "no built-in hook": (
+    "not a built-in hook": (
         lambda s: s.hooks.add(circle),  # type: ignore[arg-type]
         InvalidError,
-        r"^circle is no built-in hook",
+        r"^circle is not a built-in hook",
     ),
     "no path": (lambda s: s.thread("t").update({"d..k": 1}), InvalidError, "column 2 of 'd..k'"),
     "through what is deeper": (
@@ -185,13 +193,17 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         r"remove \(at z\.k\)",
     ),
     "remove in a new thread": (lambda s: s.thread("new").update({}, remove=["z"]), NotFoundError, "nothing to remove"),
-    "two changes": (lambda s: s.thread("t").update({"d": 1, ("d", "k"): 2}), InvalidError, r"to one value \(at d\.k\)"),
+    "two changes": (
+        lambda s: s.thread("t").update({"d": 1, ("d", "k"): 2}),
+        InvalidError,
+        r"changed twice \(at d\.k\)",
+    ),
     "two changes, the other way": (
         lambda s: s.thread("t").update({("d", "k"): 2, "d": 1}),
         InvalidError,
-        r"to one value \(at d\)",
+        r"changed twice \(at d\)",
     ),
-    "set and remove": (lambda s: s.thread("t").update({"d": 1}, remove=["d"]), InvalidError, r"two changes.*\(at d\)"),
+    "set and remove": (lambda s: s.thread("t").update({"d": 1}, remove=["d"]), InvalidError, r"changed twice \(at d\)"),
     "empty path": (
         lambda s: s.thread("t").update({(): 1}),
         InvalidError,
@@ -257,20 +269,20 @@ def test_a_changed_part_that_can_not_be_saved_is_named_plainly(store: Store) -> 
 
 
 UNOPENED: list[tuple[str, dict[str, Any], str]] = [
-    ("", {}, "named by a URL or a path, not by ''.*sqlite:///agents.db"),
-    ("nonsense://x", {}, "no backend serves nonsense: .at nonsense://x.. There are az, .*sqlite"),
+    ("", {}, "given as a URL or a path, not ''.*sqlite:///agents.db"),
+    ("nonsense://x", {}, "no backend supports nonsense: URLs .at nonsense://x.. There are az, .*sqlite"),
     ("memory://name", {}, "has no name .at memory://name.. Open memory://"),
-    ("memory://", {"nonsense": 1}, "takes no option 'nonsense'"),
-    ("sqlite:///", {}, "names no SQLite file .at sqlite:///.. Write sqlite:///agents.db"),
-    ("sqlite://x.db", {}, "names no SQLite file"),
+    ("memory://", {"nonsense": 1}, "does not accept the option 'nonsense'"),
+    ("sqlite:///", {}, "does not name a SQLite file .at sqlite:///.. Write sqlite:///agents.db"),
+    ("sqlite://x.db", {}, "does not name a SQLite file"),
     ("sqlite:///:memory:", {}, "For a store in memory open memory://"),
     ("sqlite:///no/such/folder/x.db", {}, "cannot be opened.*directory must exist"),
     (
         "sqlite:///x.db?nonsense=1",
         {},
-        "no option 'nonsense' .*busy_timeout, read_only and file_mode",
+        "the option 'nonsense' .*busy_timeout, read_only and file_mode",
     ),
-    ("sqlite:///x.db", {"nonsense": 1}, "no option 'nonsense'"),
+    ("sqlite:///x.db", {"nonsense": 1}, "the option 'nonsense'"),
     ("sqlite:///x.db?synchronous=maybe", {}, "synchronous cannot be 'maybe' .*It is one of full, normal"),
     ("sqlite:///x.db", {"busy_timeout": -1}, "busy_timeout cannot be -1"),
     ("memory://", {"cache_bytes": -1}, "cache_bytes is a number of bytes, not -1"),
@@ -357,5 +369,5 @@ def test_errors_can_be_caught_by_pythons_own_classes(store: Store) -> None:
     with pytest.raises(HoldfastError) as caught:
         store.thread("t").fork("main")
     assert isinstance(caught.value, ConflictError)
-    assert (caught.value.what, caught.value.where) == ("the thread has a branch 'main' already", "thread 't'")
+    assert (caught.value.what, caught.value.where) == ("the thread already has a branch 'main'", "thread 't'")
     assert caught.value.hint == "Use another name"

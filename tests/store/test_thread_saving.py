@@ -101,7 +101,7 @@ def test_only_what_changed_is_stored(store: Store) -> None:
 
 def test_empty_states_are_fine_and_empty_names_are_not(store: Store) -> None:
     assert store.thread("t").get(store.thread("t").put({}).id).state == {}
-    with pytest.raises(InvalidError, match="name of a thread is not empty"):
+    with pytest.raises(InvalidError, match="name of a thread must not be empty"):
         store.thread("").put({})
 
 
@@ -191,7 +191,9 @@ def test_an_id_taken_with_another_parent_is_refused(store: Store) -> None:
     store.thread("t").put({"a": 1}, id="1")
     store.thread("t").put({"a": 2}, id="2")
     store.thread("t").put({"a": 3}, id="3", parent="1")
-    with pytest.raises(ConflictError, match=r"checkpoint 3 is there .*follows another one .*'t'.*under another id"):
+    with pytest.raises(
+        ConflictError, match=r"checkpoint 3 already exists, with a different parent .*'t'.*under another id"
+    ):
         store.thread("t").put({"a": 3}, id="3", parent="2")
     assert store.thread("t").get("3").parent == "1"
 
@@ -314,5 +316,5 @@ def test_a_store_is_opened_by_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert repr(store).startswith("<Store file:")
     assert (tmp_path / "files").is_dir()
     for wrong in ("", b"agents.db", 5):
-        with pytest.raises(ConfigError, match="named by a URL or a path"):
+        with pytest.raises(ConfigError, match="given as a URL or a path"):
             holdfast.open(wrong)  # type: ignore[arg-type]

@@ -201,7 +201,7 @@ class LoopBackend(Backend):
                 unreachable = first and isinstance(interrupted, ServerUnreachable)
             except TimeoutError:
                 unreachable = unreachable or (first and not why)
-                sent, why = change, why or "no answer came"
+                sent, why = change, why or "no answer was received"
             except HoldfastError as error:
                 if sent and not isinstance(error, UnavailableError | OutcomeUnknownError):
                     # Nothing was changed by this attempt, but an earlier one may have succeeded.
@@ -478,7 +478,7 @@ async def _run_into(start: Callable[[], Coroutine[Any, Any, T]], future: Future[
 
 
 def _closed() -> UnavailableError:
-    return UnavailableError("the store was closed meanwhile", hint="Open it again")
+    return UnavailableError("the store was closed during the operation", hint="Open it again")
 
 
 async def _do_nothing() -> None:

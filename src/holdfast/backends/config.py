@@ -53,7 +53,7 @@ def resolve(name: str | os.PathLike[str] | None = None) -> str:
     path = find_file()
     if path is None:
         raise ConfigError(
-            "no store is named",
+            "no store was given",
             hint=f"Open a path such as agents.db or a URL, set HOLDFAST_STORE, or write [{DEFAULT}] into a {FILE}",
             code="no-store-named",
         )
@@ -107,7 +107,7 @@ def to_url(store: str | os.PathLike[str]) -> str:
     text: object = os.fspath(store) if isinstance(store, os.PathLike) else store
     if not isinstance(text, str) or not text:
         raise ConfigError(
-            f"a store is named by a URL or a path, not by {store!r}",
+            f"a store must be given as a URL or a path, not {store!r}",
             hint="For example agents.db, or sqlite:///agents.db",
         )
     return text if is_name(text) or is_url(text) else path_to_url(text)
@@ -126,7 +126,7 @@ def _by_name(name: str) -> str:
     path = find_file()
     if path is None:
         raise ConfigError(
-            f"{name} is to be found in {FILE}, and there is none here",
+            f"the store {name} must be defined in {FILE}, but no such file was found",
             where=str(Path.cwd()),
             hint="Write one in this directory or above it, or name it in HOLDFAST_CONFIG",
         )
@@ -146,14 +146,14 @@ class _StoreTables:
             raise ConfigError(f"cannot be read: {error}", where=str(path)) from error
         stores = document.get("stores", {})
         if not isinstance(stores, dict):
-            raise self._error("stores is a table", "Write [stores.main]")
+            raise self._error("stores must be a table", "Write [stores.main]")
         self._stores: dict[str, Any] = stores
         self._alerts = document.get("alerts", {})
 
     def url(self, name: str, containing: tuple[str, ...] = ()) -> str:
         """Return the URL of a store that is part of others, the outermost first."""
         if name in containing:
-            raise self._error(f"{name} is made of itself: {' of '.join((*containing, name))}")
+            raise self._error(f"{name} contains itself: {' of '.join((*containing, name))}")
         table = self._stores.get(name.removeprefix(PREFIX))
         if not isinstance(table, dict):
             names = ", ".join(f"{PREFIX}{each}" for each in sorted(self._stores)) or "none"
@@ -192,7 +192,7 @@ class _StoreTables:
         webhooks, commands = (table.get(name, []) for name in ("webhooks", "commands")) if known else ((), ())
         if not (known and _is_texts(webhooks) and isinstance(commands, list) and all(map(_is_texts, commands))):
             raise self._error(
-                "alerts has webhooks, a list of URLs, and commands, a list of lists of texts",
+                "[alerts] may contain only webhooks, a list of URLs, and commands, a list of lists of strings",
                 'Write webhooks = ["https://example.org/alerts"], or commands = [["notify", "ops"]]',
             )
         return (
@@ -217,13 +217,13 @@ class _StoreTables:
         if isinstance(value, int | float):
             return str(value)
         if not isinstance(value, str):
-            raise self._error(f"{name}.{key} is text, a number, or true or false")
+            raise self._error(f"{name}.{key} must be a string, a number, or true or false")
         return _VARIABLE.sub(lambda match: self._variable(f"{name}.{key}", match), value)
 
     def _variable(self, where: str, match: re.Match[str]) -> str:
         value = os.environ.get(match[1])
         if value is None:
-            raise self._error(f"{where} needs the variable {match[1]} of the environment, and it is not set")
+            raise self._error(f"{where} needs the environment variable {match[1]}, which is not set")
         before, after = match.string[: match.start()], match.string[match.end() :]
         if "://" not in before:
             return value

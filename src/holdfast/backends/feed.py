@@ -57,9 +57,9 @@ def foreign_token(token: object, where: str) -> InvalidError:
     """Return the error to raise for a token that the store did not issue."""
     shown = repr(token)
     return InvalidError(
-        f"{shown if len(shown) < 80 else shown[:77] + '...'} is no token of changes of this store",
+        f"{shown if len(shown) < 80 else shown[:77] + '...'} is not a change token of this store",
         where=where,
-        hint="Pass the token of an earlier answer of this store, or None to start",
+        hint="Pass a token that this store returned earlier, or None to start",
     )
 
 

@@ -20,9 +20,9 @@ def path_exists(path: Path, where: str) -> bool:
         return path.exists()
     except OSError as error:
         raise DeniedError(
-            f"this user may not look for the store: {error.strerror}",
+            f"this user may not access the path of the store: {error.strerror}",
             where=where,
-            hint="Grant entering the directories above it, and reading there",
+            hint="Grant this user read and execute permission on the parent directories",
         ) from error
 
 

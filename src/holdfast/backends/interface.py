@@ -289,7 +289,7 @@ class Backend(ABC):
     async def match_words(self, match: WordMatch) -> WordMatches:  # noqa: ARG002 - for subclasses
         """Implement `match`, in a store with the capability `words`."""
         raise UnsupportedError(
-            "this store cannot search words",
+            "this store does not support text search",
             where=self.url,
             hint="Search without an index, or copy the threads to a store that has one, such as sqlite:///agents.db",
         )

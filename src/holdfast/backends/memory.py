@@ -54,9 +54,11 @@ class MemoryBackend(Backend):
     async def open(cls, url: str, **options: Any) -> MemoryBackend:
         """Create a new, empty store."""
         if url not in ("memory:", "memory://"):
-            raise ConfigError("a store in memory has no name", where=redacted_url(url), hint="Open memory://")
+            raise ConfigError("an in-memory store has no name", where=redacted_url(url), hint="Open memory://")
         if options:
-            raise ConfigError(f"a store in memory takes no option {min(options)!r}", where=redacted_url(url))
+            raise ConfigError(
+                f"an in-memory store does not accept the option {min(options)!r}", where=redacted_url(url)
+            )
         return cls()
 
     @property

@@ -36,11 +36,11 @@ _BACKENDS = {
 def backend_for(url: str) -> type[Backend]:
     """Return the backend for the scheme of a URL. Raises `ConfigError` if none serves it, or a driver is missing."""
     if not isinstance(url, str):
-        raise ConfigError(f"a store is named by a URL, not by {type(url).__name__}", hint=f"Try sqlite:///{url}")
+        raise ConfigError(f"a store must be given as a URL, not {type(url).__name__}", hint=f"Try sqlite:///{url}")
     scheme, colon, _ = url.partition(":")
     if not colon:
         raise ConfigError(
-            "a store is named by a URL, and this has no scheme",
+            "the URL of the store has no scheme",
             where=redacted_url(url),
             hint=f"Try sqlite:///{url or 'agents.db'}",
         )
@@ -53,10 +53,10 @@ def backend_for(url: str) -> type[Backend]:
         backend = entry.load()
         if not (isinstance(backend, type) and issubclass(backend, Backend)):
             raise ConfigError(
-                f"the plug-in {entry.value} for {scheme}: is no holdfast backend", where=redacted_url(url)
+                f"the plug-in {entry.value} for {scheme}: is not a holdfast backend", where=redacted_url(url)
             )
         return backend
-    raise ConfigError(f"no backend serves {scheme}:", where=redacted_url(url), hint=suggest(scheme, schemes()))
+    raise ConfigError(f"no backend supports {scheme}: URLs", where=redacted_url(url), hint=suggest(scheme, schemes()))
 
 
 def schemes() -> list[str]:

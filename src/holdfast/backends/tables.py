@@ -42,7 +42,7 @@ def plain_text(value: object) -> str:
     """Return text of one of these types as a str, for an encoder that knows only that."""
     if isinstance(value, str):
         return str(value)
-    raise TypeError(f"a column has no value of type {type(value).__name__}")
+    raise TypeError(f"a column cannot contain a value of type {type(value).__name__}")
 
 
 TIME = "time"
@@ -288,6 +288,6 @@ def _read_name(reader: ByteReader) -> bytes:
     parts = [reader.until(b"\x00")]
     while (mark := reader.take(1)) != b"\x01":
         if mark != b"\xff":
-            raise reader.error("has a zero byte that ends nothing")
+            raise reader.error("contains an unexpected zero byte")
         parts.append(reader.until(b"\x00"))
     return b"\x00".join(parts)

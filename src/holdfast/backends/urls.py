@@ -51,7 +51,7 @@ def path_to_url(path: str | os.PathLike[str]) -> str:
         quote(str(expanded))
     except (ValueError, RuntimeError) as error:  # a NUL, half a character, or the home of nobody
         raise ConfigError(
-            f"this is no path: {error}", where=ascii(text)[:100], hint="Name a file or a directory"
+            f"this is not a path: {error}", where=ascii(text)[:100], hint="Name a file or a directory"
         ) from None
     if not os.path.isdir(expanded) and not text.endswith("/"):  # noqa: PTH112 - false if it may not be seen
         return f"sqlite:///{quote(str(expanded), safe='/:~')}"
@@ -87,7 +87,7 @@ def compose(kind: str, /, **parts: object) -> str:
     Further parts are options. A name that is a keyword of Python is written with an underscore: `in_`.
     """
     if kind not in COMPOSITIONS:
-        raise ConfigError(f"there is no composition {kind!r}", hint=suggest(kind, COMPOSITIONS))
+        raise ConfigError(f"there is no wrapper store of kind {kind!r}", hint=suggest(kind, COMPOSITIONS))
     pairs = [(name.rstrip("_"), _text(value)) for name, value in parts.items()]
     return f"{kind}:?{urlencode(pairs, quote_via=quote, safe='/:@$,')}"
 
@@ -164,7 +164,7 @@ def split_options(url: str, known: Mapping[str, object], overrides: Mapping[str,
     unknown = sorted(overrides.keys() - known.keys())
     if unknown:
         raise ConfigError(
-            f"a store at {urlsplit(url).scheme}:// takes no option {unknown[0]!r}",
+            f"a {urlsplit(url).scheme}:// store does not accept the option {unknown[0]!r}",
             where=redacted_url(url),
             hint=f"It takes {', '.join(sorted(known))}" if known else "It takes none",
         )

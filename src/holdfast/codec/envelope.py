@@ -173,7 +173,7 @@ def _parse(record: bytes, where: str) -> tuple[int, int, int, int, int, int, int
         raise newer_release(what, where)
     end = _HEADER.size + key_length + schema_length
     if len(record) < end:
-        raise reader.error("is cut off")
+        raise reader.error("is truncated")
     return version, codec, method, protection, end, schema_length, size
 
 
@@ -191,7 +191,7 @@ def repack_body(unpacked: bytes, context: RecordContext) -> bytes:
     """Return the body of a row: the inverse of `unpack_body`, up to the version of the compressor."""
     _, _, method, _, start, _, size = _parse(unpacked, str(context))
     if len(unpacked) - start != size:
-        raise CorruptError("a record has another size than it claims", where=str(context), hint=_HINT)
+        raise CorruptError("the size of a record differs from the size in its header", where=str(context), hint=_HINT)
     return protect(unpacked[:start] + compress(unpacked[start:], Compression(method))[1], context)
 
 
@@ -246,7 +246,7 @@ def unseal(body: bytes, associated: bytes, keys: SealerLookup, context: RecordCo
     code `tampered` if no accident did that, since the CRC, which anybody can compute, is right."""
     if not body.startswith(_SEALED_PREFIX):
         _parse(body, str(context))  # raises if it is of a newer release
-        raise tampered_error("a row is not sealed", str(context))
+        raise tampered_error("a row is not encrypted", str(context))
     key_id = sealed_key_id(body)
     end = _HEADER.size + len(key_id)
     header, sealed = body[:end], body[end:-4]
@@ -280,7 +280,7 @@ def tampered_error(what: str, where: str) -> CorruptError:
 def missing_key(key_id: bytes, where: str) -> DeniedError:
     """Return the error for a row whose key is not there."""
     return DeniedError(
-        f"a record is sealed with key {key_id.hex()[:16]}, which this store does not have",
+        f"a record is encrypted with key {key_id.hex()[:16]}, which this store does not have",
         where=where,
         hint="Open the store with encryption=, and the key; if the key was destroyed, the data is erased",
         code="key-missing",

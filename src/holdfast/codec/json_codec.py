@@ -265,7 +265,7 @@ class JsonReader:
     def _mark(self, mark: str, tree: Any) -> Any:
         if mark not in _READERS:
             raise self.error(
-                f"{mark} is not a mark that this release knows",
+                f"{mark} is not a marker that this release knows",
                 hint='A dict whose only key starts with "$" is written as {"$object": {…}}',
             )
         read, expects = _READERS[mark]

@@ -60,7 +60,7 @@ class Registry:
         and class name): choose one if the class may be moved. Subclasses are registered separately.
         """
         if type in _BUILT_IN_TYPES or class_lookup.reference(type) in _WELL_KNOWN:
-            raise InvalidError(f"{type.__name__} is supported already", hint="Register a subclass of it instead")
+            raise InvalidError(f"{type.__name__} is already supported", hint="Register a subclass of it instead")
         name = name or class_lookup.reference(type)
         other = self._by_name.get(name)
         if (

@@ -27,7 +27,7 @@ class BranchGraph:
         self._bases = {each.branch: Position(each.base_branch, each.base_length - 1) for each in branches}
         for branch, base in self._bases.items():
             if base.branch >= branch and base.seq >= 0:  # a branch starts from an older one
-                raise CorruptError(f"branch {branch} is said to start from branch {base.branch}", hint=HINT)
+                raise CorruptError(f"branch {branch} is recorded as starting from branch {base.branch}", hint=HINT)
         self._before: dict[int, int] = {0: 0}
 
     def base(self, branch: int) -> Position | None:

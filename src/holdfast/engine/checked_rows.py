@@ -99,7 +99,7 @@ class RowCodec:
         async for row in scan_rows(backend, KEYS, prefix, bodies=False):
             if row.key[2] != SIGNING:
                 raise DeniedError(
-                    "the store is encrypted, and it is opened without a key",
+                    "the store is encrypted, but was opened without a key",
                     where=backend.url,
                     hint="Open it with encryption=, or set HOLDFAST_ENCRYPTION",
                     code="key-missing",
@@ -185,8 +185,8 @@ class RowCodec:
 def clear_refused(what: str) -> UnsupportedError:
     """Return the error for content that would be stored in the clear, beside an encrypted store."""
     return UnsupportedError(
-        f"the store is encrypted, and this would be in the clear: {what}",
-        hint=f"If that is meant, open the store with Encryption(…, clear=[{what!r}])",
+        f"the store is encrypted, and this would be stored unencrypted: {what}",
+        hint=f"If that is intended, open the store with Encryption(…, clear=[{what!r}])",
         code="clear-refused",
     )
 

@@ -143,7 +143,7 @@ class DeltaReader:
             elif history is not None:
                 entry = self._codec.unpack(write.packed)
                 if type(entry) is not list or tuple(map(type, entry)) != (str, bytes):
-                    raise CorruptError("a write that was carried over is not one", where=f"channel {write.channel!r}")
+                    raise CorruptError("a write that was carried over is malformed", where=f"channel {write.channel!r}")
                 history.writes.append((entry[0], entry[1]))
 
     async def _walk(self, line: Line, point: StepRef) -> AsyncIterator[tuple[PackedMap, list[PendingWriteRow]]]:

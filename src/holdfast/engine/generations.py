@@ -42,7 +42,7 @@ def restored_error(where: str) -> ConflictError:
     return ConflictError(
         "the store was restored from a backup since this was read",
         where=where,
-        hint="What this process has in memory is not the state any more. Open the store again, and read it first",
+        hint="The state in this process's memory is outdated. Open the store again, and read the state first",
         code="store-restored",
     )
 

@@ -70,7 +70,7 @@ def _check_ref(line: Line, row: Row) -> None:
     """Raise an error if a row is a hold, or may be a damaged one."""
     if row.body == DAMAGED and may_be_hold(row):
         raise CorruptError(
-            "a row is damaged that may be a hold on the thread",
+            "a damaged row may have been a hold on the thread",
             where=f"thread {line}",
             hint="Repair the store from a copy: holdfast repair --from URL",
         )
@@ -79,5 +79,5 @@ def _check_ref(line: Line, row: Row) -> None:
         raise DeniedError(
             f"the thread is held{': ' + reason if reason else ''}",
             where=f"thread {line}",
-            hint="Release it first, if that is yours to decide",
+            hint="Release it first, if you are allowed to",
         )

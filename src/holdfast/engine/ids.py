@@ -36,10 +36,11 @@ def check_new_name(text: object, what: str) -> str:
     """Return an id or a tag for a step. Raises `InvalidError` if it is empty or means another step already."""
     name = check_name(text, what)
     if not name:
-        raise InvalidError(f"the {what} is not empty", hint="Give another one")
+        raise InvalidError(f"the {what} must not be empty", hint="Use another one")
     if is_reserved(name):
         raise InvalidError(
-            f"the {what} cannot be {name!r}: every thread has a checkpoint that is called so", hint="Give another one"
+            f"the {what} cannot be {name!r}: that name is reserved for a checkpoint of every thread",
+            hint="Use another one",
         )
     return name
 

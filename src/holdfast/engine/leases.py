@@ -130,10 +130,10 @@ class Lease:
     def _conflict(self) -> ConflictError:
         if not self._line.name:
             return ConflictError(
-                f"another process has the {self._purpose}", hint="Wait for it to end", code="under-way"
+                f"another process is busy with the {self._purpose}", hint="Wait for it to end", code="under-way"
             )
         return ConflictError(
-            f"another {self._purpose} of the thread is under way",
+            f"another {self._purpose} of the thread is in progress",
             where=f"thread {self._line}",
             hint="Wait for it to end",
             code="under-way",

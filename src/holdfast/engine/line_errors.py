@@ -8,7 +8,9 @@ from holdfast.errors import NotFoundError
 
 def pruned_error(line: Line) -> NotFoundError:
     """Return the error for a step of which only a stub is left."""
-    return NotFoundError("the checkpoint was pruned", where=f"thread {line}", hint="See log() for those that are there")
+    return NotFoundError(
+        "the checkpoint was pruned", where=f"thread {line}", hint="See log() for the existing checkpoints"
+    )
 
 
 def missing_line_error(line: Line) -> NotFoundError:

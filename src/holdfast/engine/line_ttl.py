@@ -45,7 +45,9 @@ def parse_ttl(line: Line, ttl: Duration) -> int:
     """Return the TTL of a thread, in nanoseconds."""
     if root_of(line) != line:
         raise InvalidError(
-            "a namespace has the TTL of its thread", where=f"thread {line}", hint="Set that of the thread itself"
+            "a namespace cannot have its own TTL: it uses that of its thread",
+            where=f"thread {line}",
+            hint="Set the TTL of the thread itself",
         )
     return parse_nanoseconds(ttl, "time to live", positive=True)
 
@@ -92,5 +94,5 @@ def _put(line: Line, ttl: int) -> Put:
 def _ttl_of(row: Row) -> int:
     text = str(row.columns[0])
     if not text.isascii() or not text.isdigit():
-        raise CorruptError("the TTL of a thread is no number", where=f"thread {row.key[1]!s}")
+        raise CorruptError("the TTL of a thread is not a number", where=f"thread {row.key[1]!s}")
     return int(text)

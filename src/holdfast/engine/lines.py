@@ -353,7 +353,7 @@ class LineIndex:
 
     async def _find(self, line: Line, at: At, bodies: bool, more: Sequence[Query]) -> tuple[Row, list[list[Row]]]:
         if isinstance(at, Root):
-            raise NotFoundError("the start of a thread is no checkpoint", where=f"thread {line}")
+            raise NotFoundError("the start of a thread is not a checkpoint", where=f"thread {line}")
         if isinstance(at, OnBranch):
             head = await self.head(line, await self.branch(line, at.name))
             at = Position(head.branch, head.seq)
@@ -543,7 +543,7 @@ class LineIndex:
         others = await self.branches(line)
         if name in {MAIN.name, *(branch.name for branch in others)}:
             raise ConflictError(
-                f"the thread has a branch {name!r} already", where=f"thread {line}", hint="Use another name"
+                f"the thread already has a branch {name!r}", where=f"thread {line}", hint="Use another name"
             )
         return others
 

@@ -104,7 +104,7 @@ def parse_kinds(kinds: LineKinds) -> frozenset[LineKind]:
         return ALL_KINDS
     found = frozenset(map(parse_kind, [kinds] if isinstance(kinds, str) or not isinstance(kinds, Iterable) else kinds))
     if not found:
-        raise InvalidError("no kind of lines is named", hint=f"There are {', '.join(COUNTS)}")
+        raise InvalidError("no kind of line was given", hint=f"There are {', '.join(COUNTS)}")
     return found
 
 
@@ -117,7 +117,9 @@ def select_lines(
         return None, frozenset(default) if kinds is None else parse_kinds(kinds)
     chosen = parse_kinds("thread" if kinds is None else kinds)
     if len(chosen) > 1:
-        raise InvalidError("lines that are named are of one kind", where=f"kinds {', '.join(sorted(chosen))}")
+        raise InvalidError(
+            "lines that are given by name must all be of one kind", where=f"kinds {', '.join(sorted(chosen))}"
+        )
     (kind,) = chosen
     return [line_name(name, kind) for name in names], chosen
 
@@ -126,7 +128,7 @@ def line_name(name: str, kind: LineKind = "thread") -> str:
     """Return the name of the line of a kind that people know by a name: the inverse of `short_name`. `InvalidError` if
     no line of the kind has it."""
     if not check_name(name, f"name of a line of kind {kind}" if kind != "thread" else "name of a thread"):
-        raise InvalidError("the name of a thread is not empty" if kind == "thread" else "a name is not empty")
+        raise InvalidError("the name of a thread must not be empty" if kind == "thread" else "a name must not be empty")
     if kind == "thread":
         return check_thread(name)
     full = (AGENTS if kind == "agent" else STATE) + name
@@ -257,7 +259,7 @@ def check_thread(name: str) -> str:
     """Return the name of a thread. `InvalidError` if it is the name of another kind of line."""
     if not is_thread(name):
         raise InvalidError(
-            f"names that start with {STATE} are those of state and of the store's own records, and no thread's",
+            f"the name of a thread cannot start with {STATE}, which is reserved for state and the store's own records",
             where=repr(name)[:80],
             hint="Use store.state(…), store.agents, store.audit …; choose another name for a thread",
         )

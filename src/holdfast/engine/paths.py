@@ -60,7 +60,9 @@ def require_range(path: object) -> tuple[Any, ...]:
         return (path,) if path.isidentifier() else parse_path(path)
     if not isinstance(path, tuple | list) or not path or type(path[0]) is not str:
         raise InvalidError(
-            "a path is text, or a tuple that starts with the name of a channel", where=repr(path)[:80], hint=_HINT
+            "a path must be a string, or a tuple that starts with the name of a channel",
+            where=repr(path)[:80],
+            hint=_HINT,
         )
     if any(type(part) is slice for part in path[:-1]):
         raise InvalidError("only the last part of a path can be a range of items", where=path_text(path))
@@ -73,14 +75,14 @@ def require_range(path: object) -> tuple[Any, ...]:
 def parse_path(text: str) -> tuple[Any, ...]:
     """Parse a path into its keys: names as text, indexes as numbers, ranges as slices."""
     if not text:
-        raise InvalidError("a path is not empty", hint=f'{_HINT}; a channel without a name is ("",)')
+        raise InvalidError("a path cannot be empty", hint=f'{_HINT}; a channel without a name is ("",)')
     keys: list[Any] = []
     at = 0
     while at < len(text):
         match = _PART.match(text, at)
         if match is None or (match["name"] is not None and bool(match["dot"]) is not bool(keys)):
             raise InvalidError(
-                'a path is written as messages[3].content or memory["last name"]',
+                'a path must have a form such as messages[3].content or memory["last name"]',
                 where=f"column {at + 1} of {text!r}",
                 hint='Quote a key that has dots, brackets or quotes: files["a.txt"]',
             )
@@ -98,7 +100,7 @@ def _parse_key(match: re.Match[str]) -> Any:
         try:
             return json.loads(match["text"])
         except ValueError:
-            raise InvalidError("a name in quotes is not JSON text", where=match["text"]) from None
+            raise InvalidError("a quoted name is not a JSON string", where=match["text"]) from None
     if match["quoted"] is not None:
         return match["quoted"]
     if match["name"] is not None:

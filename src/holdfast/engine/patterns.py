@@ -17,9 +17,11 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     """Return a function that says whether a text matches: `*` is any text without a slash, `**` any text, `?` one
     character but a slash."""
     if type(pattern) is not str or not 0 < len(pattern) <= _MAX:
-        raise InvalidError(f"a pattern is text of 1 to {_MAX} characters, such as plan/*", where=repr(pattern)[:80])
+        raise InvalidError(
+            f"a pattern must be a string of 1 to {_MAX} characters, such as plan/*", where=repr(pattern)[:80]
+        )
     if pattern.count("*") > 16:
-        raise InvalidError("a pattern has at most 16 stars", where=repr(pattern)[:80])
+        raise InvalidError("a pattern can have at most 16 stars", where=repr(pattern)[:80])
     if not _SPECIAL.search(pattern):
         return pattern.__eq__
     regex = re.compile(_regex(pattern, "[^/]*", "[^/]"), re.DOTALL)

@@ -49,14 +49,14 @@ def check_name(text: object, what: str) -> str:
     """Require a name that every store can store: text, not too long."""
     if not isinstance(text, str):
         hint = "Give its id" if hasattr(text, "id") else ""
-        raise InvalidError(f"the {what} is a string, not {type(text).__name__}", where=repr(text)[:80], hint=hint)
+        raise InvalidError(f"the {what} must be a string, not {type(text).__name__}", where=repr(text)[:80], hint=hint)
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
         raise InvalidError(f"the {what} is not text: it has lone surrogates", where=ascii(text)[:80]) from None
     if size > MAX_NAME:
         raise InvalidError(
-            f"the {what} has at most {MAX_NAME} bytes of UTF-8, and this one {size}",
+            f"the {what} may have at most {MAX_NAME} bytes of UTF-8, and this one has {size}",
             where=f"{text[:40]}…",
             hint="Use a shorter name, or a digest of this one",
         )
@@ -287,7 +287,7 @@ def open_step(line: Line, row: Row, max_bytes: int) -> Step:
     The commit hash is not computed: what protects the row covers it. Verifying does."""
     step = decode_step(row, max_bytes)
     if (step.header.time, step.header.kind) != row.columns[_TIME_AND_KIND]:
-        raise CorruptError("a step is not the one that its row says", where=where(line, StepRef.of(row)), hint=HINT)
+        raise CorruptError("a step is not the one that its row names", where=where(line, StepRef.of(row)), hint=HINT)
     return step
 
 
@@ -404,7 +404,7 @@ def fold_row(line: Line, place: tuple[int, int], commit: bytes, info: LineInfo, 
 def open_fold(row: Row, commit: bytes) -> MapRoot:
     """Return the root of the state at a step with this commit hash."""
     if row.columns[1] != commit:
-        raise CorruptError("a folded state is that of another checkpoint", where=f"row {row.key}", hint=HINT)
+        raise CorruptError("a folded state belongs to another checkpoint", where=f"row {row.key}", hint=HINT)
     return decode_root(unwrap(row.body).content[SALT_SIZE:])
 
 

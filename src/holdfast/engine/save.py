@@ -110,7 +110,7 @@ class StepWriter:
         named = [(request.line, request.id) for request in requests if request.id]
         if len(set(named)) < len(named):
             raise InvalidError(
-                "two checkpoints that are saved together have one id", hint="Save them one after the other"
+                "two checkpoints that are saved together have the same id", hint="Save them one after the other"
             )
         if self.schemas is not None:
             for request in requests:
@@ -250,7 +250,7 @@ class StepWriter:
         parents = old.step.header.parents
         if commit != (parents[0].commit if parents else None):
             raise ConflictError(
-                f"checkpoint {request.id} is there already, and follows another one",
+                f"checkpoint {request.id} already exists, with a different parent",
                 where=f"thread {request.line}",
                 hint="Save under another id, or name the parent that it has",
             )

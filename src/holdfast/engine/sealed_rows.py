@@ -144,7 +144,7 @@ class SealedRowCodec(RowCodec):
         for place in self.hidden_places(table, key[2]):
             if place < len(key) and str(key[place]).startswith(_HIDDEN):
                 raise InvalidError(
-                    f"a name, a reason or an id starts with U+{ord(_HIDDEN):04X}, which is no character",
+                    f"a name, a reason or an id starts with U+{ord(_HIDDEN):04X}, which is not a character",
                     where=ascii(key[place])[:80],
                     hint="Encrypted stores need it to mark what is hidden: leave it out",
                 )
@@ -158,13 +158,17 @@ class SealedRowCodec(RowCodec):
         try:
             rest, columns, record = ByteReader(content).packed(ROW_FORM)
         except CorruptError:
-            raise tampered_error("a sealed row is not one", str(context)) from None
+            raise tampered_error("an encrypted row is malformed", str(context)) from None
         key = (*stored_key[:2], *rest)
         if key != stored_key and SealedRowCodec.hide_key(self, table, key) != stored_key:
-            raise tampered_error("a row was changed: its key is not that in its seal", str(context))
+            raise tampered_error(
+                "a row was altered: its key differs from the one that was sealed with it", str(context)
+            )
         visible = _SEALED[table.name].visible
         if len(columns) != len(outside) or visible(columns) != visible(outside):
-            raise tampered_error("a row was changed: its columns are not those in its seal", str(context))
+            raise tampered_error(
+                "a row was altered: its columns differ from those that were sealed with it", str(context)
+            )
         return Row(key, columns, record)
 
     def salvage(self, table: Table, row: Row) -> Row:

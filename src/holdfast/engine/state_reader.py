@@ -314,7 +314,7 @@ def _add_change(
     if any(map(msgpack.is_ext, packed_path[1:])):
         # A dict with such keys is one value of the format: whether an equal key exists is known only by reading all.
         raise InvalidError(
-            "the keys on a path are text, bytes, None or numbers of at most 64 bits",
+            "the keys on a path must be strings, bytes, None or numbers of at most 64 bits",
             where=path_text(path),
             hint="Set the whole dict",
         )
@@ -322,18 +322,18 @@ def _add_change(
         tree.indexed |= is_text and type(key) is int
         _, below = tree.setdefault(packed, (key, _ChangeTree()))
         if not isinstance(below, _ChangeTree):
-            raise InvalidError("two changes are made to one value", where=path_text(path))
+            raise InvalidError("the same value is changed twice", where=path_text(path))
         tree = below
     tree.indexed |= is_text and type(path[-1]) is int
     if last in tree:
-        raise InvalidError("two changes are made to one value", where=path_text(path))
+        raise InvalidError("the same value is changed twice", where=path_text(path))
     tree[last] = (path[-1], leaf)
 
 
 def _merge_changes(path: tuple[Any, ...], a: object, b: object) -> _ChangeTree:
     """Return the changes of two trees for one value."""
     if not isinstance(a, _ChangeTree) or not isinstance(b, _ChangeTree):
-        raise InvalidError("two changes are made to one value", where=path_text(path))
+        raise InvalidError("the same value is changed twice", where=path_text(path))
     merged = _ChangeTree(a)
     merged.indexed = a.indexed or b.indexed
     for packed, (key, change) in b.items():
@@ -360,7 +360,7 @@ class _EditBuilder:
             packed_key = self._codec.pack(key) if type(key) in _NUMBERS else packed_key
             child = (*path, key)
             if packed_key in done:
-                raise InvalidError("two changes are made to one value", where=path_text(child))
+                raise InvalidError("the same value is changed twice", where=path_text(child))
             done.add(packed_key)
             if isinstance(change, _Remove):
                 if not await self._state.has(child):
@@ -420,7 +420,7 @@ class _EditBuilder:
         for packed_key, (key, change) in tree.items():
             child = (*path, key)
             if type(key) is not int:
-                raise InvalidError("an item of a list is named by its index", where=path_text(child))
+                raise InvalidError("an item of a list must be addressed by its index", where=path_text(child))
             if not -length <= key < length:
                 raise NotFoundError(
                     f"the list has {length} items",
@@ -443,7 +443,7 @@ class _EditBuilder:
             operation = await self._operation((*path, index), packed_key, change)
             if _has_operator(operation):
                 raise InvalidError(
-                    "an operator changes a value in dicts, not one in an item of a list",
+                    "an operator can only change a value in nested dicts, not inside an item of a list",
                     where=path_text((*path, index)),
                     hint="A merge could not tell which item it was; change the item as a whole",
                 )
@@ -470,7 +470,7 @@ class _EditBuilder:
             else:
                 entries[packed_key] = change.operand if isinstance(change, Combine) else change
         if len({key for key, _ in tree.values()}) < len(tree):
-            raise InvalidError("two changes are made to one value", where=path_text(path))
+            raise InvalidError("the same value is changed twice", where=path_text(path))
         return flatten(entries)
 
 

@@ -115,5 +115,5 @@ class StepInfoReader:
 
 def _deleted(line: Line) -> NotFoundError:
     return NotFoundError(
-        "the checkpoint is not there any more", where=f"thread {line}", hint="It was deleted meanwhile"
+        "the checkpoint no longer exists", where=f"thread {line}", hint="It was deleted by another process"
     )

@@ -15,7 +15,7 @@ _LARGEST = 2**63 - 2
 def require_mapping(value: object, what: str) -> Mapping[Any, Any]:
     """Require a dict, or another mapping."""
     if not isinstance(value, Mapping):
-        raise InvalidError(f"the {what} is a dict, not {type(value).__name__}", where=repr(value)[:80])
+        raise InvalidError(f"the {what} must be a dict, not {type(value).__name__}", where=repr(value)[:80])
     return value
 
 
@@ -32,14 +32,14 @@ def require_names(values: object, what: str) -> list[str]:
 def require_several(values: object, what: str) -> Iterable[Any]:
     """Require a list or another iterable; not a string, whose letters would be taken one by one."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise InvalidError(f"{what}: give a list, not {type(values).__name__}", where=repr(values)[:80])
+        raise InvalidError(f"{what} must be a list, not {type(values).__name__}", where=repr(values)[:80])
     return values
 
 
 def require_count(value: object, what: str) -> int:
     """Require a whole number from 0 up."""
     if type(value) is not int or value < 0:
-        raise InvalidError(f"the {what} is a whole number from 0 up, not {value!r}")
+        raise InvalidError(f"the {what} must be a whole number of at least 0, not {value!r}")
     return value
 
 
@@ -66,7 +66,9 @@ def cursor_number(cursor: object) -> int:
 
 def cursor_error(cursor: object) -> InvalidError:
     """Return the error of a cursor that the listing cannot have returned."""
-    return InvalidError("the cursor is not one of this listing", where=ascii(cursor)[:80], hint="Pass a page's next")
+    return InvalidError(
+        "the cursor does not belong to this listing", where=ascii(cursor)[:80], hint="Pass the `next` of a page"
+    )
 
 
 def optional_count(value: object, what: str) -> int | None:

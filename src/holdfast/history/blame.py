@@ -217,7 +217,9 @@ async def _history(
 def _parse_cursor(cursor: str) -> nodes.WrittenBy:
     branch, dot, seq = cursor.partition(".")
     if not (dot and branch.isdecimal() and seq.isdecimal()):
-        raise InvalidError("the cursor is not one of this listing", where=repr(cursor)[:80], hint="Pass a page's next")
+        raise InvalidError(
+            "the cursor does not belong to this listing", where=repr(cursor)[:80], hint="Pass the `next` of a page"
+        )
     return nodes.WrittenBy(int(branch), int(seq))
 
 

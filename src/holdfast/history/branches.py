@@ -89,10 +89,10 @@ async def describe(engine: Engine, line: Line) -> list[BranchDescription]:
 def check_branch_name(name: str, line: Line) -> str:
     """Return the name for a new branch. Raises `InvalidError` if it cannot be one."""
     if not check_name(name, "name of a branch"):
-        raise InvalidError("the name of a branch is empty", where=f"thread {line}")
+        raise InvalidError("the name of a branch cannot be empty", where=f"thread {line}")
     if name != MAIN.name and is_reserved(name):
         raise InvalidError(
-            f"{name!r} means a certain checkpoint in every thread, and cannot name a branch", where=f"thread {line}"
+            f"{name!r} is a reserved revision, and cannot be the name of a branch", where=f"thread {line}"
         )
     return name
 

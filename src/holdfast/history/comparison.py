@@ -179,7 +179,7 @@ def _pack_given(line: Line, packed: PackedMap, salt: bytes = NO_SALT) -> _Compar
         next(rounds)
     except StopIteration as done:
         return _ComparedState(line, None, FoldedSide(ws, done.value, whole=True))
-    raise AssertionError("folding a new state needs no stored nodes")
+    raise AssertionError("folding a new state must not need stored nodes")
 
 
 async def _run_walk(engine: Engine, old: _ComparedState, new: _ComparedState, walk: Walk[T]) -> T:

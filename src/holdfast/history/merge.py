@@ -331,7 +331,7 @@ class _Resolver:
             return PackedResolution(None)
         if isinstance(conflict.path[-1], slice) and type(value) is not list:
             raise InvalidError(
-                f"a conflict in a range of a list is resolved by a list of items, not by {type(value).__name__}",
+                f"a conflict in a range of a list must be resolved by a list of items, not by {type(value).__name__}",
                 where=unpacked.where,
             )
         return PackedResolution(pack_state(self._codec, {"": value})[pack_name("")])
@@ -346,7 +346,7 @@ class _Resolver:
 
 def _check_resolution(how: Resolution) -> Resolution:
     if not callable(how) and how not in _STRATEGIES:
-        raise InvalidError(f"a conflict is resolved by 'ours', 'theirs', 'union' or a function, not by {how!r}")
+        raise InvalidError(f"a conflict can be resolved by 'ours', 'theirs', 'union' or a function, not by {how!r}")
     return how
 
 

@@ -280,7 +280,7 @@ class _Parser:
         start = self._at
         if start == len(self._text) or self._text[start] == ")" or any(map(self._is_keyword, _KEYWORDS)):
             actual = f", not {self._next()!r}" if start < len(self._text) else ""
-            raise self._error(f"a word or a field is expected here{actual}", start, "Quote it to search for the word")
+            raise self._error(f"expected a word or a field here{actual}", start, "Quote it to search for the word")
         if self._text[start] == '"':
             return self._text_term(self._quoted(), start)
         named = _FIELD.match(self._text, start)
@@ -321,7 +321,7 @@ class _Parser:
                 continue
             key = _KEY.match(self._text, self._at)
             if key is None:
-                raise self._error("the name of an entry is expected after the dot", self._at)
+                raise self._error("expected the name of an entry after the dot", self._at)
             self._at = key.end()
             keys.append(key[0])
         return self._comparison(start, "meta", tuple(keys))
@@ -340,7 +340,7 @@ class _Parser:
         kind = self._fields[name]
         match = _OPERATOR.match(self._text, self._at)
         if match is None:
-            raise self._error(f"an operator is expected after {self._text[start : self._at]}", self._at, _ops(kind))
+            raise self._error(f"expected an operator after {self._text[start : self._at]}", self._at, _ops(kind))
         operator = match[0].removeprefix(":") or ":"
         if operator not in OPERATORS[kind] or (name in ("before", "after") and operator != ":"):
             expected = ":" if name in ("before", "after") else " ".join(OPERATORS[kind])
@@ -362,7 +362,7 @@ class _Parser:
     def _bare_value(self, start: int) -> str:
         value = _VALUE.match(self._text, self._at)
         if value is None:
-            raise self._error(f"a value is expected after {self._text[start : self._at]}", self._at)
+            raise self._error(f"expected a value after {self._text[start : self._at]}", self._at)
         self._at = value.end()
         return value[0]
 

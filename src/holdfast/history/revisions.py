@@ -54,12 +54,14 @@ async def resolve(engine: Engine, line: Line, at: Revision) -> StepRef:
         return await engine.step_times.last_of_line(line, to_time(parse_time(at, at)))
     if isinstance(at, bool) or not isinstance(at, int | str):
         raise InvalidError(
-            f"a checkpoint is named by text, a number, a datetime or a Checkpoint, not by {type(at).__name__}",
+            f"a checkpoint must be given as a string, a number, a datetime or a Checkpoint, not {type(at).__name__}",
             where=repr(at)[:80],
             hint="See the guide on revisions: HEAD, a tag, a branch, an id, HEAD~2",
         )
     if isinstance(at, int) and at < 0:
-        raise InvalidError(f"the number of a step is 0 or more, not {at}", hint=f"{-at} steps back is 'HEAD~{-at}'")
+        raise InvalidError(
+            f"the number of a step must be 0 or more, not {at}", hint=f"{-at} steps back is 'HEAD~{-at}'"
+        )
     return await Revisions(engine, line).resolve(f"#{at}" if isinstance(at, int) else at)
 
 
@@ -102,7 +104,7 @@ class Revisions:
     async def _split(self, text: str) -> tuple[str, list[_Suffix]]:
         """Split a revision into the longest base that exists, and the suffixes after it."""
         if not text:
-            raise InvalidError("a revision is empty", hint="HEAD is the latest checkpoint")
+            raise InvalidError("a revision cannot be empty", hint="HEAD is the latest checkpoint")
         cuts = [text]
         suffixes: list[_Suffix] = []
         while match := SUFFIX.search(cuts[-1]):

@@ -255,9 +255,9 @@ class SearchRun:
         try:
             how, digest, *position = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
         except (ValueError, TypeError):
-            raise InvalidError("that is not a cursor", where=repr(after)[:80], hint=_HINT) from None
+            raise InvalidError("the cursor is invalid", where=repr(after)[:80], hint=_HINT) from None
         if digest != self._digest() or len(position) != _CURSORS.get(how):
-            raise InvalidError("that is a cursor of another query", where=repr(after)[:80], hint=_HINT)
+            raise InvalidError("the cursor belongs to another query", where=repr(after)[:80], hint=_HINT)
         return how, position
 
     def _digest(self) -> str:

@@ -121,9 +121,9 @@ class HookOperations:
         follow, until it is given up. Its points are those of keys and `checkpoint.save`.
         """
         if not durable and (ordered or attempts is not None or max_age is not None):
-            raise InvalidError("attempts, max_age and ordered are for durable hooks", hint="Give durable=True, too")
+            raise InvalidError("attempts, max_age and ordered are for durable hooks", hint="Pass durable=True as well")
         if attempts is not None and validation.require_count(attempts, "number of attempts") < 1:
-            raise InvalidError("a durable call is attempted at least once")
+            raise InvalidError("attempts must be at least 1")
         age = parse_nanoseconds(MAX_AGE if max_age is None else max_age, "max_age", positive=True)
         delivery = {"durable": True, "max_attempts": attempts, "max_age": age, "ordered": bool(ordered)}
         return self._register(AFTER, points, False, options, delivery if durable else {})
@@ -135,7 +135,7 @@ class HookOperations:
         phase = getattr(hook, "phase", None)
         if phase not in (BEFORE, AFTER):
             name = getattr(hook, "__qualname__", repr(hook))
-            raise InvalidError(f"{name} is no built-in hook", hint="Register functions with before() or after()")
+            raise InvalidError(f"{name} is not a built-in hook", hint="Register functions with before() or after()")
         options.setdefault("inline", hook.inline)
         closed = bool(getattr(hook, "fail_closed", False)) if fail_closed is None else fail_closed
         self._register(phase, points, closed, options)(hook)
@@ -278,9 +278,7 @@ class HookOperations:
                 raise InvalidError(f"a hook is a function, not {type(function).__name__}")
             asynchronous, inline = is_async(function), fields["inline"]
             if inline and asynchronous:
-                raise InvalidError(
-                    "an async hook does not run inline", hint="Leave inline out, or use a plain function"
-                )
+                raise InvalidError("an async hook cannot run inline", hint="Leave inline out, or use a plain function")
             name = check_key(options.get("name") or name_of(function), "name of the hook")
             check_signature(function, name, "call: HookContext")
             self._registry().add(
@@ -344,7 +342,7 @@ def _check_options(phase: str, options: HookOptions) -> tuple[dict[str, Any], tu
         budget = BEFORE_BUDGET if phase == BEFORE else AFTER_BUDGET
     order = options.get("order", 0)
     if type(order) is not int:
-        raise InvalidError(f"the order of a hook is a number, not {order!r}")
+        raise InvalidError(f"the order of a hook must be a number, not {order!r}")
     failures = options.get("max_failures", MAX_FAILURES)
     if type(failures) is not int or failures < 1:
         raise InvalidError(f"a hook is switched off after a number of failures, at least 1, not {failures!r}")

@@ -227,7 +227,9 @@ async def get_execution(engine: Engine, tenant: str, reference: str) -> HookExec
     id, _, line = rest.partition("/")
     if not (number.isascii() and number.isdecimal() and len(number) < 19 and id and line):
         raise InvalidError(
-            "this is no reference of a call of a hook", where=ascii(reference)[:80], hint="Take that of an execution"
+            "this is not a reference to a hook call",
+            where=ascii(reference)[:80],
+            hint="Pass the reference of an execution",
         )
     (rows,) = await engine.context.backend.read([Get(EVENTS, [(tenant, unquote(line), unquote(id), int(number))])])
     if not rows or rows[0].columns[1] != "hook":

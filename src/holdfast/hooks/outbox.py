@@ -356,7 +356,7 @@ async def retry_call(engine: Engine, tenant: str, reference: str) -> None:
     """Have a call that was given up, or that waits, made soon, and its attempts counted anew."""
     call = await _find(engine, tenant, reference)
     if call.target.owner:
-        raise ConflictError("a process is going to make the call", where=reference[:80], hint="List them again")
+        raise ConflictError("a process is about to make the call", where=reference[:80], hint="List them again")
     now = engine.context.clock()
     again = call.with_target(now, owner="", attempts=0, created=now)
     if await engine.context.backend.apply(call.change_to(again)) is not None:
@@ -419,7 +419,9 @@ def _parse_reference(reference: str) -> tuple[str, str]:
     other, between, hook = str(reference).partition("/")
     if not (other and between and hook):
         raise InvalidError(
-            "this is no reference of an undelivered call", where=ascii(reference)[:80], hint="Take that of a listing"
+            "this is not a reference to an undelivered call",
+            where=ascii(reference)[:80],
+            hint="Pass the reference from a listing",
         )
     return unquote(hook), unquote(other)
 

@@ -141,7 +141,7 @@ class HookRegistry:
         with self._lock:
             if any(each.name == hook.name for each in self._hooks):
                 raise InvalidError(
-                    f"there is a hook {hook.name!r} already", hint="Give this one another name, or remove that one"
+                    f"a hook named {hook.name!r} already exists", hint="Give this one another name, or remove that one"
                 )
             self._hooks = tuple(sorted((*self._hooks, hook), key=lambda each: each.order))
             self.cache = {}
@@ -282,7 +282,9 @@ class HookRegistry:
             return refusal
         hook.bypassed[outcome] = hook.bypassed.get(outcome, 0) + 1
         if outcome == "late":
-            log.error("a change was made without the hook %s, which was late: it could have refused it", hook.name)
+            log.error(
+                "a change was made without waiting for the hook %s, which was late and could have refused it", hook.name
+            )
         return None
 
     async def _raise_veto(self, subject: HookedChange, veto: VetoError) -> None:
@@ -357,10 +359,10 @@ class HookRegistry:
         except DeniedError:
             return False  # the store is read-only
         except Exception as error:  # noqa: BLE001 - it is reported, and tried again
-            log.warning("the outbox of hooks could not be looked at", exc_info=error)
+            log.warning("the outbox of hooks could not be read", exc_info=error)
             return True
         if count:
-            log.info("%d calls of hooks are made that were left or failed before", count)
+            log.info("%d hook calls that were left over or failed before are being made", count)
         return True
 
     def _record(self, outcomes: Sequence[Outcome]) -> None:
@@ -476,7 +478,7 @@ class HookRegistry:
         if self._recovery is not None:
             self._recovery.stop()
         if not self.after_queue.drain(timeout):
-            log.error("after-hooks were not done when the store was closed: %d were left", self.after_queue.waiting)
+            log.error("the store was closed before all after-hooks were done: %d were left", self.after_queue.waiting)
         self.after_queue.close()
         end_owner(self.owner)
         for hook in self._hooks:

@@ -53,7 +53,7 @@ def check_rules(rules: Mapping[str, Any]) -> None:
     if rules["keep_within"] is not None:
         parse_nanoseconds(rules["keep_within"], "age")
     if all(value is None for value in rules.values()):
-        raise InvalidError("there is no rule for what stays", hint="Give keep_within, keep_last or max_bytes")
+        raise InvalidError("no rule for what to keep was given", hint="Give keep_within, keep_last or max_bytes")
 
 
 async def _find_cut(engine: Engine, tenant: str, age: int | None, last: int | None, size: int | None) -> int:

@@ -108,8 +108,8 @@ class AttachedVersion:
                 return None
             reason = f"{inside[0].path or 'the state'}: {inside[0].reason}"
         return ConflictError(
-            f"the store has states of {newer.schema_reference}, with which this program's "
-            f"{self.schema.version} does not get along: {reason}",
+            f"the store has states of {newer.schema_reference}, which is incompatible with this program's "
+            f"{self.schema.version}: {reason}",
             where=self.reference,
             hint=f"Run the release with {newer.version}, or downgrade the states with it: "
             f"holdfast migrate down {newer.name} --to {self.schema.version}",

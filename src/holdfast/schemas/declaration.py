@@ -81,7 +81,7 @@ class ValueMapping(Operation):
 def add(path: Path, *, default: Any = MISSING, factory: Callable[[], Any] | None = None) -> Operation:
     """Add a field, with a default or with what a function returns. A downgrade keeps the field's value aside."""
     if (default is MISSING) is (factory is None):
-        raise InvalidError("a new field has either a default or a factory", where=_text(path))
+        raise InvalidError("a new field must have either a default or a factory", where=_text(path))
     if factory is not None:
         require_function(factory, "the factory")
     else:
@@ -229,7 +229,7 @@ def each(path: Path, *operations: Operation) -> Operation:
     """Apply operations to each item of a list, such as the messages, or to each value of a dict. The path `""` is the
     value itself, where the schema is that of a list."""
     if not operations:
-        raise InvalidError("each has operations to apply to the items", where=_text(path))
+        raise InvalidError("each needs operations to apply to the items", where=_text(path))
     items: tuple[object, ...] = operations
     for operation in items:
         if not isinstance(operation, Operation) or isinstance(operation, Custom):

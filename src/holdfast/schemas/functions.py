@@ -30,7 +30,7 @@ _IMPURE_CALLS = frozenset({"open", "input", "print", "exec", "eval", "__import__
 def require_function(function: object, what: str) -> None:
     """Require a function that can be called, and that is pure as far as its code shows."""
     if not callable(function):
-        raise InvalidError(f"{what} is a function, not {type(function).__name__}")
+        raise InvalidError(f"{what} must be a function, not {type(function).__name__}")
     code = getattr(function, "__code__", None)
     if not isinstance(code, types.CodeType):
         return

@@ -49,7 +49,7 @@ def from_json_schema(document: Mapping[str, Any] | bool, name: str) -> Node:
     except (TypeError, AttributeError, KeyError, RecursionError) as error:
         if isinstance(error, HoldfastError):
             raise
-        raise InvalidError("this is no JSON Schema", where=name) from error
+        raise InvalidError("this is not a JSON Schema", where=name) from error
 
 
 class _Reader:
@@ -76,7 +76,7 @@ class _Reader:
         if schema is True:
             return dict(ANY)
         if not isinstance(schema, Mapping):
-            raise InvalidError("this is no JSON Schema", where=f"{self._name}, {at}")
+            raise InvalidError("this is not a JSON Schema", where=f"{self._name}, {at}")
         unknown = sorted(str(key) for key in schema if key not in _KNOWN | _IGNORED and not str(key).startswith("x-"))
         if unknown:
             raise self._unsupported(f"the keyword {unknown[0]!r}", at)
@@ -205,7 +205,7 @@ class _Reader:
             try:
                 target = target[int(key)] if isinstance(target, list) else target[key]
             except (KeyError, IndexError, ValueError, TypeError):
-                raise InvalidError(f"$ref leads nowhere: {reference}", where=f"{self._name}, {at}") from None
+                raise InvalidError(f"$ref points to nothing: {reference}", where=f"{self._name}, {at}") from None
         return self.read(target, reference)
 
     def _plain(self, value: Any, at: str) -> Any:

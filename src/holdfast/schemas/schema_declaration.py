@@ -70,7 +70,7 @@ def require_set(schemas: SchemaSet | Schema) -> SchemaSet:
     """Require schemas: a set, or a single one."""
     if not isinstance(schemas, SchemaSet | Schema):
         raise InvalidError(
-            f"a SchemaSet or a Schema is meant, not {type(schemas).__name__}",
+            f"expected a SchemaSet or a Schema, got {type(schemas).__name__}",
             hint='Write Schema("chat", "1.0.0", ChatState)',
         )
     return schemas if isinstance(schemas, SchemaSet) else SchemaSet(schemas)

@@ -35,7 +35,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
             return found
         return re.compile(_PARTS.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern))
     except (re.error, RecursionError, OverflowError) as error:
-        raise InvalidError(f"a pattern is no regular expression: {error}", where=pattern[:80]) from error
+        raise InvalidError(f"a pattern is not a regular expression: {error}", where=pattern[:80]) from error
 
 
 MAX_PROBLEMS = 20

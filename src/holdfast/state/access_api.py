@@ -264,7 +264,7 @@ class AccessOperations:
             is_new = found.is_free and action == "write" and not found.name
             return guard.refuse_thread(rights, action, found.thread, str(identity) if is_new else found.name) is None
         if action not in ("read", "write"):
-            raise InvalidError(f"what is done is 'read' or 'write', not {action!r}")
+            raise InvalidError(f"the action must be 'read' or 'write', not {action!r}")
         at = parse_scope(self._handle, scope, parts)
         keys = () if key is None else (self._handle.guard.key(at, key),)
         return guard.refuse(rights, action, at, keys) is None

@@ -81,7 +81,7 @@ def patch_change(key: str, changes: Mapping[Any, Any], remove: Iterable[Any], wh
     parts = {(key, *_path(path)): new for path, new in validation.require_mapping(changes, "set of changes").items()}
     gone = [(key, *_path(path)) for path in validation.require_several(remove, "path to remove")]
     if not parts and not gone:
-        raise InvalidError("a patch changes something", where=where)
+        raise InvalidError("a patch must change something", where=where)
     return KeyWrite(key, "patch", parts=parts, removed=gone, keep_expiry=True)
 
 
@@ -155,7 +155,7 @@ def _check_conflicts(handle: StoreHandle, scope: Scope, key: str, found: MergedS
         raise ConflictError(
             f"both changed the same: {shown}",
             where=f"key {key!r} of {scope}",
-            hint="Read it again and apply the change to what is there, or give on_conflict a function",
+            hint="Read it again and apply the change to the current value, or pass a function as on_conflict",
             code="version-mismatch",
         )
 

@@ -365,7 +365,7 @@ def _dict_at(value: Any, path: Sequence[Any], where: str, *, create: bool) -> di
         else:
             value = value.get(key) if isinstance(value, dict) else None
     if not isinstance(value, dict):
-        raise InvalidError("the value is no dict, and has no keys to set", where=where, hint="Set the whole value")
+        raise InvalidError("the value is not a dict, and has no keys to set", where=where, hint="Set the whole value")
     return value
 
 

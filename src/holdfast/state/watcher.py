@@ -313,7 +313,7 @@ class WatchOperations:
             )
             found = {Scope.parse(text): _WatchPosition(*place) for text, place in places.items()}
         except (binascii.Error, msgspec.MsgspecError, ValueError, TypeError):
-            raise InvalidError("this is no cursor of a watch", where=repr(cursor)[:80]) from None
+            raise InvalidError("this is not a cursor of a watch", where=repr(cursor)[:80]) from None
         inside = self._scope.contains if self._nested else self._scope.__eq__
         if nested is not self._nested or not all(map(inside, found)):
             raise InvalidError(

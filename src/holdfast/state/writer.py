@@ -297,7 +297,7 @@ class _LineEdit:
             raise ConflictError(
                 f"the key has version {version}, and version {each.expected} was expected",
                 where=f"key {each.key!r} of {self._scope}",
-                hint="Read it again and apply the change to what is there, or say how to merge",
+                hint="Read it again and apply the change to the current value, or say how to merge",
                 code="version-mismatch",
             )
         if each.must_exist and live is None:

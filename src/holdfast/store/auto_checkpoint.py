@@ -124,7 +124,7 @@ class _AutoSaver(Generic[S]):
             raise ConfigError("the state to save is given by a function that returns it", hint="Write lambda: state")
         for policy in policies:
             if isinstance(policy, type) or not callable(getattr(policy, "due", None)):
-                raise ConfigError(f"{policy!r} is no policy", hint="Give an instance, such as EveryStep()")
+                raise ConfigError(f"{policy!r} is not a policy", hint="Give an instance, such as EveryStep()")
         self.store = store
         self.thread = thread
         self.last: Checkpoint | None = None

@@ -436,7 +436,9 @@ class BackupOperations(Generic[Opened]):
             found = await list_keys(repository.storage, repository.info)
             names = [each.name for each in found if each.master == id]
             if names and len(names) == len(found):
-                raise InvalidError("nobody could open the repository any more", hint="Add another key first")
+                raise InvalidError(
+                    "without this key, the repository could no longer be opened", hint="Add another key first"
+                )
             await records.withdraw(repository, names, self._handle.now())
             if names:
                 await self._record(repository, "remove-backup-key", {"key": id})

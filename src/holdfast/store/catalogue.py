@@ -124,7 +124,7 @@ def check_outside_arguments(operation: str, arguments: Mapping[str, Any]) -> Non
         what = "the error of a step is text"
     else:
         return
-    raise UnsupportedError(what, hint="Do it where the store is")
+    raise UnsupportedError(what, hint="Do it on the machine of the store")
 
 
 def _reaches_out(kind: object) -> bool:

@@ -362,7 +362,7 @@ class CheckpointStore:
         line = self._line(thread)
         check_name(id, "id of a checkpoint")
         if not check_name(task_id, "id of a task"):
-            raise InvalidError("the id of a task is not empty", where=f"thread {line}")
+            raise InvalidError("the id of a task must not be empty", where=f"thread {line}")
         if not writes:
             return
         check_name(task_path, "path of a task")

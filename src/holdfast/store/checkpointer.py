@@ -166,7 +166,8 @@ class _Checkpointer:
             thread_id, found = graph_forms.stored_thread(config), graph_forms.checkpoint_id_of(config)
             if found is None:
                 raise InvalidError(
-                    "the config names no checkpoint that the writes follow", hint="Pass the config that put returned"
+                    "the config does not name the checkpoint that the writes belong to",
+                    hint="Pass the config that put returned",
                 )
             id, writes = found, () if isinstance(given, str) else given
         if not isinstance(id, str) or isinstance(writes, str) or not task_id:

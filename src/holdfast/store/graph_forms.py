@@ -52,7 +52,9 @@ def values_of(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
     values: Mapping[str, Any] = checkpoint["channel_values"]
     for name in values:
         if type(name) is not str:
-            raise InvalidError(f"a channel's name is a string, not {type(name).__name__}", where=repr(name)[:80])
+            raise InvalidError(
+                f"the name of a channel must be a string, not {type(name).__name__}", where=repr(name)[:80]
+            )
     return values
 
 

@@ -39,7 +39,9 @@ class SchemaPlace(NamedTuple):
     ) -> SchemaPlace:
         """Return the place that a caller names; by default it is all threads. Raises `InvalidError`."""
         if key is not None and scopes is None:
-            raise InvalidError("a key is one of scopes", where=f"key={key!r}"[:80], hint='Give scopes="user:*" with it')
+            raise InvalidError(
+                "a key can only be given with scopes", where=f"key={key!r}"[:80], hint='Give scopes="user:*" with it'
+            )
         named = {"threads": threads, "scopes": scopes, "artifacts": artifacts, "sessions": sessions}
         given = {kind: pattern for kind, pattern in named.items() if pattern is not None}
         if len(given) > 1:

@@ -542,7 +542,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         position, _, id = check_name(cursor, "cursor").partition("@")
         if not id:
             raise InvalidError(
-                "the cursor is not one of this listing", where=repr(cursor)[:80], hint="Pass a page's next"
+                "the cursor does not belong to this listing", where=repr(cursor)[:80], hint="Pass the `next` of a page"
             )
         return position, await self._lines.find(self._line, id)
 

@@ -288,7 +288,7 @@ def test_a_checkpoint_in_the_copy_is_not_replaced_behind(tmp_path: Path, caplog:
         until(lambda: "written directly" in str(store.status()["trouble"]))
         with pytest.raises(ConfigError, match="written directly"):
             store.thread("chat").put({"state": "again"})
-    assert "nothing more is copied" in caplog.text
+    assert "copying has stopped" in caplog.text
     assert contents_at(remote) == before
 
 

@@ -65,14 +65,14 @@ def test_compositions_of_compositions(tmp_path: Path) -> None:
     [
         ("retry:", "needs 'store'"),
         ("write-behind:?local=memory://", "needs 'remote'"),
-        ("retry:?store=memory://&nonsense=1", "no option 'nonsense'"),
+        ("retry:?store=memory://&nonsense=1", "does not accept the option 'nonsense'"),
         ("retry:?store=memory://&attempts=none", "attempts cannot be 'none'"),
-        ("retry://host?store=memory://", "no URL of a retry store"),
+        ("retry://host?store=memory://", "not the URL of a retry store"),
         ("cache:?store=memory://&in=sqlite:///a.db", "in memory or in Redis"),
-        ("cache:?store=memory://&in=redis://localhost&size=9", "size is for a cache in memory"),
+        ("cache:?store=memory://&in=redis://localhost&size=9", "size applies only to a cache in memory"),
         ("tiered:?hot=memory://&cold=memory://&after=soon", "after cannot be 'soon'"),
         ("mirror:?local=memory://&remote=memory://&strict=perhaps", "strict cannot be 'perhaps'"),
-        ("readonly:?store=nonsense://", "no backend serves nonsense:"),
+        ("readonly:?store=nonsense://", "no backend supports nonsense: URLs"),
     ],
 )
 def test_what_is_wrong_is_said(url: str, what: str) -> None:
@@ -81,7 +81,7 @@ def test_what_is_wrong_is_said(url: str, what: str) -> None:
 
 
 def test_only_known_kinds_are_composed() -> None:
-    with pytest.raises(ConfigError, match="no composition 'sharded'"):
+    with pytest.raises(ConfigError, match="no wrapper store of kind 'sharded'"):
         compose("sharded", store="memory://")
 
 
@@ -172,14 +172,14 @@ def test_the_environment_names_the_store(folder: Path, monkeypatch: pytest.Monke
     [
         ("", r"there is no \[stores.main\]"),
         ("[stores", "cannot be read"),
-        ("stores = 1", "stores is a table"),
+        ("stores = 1", "stores must be a table"),
         ("[stores.other]\nurl='memory://'", "There are: stores.other"),
         ("[stores.main]\nschema='a'", "neither a url nor a kind"),
         ("[stores.main]\nkind='sharded'", "cannot be of the kind 'sharded'"),
-        ("[stores.main]\nkind='retry'\nstore='stores.main'", "made of itself"),
+        ("[stores.main]\nkind='retry'\nstore='stores.main'", "contains itself"),
         ("[stores.main]\nurl='stores.other'", "is a URL, not the name"),
-        ("[stores.main]\nurl='memory://'\noptions=[1]", "stores.main.options is text"),
-        ("[stores.main]\nurl='memory://${NOT_SET_ANYWHERE}'", "NOT_SET_ANYWHERE of the environment"),
+        ("[stores.main]\nurl='memory://'\noptions=[1]", "stores.main.options must be a string"),
+        ("[stores.main]\nurl='memory://${NOT_SET_ANYWHERE}'", "environment variable NOT_SET_ANYWHERE"),
     ],
     ids=str,
 )
@@ -194,5 +194,5 @@ def test_nothing_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.backends.config.FILE", "no-such-file.toml")
     with pytest.raises(ConfigError, match="set HOLDFAST_STORE"):
         resolve()
-    with pytest.raises(ConfigError, match="there is none here"):
+    with pytest.raises(ConfigError, match="no such file was found"):
         resolve("stores.main")

@@ -100,7 +100,7 @@ def test_a_store_that_cannot_search_says_so_through_a_wrapper(tmp_path: Path) ->
     url = f"retry:?store=file://{tmp_path}/b"
     store = run(backend_for(url).open(url))
     assert not store.capabilities.words
-    with pytest.raises(UnsupportedError, match="cannot search words"):
+    with pytest.raises(UnsupportedError, match="does not support text search"):
         keys(store)
     run(store.close())
 

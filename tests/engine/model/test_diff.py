@@ -168,7 +168,7 @@ def test_pointers_stand_for_large_values() -> None:
     operation = diff(large, longer)
     assert isinstance(operation, EditText)
     assert apply(operation, pointer.encode(), lambda data: {pointer.encode(): large}[data]) == longer
-    with pytest.raises(CorruptError, match="not at hand"):
+    with pytest.raises(CorruptError, match="not loaded"):
         apply(operation, pointer.encode())
     items: list[bytes] = [pointer.encode(), *packed(*LONG)]
     with pytest.raises(InvalidError, match="not fetched"):
@@ -240,7 +240,7 @@ def test_what_is_no_operation(subtests: pytest.Subtests) -> None:
 
 
 def test_states_have_named_channels_and_paths() -> None:
-    with pytest.raises(InvalidError, match="channel's name is a string, not int"):
+    with pytest.raises(InvalidError, match="name of a channel must be a string, not int"):
         pack_state(codec, {1: 2})  # type: ignore[dict-item]
     with pytest.raises(UnsupportedError) as caught:
         pack_state(codec, {"a": {str(i): [1, {"x": object()}] for i in range(20)}})

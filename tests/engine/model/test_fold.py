@@ -175,7 +175,7 @@ def test_every_item_knows_the_step_that_wrote_it() -> None:
     assert drive(list_tree.slice_items(Workspace(), root, 0, 320), line.nodes)[-5:] == [
         ListItem(message(n), WrittenBy(0, n)) for n in range(5)
     ]
-    with pytest.raises(CorruptError, match="are wanted of a list that has 320"):
+    with pytest.raises(CorruptError, match="are out of range: the list has 320"):
         drive(list_tree.slice_items(Workspace(), root, 0, 321), line.nodes)
 
 
@@ -401,7 +401,7 @@ def test_nodes_that_are_missing_or_altered() -> None:
     check_node(id, data, NO_SALT)
     with pytest.raises(CorruptError, match="not the one its id names"):
         check_node(id, data + b"\x00", NO_SALT)
-    with pytest.raises(CorruptError, match="a node is not what it should be"):
+    with pytest.raises(CorruptError, match="a node is malformed"):
         drive(read(Workspace(), MapRoot(leaf, 1)), {id: data + b"\x00"})
 
 

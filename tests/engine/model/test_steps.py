@@ -118,5 +118,5 @@ def test_what_is_no_step(subtests: pytest.Subtests) -> None:
 
 
 def test_bytes_that_are_no_step() -> None:
-    with pytest.raises(CorruptError, match="the stored form of a step is not what it should be"):
+    with pytest.raises(CorruptError, match="the stored form of a step is malformed"):
         Step.decode(b"\xc1", "id")

@@ -144,7 +144,7 @@ def test_an_export_of_an_altered_audit_tells(noted: Hf, url: str) -> None:
 WRONG: list[tuple[list[str], int, str]] = [
     (["--kind", "nope"], 2, "'change', 'hook'"),
     (["--actor", "b"], 2, "Such as agent:researcher"),
-    (["--since", "someday"], 2, "is no time"),
+    (["--since", "someday"], 2, "is not a time"),
     (["--after", "nonsense"], 2, "cursor"),
     (["--actor", "agent:b", "verify"], 2, "--actor is an option of the list: verify uses"),
     (["check", "nope.jsonl"], 3, "there is no such file"),

@@ -28,7 +28,7 @@ REFUSED: dict[tuple[str, ...], str] = {
     ("jobs", "work", "--once"): "not a served one",
     ("jobs", "add", "b", "backup", "--set", "repository=/x"): "'backup'",
     ("alerts", "test"): "store.alerts.test",
-    ("serve",): "not served again",
+    ("serve",): "cannot be served again",
 }
 
 

@@ -73,7 +73,7 @@ def test_copying_all_tenants(tmp_path: Path) -> None:
 def test_copying_to_itself(hf: Run, url: str) -> None:
     result = hf("copy", url)
     assert result.code == exit_codes.USAGE
-    assert "not copied to itself" in result.err
+    assert "cannot be copied to itself" in result.err
 
 
 # export and import

@@ -189,7 +189,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["agent:b", "raed", "agent:a"], 2, "rights are read, write, delete"),
     (["agent:b", "read", "a"], 2, "Such as agent:researcher"),
     (["agent:b", "read", "agent:a", "--until", "2020-01-01"], 2, "in the past"),
-    (["agent:b", "read", "agent:a", "--until", "someday"], 2, "is no time"),
+    (["agent:b", "read", "agent:a", "--until", "someday"], 2, "is not a time"),
     (["agent:b", "read", "agent:a", "--until", "2020-01-01"], 2, "in the past"),
     (["agent:b", "read", "agent:a", "--keys", "*" * 17], 2, "at most 16 stars"),
     (["agent:b"], 2, "Missing argument"),

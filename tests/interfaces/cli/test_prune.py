@@ -108,8 +108,8 @@ def test_local_days_are_those_of_their_own_season(tmp_path: Path) -> None:
 
 
 WRONG: list[tuple[list[str], str]] = [
-    ([], "no rule says"),
-    (["t1"], "no rule says"),
+    ([], "no rule for what to keep"),
+    (["t1"], "no rule for what to keep"),
     (["--keep-last", "3"], "no thread is selected"),
     (["t1", "--all", "--keep-last", "3"], "give --all or a selection"),
     (["t1", "--keep-last", "0"], "x>=1"),
@@ -215,7 +215,7 @@ def test_threads_that_could_not_be_pruned(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
         run(Lease(store._engine.context, Line("", "t1"), "rewrite").acquire())
     done = hf("prune", "--all", "--keep-last", "1", "--yes")
-    assert (done.code, "under way" in done.err) == (4, True)
+    assert (done.code, "in progress" in done.err) == (4, True)
     assert hf("prune", "--all", "--keep-last", "1", "--yes", "--json").code == 4
 
 

@@ -126,7 +126,7 @@ def test_an_identity_manages_its_own(hf: Hf) -> None:
 WRONG: list[tuple[list[str], int, str]] = [
     (["start", "taken"], 4, "resume it"),
     (["start", "a/../b"], 2, "has a segment '..'"),
-    (["start", "--idle", "often"], 2, "is no duration"),
+    (["start", "--idle", "often"], 2, "is not a valid duration"),
     (["start", "--meta", "x"], 2, "--meta takes KEY=VALUE"),
     (["start", "--on-end", "burn"], 2, "'delete', 'archive', 'keep'"),
     (["list", "--status", "asleep"], 2, "'active', 'expired'"),

@@ -128,7 +128,7 @@ def test_a_store_that_does_not_open(hf: Run, url: str, damage: str, monkeypatch:
     done = hf("repair", "--yes")
     if damage == "text":
         assert done.code == 5
-        assert "nothing can be read of the file" in done.err
+        assert "nothing in the file can be read" in done.err
         assert path.read_bytes() == broken
         return
     assert "could be salvaged" in told.err

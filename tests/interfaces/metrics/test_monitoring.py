@@ -106,7 +106,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert listed.code == 6
     assert "over its budget" in listed.out
     assert kit.run("alerts", "silence", "storage-budget", "1h", store=url).code == 0
-    assert "nowhere to send" in kit.run("alerts", "test", store=url).err
+    assert "no destination for alerts" in kit.run("alerts", "test", store=url).err
     (tmp_path / "holdfast.toml").write_text('[alerts]\ncommands = [["cat"], ["false"]]\n')
     tested = kit.run("alerts", "test", store=url)
     assert tested.code == 6

@@ -102,7 +102,7 @@ def test_arguments_that_do_not_fit(subtests: pytest.Subtests) -> None:
         ("Thread.get", {"lazy": True}),
         ("Artifacts.register", b"", {"keep": False}),
     ):
-        with case(subtests, given), pytest.raises(InvalidError, match="cannot be called so"):
+        with case(subtests, given), pytest.raises(InvalidError, match="cannot be called with these arguments"):
             bind(*given)
 
 

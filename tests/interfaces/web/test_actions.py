@@ -259,7 +259,7 @@ REFUSED = (
     ("/threads/t/c1/actions/fork?branch=draft", "there is a branch draft already"),
     ("/threads/t/c1/actions/edit?branch=x&path=n&value=nonsense", "not JSON"),
     ("/threads/t/c1/actions/edit?branch=x&path=n.x&value=1", "no keys to set"),
-    ("/threads/t/c1/actions/edit?branch=x&path=a..b&value=1", "a path is written as"),
+    ("/threads/t/c1/actions/edit?branch=x&path=a..b&value=1", "a path must have a form such as"),
     ("/threads/t/c1/actions/edit?branch=x&path=none&value=", "nothing to remove"),
     ("/threads/t/c1/actions/edit?branch=x&path=n", "No value differs"),
     ("/threads/t/HEAD/actions/restore", "has this state already"),

@@ -89,9 +89,9 @@ async def _restore(store: AgentOwner, id: str, policies: Mapping[str, Any], kind
     record, spec = await _read_record(line, policies)
     if kind is not None and not (isinstance(spec.factory, type) and issubclass(spec.factory, kind)):
         raise InvalidError(
-            f"the agent is of the class {spec.name!r}, which is no {kind.__name__}",
+            f"the agent's class is {spec.name!r}, which is not a {kind.__name__}",
             where=line.where,
-            hint="Restore it without naming a class, or as its own",
+            hint="Restore it without a class, or with its own class",
         )
     agent = spec.create(record.configuration, line.where)
     attached = attach_object(agent, store, id, spec, dict(record.configuration), policies)
@@ -199,7 +199,9 @@ class AgentBase(AgentOperations):
         """
         check_kind(self, store)
         if type(self).__dict__.get("spec") is None:
-            raise InvalidError("an abstract class has no agents", where=f"class {type(self).__qualname__}")
+            raise InvalidError(
+                "an abstract class cannot be instantiated as an agent", where=f"class {type(self).__qualname__}"
+            )
         data = self._data
         if not data.configuration:
             data.configuration.update(self.spec.read_configuration(self))

@@ -114,7 +114,9 @@ class AgentsOperations(ExternalMachineOperations):
         if isinstance(agent, AgentHandleOperations):
             if agent.id != id:
                 raise InvalidError(
-                    "this is attached already", where=f"agent {agent.id!r}", hint="Attach the object itself"
+                    "the object is already attached to an agent",
+                    where=f"agent {agent.id!r}",
+                    hint="Attach the object itself",
                 )
             check_kind(agent, self)
             agent._attach_again(AgentLine(self._handle, id), agent.persister.spec.options.with_policies(policies))
@@ -394,7 +396,7 @@ class AgentsOperations(ExternalMachineOperations):
 
     async def _point(self, line: AgentLine, version: int | None, at: str | datetime | None) -> StepRef:
         if version is not None and at is not None:
-            raise InvalidError("an agent is loaded as a version or as of a time, not both", where=line.where)
+            raise InvalidError("pass a version or a time, not both", where=line.where)
         return await line.require_step(version) if at is None else await line.resolve_step(at)
 
     async def _find_step(self, line: AgentLine, name: int | str | None) -> StepRef:

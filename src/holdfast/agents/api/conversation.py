@@ -119,7 +119,7 @@ class ConversationOperations:
         count = len(self._messages)
         start = index + count if index < 0 else index
         if not 0 <= start < count:
-            raise IndexError(f"the conversation has {count} messages, and none at {index}")
+            raise IndexError(f"message index {index} is out of range: the conversation has {count} messages")
         return (await self._messages.slice(start, start + 1))[0]
 
     @operation
@@ -224,7 +224,7 @@ class AsyncConversation(AsyncApi, ConversationOperations):
 
     def __getitem__(self, index: Any) -> Any:
         raise InvalidError(
-            "messages may have to be read, which has to be awaited",
+            "messages may have to be read from the store, so access to them must be awaited",
             hint="Use await conversation.get(index), slice(start, stop) or last(count)",
         )
 

@@ -49,7 +49,7 @@ class ExternalMachineOperations:
 
         async def save(persister: AgentPersister) -> StepRef:
             if type is not None and kind != persister.spec.name:
-                raise InvalidError(f"the agent is of the type {persister.spec.name!r}, not {type!r}", where=line.where)
+                raise InvalidError(f"the agent's type is {persister.spec.name!r}, not {type!r}", where=line.where)
             if fields is not None:
                 persister.agent.restore(fields)
             position = persister.data.position
@@ -78,7 +78,7 @@ class ExternalMachineOperations:
         it did not succeed, that it was refused, with the error: its state stays. Raises `NotFoundError` for an agent
         that was never saved, and `InvalidError` for one with a class, code `agent-class`."""
         if success and error:
-            raise InvalidError("a transition that succeeded has no error", hint="Pass success=False with an error")
+            raise InvalidError("a successful transition cannot have an error", hint="Pass success=False with an error")
         line, text = AgentLine(self._handle, id), error_text(error) if isinstance(error, BaseException) else str(error)
         source, target, name = (
             check_key(from_, _STATE),

@@ -364,7 +364,7 @@ class AgentHandleOperations(AgentOperations, Generic[T]):
         persister.autosave(sync=isinstance(self, SyncApi))
         hook = persister.find_method("on_attach")
         if hook is not None and hook(self) is not None:
-            raise InvalidError("on_attach is a plain function that returns nothing", where=persister.where)
+            raise InvalidError("on_attach must be a plain function that returns None", where=persister.where)
 
     @property
     def agent(self) -> T:

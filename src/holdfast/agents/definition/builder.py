@@ -48,7 +48,7 @@ def persistent(
     def decorate(cls: C) -> C:
         if not isinstance(cls, type):
             raise InvalidError(
-                "@persistent is for classes", where=repr(cls)[:80], hint="AgentBuilder accepts functions, too"
+                "@persistent can only decorate classes", where=repr(cls)[:80], hint="Use AgentBuilder for functions"
             )
         builder = AgentBuilder(name or cls.__name__).schema(schema, validation).policies(**policies)
         builder.conversation(conversation, validation)
@@ -69,7 +69,7 @@ def _function(name: str, doc: str) -> Callable[[AgentBuilder, Callable[..., Any]
 
     def set_function(self: AgentBuilder, function: Callable[..., Any]) -> AgentBuilder:
         if not callable(function):
-            raise InvalidError(f"{name} is a function, not {type(function).__name__}")
+            raise InvalidError(f"{name} must be a function, not {type(function).__name__}")
         self._spec = replace(self._spec, functions={**self._spec.functions, name: function})
         return self
 
@@ -152,7 +152,7 @@ class AgentBuilder:
             fields = fields_of(factory) if isinstance(factory, type) else {}
             if not fields and "persist" not in self._spec.functions and not hasattr(factory, "persist"):
                 raise InvalidError(
-                    "the fields of these agents are not known: nothing of them would be stored",
+                    "the class declares no fields, so nothing of its agents would be stored",
                     where=f"{getattr(factory, '__qualname__', factory)}, as {self._spec.name!r}"[:200],
                     hint="Annotate the attributes in the class, as in `count: int = 0`; or name them, as in "
                     'fields=["count"], or fields=[] for none',

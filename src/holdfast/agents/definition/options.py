@@ -65,13 +65,13 @@ class Autosave:
         for name in ("interval", "pause", "max_pause", "rest", "max_rest"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 < value < math.inf:
-                raise ConfigError(f"{name} is a number of seconds greater than 0, not {value!r}", where="Autosave")
+                raise ConfigError(f"{name} must be a number of seconds greater than 0, not {value!r}", where="Autosave")
         for name in ("changes", "failures"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise ConfigError(f"{name} is an integer of at least 1, not {value!r}", where="Autosave")
+                raise ConfigError(f"{name} must be an integer of at least 1, not {value!r}", where="Autosave")
         if type(self.write_through) is not bool:
-            raise ConfigError(f"write_through is True or False, not {self.write_through!r}", where="Autosave")
+            raise ConfigError(f"write_through must be True or False, not {self.write_through!r}", where="Autosave")
 
 
 class Policies(TypedDict, total=False):

@@ -124,7 +124,7 @@ class Spec:
             return {name: getattr(agent, name) for name in self.fields if hasattr(agent, name)}
         fields = persist()
         if not isinstance(fields, Mapping):
-            raise InvalidError(f"persist returns a dict of fields, not {type(fields).__name__}", where=self.name)
+            raise InvalidError(f"persist must return a dict of fields, not {type(fields).__name__}", where=self.name)
         return dict(fields)
 
     def restore(self, agent: object, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class Spec:
             raise InvalidError(
                 f"{name} cannot be created from configuration {sorted(configuration)}: {error}",
                 where=where,
-                hint="Its constructor must accept these as keyword arguments, with defaults for what was added since",
+                hint="Its constructor must accept these as keyword arguments, with defaults for parameters added since",
                 code="agent-invalid",
             ) from error
 
@@ -190,7 +190,7 @@ class Spec:
             )
         new = upgrade(dict(fields), schema)
         if not isinstance(new, Mapping):
-            raise InvalidError(f"upgrade returns a dict of fields, not {type(new).__name__}", where=self.name)
+            raise InvalidError(f"upgrade must return a dict of fields, not {type(new).__name__}", where=self.name)
         return dict(new)
 
 
@@ -370,7 +370,7 @@ class AgentRegistry:
         old = self._specs.get(spec.name)
         if old is not None and _qualified_name(old.factory) != _qualified_name(spec.factory):
             raise InvalidError(
-                f"another class of agents has the name {spec.name!r}",
+                f"the name {spec.name!r} is already used by another agent class",
                 where=f"{_qualified_name(old.factory)} and {_qualified_name(spec.factory)}",
                 hint="Give one of them another name",
             )
@@ -385,7 +385,7 @@ class AgentRegistry:
         """Return the class of a name. Raises `NotFoundError`."""
         if name not in self._specs:
             raise NotFoundError(
-                f"no class of agents is registered as {name!r}",
+                f"no agent class is registered as {name!r}",
                 hint="Import the module that declares it before agents are restored"
                 + (f"; there are {', '.join(self)}" if self._specs else ""),
                 code="agent-class-unknown",
@@ -405,7 +405,7 @@ class AgentRegistry:
             if spec.factory is kind:
                 return spec
         raise NotFoundError(
-            f"{_qualified_name(kind)} is not registered as a class of agents",
+            f"{_qualified_name(kind)} is not registered as an agent class",
             hint="Derive it from PersistentAgent, decorate it with @persistent, or build it with AgentBuilder",
             code="agent-class-unknown",
         )

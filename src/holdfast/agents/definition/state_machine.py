@@ -78,7 +78,7 @@ class Machine:
         actions."""
         named = all(_is_name(state) and state != ANY for state in states)
         if not states or not named or len(set(states)) < len(states):
-            raise InvalidError("a machine needs states with distinct names", where=repr(states)[:80])
+            raise InvalidError("the states of a machine must have distinct names", where=repr(states)[:80])
         self.states = states
         self.initial = states[0] if initial is None else self._require_state(initial)
         self.final = frozenset(map(self._require_state, final))
@@ -101,13 +101,15 @@ class Machine:
         rest = dict(_mapping(declared, "a machine"))
         states, transitions = rest.pop("states", ()), rest.pop("transitions", ())
         if isinstance(states, str) or not isinstance(states, Sequence):
-            raise InvalidError("the states of a machine are a list of names", where=repr(states)[:80])
+            raise InvalidError("the states of a machine must be a list of names", where=repr(states)[:80])
         try:
             machine = cls(*states, **rest)
             for each in transitions:
                 machine.add(**_mapping(each, "a transition"))
         except TypeError as error:
-            raise InvalidError(f"this is not a declaration of a machine: {error}", where=repr(declared)[:80]) from None
+            raise InvalidError(
+                f"the declaration of the state machine is invalid: {error}", where=repr(declared)[:80]
+            ) from None
         return machine
 
     def to_dict(self) -> dict[str, Any]:
@@ -142,11 +144,11 @@ class Machine:
         state itself precede those of `*`.
         """
         if not _is_name(trigger):
-            raise InvalidError("the trigger of a transition is a name", where=repr(trigger)[:80])
+            raise InvalidError("the trigger of a transition must be a name", where=repr(trigger)[:80])
         if on_incomplete not in (None, *POLICIES):
-            raise InvalidError(f"on_incomplete is one of {', '.join(POLICIES)}, not {on_incomplete!r}")
+            raise InvalidError(f"on_incomplete must be one of {', '.join(POLICIES)}, not {on_incomplete!r}")
         if isinstance(validators, str) or not isinstance(validators, Sequence):
-            raise InvalidError(f"the validators of {trigger!r} are a list", where=repr(validators)[:80])
+            raise InvalidError(f"the validators of {trigger!r} must be a list", where=repr(validators)[:80])
         for each in [source] if isinstance(source, str) else source:
             transition = Transition(
                 trigger,
@@ -159,7 +161,7 @@ class Machine:
                 on_incomplete,
             )
             if transition.source in self.final:
-                raise InvalidError(f"no transition leads out of a final state, {transition.source!r}")
+                raise InvalidError(f"a transition cannot start from the final state {transition.source!r}")
             self.transitions.append(transition)
             self._by_trigger.setdefault((trigger, transition.source), []).append(transition)
         self._checked_classes.clear()
@@ -180,7 +182,7 @@ class Machine:
         if not transitions:
             triggers = self.triggers_from(source)
             raise InvalidError(
-                f"{trigger!r} is no trigger of the state {source!r}",
+                f"{trigger!r} is not a trigger of the state {source!r}",
                 where=where,
                 hint=f"Its triggers are {', '.join(triggers)}" if triggers else "Nothing leads out of that state",
                 code="no-transition",
@@ -321,16 +323,16 @@ def _class_of(agent: object) -> type:
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidError(f"{what} is declared by a mapping with string keys", where=repr(value)[:80])
+        raise InvalidError(f"{what} must be declared as a mapping with string keys", where=repr(value)[:80])
     return value
 
 
 def _method_name(callback: Callback) -> str:
     if not isinstance(callback, str):
         raise InvalidError(
-            "a machine with functions cannot be plain data",
+            "a state machine that contains functions cannot be converted to plain data",
             where=getattr(callback, "__qualname__", repr(callback)),
-            hint="Make it a method of the agent, and give its name",
+            hint="Make the function a method of the agent, and refer to it by name",
         )
     return callback
 
@@ -358,7 +360,7 @@ class _CallbackWait(Suspension[Any]):
     def wait(self) -> Any:
         self._coroutine.close()
         raise InvalidError(
-            "an agent of a Store has no event loop for coroutine functions",
+            "an agent of a synchronous Store cannot run coroutine functions",
             where=self._name,
             hint="Write it with `def`, or use AsyncPersistentAgent on an AsyncStore",
         )

@@ -218,5 +218,5 @@ async def _last_step_before(line: AgentLine, change: TransitionRecord) -> StepRe
         return point
     head = await line.handle.engine.step_info.head(line.line, point)
     if head.parent is None:
-        raise NotFoundError("the step in that state was pruned", where=line.where, hint="Name another one")
+        raise NotFoundError("the checkpoint with that state was pruned", where=line.where, hint="Name another one")
     return await lines.find(line.line, head.parent)

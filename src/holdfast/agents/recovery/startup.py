@@ -67,7 +67,7 @@ async def recover(persister: AgentPersister, restore: RestoreAgent, how: OnIncom
 async def _recover(persister: AgentPersister, restore: RestoreAgent, how: OnIncomplete | None = None) -> list[Recovery]:
     """Return the recovery, or an empty list if nothing was half-done."""
     if how not in (None, *POLICIES):
-        raise InvalidError(f"something half-done is resolved by 'back' or 'forward', not {how!r}")
+        raise InvalidError(f"an incomplete operation can be resolved with 'back' or 'forward', not {how!r}")
     lifecycle, before = persister.lifecycle, persister.data.pending
     await lifecycle.resolve_uncertain()
     pending, result = persister.data.pending, lifecycle.unsaved_result
@@ -229,13 +229,15 @@ async def resolve_manually(line: AgentLine, how: Literal["back", "forward"], res
     If a live agent is in the middle of the change after all, it gets `ConflictError` when it tries to finish.
     """
     if how not in ("back", "forward"):
-        raise InvalidError(f"something half-done is resolved by 'back' or 'forward', not {how!r}")
+        raise InvalidError(f"an incomplete operation can be resolved with 'back' or 'forward', not {how!r}")
     permit = await line.allow("write")
     point = await line.require_step()
     record = await line.read_record(point)
     pending = record.pending
     if pending is None:
-        raise NotFoundError("nothing is half-done", where=line.where, hint="There is nothing to resolve")
+        raise NotFoundError(
+            "the agent has no incomplete operation", where=line.where, hint="There is nothing to resolve"
+        )
     if pending.kind == "transfer":
         resolved, ran = await recover_transfer(await load_placeholder(line), how, restore)
         now = to_datetime(line.handle.now())

@@ -605,7 +605,7 @@ def _log_unsaved(agents: Sequence[TrackedAgent], reason: str) -> None:
     lost = sorted(each.line.id for each in agents if each.has_changes())
     if lost:
         names = ", ".join(lost[:20]) + (f" and {len(lost) - 20} more" if len(lost) > 20 else "")
-        _log.error("changes of agents are not saved: %s: %s", names, reason)
+        _log.error("changes to agents could not be saved: %s: %s", names, reason)
 
 
 def _exit_callback(worker: weakref.ref[AutosaveWorker]) -> Callable[[], None]:

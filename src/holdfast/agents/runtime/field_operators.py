@@ -62,7 +62,7 @@ class FieldOperators:
         """Apply an operator to the value at a path of some fields, in place. Returns the new value."""
         if not isinstance(operator, UpdateOperator):
             raise InvalidError(
-                f"an operator is Increment, Append, AddToSet or Max, not {type(operator).__name__}",
+                f"an operator must be Increment, Append, AddToSet or Max, not {type(operator).__name__}",
                 where=path_text(path),
                 hint="To set a field, assign to the attribute",
             )

@@ -104,12 +104,12 @@ class FieldSchema:
             raise InvalidError(
                 str(error) or type(error).__name__,
                 where=where,
-                hint="The agent's own validate refuses this state; the record is as it was",
+                hint="The agent's own validate rejected this state; the stored record is unchanged",
                 code="agent-invalid",
             ) from error
         if inspect.iscoroutine(result):
             result.close()
-            raise InvalidError("validate must be a plain function, also for asyncio", where=where)
+            raise InvalidError("validate must be a plain function, even in asyncio programs", where=where)
 
 
 async def attach_class(line: AgentLine, declaration: Declaration, kind: ValueKind, name: str) -> ValueAttachment:

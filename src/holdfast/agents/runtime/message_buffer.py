@@ -115,14 +115,16 @@ class MessageBuffer:
         counted = sum(map(self.counter, summary))
         with self._lock:
             if epoch != self._epoch or len(self) < last + len(rest):
-                raise ConflictError("the conversation was rewritten in the meantime", hint="Summarize it again")
+                raise ConflictError(
+                    "the conversation was rewritten while it was being summarized", hint="Summarize it again"
+                )
             new = [*start, *summary, *self._loaded[last - self._offset :]]
             self._rewrite(new, counted + sum(map(self.counter, (*start, *new[first + len(summary) :]))))
 
     def _rewrite(self, new: list[Any], tokens: int) -> None:
         if self._handover is not None:
             raise ConflictError(
-                "the conversation is being handed over",
+                "the conversation is being transferred to another agent",
                 hint="Messages can be added during the transfer; replace them when it is done",
             )
         self._loaded, self._offset, self._tokens = new, 0, tokens

@@ -649,7 +649,7 @@ class AgentPersister:
         """Refuse the record of an agent of another class, which would be lost with the next step."""
         if record.kind != self.spec.name:
             raise InvalidError(
-                f"the stored agent is of the class {record.kind!r}, and this one is of {self.spec.name!r}",
+                f"the stored agent's class is {record.kind!r}, but this one's is {self.spec.name!r}",
                 where=self.where,
                 hint="Use another id; if the class was renamed, declare it under the name that it had",
             )

@@ -443,7 +443,7 @@ def change_event(line: AgentLine, pending: PendingChange, detail: Mapping[str, A
 def incomplete_error(pending: PendingChange, where: str, hint: str) -> ConflictError:
     """Build the error for a change that is refused while another is half-done."""
     return ConflictError(
-        f"the {pending.kind} {pending.trigger!r}, from {pending.source} to {pending.target}, is half-done",
+        f"the {pending.kind} {pending.trigger!r}, from {pending.source} to {pending.target}, is incomplete",
         where=where,
         hint=hint,
         code="transition-incomplete",

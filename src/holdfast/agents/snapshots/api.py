@@ -140,7 +140,7 @@ async def snapshot(
             raise SnapshotTooLargeError(
                 f"the content has {len(data):,} bytes, and the limit is {limit:,}",
                 where=location.where,
-                hint="Give `limit`, here and when you restore",
+                hint="Pass a larger `limit`, here and when you restore",
             )
         strict_json.check_shape(data, location.where)
         return container.build(data, build_header, compression)
@@ -193,7 +193,9 @@ async def restore(
     location = locate(source, options)
     for name, given in (("tools", tools), ("middleware", middleware)):
         if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-            raise SnapshotInvalidError(f"{name} is a list, not {type(given).__name__}", hint=f"restore(…, {name}=[…])")
+            raise SnapshotInvalidError(
+                f"{name} must be a list, not {type(given).__name__}", hint=f"restore(…, {name}=[…])"
+            )
     header, tree = await _read(location, limit)
     code = None
     parts = (tools, middleware, response_format, state_schema, context_schema)
@@ -291,7 +293,7 @@ async def delete(source: Target, *, force: bool = False, **options: Any) -> None
             await _info_of(location)
         except SnapshotCorruptError as error:
             raise SnapshotInvalidError(
-                f"this may be no snapshot: {error.what}", where=location.where, hint="force=True deletes it anyway"
+                f"this may not be a snapshot: {error.what}", where=location.where, hint="force=True deletes it anyway"
             ) from error
     await location.delete()
 
@@ -315,7 +317,7 @@ def _to_datetime(seconds: float) -> datetime:
 def _check_description(text: Any) -> None:
     if not isinstance(text, str) or len(text) > MAX_DESCRIPTION or _encodable(text) != text:
         raise SnapshotInvalidError(
-            f"a description is a text of at most {MAX_DESCRIPTION:,} characters, without lone surrogates"
+            f"the description must be a string of at most {MAX_DESCRIPTION:,} characters, without lone surrogates"
         )
 
 
@@ -326,7 +328,7 @@ def _encodable(text: str) -> str:
 
 def _check_limit(limit: int) -> None:
     if type(limit) is not int or limit < 0:
-        raise SnapshotInvalidError(f"a limit is a number of bytes, not {limit!r}")
+        raise SnapshotInvalidError(f"the limit must be a number of bytes, not {limit!r}")
 
 
 async def _read(location: Location | FileObject, limit: int) -> tuple[SnapshotHeader, Any]:
@@ -338,7 +340,7 @@ async def _read(location: Location | FileObject, limit: int) -> tuple[SnapshotHe
         header, content = container.open_file(data, limit, location.where)
         document = strict_json.read(content, location.where)
         if type(document) is not dict or document.keys() != {"kind", "content"} or document["kind"] != header.kind:
-            raise SnapshotCorruptError("the content is not of the kind in the header", where=location.where)
+            raise SnapshotCorruptError("the content is not of the kind that the header names", where=location.where)
         return header, document["content"]
 
     call: BlockingCall[tuple[SnapshotHeader, Any]] = BlockingCall(parse)

@@ -53,7 +53,7 @@ def check_compression(compression: Any) -> None:
     """Raise `SnapshotInvalidError` if there is no such compression."""
     if compression not in COMPRESSIONS:
         raise SnapshotInvalidError(
-            f"there is no compression {str(compression)[:40]!r}", hint=f"Use one of {', '.join(COMPRESSIONS)}"
+            f"the compression {str(compression)[:40]!r} is unknown", hint=f"Use one of {', '.join(COMPRESSIONS)}"
         )
 
 
@@ -77,7 +77,9 @@ def build(content: bytes, build_header: BuildHeader, compression: Compression = 
 def read_header(data: bytes, where: str) -> tuple[SnapshotHeader, int]:
     """Return the header of a file, from at least its first `HEAD_BYTES`, and the size of its member."""
     if not data.startswith(_START[:3]):
-        raise SnapshotCorruptError("this is no snapshot", where=where, hint="Snapshots are files that end in .hfsnap")
+        raise SnapshotCorruptError(
+            "this is not a snapshot", where=where, hint="Snapshots are files that end in .hfsnap"
+        )
     reader = ByteReader(data, at=len(_START))
     try:
         line = reader.take(reader.fields(_BLOCK)[1])
@@ -85,7 +87,7 @@ def read_header(data: bytes, where: str) -> tuple[SnapshotHeader, int]:
     except CorruptError:
         line = b""
     if not line.endswith(b"\n") or _store(line) != data[: reader.at]:
-        raise SnapshotCorruptError("the header is damaged, or this is no snapshot", where=where)
+        raise SnapshotCorruptError("the header is damaged, or this is not a snapshot", where=where)
     return decode(line, where), reader.at
 
 
@@ -110,7 +112,7 @@ def open_file(data: bytes, limit: int, where: str) -> OpenedSnapshot:
     end = len(data) - len(_seal(b""))
     if end < start or data[end:] != _seal(data[:end]):
         raise SnapshotCorruptError(
-            "the file was changed: its seal does not match", where=where, hint="Take another copy of it"
+            "the file was altered: its seal does not match its content", where=where, hint="Take another copy of it"
         )
     payload = header.content
     if payload.packed != end - start:
@@ -156,7 +158,7 @@ _METHODS = {"zstd": record_compression.Compression.ZSTD, "none": record_compress
 def _inflate(member: bytes, size: int, where: str) -> bytes:
     """Return the content of a member, which must have exactly this size. Never has more in memory."""
     if not member.startswith(_START):
-        raise SnapshotCorruptError("the content is not packed as Holdfast packs it", where=where)
+        raise SnapshotCorruptError("the content is packed in a form that Holdfast never writes", where=where)
     decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
     content = bytearray()
     rest = member[len(_START) :]
@@ -168,13 +170,13 @@ def _inflate(member: bytes, size: int, where: str) -> bytes:
             if len(content) > size:
                 raise SnapshotCorruptError("the content is larger than the header says", where=where)
             if not chunk and not rest and not decompressor.eof:
-                raise SnapshotCorruptError("the content is cut off", where=where)
+                raise SnapshotCorruptError("the content is truncated", where=where)
     except zlib.error as error:
         raise SnapshotCorruptError(f"the content cannot be unpacked: {error}", where=where) from error
     if len(content) != size:
         raise SnapshotCorruptError("the content is smaller than the header says", where=where)
     if decompressor.unused_data != _END.pack(zlib.crc32(content), len(content) & 0xFFFFFFFF):
-        raise SnapshotCorruptError("the content is not what was packed", where=where)
+        raise SnapshotCorruptError("the unpacked content differs from what was packed", where=where)
     return bytes(content)
 
 

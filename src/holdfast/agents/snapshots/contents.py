@@ -61,7 +61,7 @@ async def dump_content(value: Any, config: Any, scan: SecretScan) -> SnapshotCon
     """Convert an object to a tree. Raises `SnapshotUnsupportedError` if that is impossible."""
     if (line := await _line(value)) is not None:
         if config is not None:
-            raise SnapshotInvalidError("an agent of Holdfast has no threads", hint="Leave the config out")
+            raise SnapshotInvalidError("a Holdfast agent has no threads", hint="Leave the config out")
         from holdfast.agents.snapshots import holdfast_agents
 
         version = value.version if isinstance(value, holdfast_agents.StoredAgent) else None
@@ -109,7 +109,7 @@ async def restore_content(kind: Kind, tree: Any, names: tuple[str, ...], options
     if kind == "persistent":
         return await _restore_holdfast_agent(tree, options, where)
     if options.agent_id is not None or not options.live:
-        raise SnapshotInvalidError("agent_id and live are for agents of Holdfast, and this is none", where=where)
+        raise SnapshotInvalidError("agent_id and live apply only to Holdfast agents, and this is not one", where=where)
     _require("langchain_core")
     from holdfast.agents.snapshots.langchain_serde import build_rules, revive
 
@@ -118,26 +118,26 @@ async def restore_content(kind: Kind, tree: Any, names: tuple[str, ...], options
         return await _restore_langchain_agent(tree, rules, options, where)
     _check_no_agent_options(options, where)
     if options.store is not None:
-        raise SnapshotInvalidError("a store belongs to agents, and this is none", where=where)
+        raise SnapshotInvalidError("store applies only to Holdfast agents, and this is not one", where=where)
     call: BlockingCall[Any] = BlockingCall(lambda: revive(tree, "value" if kind == "langchain" else "messages", rules))
     value = await call  # a long history takes seconds
     if kind == "langchain":
         if not _is_langchain(value):
-            raise SnapshotCorruptError("the content is no object of LangChain", where=where)
+            raise SnapshotCorruptError("the content is not a LangChain object", where=where)
         return value
     from langchain_core.chat_history import InMemoryChatMessageHistory
     from langchain_core.messages import BaseMessage
 
     if type(value) is not list or not all(isinstance(each, BaseMessage) for each in value):
-        raise SnapshotCorruptError("the history has values that are no messages", where=where)
+        raise SnapshotCorruptError("the history contains values that are not messages", where=where)
     return _create_history(InMemoryChatMessageHistory, value)
 
 
 def _check_no_agent_options(options: RestoreOptions, where: str) -> None:
     if options.code or options.checkpointer is not None or options.thread is not None:
         raise SnapshotInvalidError(
-            "tools, middleware, formats, schemas, checkpointers and threads belong to agents of create_agent, and this "
-            "is none",
+            "tools, middleware, formats, schemas, checkpointers and threads apply only to agents made by create_agent, "
+            "and this is not one",
             where=where,
         )
 
@@ -163,7 +163,7 @@ async def _restore_holdfast_agent(tree: Any, options: RestoreOptions, where: str
     _check_no_agent_options(options, where)
     if options.store is None:
         raise SnapshotInvalidError(
-            "an agent of Holdfast is restored into a store", where=where, hint="restore(…, store=holdfast.open(…))"
+            "restoring a Holdfast agent needs a store", where=where, hint="restore(…, store=holdfast.open(…))"
         )
     tree = await holdfast_agents.open_tree(tree, options.store, where)
     name = holdfast_agents.class_of(tree, where)

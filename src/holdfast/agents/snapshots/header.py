@@ -124,7 +124,7 @@ def decode(line: bytes, where: str) -> SnapshotHeader:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SnapshotCorruptError(f"the header is invalid JSON: {error}", where=where) from error
     if header.format != FORMAT:
-        raise SnapshotCorruptError("this is no snapshot of Holdfast", where=where)
+        raise SnapshotCorruptError("this is not a Holdfast snapshot", where=where)
     if header.version != VERSION:
         raise _version_error(header.version, where)
     if header.content.compression not in COMPRESSIONS:
@@ -134,7 +134,7 @@ def decode(line: bytes, where: str) -> SnapshotHeader:
             hint="Read it with a newer Holdfast",
         )
     if encode(header) != line:
-        raise SnapshotCorruptError("the header is not written as Holdfast writes it", where=where)
+        raise SnapshotCorruptError("the header is in a form that Holdfast never writes", where=where)
     if not _ID.fullmatch(header.id) or not _DIGEST.fullmatch(header.content.sha256):
         raise SnapshotCorruptError("the header has an invalid id or digest", where=where)
     if header.content.bytes < 0 or header.content.packed < 0:
@@ -172,7 +172,7 @@ def _parse_time(text: str, where: str) -> datetime:
         if time.tzinfo is not UTC or time.isoformat() != text:
             raise ValueError(text)
     except ValueError as error:
-        raise SnapshotCorruptError(f"{text[:40]!r} is no time", where=where) from error
+        raise SnapshotCorruptError(f"{text[:40]!r} is not a time", where=where) from error
     return time
 
 

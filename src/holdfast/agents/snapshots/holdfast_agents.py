@@ -64,7 +64,7 @@ async def export_agent(
     record = await line.read_record(point)
     if record.pending is not None:
         raise SnapshotInvalidError(
-            f"the agent is in the middle of something: {record.pending.trigger}",
+            f"the agent has an incomplete operation: {record.pending.trigger}",
             where=line.where,
             hint="Let it finish, or start the agent to resolve it, and try again",
         )
@@ -97,7 +97,7 @@ def class_of(tree: Any, where: str) -> str:
     check_fields(tree, _FIELDS, where)
     name = tree["state"].get("class")
     if type(name) is not str or PENDING in tree["state"]:
-        raise SnapshotCorruptError("the content is no agent, or one with a pending change", where=where)
+        raise SnapshotCorruptError("the content is not an agent, or is an agent with a pending change", where=where)
     return name
 
 
@@ -114,7 +114,7 @@ async def import_agent(tree: Any, line: AgentLine, where: str) -> AgentRecord:
     except TooLargeError:
         raise  # too large for this store, and not the snapshot's fault
     except (InvalidError, CorruptError, UnsupportedError) as error:
-        raise SnapshotCorruptError(f"the content is no agent: {error}", where=where) from error
+        raise SnapshotCorruptError(f"the content is not an agent: {error}", where=where) from error
 
 
 def line_of(store: Any, id: str) -> AgentLine:
@@ -128,6 +128,6 @@ def line_of(store: Any, id: str) -> AgentLine:
 def _require_store(store: Any) -> ScopedOperations:
     if not isinstance(store, ScopedOperations):
         raise SnapshotInvalidError(
-            f"a {type(store).__name__} is no store of Holdfast", hint="restore(…, store=holdfast.open(…))"
+            f"a {type(store).__name__} is not a Holdfast store", hint="restore(…, store=holdfast.open(…))"
         )
     return store

@@ -329,14 +329,14 @@ def dump_thread(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, scan
     deltas = sorted(name for name, channel in agent.channels.items() if type(channel).__name__ == "DeltaChannel")
     if deltas:
         raise SnapshotUnsupportedError(
-            f"the channel {deltas[0]} keeps differences only, which lie in many checkpoints",
+            f"the channel {deltas[0]} stores only differences, which are spread over many checkpoints",
             where=f"thread.{deltas[0]}",
             hint="Store such threads with HoldfastSaver, and copy them with `holdfast copy`",
         )
     saved = saver.get_tuple(config)
     if saved is None:
         raise SnapshotInvalidError(
-            f"there is no such thread: {config!r}", hint="Take the snapshot after the agent has run there"
+            f"there is no such thread: {config!r}", hint="Take the snapshot after the agent has run in this thread"
         )
     scan.check_names(saved.metadata, "thread.metadata")  # LangGraph stores the configuration of runs there
     configurable = saved.config["configurable"]

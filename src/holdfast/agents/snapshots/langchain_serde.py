@@ -104,7 +104,9 @@ class _DumpCheck:
 
     def _object(self, value: Serializable, path: str, is_message: bool) -> None:
         if self._inside_data:
-            raise SnapshotUnsupportedError("an object is inside data that looks like an object", where=path)
+            raise SnapshotUnsupportedError(
+                "plain data that looks like a serialized object contains an object", where=path
+            )
         data = value.to_json()
         if data["type"] != "constructor":
             raise SnapshotUnsupportedError(
@@ -131,7 +133,7 @@ class _DumpCheck:
                 )
             if key == "template_format" and item == "jinja2":
                 raise SnapshotRefusedError(
-                    "templates of jinja2 can run code, and LangChain does not load them",
+                    "jinja2 templates can run code, and LangChain does not load them",
                     where=at,
                     hint="Use an f-string or mustache template",
                 )
@@ -215,7 +217,7 @@ def build_rules(
 def _check_allowed(cls: Any) -> type[Serializable]:
     """Return a class that the caller allows, if LangChain can import it by its name."""
     if not (isinstance(cls, type) and issubclass(cls, Serializable)):
-        raise SnapshotInvalidError(f"{cls!r} is no class that LangChain serializes", hint="allow=[MyChatModel]")
+        raise SnapshotInvalidError(f"{cls!r} is not a class that LangChain serializes", hint="allow=[MyChatModel]")
     imported: object = getattr(sys.modules.get(cls.__module__), cls.__name__, None)
     if imported is not cls:
         raise SnapshotInvalidError(
@@ -310,7 +312,7 @@ def _check_value(value: Any, path: str, uses: set[_SecretUse]) -> None:
             stack += each.values() if isinstance(each, dict) else each
             continue
         if getattr(each, "template_format", None) == "jinja2":
-            raise SnapshotRefusedError("templates of jinja2 can run code, and are not read", where=path)
+            raise SnapshotRefusedError("jinja2 templates can run code, so they are not loaded", where=path)
         if uses and isinstance(each, Serializable):
             data: Mapping[str, Any] = each.to_json()
             kwargs = data.get("kwargs", {}).items()
@@ -330,7 +332,7 @@ def _check_value(value: Any, path: str, uses: set[_SecretUse]) -> None:
 def _check_secret(value: dict[str, Any], at: str, holder: tuple[str, str] | None, rules: RevivalRules) -> _SecretUse:
     id = value.get("id")
     if type(value["lc"]) is not int or set(value) != {"lc", "type", "id"} or type(id) is not list or len(id) != 1:
-        raise SnapshotCorruptError("this is no valid marker of a secret", where=at)
+        raise SnapshotCorruptError("this is not a valid marker of a secret", where=at)
     if holder is None or type(id[0]) is not str or id[0] not in rules.secrets:
         raise SnapshotRefusedError(
             f"the snapshot asks for a secret where none belongs: {id[0]!r}",
@@ -345,15 +347,15 @@ def _check_id(value: dict[str, Any], at: str, reviver: Reviver) -> tuple[str, ..
     if value.get("type") == "not_implemented":
         raise SnapshotCorruptError("LangChain stored only the name of an object", where=at)
     if type(value["lc"]) is not int or value["lc"] != 1 or value.get("type") != "constructor":
-        raise SnapshotCorruptError("this is no valid object of LangChain", where=at)
+        raise SnapshotCorruptError("this is not a valid LangChain object", where=at)
     if type(kwargs) is not dict or not value.keys() <= _OBJECT_KEYS or type(id) is not list or len(id) < 2:
-        raise SnapshotCorruptError("this is no valid object of LangChain", where=at)
+        raise SnapshotCorruptError("this is not a valid LangChain object", where=at)
     if not all(type(part) is str and _NAME.fullmatch(part) for part in id):
-        raise SnapshotCorruptError("this is no valid name of a class", where=at)
+        raise SnapshotCorruptError("this is not a valid class name", where=at)
     if reviver.allowed_class_paths is None or tuple(id) not in reviver.allowed_class_paths:
         # The id of a class in the caller's own script has `__main__`, which is valid if the caller allows the class.
         if any(part.startswith("__") for part in id if part != "__main__"):
-            raise SnapshotCorruptError("this is no valid name of a class", where=at)
+            raise SnapshotCorruptError("this is not a valid class name", where=at)
         raise SnapshotRefusedError(
             f"objects of {'.'.join(id)} are not allowed",
             where=at,

@@ -87,7 +87,7 @@ class Location(NamedTuple):
 
     def _missing_error(self) -> SnapshotNotFoundError:
         hint = "List the snapshots to see which exist"
-        return SnapshotNotFoundError("there is no snapshot", where=self.where, hint=hint)
+        return SnapshotNotFoundError("there is no snapshot at this path", where=self.where, hint=hint)
 
 
 class FileObject:
@@ -109,7 +109,7 @@ class FileObject:
 
     async def exists(self) -> bool:
         """Raise `SnapshotInvalidError`: only a name can be in use."""
-        raise SnapshotInvalidError("a file object has no name in a directory", where=self.where)
+        raise SnapshotInvalidError("a file object has no path to check for", where=self.where)
 
     async def delete(self) -> None:
         """Raise `SnapshotInvalidError`."""
@@ -182,7 +182,7 @@ class PlainDirectory(SnapshotStorage):
             try:
                 status = os.fstat(file)
                 if not stat.S_ISREG(status.st_mode):
-                    raise SnapshotCorruptError("this is no file", where=str(path))
+                    raise SnapshotCorruptError("this is not a file", where=str(path))
                 with open(file, "rb", closefd=False) as opened:
                     opened.seek(start)
                     left = max(0, status.st_size - start)
@@ -255,7 +255,7 @@ class PlainDirectory(SnapshotStorage):
         return files
 
 
-_NO_FILE = "this is a link or a directory, and no file"
+_NO_FILE = "this is a link or a directory, not a file"
 
 
 def _claim_name(new: Path, path: Path) -> None:
@@ -305,7 +305,7 @@ def locate(target: FileSource, options: Mapping[str, Any], *, require_suffix: bo
     last = text.partition("?")[0] if scheme else text
     if require_suffix and (not last.endswith(SUFFIX) or last.endswith(f"/{SUFFIX}") or last == SUFFIX):
         raise SnapshotInvalidError(
-            f"the name of a snapshot ends in {SUFFIX}", where=redacted_url(text), hint=f"For example agent{SUFFIX}"
+            f"the name of a snapshot must end in {SUFFIX}", where=redacted_url(text), hint=f"For example agent{SUFFIX}"
         )
     if scheme in _BUCKETS:
         url, name = _split(text)
@@ -336,7 +336,9 @@ def _split(url: str) -> tuple[str, str]:
     address, mark, query = url.partition("?")
     folder, _, name = address.rpartition("/")
     if not name or folder.endswith(":/"):
-        raise SnapshotInvalidError("this names no object", where=redacted_url(url), hint="s3://bucket/agent.hfsnap")
+        raise SnapshotInvalidError(
+            "the URL does not name an object", where=redacted_url(url), hint="s3://bucket/agent.hfsnap"
+        )
     return f"{folder}{mark}{query}", unquote(name)
 
 
@@ -346,7 +348,7 @@ def _text(target: object) -> str:
     if not isinstance(text, str) or not text:
         raise SnapshotInvalidError(f"{target!r} is neither a path nor a URL", hint=f"agent{SUFFIX}, or s3://bucket/…")
     if "\0" in text:
-        raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
+        raise SnapshotInvalidError("the name contains a NUL character", where=repr(text)[:100])
     return text
 
 
@@ -372,12 +374,12 @@ def _path(text: str, scheme: str, options: Mapping[str, Any]) -> Path:
     path = url_to_path(text)
     if path is None or "?" in text:
         raise ConfigError(
-            "this names no file",
+            "the URL does not name a file",
             where=redacted_url(text),
             hint=f"file:agent{SUFFIX} is a file here, file:///srv/agent{SUFFIX} one anywhere",
         )
     if "\0" in str(path):
-        raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
+        raise SnapshotInvalidError("the name contains a NUL character", where=repr(text)[:100])
     return path
 
 

@@ -39,7 +39,7 @@ _MIN_LENGTH = 8
 def secret_texts(secrets: Mapping[str, Any] | None) -> dict[str, str]:
     """Return the caller's secrets as text: they are text, or secret types of pydantic."""
     if not isinstance(secrets, Mapping | None):
-        raise SnapshotInvalidError("secrets are a dict of names and values", hint="secrets={'OPENAI_API_KEY': …}")
+        raise SnapshotInvalidError("secrets must be a dict of names and values", hint="secrets={'OPENAI_API_KEY': …}")
     texts = {}
     for name, value in (secrets or {}).items():
         plain = _plain(value)
@@ -75,7 +75,7 @@ class SecretScan:
         self.classes: set[str] = set()
         """The classes that `restore` has to allow."""
         if isinstance(not_secret, str) or not isinstance(not_secret, Iterable):
-            raise SnapshotInvalidError("not_secret is a list of names of fields", hint=f"not_secret=[{not_secret!r}]")
+            raise SnapshotInvalidError("not_secret must be a list of field names", hint=f"not_secret=[{not_secret!r}]")
         self._not_secret = frozenset(map(str, not_secret))
         self._values = {value: name for name, value in secret_texts(secrets).items()}
 

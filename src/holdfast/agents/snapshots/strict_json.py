@@ -117,4 +117,4 @@ def check_fields(tree: Any, fields: Mapping[str, Any], where: str) -> None:
         raise SnapshotCorruptError("the content does not have the fields of its kind", where=where)
     for name, kind in fields.items():
         if not isinstance(tree[name], kind) or (kind is int and isinstance(tree[name], bool)):
-            raise SnapshotCorruptError(f"{name} in the content is of a wrong type", where=where)
+            raise SnapshotCorruptError(f"{name} in the content has the wrong type", where=where)

@@ -100,10 +100,13 @@ class OnceOperations:
         options = StepOptions(retry, final if isinstance(final, tuple) else (final,), on_unknown, lease, names)
         if function is not None:
             if not isinstance(key, str):
-                raise InvalidError("the key of a step is text", where=repr(key)[:80])
+                raise InvalidError("the key of a step must be a string", where=repr(key)[:80])
             return steps._run(key, function, args, kwargs, options)
         if args or kwargs:
-            raise InvalidError("a decorator takes options, and the arguments come with the calls", where=repr(key)[:80])
+            raise InvalidError(
+                "as a decorator, once takes only options; pass the arguments when calling the function",
+                where=repr(key)[:80],
+            )
 
         def decorate(decorated: F) -> F:
             @wraps(decorated)
@@ -145,7 +148,9 @@ class StepsOperations(OnceOperations):
         """Record by hand what became of a step whose outcome is unknown, or that failed: its `result`, its `error`, or
         that it is to run again. `ConflictError` if it is being run (code `under-way`), or is done (`step-done`)."""
         if (result is not MISSING) + (error is not None) + bool(retry) != 1:
-            raise InvalidError("a step is resolved by one of result, error and retry", where=f"step {key!r}"[:200])
+            raise InvalidError(
+                "pass exactly one of result, error and retry to resolve a step", where=f"step {key!r}"[:200]
+            )
         if result is not MISSING:
             return await resolve_step(self._line, key, "result", result)
         return await resolve_step(self._line, key, "retry" if error is None else "error", error)

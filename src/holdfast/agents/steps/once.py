@@ -132,7 +132,7 @@ class StepOptions:
             raise InvalidError(f"final is a tuple of classes of errors, not {self.final!r}"[:200])
         if self.on_unknown not in ("raise", "retry") and not callable(self.on_unknown):
             raise InvalidError(
-                f"on_unknown cannot be {self.on_unknown!r}"[:200], hint="It is 'raise', 'retry' or a function"
+                f"on_unknown cannot be {self.on_unknown!r}"[:200], hint="Pass 'raise', 'retry' or a function"
             )
         parse_seconds(self.lease, "lease", positive=True)
         names: tuple[object, ...] = self.formerly
@@ -200,7 +200,7 @@ class OnceCall:
         latest = await read_step(self.line, self.key)  # it may have ended, or been begun again, before it was free
         if latest == record:
             raise unknown_error(self.line, record)
-        raise ConflictError("the step was changed meanwhile", where=self._where)
+        raise ConflictError("the step was changed by another process", where=self._where)
 
     def _check(self) -> None:
         self.options.check()
@@ -208,13 +208,13 @@ class OnceCall:
             raise InvalidError(f"a step runs a function, not {self.function!r}"[:200], where=self._where)
         if inspect.iscoroutinefunction(self.function) and not self.is_async:
             raise InvalidError(
-                "an agent of a Store has no event loop for coroutine functions",
+                "an agent of a synchronous Store cannot run coroutine functions",
                 where=self._where,
                 hint="Write it with `def`, or use AsyncPersistentAgent on an AsyncStore",
             )
         if (self.line.line, self.key) in _active.get():
             raise InvalidError(
-                "the step is called by its own function, and would wait for itself",
+                "the step was called from its own function, and would wait for itself",
                 where=self._where,
                 hint="Use another key for the inner step",
             )
@@ -223,7 +223,7 @@ class OnceCall:
     def _require_same(self, record: StepRecord) -> None:
         if record.digest and record.digest != self.digest:
             raise ConflictError(
-                "the step was begun with other arguments",
+                "the step was started with different arguments",
                 where=self._where,
                 hint="Use another key for another piece of work; the key should name it, as charge-42 does",
                 code="step-arguments",
@@ -231,7 +231,7 @@ class OnceCall:
         name = _function_name(self.function)
         if _UNNAMED not in (name, record.function) and record.function not in ("", name, *self.options.formerly):
             raise ConflictError(
-                f"the step was begun by the function {record.function}, and this one is {name}",
+                f"the step was started by the function {record.function}, not by {name}",
                 where=self._where,
                 hint=f"Use another key for another piece of work; if it was renamed, give formerly={record.function!r}",
                 code="step-function",
@@ -538,7 +538,7 @@ async def resolve_step(line: StepLine, key: str, how: Literal["result", "error",
         raise ConflictError(
             "the step is being run",
             where=f"step {key!r} of {line.where}",
-            hint=f"Wait for its end; if its process died, {record.lease:g} s are enough",
+            hint=f"Wait until it ends; if its process died, wait {record.lease:g} s",
             code="under-way",
         ) from None
 

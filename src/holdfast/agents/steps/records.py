@@ -204,7 +204,7 @@ class StepLine:
         checked = self.agent.handle.guard.key(self.resource.scope, key, what)
         if len(checked.encode()) > MAX_KEY or "/" in checked:
             raise InvalidError(
-                f"the {what} has at most {MAX_KEY} bytes, and no slash", where=f"{checked[:40]!r} of {self.where}"
+                f"the {what} must have at most {MAX_KEY} bytes, and no slash", where=f"{checked[:40]!r} of {self.where}"
             )
         return checked
 

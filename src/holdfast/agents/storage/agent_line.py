@@ -174,7 +174,7 @@ class AgentLine:
         try:
             return await lines.find(self.line, branches.along(newest.branch, version - 1))
         except NotFoundError as error:
-            raise self._missing_step_error(f"version {version} of the agent is not there any more") from error
+            raise self._missing_step_error(f"version {version} of the agent no longer exists") from error
 
     async def is_unchanged(self, old: StepRef, newest: StepRef) -> bool:
         """Whether all steps since an older one only record refused transitions."""

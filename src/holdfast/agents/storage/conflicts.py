@@ -40,11 +40,11 @@ def resolve_conflict(codec: Codec, how: OnConflict, sides: Sides, runs: Operator
     elif callable(how):
         result: Any = how(*(unpack_state(codec, each) for each in (base, mine, theirs)))
         if not isinstance(result, Mapping) or set(result) != set(DICTS):
-            raise InvalidError(f"a resolver returns a dict of {', '.join(DICTS)}", where=where)
+            raise InvalidError(f"the resolver must return a dict of {', '.join(DICTS)}", where=where)
         wrong = [name for name in DICTS if not isinstance(result[name], Mapping)]
         if wrong:
             raise InvalidError(
-                f"a resolver returns a dict as {wrong[0]}, not {type(result[wrong[0]]).__name__}", where=where
+                f"the resolver must return a dict as {wrong[0]}, not {type(result[wrong[0]]).__name__}", where=where
             )
         # Values that cannot be saved are found before they reach the agent.
         merged = unpack_state(codec, pack_state(codec, {name: dict(result[name]) for name in DICTS}))

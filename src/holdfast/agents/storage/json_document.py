@@ -46,17 +46,17 @@ async def import_document(line: AgentLine, document: Mapping[str, Any]) -> Agent
     codec, where = line.handle.codec, f"document of agent {line.id!r}"
     tree = check_document(document)["state"]
     if not isinstance(tree, Mapping) or not all(isinstance(name, str) for name in tree):
-        raise InvalidError("the state of the agent is a dict of channels", where=where)
+        raise InvalidError("the state of the agent must be a dict of channels", where=where)
     state = {name: codec.from_json(value) for name, value in tree.items()}
     messages = state.pop(CONVERSATION, [])
     if not isinstance(messages, list):
-        raise InvalidError("the conversation of the agent is a list", where=where)
+        raise InvalidError("the conversation of the agent must be a list", where=where)
     now = to_datetime(line.handle.now())
     try:
         state["counts"] = {**state.get("counts", {}), "messages": len(messages)}
         record = build_record(line.id, state, 1, now, "", {})
     except (HoldfastError, TypeError) as error:
-        raise InvalidError(f"this is no state of an agent: {error}", where=where) from None
+        raise InvalidError(f"this is not the state of an agent: {error}", where=where) from None
     position = AgentPosition(record.status, record.state, record.pending)
     permit = await line.allow("write")
     if await line.latest_step() is not None:
@@ -96,7 +96,7 @@ async def _check_schema(line: AgentLine, record: AgentRecord, where: str) -> Non
 def check_document(document: object) -> Mapping[str, Any]:
     """Return a document of an agent. Raises `InvalidError` if it is none."""
     if not isinstance(document, Mapping) or document.get("holdfast") != "agent" or "state" not in document:
-        raise InvalidError("this is no document of an agent", hint="Pass a document of store.agents.export(id)")
+        raise InvalidError("this is not an exported agent", hint="Pass a document of store.agents.export(id)")
     if document.get("format") != FORMAT:
         raise UnsupportedError(
             f"the document has the format {document.get('format')!r}, and this release supports {FORMAT}",

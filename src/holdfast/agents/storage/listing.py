@@ -84,7 +84,7 @@ class AgentFilter:
 
     def __post_init__(self) -> None:
         if self.status is not None and self.status not in STATUSES:
-            raise InvalidError(f"the status is one of {', '.join(STATUSES)}, not {self.status!r}")
+            raise InvalidError(f"the status must be one of {', '.join(STATUSES)}, not {self.status!r}")
 
     def matches(self, info: AgentInfo, metadata: Mapping[str, Any]) -> bool:
         """Whether an agent meets the conditions, those on metadata given as JSON values."""

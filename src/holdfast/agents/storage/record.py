@@ -132,14 +132,14 @@ def build_record(
             )
         if not isinstance(state[name], kind):
             actual = type(state[name]).__name__
-            raise CorruptError(f"the {name} of the agent is {actual}, and not {kind.__name__}", where=where)
+            raise CorruptError(f"the {name} of the agent is {actual}, not {kind.__name__}", where=where)
 
     if state["status"] not in STATUSES:
         raise CorruptError(f"there is no status {state['status']!r}", where=where)
     pending = state.get(PENDING)
     messages, tokens = (state["counts"].get(name, 0) for name in ("messages", "tokens"))
     if not all(type(each) is int and each >= 0 for each in (messages, tokens)):
-        raise CorruptError("the counts of the agent are not numbers of messages and tokens", where=where)
+        raise CorruptError("the agent's counts of messages and tokens are not numbers", where=where)
     return AgentRecord(
         id=id,
         kind=state["class"],

@@ -63,7 +63,7 @@ async def transfer(
     """
     extra_context = dict(validation.require_mapping(context or {}, "context"))
     if any(type(key) is not str for key in extra_context):
-        raise InvalidError("the keys of a context are strings", where=repr(list(extra_context))[:80])
+        raise InvalidError("the keys of a context must be strings", where=repr(list(extra_context))[:80])
     giver.line.handle.codec.pack(extra_context)  # raises an error with the path of a value that cannot be stored
     target = to.line.id if isinstance(to, AgentPersister) else AgentLine(giver.line.handle, to).id
     if target == giver.line.id:
@@ -293,7 +293,7 @@ async def recover_transfer(
     """
     pending = persister.data.pending
     if pending is None or pending.kind != TRANSFER:
-        raise InvalidError("no transfer is under way", where=persister.where)
+        raise InvalidError("no transfer is in progress", where=persister.where)
     live = not isinstance(persister.agent, Placeholder)
     data: Mapping[str, Any] = pending.data if isinstance(pending.data, Mapping) else {}
     reason = str(data.get("reason", ""))
@@ -326,7 +326,7 @@ def resolve_receiver(to: Any) -> AgentPersister | str:
     persister = getattr(to, "persister", None)
     if not isinstance(persister, AgentPersister):
         raise InvalidError(
-            f"a transfer goes to an agent, or to an id, not to {type(to).__name__}",
+            f"the receiver of a transfer must be an agent or an id, not {type(to).__name__}",
             hint="Pass the agent, its handle, or its id",
         )
     return persister

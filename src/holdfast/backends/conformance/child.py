@@ -58,7 +58,7 @@ async def _stream(backend: Backend, rest: list[str], _: TextIO, report: Callable
     report("ready")
     for number in range(int(count)):
         if await backend.apply(batch(writer, number, int(weight))) is not None:
-            raise AssertionError("a batch that nobody else writes was refused")
+            raise AssertionError("a batch without competing writers was refused")
         report(str(number))
     await backend.close()
 
@@ -80,7 +80,7 @@ async def _echo(backend: Backend, rest: list[str], input_lines: TextIO, report: 
     report("ready")
     for line in input_lines:
         if await backend.apply([claim(int(line), worker)]) is not None:
-            raise AssertionError("a key that nobody else claims was taken")
+            raise AssertionError("a key without competing claims was already taken")
         report(line.strip())
     await backend.close()
 

@@ -89,7 +89,9 @@ class Races(Suite):
                 done += run(handles[worker].apply([Expect(LINES, key, row.columns), Put(LINES, raised)])) is None
                 if done == each:
                     return
-            raise AssertionError(f"could set only {done} of {each} times: what is read is not what is compared")
+            raise AssertionError(
+                f"could set only {done} of {each} times: the value that is read differs from the one that is compared"
+            )
 
         _in_threads(count)
         assert column(LINES, plain.scan(LINES)[0], "created") == each * THREADS

@@ -137,5 +137,5 @@ def _position(cursor: Document) -> LogTime:
     resume = cursor["postBatchResumeToken"]["_data"]
     found = _RESUME_TOKEN.match(resume)
     if found is None:
-        raise UnsupportedError(f"the server has resume tokens of another form: {resume[:40]}")
+        raise UnsupportedError(f"the server's resume token has an unknown form: {resume[:40]}")
     return int(found[1], 16), int(found[2], 16)

@@ -483,5 +483,7 @@ def _client_id(stamp: GroupStamp) -> Document:
 def _recorded_outcomes(document: Document, stamp: GroupStamp) -> list[int | None] | None:
     """Return the recorded outcomes of a group; None if there are none."""
     if document["number"] > stamp.number:
-        raise UnavailableError("a later group of this client was committed first", hint="Check what was saved")
+        raise UnavailableError(
+            "a later group of writes by this client was committed before this one", hint="Check what was saved"
+        )
     return list(document["outcomes"]) if document["number"] == stamp.number else None

@@ -72,7 +72,7 @@ def translate(error: PyMongoError | InvalidDocument, where: str) -> Exception:
         return login_error(_message(error), where, "Check user, password and authSource in the URL")
     if codes & _NOT_ALLOWED:
         return DeniedError(
-            f"this user may not do that: {_message(error)}",
+            f"the database user lacks permission: {_message(error)}",
             where=where,
             hint="Give it the role readWrite on the database",
         )

@@ -163,7 +163,7 @@ class ObjectStoreBackend(LoopBackend):
         # It may wait for other batches, each of which has as much time.
         done, _ = await asyncio.wait([task], timeout=self._timeout + batch_weight(batch) / PACE)
         if not done:
-            raise self._give_up_error("no answer came", sent=True)
+            raise self._give_up_error("no answer was received", sent=True)
         return task.result()
 
     async def _apply_to_shards(self, opened: _OpenStore, batch: Batch) -> int | None:

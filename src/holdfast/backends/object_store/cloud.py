@@ -304,7 +304,7 @@ def _storage(scheme: str, bucket: str, prefix: str, settings: dict[str, Any], wh
 
 def _check_endpoint(endpoint: str, where: str) -> None:
     if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
-        raise ConfigError("the endpoint is no URL", where=where, hint="It looks like https://host:9000")
+        raise ConfigError("the endpoint is not a URL", where=where, hint="It looks like https://host:9000")
     check_address(endpoint)
 
 

@@ -222,7 +222,7 @@ def decode(kind: bytes, struct_type: type[S], data: bytes, name: str) -> S:
     _, found, version, stored_size, packed_size, digest = _header(data, name)
     if version != VERSION:
         raise UnsupportedError(
-            f"an object has version {version} of its format",
+            f"an object has the unknown format version {version}",
             where=name,
             hint="Read it with a newer release of Holdfast",
         )
@@ -259,7 +259,7 @@ def find_table(name: str, where: str) -> Table:
 
 def damaged_error(name: str) -> CorruptError:
     """Return the error for a damaged object."""
-    return CorruptError(f"{_OBJECT} is not what was written", where=name, hint=_HINT)
+    return CorruptError(f"{_OBJECT} differs from what was written", where=name, hint=_HINT)
 
 
 def missing_error(name: str) -> CorruptError:
@@ -270,7 +270,7 @@ def missing_error(name: str) -> CorruptError:
 def order_error(name: str) -> CorruptError:
     """Return the error for an entry that does not follow the one before it."""
     return CorruptError(
-        "an entry of a log was written after another one than the one before it, which was lost and replaced",
+        "a log entry does not follow the entry before it, which was lost and replaced",
         where=name,
         hint="Repair the store",
     )

@@ -69,7 +69,7 @@ class GarbageCollector:
                     needed |= await self._tidy(shard, times)
                 except (CorruptError, UnsupportedError) as error:
                     failed = True  # the others can still be tidied; and its decisions stay, as it may need them
-                    _logger.warning("a damaged thread is not tidied: %s", error)
+                    _logger.warning("a damaged thread was not tidied: %s", error)
         with deadline_in(self._timeout):
             if not failed:
                 old = [info.name for info in decided if times.is_over(info.modified)]

@@ -193,7 +193,7 @@ class RetryingStorage(ObjectStorage):
         pause = _FIRST_PAUSE
         while True:
             self.request_counts[kind] = self.request_counts.get(kind, 0) + 1
-            why = "no answer came"
+            why = "no answer was received"
             seconds = deadline - loop.time()
             opening = self._storage.remote and not self.retry_unreachable
             try:

@@ -100,7 +100,7 @@ class QueryRunner:
                 raise
             if names not in self._warned:
                 self._warned.add(names)
-                _logger.warning("a scan found a damaged thread, %r, and takes what is left of it: %s", names[1], error)
+                _logger.warning("a scan found a damaged thread, %r, and uses what is left of it: %s", names[1], error)
             return SalvagedView(names, folder(names), await self._salvager.salvage(folder(names)))
 
     async def _on_locked_snapshot(

@@ -98,7 +98,7 @@ class ShardRebuild:
                 if await self._replace_shard(shard, objects, salvaged):
                     return RebuiltShard(f"{DAMAGED_FOLDER}/{stamp}/{shard}", salvaged)
         raise ConflictError(
-            "others kept writing there",
+            "other processes kept writing to the store",
             where=shard,
             hint="Stop the programs that use the store, and repair it again",
         )
@@ -166,7 +166,7 @@ class ShardRebuild:
         names = salvaged.names or (None if tenant is None or line is None else (tenant, line))
         if await self._storage.get(birth) != before:
             raise ConflictError(
-                "another process rebuilds it", where=shard, hint="Wait for it to end, and verify the store"
+                "another process is rebuilding the store", where=shard, hint="Wait for it to end, and verify the store"
             )
         if names is None:
             await self._storage.delete([info.name for info in await self._storage.list_objects(shard)])  # copies exist
@@ -183,5 +183,5 @@ class ShardRebuild:
             await self._storage.put(birth, data)
         elif not await self._storage.create(birth, data):
             raise ConflictError(
-                "another process rebuilds it", where=shard, hint="Wait for it to end, and verify the store"
+                "another process is rebuilding the store", where=shard, hint="Wait for it to end, and verify the store"
             )

@@ -115,9 +115,9 @@ class ShardLog:
             layout = decode(LAYOUT, StoreMarker, data, object_names.FORMAT)
         except CorruptError as error:
             raise ConfigError(
-                "there is something else, and no store",
+                "the location contains other data, not a store",
                 where=self.where,
-                hint="Name a bucket, prefix or directory of its own",
+                hint="Use a bucket, prefix or directory that contains nothing else",
             ) from error
         if layout.version != VERSION:
             raise UnsupportedError(

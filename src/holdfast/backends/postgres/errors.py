@@ -69,7 +69,9 @@ def _translate_final(state: str, message: str, where: str, schema: str) -> Holdf
     """Return the error for a state that a retry does not help with."""
     if state == OVERTAKEN_STATE:
         return OutcomeUnknownError(
-            "a change came too late: this process had given it up", where=where, hint="Check what was saved, and resume"
+            "a change arrived after this process had given up on it",
+            where=where,
+            hint="Check what was saved, and resume",
         )
     if state == "53100":
         return TransientError(
@@ -98,7 +100,7 @@ def _translate_final(state: str, message: str, where: str, schema: str) -> Holdf
             hint=f"Set it up with holdfast.backends.postgres.setup(url, schema={schema!r})",
         )
     if state.startswith("54"):
-        return TooLargeError(f"something is larger than PostgreSQL takes: {message}", where=where)
+        return TooLargeError(f"a value exceeds a size limit of PostgreSQL: {message}", where=where)
     if state.startswith("22"):
         return InvalidError(f"a value does not fit into its column: {message}", where=where)
     return UnavailableError(f"PostgreSQL failed: {message} ({state})", where=where, hint="Check the server's log")
@@ -130,9 +132,9 @@ def rejection_error(outcome: int, where: str) -> HoldfastError:
     """Return the error for a batch that the database rejected."""
     if outcome == TOO_LARGE:
         return TooLargeError(
-            "the names in a key are together longer than PostgreSQL indexes, or a value is larger than it takes",
+            "the names in a key are too long for an index of PostgreSQL, or a value is too large for it",
             where=where,
-            hint="The names of tenant, thread and step may take about 2,500 bytes together",
+            hint="Keep the names of tenant, thread and step below about 2,500 bytes in total",
         )
     if outcome == BAD_VALUE:
         return InvalidError("a value does not fit into its column", where=where)

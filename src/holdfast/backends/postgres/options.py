@@ -61,7 +61,9 @@ def read_options(url: str, arguments: Mapping[str, Any]) -> PostgresOptions:
     scheme, _, _ = url.partition("://")
     where = redacted_url(url)
     if scheme not in SCHEMES or "://" not in url:
-        raise ConfigError("this names no PostgreSQL database", where=where, hint="Open postgresql://user@host/database")
+        raise ConfigError(
+            "the URL does not name a PostgreSQL database", where=where, hint="Open postgresql://user@host/database"
+        )
     check_address(url)
     address, mark, query = url.partition("?")
     # To libpq, a plus is a plus and not a blank.

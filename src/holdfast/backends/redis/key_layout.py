@@ -72,7 +72,7 @@ def decode_words(kinds: Sequence[type], data: bytes) -> Key:
     """Decode words into values of these types."""
     parts = data.split(_END)
     if len(parts) != len(kinds) + 1 or parts[-1]:
-        raise ValueError(f"{data!r} does not have {len(kinds)} words")
+        raise ValueError(f"expected {len(kinds)} words in {data!r}")
     return tuple([_decode_word(kind, part) for kind, part in zip(kinds, parts, strict=False)])
 
 

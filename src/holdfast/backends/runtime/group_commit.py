@@ -130,7 +130,7 @@ class CommitQueue:
         thread = threading.get_ident()
         if thread in self._inside:
             raise UnavailableError(
-                "this thread is saving, and was interrupted to save something else",
+                "a signal handler tried to save while its thread was already saving",
                 where=self._where,
                 hint="In a signal handler only record the signal, and save afterwards",
             )

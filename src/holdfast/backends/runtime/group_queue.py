@@ -122,7 +122,7 @@ class GroupQueue:
                 if queued.deadline > loop.time():
                     left.append(queued.deadline)
                     continue
-                why = "no answer came" if sent else "no answer came to the changes before this one"
+                why = "no answer was received" if sent else "no answer was received for the changes before this one"
                 queued.future.set_exception(give_up(why, sent))
                 if not sent:
                     self._queued.remove(queued)

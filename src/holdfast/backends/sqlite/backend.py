@@ -142,15 +142,15 @@ def parse_options(url: str, options: dict[str, Any]) -> FileOptions:
     path = url_to_path(url)
     if path is None or not url.startswith("sqlite:"):
         raise ConfigError(
-            "this names no SQLite file",
+            "the URL does not name a SQLite file",
             where=redacted_url(url),
             hint="Write sqlite:///agents.db for a file in the current directory, sqlite:////var/agents.db for another",
         )
     if "\0" in str(path):
-        raise ConfigError("the path of a file has no NUL in it", where=repr(redacted_url(url)))
+        raise ConfigError("the path of a file cannot contain a NUL character", where=repr(redacted_url(url)))
     if str(path) == ":memory:":
         raise ConfigError(
-            "a SQLite store is a file", where=redacted_url(url), hint="For a store in memory open memory://"
+            "a SQLite store must be a file", where=redacted_url(url), hint="For a store in memory open memory://"
         )
     values = {**dict(parse_qsl(url.partition("?")[2], keep_blank_values=True)), **options}
     vfs: str | None = options.get("vfs")
@@ -158,7 +158,7 @@ def parse_options(url: str, options: dict[str, Any]) -> FileOptions:
     unknown = sorted(values.keys() - known)
     if unknown:
         raise ConfigError(
-            f"a SQLite store takes no option {unknown[0]!r}",
+            f"a SQLite store does not accept the option {unknown[0]!r}",
             where=redacted_url(url),
             hint="It takes synchronous, busy_timeout, read_only and file_mode",
         )

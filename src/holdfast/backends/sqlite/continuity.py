@@ -139,7 +139,7 @@ def last_row(before: LastRow | None, batch: Batch) -> LastRow | None:
 def lost_row(where: str) -> CorruptError:
     """Return the error to raise if a file lacks the last row that was acknowledged."""
     return CorruptError(
-        "the file was opened again after a failure, and what was acknowledged last is not in it",
+        "the file was reopened after a failure, and the last acknowledged changes are missing from it",
         where=where,
         hint="It was lost in the failure, unless another process removed it since. Verify the store, repair it from a "
         "copy if there is one, and open it again",

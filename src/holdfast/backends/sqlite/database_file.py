@@ -139,7 +139,7 @@ def open_viewer(settings: FileOptions) -> apsw.Cursor:
         connection.execute("PRAGMA query_only = 1")
         retry = partial(LockWait(settings.busy_timeout).retry, since=time.monotonic())
         if not retry(lambda: _in_transaction(connection, "BEGIN", lambda: _is_store(connection, settings.url))):
-            raise NotFoundError("the file is an empty database, and no store yet", where=settings.url, code="no-store")
+            raise NotFoundError("the file is an empty database, not a store", where=settings.url, code="no-store")
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(settings.frozen))
     except BaseException:
         connection.close(force=True)
@@ -206,9 +206,9 @@ def open_writer(settings: FileOptions, *, create: bool = False) -> apsw.Cursor:
     try:
         if connection.readonly("main"):
             raise DeniedError(
-                "the file may not be written",
+                "this user may not write to the file",
                 where=settings.url,
-                hint="Grant this user writing to the file and to its directory",
+                hint="Grant this user write permission on the file and its directory",
             )
         if settings.exclusive:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -268,7 +268,7 @@ def _is_store(connection: apsw.Connection, url: str) -> bool:
             hint="Update holdfast",
         )
     if application or connection.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise ConfigError("this is another application's database", where=url, hint="Name another file")
+        raise ConfigError("the file is the database of another application", where=url, hint="Name another file")
     _check_length(connection.filename, url)
     return False
 
@@ -303,7 +303,9 @@ def _check_length(path: str, url: str) -> None:
         size = Path(path).stat().st_size
         if 0 < size < _SMALLEST_PAGE:
             raise CorruptError(
-                f"the file has {size} bytes, and no store is that short", where=url, hint="Restore it from a backup"
+                f"the file has only {size} bytes, which is too short for a store",
+                where=url,
+                hint="Restore it from a backup",
             )
 
 

@@ -69,7 +69,7 @@ def translate(error: Exception, where: str) -> HoldfastError:
     if isinstance(error, apsw.Error) and is_damage(error):
         return damaged(text, where)
     if isinstance(error, UnicodeDecodeError):
-        return damaged(f"a text is not UTF-8: {text}", where)
+        return damaged(f"a string is not UTF-8: {text}", where)
     if isinstance(error, apsw.TooBigError):
         return TooLargeError(f"a row is larger than SQLite stores: {text}", where=where)
     if isinstance(error, INPUT):
@@ -92,9 +92,9 @@ def translate(error: Exception, where: str) -> HoldfastError:
         )
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
         return DeniedError(
-            f"the file may not be written: {text}",
+            f"this user may not write to the file: {text}",
             where=where,
-            hint="Grant this user writing to the file and to its directory",
+            hint="Grant this user write permission on the file and its directory",
         )
     return UnavailableError(f"SQLite failed: {text}", where=where, hint="Open the store again")
 

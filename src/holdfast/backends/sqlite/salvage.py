@@ -195,7 +195,7 @@ def _schema_pages(data: bytes, size: int) -> list[int]:
             cells = (reader.number(2) for _ in range(count))
             below = [last, *(ByteReader(page, reader.what, at=at).number(4) for at in cells)]
             if 0 in below or not set(below).isdisjoint(found):
-                raise reader.error("is no tree")
+                raise reader.error("is not a tree")
             found += below
     return found
 
@@ -214,7 +214,7 @@ def _check_unused(path: Path) -> None:
 
 def _unreadable_error(path: str, why: str) -> CorruptError:
     return CorruptError(
-        f"nothing can be read of the file: {why}",
+        f"nothing in the file can be read: {why}",
         where=path,
         hint="Check that it is the right one. If it is, move it away, and restore it from a backup, or from a mirror "
         "or a copy: holdfast copy",
@@ -290,7 +290,7 @@ class _Source:
         except apsw.Error as error:
             raise errors.translate(error, self.connection.filename) from error
         except UnicodeDecodeError as error:
-            raise CorruptError(f"a text is not UTF-8: {error}", where=self.connection.filename) from error
+            raise CorruptError(f"a string is not UTF-8: {error}", where=self.connection.filename) from error
         finally:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")  # the cursor of a statement that failed fails again
@@ -437,7 +437,7 @@ def _replace_file(connection: apsw.Connection | None, path: Path, new: Path) -> 
         raise UnavailableError(
             f"the log of the damaged file cannot be written back: {error}",
             where=str(path),
-            hint=f"What could be read is in {new}: stop all that uses the store, and rename it",
+            hint=f"What could be read is in {new}: stop every program that uses the store, and rename that file",
         ) from error
     os.link(path, damaged)
     shutil.copymode(path, new)

@@ -158,20 +158,20 @@ def parse_composition(url: str, kind: str, options: tuple[str, ...], overrides: 
     """Return the parts and options of a composition: from the query, or from `overrides`."""
     address, _, query = url.partition("?")
     if address not in (f"{kind}:", f"{kind}://"):
-        raise ConfigError(f"this is no URL of a {kind} store", where=redacted_url(url), hint=f"Write {kind}:?…")
+        raise ConfigError(f"this is not the URL of a {kind} store", where=redacted_url(url), hint=f"Write {kind}:?…")
     stores = COMPOSITIONS[kind]
     parts: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
     parts.update({name.rstrip("_"): value for name, value in overrides.items()})
     unknown = sorted(parts.keys() - {*stores, *options})
     if unknown:
         raise ConfigError(
-            f"a {kind} store takes no option {unknown[0]!r}",
+            f"a {kind} store does not accept the option {unknown[0]!r}",
             where=redacted_url(url),
             hint=f"It takes {', '.join([*stores, *options])}. In a part's URL, & is written %26, and ? %3F",
         )
     for name in stores:
         if name != "in" and not parts.get(name):
-            raise ConfigError(f"a {kind} store needs {name!r}", where=redacted_url(url), hint=f"{name} is a URL")
+            raise ConfigError(f"a {kind} store needs {name!r}", where=redacted_url(url), hint=f"{name} must be a URL")
     return parts
 
 

@@ -153,7 +153,7 @@ class CacheBackend(Wrapper):
         cache_url = parts.get("in") or "memory:"
         if "size" in parts and not cache_url.startswith("memory:"):
             raise ConfigError(
-                "size is for a cache in memory", where=cache_url.partition(":")[0] + ":…", hint="Leave it out"
+                "size applies only to a cache in memory", where=cache_url.partition(":")[0] + ":…", hint="Leave it out"
             )
         size = parse_int(url, "size", parts.get("size", SIZE), 1)
         in_memory = cache_url in ("memory:", "memory://")
@@ -329,7 +329,7 @@ class CacheBackend(Wrapper):
 async def _open_shared_storage(url: str) -> CacheStorage:
     if url.partition(":")[0] not in ("redis", "rediss", "valkey", "valkeys"):
         raise ConfigError(
-            "a cache is in memory or in Redis", where=redacted_url(url), hint="Write in=memory: or in=redis://…"
+            "a cache must be in memory or in Redis", where=redacted_url(url), hint="Write in=memory: or in=redis://…"
         )
     from holdfast.backends.redis.cache_storage import RedisCacheStorage
 

@@ -79,7 +79,7 @@ def build_entry(after: JournalRow, changes: Sequence[Change], batches: int) -> t
     try:
         data = msgspec.msgpack.encode([_encode(change) for change in changes], enc_hook=plain_text)
     except (ValueError, OverflowError, TypeError) as error:
-        raise InvalidError(f"a row has a value that no store takes: {error}") from error
+        raise InvalidError(f"a row has a value that no store accepts: {error}") from error
     now = time.time_ns()
     pieces = [data[at : at + PIECE] for at in range(0, len(data), PIECE)]
     entry: list[Change] = [after.condition]
@@ -107,7 +107,7 @@ def entries(rows: Sequence[Row], where: str) -> Iterator[JournalEntry]:
         reader = ByteReader(row.body, f"row {parse_row(row).number} of the journal", where, at=1)
         checksum, _, piece = reader.take(4), reader.take(4), reader.rest()
         if zlib.crc32(piece).to_bytes(4) != checksum:
-            raise reader.error("is not what was written")
+            raise reader.error("differs from what was written")
         data += piece
         if ends_entry(row):
             reader = ByteReader(data, "an entry of the journal", where)

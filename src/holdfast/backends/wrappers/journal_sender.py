@@ -166,14 +166,14 @@ class JournalSender:
 
     def _recovered(self) -> None:
         if self.trouble:
-            _log.warning("%s: copying again", self._remote.url)
+            _log.warning("%s: copying has resumed", self._remote.url)
         self.trouble, self.last_error = "", None
 
     def _is_past(self, pause: float) -> bool:
         return self._stop_at is not None and time.monotonic() + pause >= self._stop_at
 
     def _fail(self, error: HoldfastError) -> None:
-        _log.error("%s: nothing more is copied: %s", self._remote.url, error)
+        _log.error("%s: copying has stopped: %s", self._remote.url, error)
         self.trouble = str(error)
         with self._lock:
             self.fatal_error = error

@@ -164,7 +164,7 @@ async def _may_restore(local: Backend, remote: Backend, cursor: ReplicaCursor, r
         raise foreign_copy_error(remote)
     if not restore:
         raise ConfigError(
-            "this holds the copy of another store, and the local one is empty",
+            "this is the copy of another store, and the local store is empty",
             where=remote.url,
             hint="If that store is lost, open once with restore=true: the local store is filled from the copy, and the "
             "old one can no longer write to it",

@@ -163,7 +163,7 @@ class TieredBackend(Wrapper):
             try:
                 await self._mover.bring_back(line, moved)
             except HoldfastError as error:
-                _log.warning("%s: what was read stays in the cold store: %s", self.inner.url, error)
+                _log.warning("%s: data that was read could not be moved to the hot store: %s", self.inner.url, error)
 
     # Writing
 

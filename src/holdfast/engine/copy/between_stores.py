@@ -136,7 +136,7 @@ class StoreCopier:
         """
         start = time.monotonic()
         if self._source is self._target or (self._source.url == self._target.url and self._target.capabilities.shared):
-            raise InvalidError("a store is not copied to itself", where=self._source.url)
+            raise InvalidError("a store cannot be copied to itself", where=self._source.url)
         self._only = only
         if self._prepare is not None:
             self._rules = await self._prepare(self._engine)
@@ -223,7 +223,7 @@ class StoreCopier:
             await joint.flush()
             self._check_batch(batches)
             if (batches or commit) and await (commit or self._engine.context.apply)(batches) is not None:
-                raise ConflictError("a thread exists by now", where=self._target.url, hint="Try again")
+                raise ConflictError("a thread was created during the copy", where=self._target.url, hint="Try again")
         except (HoldfastError, ConcurrentChange) as error:
             self._joint = None
             for line in lines:
@@ -231,7 +231,9 @@ class StoreCopier:
                     await self._writer(line, []).clear()
             if isinstance(error, HoldfastError):
                 raise
-            raise ConflictError("a thread exists by now", where=self._target.url, hint="Try again") from None
+            raise ConflictError(
+                "a thread was created during the copy", where=self._target.url, hint="Try again"
+            ) from None
         finally:
             self._joint = None
         for line in every:
@@ -250,7 +252,7 @@ class StoreCopier:
         size = sum(len(each.row.body) for each in batch if isinstance(each, Create | Put))
         if size > self._target.capabilities.max_batch:
             raise UnsupportedError(
-                f"what is added to threads that exist has {size} bytes, more than the store writes at once",
+                f"the additions to existing threads take {size} bytes, more than the store can write at once",
                 where=self._target.url,
                 hint="Copy or restore fewer threads at a time, or into a store that does not have them",
             )
@@ -309,7 +311,7 @@ class StoreCopier:
     async def check_history(self, line: Line) -> None:
         """Check that the line in the target is that of the source, or an earlier copy. `ConflictError` if it is not."""
         if not (both := await self._read_both(line)):
-            raise ConflictError("only one of the stores has it", where=f"thread {line}")
+            raise ConflictError("it exists in only one of the stores", where=f"thread {line}")
         _check_history(line, *both, self._target.url)
 
     async def _read_both(self, line: Line) -> tuple[Row, Row, Listing, Listing] | None:
@@ -467,7 +469,7 @@ class StoreCopier:
             # remove, is damage.
             if copied and last == (source, target):
                 raise CorruptError(
-                    "the copy is not what was copied",
+                    "the copy differs from the original",
                     where=f"thread {line} in {self._target.url}",
                     hint="Delete the thread there, and copy again",
                 )
@@ -509,7 +511,7 @@ def _check_history(line: Line, source: Row, target: Row, steps: Listing, target_
     """`ConflictError` if the line in the target is another one, or has steps of its own."""
     hint = "Delete the thread there, or copy to another store"
     if (source.columns[0], source.body) != (target.columns[0], target.body):
-        raise ConflictError("there is another thread of this name", where=f"thread {line} in {url}", hint=hint)
+        raise ConflictError("a different thread with this name exists", where=f"thread {line} in {url}", hint=hint)
     for key, columns in target_steps.items():
         copy = StepRef.of(Row(key, columns))
         original = StepRef.of(Row(key, steps[key])) if key in steps else None

@@ -74,7 +74,7 @@ class LineCopier:
                 changes += [Create(LINES, info_row(new, new_info)), *await self._copy(old, new, leases[new])]
             except ConcurrentChange:
                 raise ConflictError(
-                    "there is a thread of that name already", where=f"thread {new}", hint="Choose another name"
+                    "a thread with that name already exists", where=f"thread {new}", hint="Choose another name"
                 ) from None
         valid = (lease.condition() for lease in leases.values())  # only now: copying may have renewed them
         return await apply([*valid, *conditions, *changes]) is None

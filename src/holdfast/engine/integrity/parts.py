@@ -77,7 +77,7 @@ class PartCheck:
         problem = ""
         form, claim = row.columns
         if claim != commit:
-            problem = "a folded state is that of another checkpoint"
+            problem = "a folded state belongs to another checkpoint"
         elif self.check.info is not None and form != self.check.info.form:
             problem = f"a folded state has its nodes in set {int(form)}, and the thread in set {self.check.info.form}"
         elif damage is not None:

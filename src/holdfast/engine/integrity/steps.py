@@ -75,7 +75,7 @@ class StepCheck:
                     self.check.add_branch(FindingCode.DUPLICATE_BRANCH, what, number)
             names.setdefault(branch.name, branch.branch)
             if branch.base_branch >= branch.branch or branch.branch < 1:
-                what = f"branch {branch.branch} is said to start from branch {branch.base_branch}"
+                what = f"branch {branch.branch} is recorded as starting from branch {branch.base_branch}"
                 self.check.add_branch(FindingCode.MISPLACED_BRANCH, what, branch.branch)
         self._bases = {(each.base_branch, each.base_length - 1): None for each in self.check.branches.values()}
 

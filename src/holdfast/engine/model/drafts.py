@@ -94,14 +94,14 @@ def edit_map(ws: Workspace, draft: MapDraft, edit: EditMap, origin: WrittenBy, l
     yield from _look_up(ws, draft, {key for key, _ in edit.put}.union(edit.removed, edit.moved))
     for key in edit.removed:
         if draft.changes.get(key) is None:
-            raise CorruptError("a step removes an entry that is not there", where=key.hex())
+            raise CorruptError("a step removes an entry that does not exist", where=key.hex())
         draft.changes[key] = None
     for key, operation in edit.put:
         yield from _put(ws, draft, key, operation, origin, load)
     for key in edit.moved:
         entry = draft.changes.get(key)
         if entry is None:
-            raise CorruptError("a step moves an entry that is not there", where=key.hex())
+            raise CorruptError("a step moves an entry that does not exist", where=key.hex())
         entry.rank = draft.ranks
         draft.ranks += 1
 
@@ -158,12 +158,12 @@ def _change(
     if isinstance(operation, EditList):
         list_draft = as_list(value, before)
         if list_draft is None:
-            raise CorruptError("a step changes items of a list where there is none")
+            raise CorruptError("a step changes items of a list, but the value is not a list")
         yield from _edit_list(ws, list_draft, operation, origin, load)
         return list_draft
     map_draft = as_dict(value, before)
     if map_draft is None:
-        raise CorruptError("a step changes entries of a dict where there is none")
+        raise CorruptError("a step changes entries of a dict, but the value is not a dict")
     yield from edit_map(ws, map_draft, operation, origin, load)
     return map_draft
 
@@ -198,7 +198,9 @@ def _edit_list(ws: Workspace, draft: ListDraft, edit: EditList, origin: WrittenB
         if isinstance(part, KeepRun | ChangeItem):
             keep = part if isinstance(part, KeepRun) else KeepRun(part.place, 1)
             if keep.start + keep.length > length:
-                raise CorruptError(f"a step keeps {keep.length} items from {keep.start} on of only {length}")
+                raise CorruptError(
+                    f"a step keeps {keep.length} items from index {keep.start}, but the list has only {length}"
+                )
             if keep.length == length and not pieces and keep is part:
                 pieces += draft.pieces  # most steps append to the list
                 continue

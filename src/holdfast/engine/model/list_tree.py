@@ -37,7 +37,7 @@ def values(ws: Workspace, root: ListRoot) -> list[bytes]:
 def slice_items(ws: Workspace, root: ListRoot, start: int, end: int) -> Rounds[list[ListItem]]:
     """Return some items of a list. Loads only the nodes they lie in."""
     if not 0 <= start <= end <= size(root):
-        raise CorruptError(f"items {start} to {end} are wanted of a list that has {size(root)}")
+        raise CorruptError(f"items {start} to {end} are out of range: the list has {size(root)}")
     result: list[ListItem] = []
     for part in (yield from _cut(ws, root.child, start, end)):
         if isinstance(part, ChildRef):

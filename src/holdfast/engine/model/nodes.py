@@ -208,7 +208,7 @@ def decode_root(data: bytes) -> MapRoot:
     reader = ByteReader(data, "the root of a state")
     root = parse_slot(reader.packed(SLOT_FORM), reader)
     if not isinstance(root, MapRoot):
-        raise reader.error("is no dict")
+        raise reader.error("is not a dict")
     return root
 
 

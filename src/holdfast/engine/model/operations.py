@@ -87,7 +87,7 @@ Operation: TypeAlias = Set | EditList | EditMap | EditText | Combine
 
 
 def _nothing_large(pointer: bytes) -> bytes:
-    raise CorruptError("an operation changes part of a large value that is not at hand", where=pointer.hex())
+    raise CorruptError("an operation changes part of a large value that was not loaded", where=pointer.hex())
 
 
 def apply(operation: Operation, packed: Packed | None, load: LoadLarge = _nothing_large) -> Packed:
@@ -126,7 +126,7 @@ def _apply_operator(operation: Combine, packed: Packed | None) -> Packed:
 
 def _apply_text(edit: EditText, packed: Packed | None) -> bytes:
     if not isinstance(packed, bytes) or not packed or not (msgpack.is_str(packed) or msgpack.is_bin(packed)):
-        raise CorruptError("an operation changes part of a text where there is none")
+        raise CorruptError("an operation changes part of a string, but the value is not a string")
     old = msgpack.content(packed)
     _check_total(sum(len(part) if isinstance(part, bytes) else part.length for part in edit.parts))
     new = b"".join(part if isinstance(part, bytes) else old[slice(*_bounds(part, len(old)))] for part in edit.parts)
@@ -135,7 +135,7 @@ def _apply_text(edit: EditText, packed: Packed | None) -> bytes:
 
 def _apply_list(edit: EditList, old: list[bytes] | None, load: LoadLarge) -> list[bytes]:
     if old is None:
-        raise CorruptError("an operation changes items of a list where there is none")
+        raise CorruptError("an operation changes items of a list, but the value is not a list")
     _check_total(sum(part.length for part in edit.parts if isinstance(part, KeepRun)))
     new: list[bytes] = []
     for part in edit.parts:
@@ -152,16 +152,16 @@ def _apply_list(edit: EditList, old: list[bytes] | None, load: LoadLarge) -> lis
 def apply_map(edit: EditMap, old: PackedMap | None, load: LoadLarge = _nothing_large) -> PackedMap:
     """Return the dict, or the whole state, after an edit."""
     if old is None:
-        raise CorruptError("an operation changes entries of a dict where there is none")
+        raise CorruptError("an operation changes entries of a dict, but the value is not a dict")
     new = dict(old)
     for key in edit.removed:
         if new.pop(key, None) is None:
-            raise CorruptError("an operation removes an entry that is not there", where=key.hex())
+            raise CorruptError("an operation removes an entry that does not exist", where=key.hex())
     for key, operation in edit.put:
         new[key] = apply(operation, new.get(key), load)
     for key in edit.moved:
         if key not in new:
-            raise CorruptError("an operation moves an entry that is not there", where=key.hex())
+            raise CorruptError("an operation moves an entry that does not exist", where=key.hex())
         new[key] = new.pop(key)
     return new
 
@@ -178,7 +178,7 @@ def _check_total(total: int) -> None:
 def _bounds(keep: KeepRun, size: int) -> tuple[int, int]:
     start, length = keep
     if start + length > size:
-        raise CorruptError(f"an operation keeps {length} from {start} on of only {size}")
+        raise CorruptError(f"an operation keeps {length} from index {start}, but there are only {size}")
     return start, start + length
 
 

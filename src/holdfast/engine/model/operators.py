@@ -63,7 +63,7 @@ class Increment(UpdateOperator):
 
     def __init__(self, by: float = 1) -> None:
         if not _is_number(by) or not math.isfinite(by):
-            raise InvalidError(f"a value is incremented by a finite number, not {by!r}")
+            raise InvalidError(f"a value can only be incremented by a finite number, not {by!r}")
         self.operand = by
 
 
@@ -76,7 +76,7 @@ class Append(UpdateOperator):
 
     def __init__(self, *items: Any) -> None:
         if not items:
-            raise InvalidError("one item at least is appended")
+            raise InvalidError("at least one item must be appended")
         self.operand = list(items)
 
 
@@ -89,7 +89,7 @@ class AddToSet(UpdateOperator):
 
     def __init__(self, *items: Any) -> None:
         if not items:
-            raise InvalidError("one item at least is added to a set")
+            raise InvalidError("at least one item must be added to a set")
         try:
             self.operand = set(items)
         except TypeError as error:
@@ -107,7 +107,7 @@ class Max(UpdateOperator):
 
     def __init__(self, value: Any) -> None:
         if not _is_comparable(value):
-            raise InvalidError(f"the greater of two numbers, texts or times is chosen, not of {value!r}")
+            raise InvalidError(f"Max needs a number, a string or a time, not {value!r}")
         self.operand = value
 
 
@@ -149,7 +149,9 @@ def _greater(old: tuple[Any, bytes], new: tuple[Any, bytes]) -> bytes:
             raise TypeError
         return max(old, new)[1]
     except TypeError:
-        raise InvalidError("only numbers, texts and times can be compared, and only with their like") from None
+        raise InvalidError(
+            "only numbers, strings and times can be compared, and only with values of the same kind"
+        ) from None
 
 
 def _add_to_set(packed: bytes, operand: bytes) -> bytes:

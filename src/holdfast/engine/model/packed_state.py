@@ -57,7 +57,7 @@ def pack_state(codec: Codec, state: Mapping[str, Any], memory: StatePacker | Non
     """Pack a state. Errors name the path from the top of it."""
     for name in state:
         if type(name) is not str:
-            raise InvalidError(f"a channel's name is a string, not {type(name).__name__}", where=repr(name))
+            raise InvalidError(f"the name of a channel must be a string, not {type(name).__name__}", where=repr(name))
     try:
         return _pack_map(codec, dict(state), list(map(pack_name, state)), memory)
     except HoldfastError:

@@ -77,7 +77,7 @@ class Scope(NamedTuple):
         """Parse a scope, such as `workflow:w1/step:fetch`, or `global`."""
         if not isinstance(text, str):
             raise InvalidError(
-                f"a scope is text such as 'agent:researcher', not {type(text).__name__}", where=_shown(text)
+                f"a scope must be a string such as 'agent:researcher', not {type(text).__name__}", where=_shown(text)
             )
         text = _plain(text)
         if text == GLOBAL:
@@ -87,9 +87,9 @@ class Scope(NamedTuple):
             kind, colon, name = part.partition(":")
             if not colon:
                 raise InvalidError(
-                    "a part of a scope is a kind and a name",
+                    "a part of a scope must be a kind and a name",
                     where=_shown(text),
-                    hint="Such as agent:researcher; in a name, a slash is written %2F",
+                    hint="Such as agent:researcher; in a name, write a slash as %2F",
                 )
             parts.append((kind, unquoted(name)))
         return cls(_ordered(tuple(parts)))
@@ -174,14 +174,14 @@ def _ordered(given: tuple[tuple[str, str], ...]) -> tuple[ScopePart, ...]:
                 hint=f"The kinds are {', '.join(KINDS)}",
             )
     if len(set(kinds)) < len(kinds):
-        raise InvalidError("a scope has a part of each kind at most once", where=_shown(given))
+        raise InvalidError("a scope can have only one part of each kind", where=_shown(given))
     parts = tuple(
         ScopePart(kind, check_key(name, f"name of the {kind}"))
         for kind, name in sorted(given, key=lambda part: _RANK[part[0]])
     )
     if (size := len(Scope(parts).line.encode())) > MAX_LINE:
         raise InvalidError(
-            f"the names of a scope take at most {MAX_LINE} bytes of UTF-8 together, and these {size}",
+            f"the names of a scope may take {MAX_LINE} bytes of UTF-8 in total, and these take {size}",
             where=_shown(given),
             hint="Use shorter names, or digests of these",
         )
@@ -192,15 +192,15 @@ def _ordered(given: tuple[tuple[str, str], ...]) -> tuple[ScopePart, ...]:
 def _checked(text: str, what: str) -> str:
     text = unicodedata.normalize("NFC", text) if not text.isascii() else text
     if not text:
-        raise InvalidError(f"the {what} is not empty")
+        raise InvalidError(f"the {what} must not be empty")
     if len(text) > MAX_KEY:
         raise InvalidError(
-            f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…"
+            f"the {what} may have at most {MAX_KEY} characters, and this one has {len(text)}", where=f"{text[:40]}…"
         )
     control = None if text.isascii() and text.isprintable() else _any_of(_CONTROL).search(text)
     if control is not None:
         raise InvalidError(
-            f"the {what} has a character that is not text, U+{ord(control[0]):04X}, at {control.start()}",
+            f"the {what} has a control character, U+{ord(control[0]):04X}, at {control.start()}",
             where=_shown(text),
         )
     for segment in text.replace("\\", "/").split("/"):
@@ -208,7 +208,7 @@ def _checked(text: str, what: str) -> str:
             raise InvalidError(
                 f"the {what} has a segment {segment!r}" if segment else f"the {what} has an empty segment",
                 where=_shown(text),
-                hint="Between, before and after slashes stands a name",
+                hint="Put a name before, between and after the slashes",
             )
     return text
 
@@ -216,11 +216,11 @@ def _checked(text: str, what: str) -> str:
 def check_key(text: object, what: str = "key") -> str:
     """Return a key, or a name in a scope, in its normal form. `InvalidError` if it is not valid."""
     if not isinstance(text, str):
-        raise InvalidError(f"the {what} is text, not {type(text).__name__}", where=_shown(text))
+        raise InvalidError(f"the {what} must be a string, not {type(text).__name__}", where=_shown(text))
     text = _plain(text)
     if len(text) > 4 * MAX_KEY:  # the normal form is shorter, but not by that much
         raise InvalidError(
-            f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…"
+            f"the {what} may have at most {MAX_KEY} characters, and this one has {len(text)}", where=f"{text[:40]}…"
         )
     return _checked(text, what)
 
@@ -228,7 +228,7 @@ def check_key(text: object, what: str = "key") -> str:
 def normal(text: object, what: str) -> str:
     """Return a text to compare names with, such as a prefix or a pattern, in its normal form."""
     if not isinstance(text, str):
-        raise InvalidError(f"the {what} is text, not {type(text).__name__}", where=_shown(text))
+        raise InvalidError(f"the {what} must be a string, not {type(text).__name__}", where=_shown(text))
     text = _plain(text)
     if text.isascii():
         return text

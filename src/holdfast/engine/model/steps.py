@@ -286,9 +286,9 @@ def _parts(data: bytes) -> _StoredStep:
 def _header(found: _StoredStep, id: str, schema: str) -> StepHeader:
     parents, time, stamp, kind, metadata = found.fields
     if any(len(commit) != _HASH_SIZE for _, _, commit in parents):
-        raise CorruptError("a stored step's parents are not parents")
+        raise CorruptError("the parents in a stored step are malformed")
     if found.events and not found.salt:
-        raise CorruptError("a stored step has events and no salt")
+        raise CorruptError("a stored step has events but no salt")
     named = tuple(StepParent(*parent) for parent in parents)
     origin = NO_ORIGIN if found.origin is NO_ORIGIN else StepOrigin(*found.origin)
     header = StepHeader(id, named, time, stamp, kind, schema, metadata, found.events, found.salt, origin)

@@ -52,7 +52,9 @@ async def remove_recordings(
             # With another version: who knows a pending recording would store it with the next step again.
             conditions = [lease.condition(), *held, *lines.new_version(line, info)]
             if await context.backend.apply([*conditions, *changes]) is not None:
-                raise ConflictError("the thread was changed meanwhile", where=f"thread {line}", hint="Try again")
+                raise ConflictError(
+                    "the thread was changed by another process", where=f"thread {line}", hint="Try again"
+                )
             context.cache.drop_all(line)
         return len(selected), freed
     finally:

@@ -511,7 +511,7 @@ class Rewriter:
     async def _lease_lost(self, line: Line) -> ConflictError:
         await self._lines.info(line)  # raises if the line was deleted, and the lease with it
         return ConflictError(
-            "another took this rewrite of the thread for dead, and began its own",
+            "another process presumed this rewrite of the thread dead, and started its own",
             where=f"thread {line}",
             hint="Wait for it to end",
             code="lease-lost",

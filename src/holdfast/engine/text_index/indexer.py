@@ -231,9 +231,9 @@ class TextIndexer:
         """
         if not self._backend.capabilities.words:
             raise UnsupportedError(
-                "this store cannot keep an index of words",
+                "this store does not support a text index",
                 where=self._backend.url,
-                hint="Searching works without, and reads every checkpoint it looks at",
+                hint="Search without one, which reads every checkpoint",
             )
         if not self._context.rows.may_be_clear("words"):
             raise clear_refused("words")

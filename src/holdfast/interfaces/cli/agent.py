@@ -77,7 +77,9 @@ def record_transition(
     holdfast agent record-transition crawl-7 busy done --trigger finish --refused --error 'pages are missing'
     """
     if error and not refused:
-        raise InvalidError("a transition that succeeded has no error", where="--error", hint="Give --refused with it")
+        raise InvalidError(
+            "a successful transition cannot have an error", where="--error", hint="Give --refused with it"
+        )
     value = None if data is None else parse_value(data, "--data")
     store = session.open_as(write=True)
     made = store.agents.record_transition(id, from_, to, trigger=trigger, success=not refused, error=error, data=value)

@@ -182,9 +182,11 @@ def delete(
     holdfast delete --expired --yes
     """
     if bool(threads) + (where is not None) + expired != 1:
-        raise InvalidError("one thing says what to delete", hint="Name threads, or give --where, or --expired")
+        raise InvalidError(
+            "give exactly one way to select what to delete", hint="Name threads, or give --where, or --expired"
+        )
     if threads and (prefix is not None or kinds):
-        raise InvalidError("--prefix and --kind are for --where and --expired, and threads are named")
+        raise InvalidError("--prefix and --kind apply only with --where or --expired, not with names of threads")
     maintenance = session.open(write=not session.dry_run).maintenance
     if not threads:
         _delete_stale(session, maintenance, where, prefix or "", kinds)

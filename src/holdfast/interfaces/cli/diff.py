@@ -115,7 +115,7 @@ def _state(file: str) -> dict[str, Any]:
     except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidError(f"the file is not JSON: {error}", where=file) from None
     if type(state) is not dict:
-        raise InvalidError("the file has no state, which is an object of channels", where=file)
+        raise InvalidError("the file does not contain a state: expected a JSON object of channels", where=file)
     return state
 
 

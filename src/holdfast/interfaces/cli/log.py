@@ -88,7 +88,7 @@ def log(
     from holdfast.store.log_reader import LogReader
 
     if (revision is not None) + (branch is not None) + all_branches > 1:
-        raise InvalidError("the history starts in more than one way", hint="Give a revision, --branch or --all")
+        raise InvalidError("give only one of a revision, --branch and --all", hint="Give a revision, --branch or --all")
     handle = session.open().thread(thread)
     reader = LogReader(handle, first_parents=first_parent, where=where)
     reader.start(revision if branch is None else branch, all_branches=all_branches)

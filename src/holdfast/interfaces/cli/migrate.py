@@ -200,7 +200,7 @@ def up(
     if found.pending:
         if backup is None and not no_backup:
             raise InvalidError(
-                "say where to make a backup first, or that none is to be made",
+                "say where to make a backup first, or that no backup is wanted",
                 hint="Give --backup DIRECTORY, or --no-backup",
             )
         session.confirm(f"Migrate {plural(found.pending, 'state')} of {chosen} to {found.target}?")

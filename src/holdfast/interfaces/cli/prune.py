@@ -96,7 +96,7 @@ def prune(
     policy = _policy(rules)
     if policy is None and not orphans:
         raise InvalidError(
-            "no rule says what to keep", hint="Give --keep-last, --keep-within, --keep-daily, --max-size …"
+            "no rule for what to keep was given", hint="Give --keep-last, --keep-within, --keep-daily, --max-size …"
         )
     if policy is not None and not (threads or everything or prefix is not None or where is not None):
         raise InvalidError("no thread is selected", hint="Name threads, or give --all, --prefix or --where")

@@ -49,7 +49,9 @@ def quota(
     limits = {"bytes": bytes_, "threads": threads, "steps": steps}
     changes = {name: None if limit == _NO_LIMIT else limit for name, limit in limits.items() if limit is not None}
     if remove and changes:
-        raise InvalidError("--remove removes all limits, and some are given", hint="Give --remove alone")
+        raise InvalidError(
+            "--remove removes all limits, and cannot be combined with new limits", hint="Give --remove alone"
+        )
     store = session.open(write=bool(remove or changes))
     if remove:
         store.maintenance.set_quota()

@@ -229,7 +229,7 @@ def _json(text: str, option: str = "--change") -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"the value of {option} is no JSON: {error}", where=text[:80]) from error
+        raise ConfigError(f"the value of {option} is not JSON: {error}", where=text[:80]) from error
 
 
 replay.add(record, export, run, hooks, compare)

@@ -188,7 +188,7 @@ def delete(session: CliContext, files: tuple[str, ...], force: bool) -> None:
         if not force:
             snapshots.info(file)
         elif not snapshots.exists(file):
-            raise SnapshotNotFoundError("there is no snapshot", where=file)
+            raise SnapshotNotFoundError("there is no snapshot at this path", where=file)
     if not session.dry_run:
         session.confirm(f"Delete {plural(len(files), 'snapshot')}: {', '.join(files)}?")
     for file in files:

@@ -150,7 +150,7 @@ class Server:
         if route.body is not None:
             kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
             if kind != "application/json":
-                raise InvalidError("the body is JSON", where=f"Content-Type {kind[:40]}")
+                raise InvalidError("the body must be JSON", where=f"Content-Type {kind[:40]}")
             body = await request.body()
             given |= msgspec.structs.asdict(decode_body(route.body, body))
         run: Callable[[], Any] = partial(_run, route, call, given)

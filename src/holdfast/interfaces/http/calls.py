@@ -148,7 +148,7 @@ class CalledOperation(NamedTuple):
         given, values = _list(names, "names"), _list(arguments, "arguments")
         options = _CODEC.from_json(options)
         if type(options) is not dict:
-            raise InvalidError("options are an object")
+            raise InvalidError("options must be an object")
         changes = self.operation is not None and not self.operation.reads(options)
         if reads is changes:
             raise _not_callable(place)
@@ -180,13 +180,13 @@ class CalledOperation(NamedTuple):
 
 
 def _not_callable(place: str) -> UnsupportedError:
-    return UnsupportedError(f"{place} cannot be called here", hint="Call it where the store is")
+    return UnsupportedError(f"{place} cannot be called here", hint="Call it on the machine of the store")
 
 
 def _list(tree: Sequence[Any], what: str) -> list[Any]:
     found = _CODEC.from_json(tree)
     if type(found) is not list:
-        raise InvalidError(f"{what} are a list")
+        raise InvalidError(f"{what} must be a list")
     return found
 
 

@@ -129,7 +129,7 @@ class EventHub:
         if full:
             raise TransientError("too many streams are open", hint="Close some", code="rate-limited")
         if self._closed:
-            raise TransientError("the server stops", hint="Connect again", code="rate-limited")
+            raise TransientError("the server is stopping", hint="Connect again", code="rate-limited")
 
     async def _look(self, key: Caller, since: str | None) -> tuple[str, StoreChangesModel]:
         def read() -> Any:
@@ -161,7 +161,7 @@ class EventHub:
                     begun.exception()  # who waits may have gone
                     return
                 if not isinstance(error, HoldfastError):
-                    _log.exception("a look for changes failed")
+                    _log.exception("checking for changes failed")
                 await asyncio.sleep(self._service.options.poll)
                 continue
             token = found

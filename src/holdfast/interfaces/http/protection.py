@@ -155,7 +155,7 @@ class ProtectedApp:
         names = (*options.hosts, *options.cookie_hosts)
         if len([name for name, _ in scope["headers"] if name == b"host"]) != 1 or name_of(host) not in names:
             raise DeniedError(
-                "this server does not have that name",
+                "the server does not serve that host name",
                 where=host[:80],
                 hint="Start it with --allowed-host NAME to reach it by another name",
                 code="wrong-host",
@@ -173,7 +173,7 @@ class ProtectedApp:
         if scope["method"] not in _SAFE and "cookie" in headers and "authorization" not in headers and origin is None:
             raise DeniedError("a change by a browser must say which site it comes from", code="cross-site")
         if "content-length" in headers and "transfer-encoding" in headers:
-            raise _FramingError("a request has a Content-Length or a Transfer-Encoding, and not both")
+            raise _FramingError("a request cannot have both a Content-Length and a Transfer-Encoding")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > _MAX_DIGITS or int(length) > options.max_body:
             raise _body_too_large(options.max_body)
@@ -200,7 +200,9 @@ class _BodyBudget:
     def take(self, count: int) -> None:
         """Count some bytes. Raises `TransientError` if there are too many."""
         if count > self._left:
-            raise TransientError("the server has many large requests", hint="Send it again", code="rate-limited")
+            raise TransientError(
+                "the server is busy with too many large requests", hint="Send it again", code="rate-limited"
+            )
         self._left -= count
 
     def give_back(self, count: int) -> None:

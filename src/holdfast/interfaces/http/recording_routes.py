@@ -84,7 +84,7 @@ def get_recording(
 ) -> Page[models.RecordedStepModel]:
     """List recorded calls of models and tools in the steps that lead to a checkpoint, the latest first."""
     if limit > _MAX_STEPS:
-        raise InvalidError(f"a page of a recording is of 1 to {_MAX_STEPS} checkpoints")
+        raise InvalidError(f"a page of a recording must have 1 to {_MAX_STEPS} checkpoints")
     log = get_log(call, thread, at=at, first_parent=True, limit=limit, cursor=cursor)
     entries = [each for each in log if each.id and not each.damage]
     records = read_records(call, thread, [each.id for each in entries])

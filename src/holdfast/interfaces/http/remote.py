@@ -82,7 +82,7 @@ class RemotePart:
         @property
         def _handle(self):
             raise UnsupportedError(
-                "this needs a store of this process, not a served one", hint="Do it where the store is"
+                "this needs a local store, not a served one", hint="Do it on the machine of the store"
             )
 
 
@@ -443,7 +443,7 @@ def open_remote(url: str, tenant: str, codec: Codec, options: dict[str, Any]) ->
     insecure = options.pop("insecure", False)
     max_answer = options.pop("max_answer", MAX_ANSWER)
     if type(max_answer) is not int or max_answer <= 0:
-        raise ConfigError(f"max_answer is a number of bytes, not {max_answer!r}", where=url)
+        raise ConfigError(f"max_answer must be a number of bytes, not {max_answer!r}", where=url)
     options.pop("read_only", None)  # the server decides
     if options:
         raise ConfigError(f"a served store has no option {min(options)!r}", where=url)

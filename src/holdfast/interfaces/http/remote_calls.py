@@ -50,7 +50,7 @@ class Connection:
             )
         if parts.scheme == "http" and not insecure and not _is_local(parts.hostname or ""):
             raise ConfigError(
-                "http:// would send the token so that others can read it",
+                "http:// would send the token unencrypted",
                 where=self.address,
                 hint="Use https://, or the option insecure=True on a network that you trust",
             )

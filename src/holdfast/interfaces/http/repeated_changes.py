@@ -92,9 +92,11 @@ class RepeatedChanges:
 
 def _answer(found: _Change, digest: bytes) -> bytes:
     if found.digest != digest:
-        raise ConflictError("another change had this Idempotency-Key", hint="Use a new key for a new change")
+        raise ConflictError(
+            "this Idempotency-Key was already used for another change", hint="Use a new key for a new change"
+        )
     if not found.made:
-        raise ConflictError("this change is under way", hint="Wait, and send it again", code="under-way")
+        raise ConflictError("this change is still in progress", hint="Wait, and send it again", code="under-way")
     if found.result is None:
         raise OutcomeUnknownError(
             "this change was made, and its result is no longer kept",

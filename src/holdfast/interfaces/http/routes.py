@@ -128,7 +128,7 @@ def decode_params(kind: type[I], path: Mapping[str, str], query: Mapping[str, st
     given = {name: unquote(part) for name, part in path.items()}
     clash = given.keys() & query.keys()
     if clash:
-        raise InvalidError(f"{min(clash)} is in the path, and not in the query")
+        raise InvalidError(f"{min(clash)} belongs in the path, not in the query")
     try:
         return msgspec.convert({**query, **given}, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -142,7 +142,7 @@ def decode_body(kind: type[I], body: bytes) -> I:
     except msgspec.MsgspecError as error:
         raise InvalidError(f"the body is wrong: {_plain(error)}", hint="See /api/v1/openapi.json") from None
     except UnicodeDecodeError:
-        raise InvalidError("the body is no UTF-8") from None
+        raise InvalidError("the body is not UTF-8") from None
     except RecursionError:
         raise InvalidError("the body is nested too deeply") from None
 

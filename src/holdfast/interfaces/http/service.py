@@ -72,7 +72,7 @@ class Service:
     def __init__(self, store: Store, options: ServiceOptions | None = None) -> None:
         if type(store) is not Store:
             raise UnsupportedError(
-                "a served store is not served again", hint="Open its own address, or serve it where it is"
+                "a served store cannot be served again", hint="Open its own address, or serve it where it is"
             )
         self.store = store
         self.options = ServiceOptions() if options is None else options
@@ -173,7 +173,7 @@ class Call:
             return self
         if self.caller.identity:
             raise DeniedError(
-                f"{self.caller.identity} may not act as another", hint="Use a token of the identity to act as"
+                f"{self.caller.identity} may not act as another identity", hint="Use a token of the identity to act as"
             )
         return Call(self.service, self.caller._replace(identity=identity), self.if_match, self._confirm)
 
@@ -182,7 +182,7 @@ class Call:
         """The store, for what only its owner may see."""
         if self.caller.identity:
             raise DeniedError(
-                f"{self.caller.identity} may not see this: it is the store owner's",
+                f"{self.caller.identity} may not see this: only the owner of the store may",
                 hint="Use a token of the store's owner",
             )
         return self.service.store

@@ -70,7 +70,7 @@ def _saved(
     if not parent:
         return save(branch=branch)
     if branch is not None:
-        raise InvalidError("with If-Match, a checkpoint follows that one: leave out the branch")
+        raise InvalidError("If-Match already names the parent checkpoint: leave out the branch")
     try:
         return save(parent=parent, on_conflict="raise")
     except ConflictError:
@@ -110,7 +110,7 @@ def _version(call: Call, scope: str, key: str) -> int | None:
     if not version:
         return None
     if not version.isdecimal() or len(version) > 18:
-        raise InvalidError("If-Match has the version of the key", where=version[:40])
+        raise InvalidError("If-Match must be the version of the key", where=version[:40])
     return int(version)
 
 
@@ -132,7 +132,7 @@ def resolve_step(
     others = [result is not None and how != "result", error is not None and how != "error"]
     if any(others) or (how == "error" and error is None):
         raise InvalidError(
-            "a step is resolved by one of result, error and retry",
+            "pass exactly one of result, error and retry to resolve a step",
             where=f"how {how}",
             hint="Give a result with how=result, an error with how=error, and neither with how=retry",
         )

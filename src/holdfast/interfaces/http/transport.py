@@ -105,7 +105,7 @@ class HttpTransport:
     def __init__(self, url: str, token: str, *, timeout: float = _TIMEOUT, max_answer: int = MAX_ANSWER) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError("the address of a server is http:// or https://", where=url[:80])
+            raise ConfigError("the address of a server must start with http:// or https://", where=url[:80])
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
         self._base = parts.path.rstrip("/")
@@ -281,9 +281,9 @@ def decode_answer(data: bytes, kind: Any, where: str) -> Any:
 def no_answer(error: Exception, where: str) -> UnavailableError:
     """Return the error to raise where an answer makes no sense."""
     return UnavailableError(
-        f"the server does not answer as Holdfast does: {_visible(error)}",
+        f"the response is not that of a Holdfast server: {_visible(error)}",
         where=where,
-        hint="Is this the address of a server of Holdfast, and of this version?",
+        hint="Check that this is the address of a Holdfast server of the same version",
         code="unreachable",
     )
 
@@ -293,7 +293,7 @@ def _error(data: bytes, status: int) -> HoldfastError:
     try:
         problem = msgspec.json.decode(data, type=_ReportedProblem)
     except (ValueError, RecursionError):
-        return UnavailableError(f"the server answered with status {status}, and no reason", code="unreachable")
+        return UnavailableError(f"the server answered with status {status} and gave no reason", code="unreachable")
     kind = FINER_CODES.get(problem.code) or ERRORS_BY_CODE.get(problem.code, HoldfastError)
     detail, where, hint = (_visible(each) for each in (problem.detail, problem.where, problem.hint))
     return kind(detail, where=where, hint=hint, code=problem.code)

@@ -99,7 +99,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     ) -> None:
         if not isinstance(store, StoreOperations | IdentityOperations):
             raise InvalidError(
-                f"a saver is made on an open store, not on {type(store).__name__}",
+                f"a saver needs an open store, not {type(store).__name__}",
                 hint="Pass what holdfast.open returned, or use HoldfastSaver.from_conn_string(url)",
             )
         if serde is not None:
@@ -215,7 +215,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         id = graph_forms.checkpoint_id_of(config)
         if id is None:
             raise InvalidError(
-                "the config names no checkpoint that the writes follow", hint="Pass the config put returned"
+                "the config does not name the checkpoint that the writes belong to", hint="Pass the config put returned"
             )
         stored = [
             (WRITES_IDX_MAP.get(channel, number), channel, self._written(value))
@@ -371,7 +371,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """
         _several(thread_ids, "ids of threads")
         if strategy not in ("keep_latest", "delete"):
-            raise InvalidError(f"the strategy is 'keep_latest' or 'delete', not {strategy!r}")
+            raise InvalidError(f"the strategy must be 'keep_latest' or 'delete', not {strategy!r}")
         prune = self._checkpoints.delete if strategy == "delete" else self._checkpoints.keep_latest
         for thread_id in thread_ids:
             await prune(thread_name(str(thread_id)))

@@ -149,7 +149,7 @@ class Calls:
     def execute(self, message: Any, seconds: float) -> Any:
         """Execute a call, and return its result as JSON. What waits in it waits no longer than so many seconds."""
         if not (type(message) is list and len(message) == 3 and type(message[1]) is str and type(message[2]) is list):
-            raise InvalidError("this is no call")
+            raise InvalidError("this is not a call")
         target, name, arguments = message
         if target == "?":
             if name not in OBJECT_TYPES:
@@ -193,7 +193,7 @@ class Calls:
         if type(number) is str and number in self._modules:
             return self._modules[number]
         if type(number) is not int or number not in self._objects:
-            raise NotFoundError("this object is not available any more", hint="Ask for it again")
+            raise NotFoundError("this object is no longer available", hint="Ask for it again")
         self._objects.move_to_end(number)
         return self._objects[number]
 
@@ -219,9 +219,9 @@ class Calls:
             number, steps = target
             steps = [(name, arguments) for name, arguments in steps]
         except (TypeError, ValueError):
-            raise InvalidError("this is no object of the API", where=repr(target)[:80]) from None
+            raise InvalidError("this is not an object of the API", where=repr(target)[:80]) from None
         if len(steps) > _MAX_STEPS:
-            raise InvalidError("this is no object of the API", where=repr(target)[:80])
+            raise InvalidError("this is not an object of the API", where=repr(target)[:80])
         if number == 0 and steps:
             key = repr(steps)
             if len(key) > _MAX_KEY:
@@ -237,7 +237,7 @@ class Calls:
         for name, arguments in steps:
             member = self._type(found).members.get(name) if type(name) is str else None
             if member is None:
-                raise InvalidError("this is no object of the API", where=repr(name)[:80])
+                raise InvalidError("this is not an object of the API", where=repr(name)[:80])
             _, function = member
             value = self._find_backups if name == "backups" else getattr(found, name)
             found = value if function is None else self._apply(value, function, arguments)
@@ -306,7 +306,7 @@ class Calls:
     def _type(found: Any) -> ScriptType:
         name = type_name_of(type(found))
         if not name:
-            raise InvalidError("this is no object of the API")
+            raise InvalidError("this is not an object of the API")
         return script_type(name)
 
 

@@ -78,7 +78,9 @@ class ScriptFunction:
         return bool(self.options or self.any_option) and position not in self.open_positions
 
     def _error(self, what: str) -> InvalidError:
-        return InvalidError(f"{self.name} cannot be called so: {what}", hint=f"It is {self.name}{self.text}")
+        return InvalidError(
+            f"{self.name} cannot be called with these arguments: {what}", hint=f"It is {self.name}{self.text}"
+        )
 
     @property
     def text(self) -> str:
@@ -309,7 +311,7 @@ def _typed_dict(function: Any, name: str) -> type:
 
         found = {"CheckpointFields": CheckpointFields, "RetentionRules": RetentionRules}[name]
     if not is_typeddict(found):
-        raise TypeError(f"{name} is no TypedDict")
+        raise TypeError(f"{name} is not a TypedDict")
     kind: type = found
     return kind
 

@@ -46,7 +46,9 @@ def find_language(name: str) -> Language:
     found = SUFFIXES.get(Path(name).suffix)
     if found is None:
         raise InvalidError(
-            "the name of a script says its language", where=name[:80], hint="It ends in .lua, .js or .mjs"
+            "the language of the script cannot be told from its name",
+            where=name[:80],
+            hint="Use a name that ends in .lua, .js or .mjs",
         )
     return found
 

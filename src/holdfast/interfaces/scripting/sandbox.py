@@ -111,7 +111,7 @@ class Sandbox:
         that the script does not handle is raised as it is in Python; any other is a `ScriptError`.
         """
         if not isinstance(source, str):
-            raise InvalidError(f"a script is text, not {type(source).__name__}")
+            raise InvalidError(f"a script must be a string, not {type(source).__name__}")
         values = self._calls.encode(dict(args or {}))
         self._name = str(name)
         return self._exchange("X", dump([source, self._name, values]))
@@ -158,7 +158,9 @@ class Sandbox:
         with self._turns.turn(deadline) as turn:
             if os.getpid() != self._owner:
                 raise UnavailableError(
-                    "the sandbox belongs to the process that made it", hint="Make one after a fork", code="closed"
+                    "the sandbox can only be used in the process that created it",
+                    hint="Create another one after a fork",
+                    code="closed",
                 )
             if self._closed:
                 raise SandboxClosedError("the sandbox is closed", hint="Make a new one", code="closed")
@@ -360,7 +362,7 @@ class _Turns:
             while self._open and not (depth and self._open[-1].is_released):
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._condition.wait(left):
-                    raise ScriptError("the sandbox was busy all the time", code="script-timeout")
+                    raise ScriptError("the sandbox was busy until the time limit", code="script-timeout")
             made = _Turn(self)
             self._open.append(made)
             return made

@@ -208,7 +208,7 @@ def error_form(error: BaseException) -> dict[str, Any]:
     elif isinstance(error, LookupError):
         known = NotFoundError(str(error))
     elif isinstance(error, TypeError | AttributeError):
-        known = InvalidError(f"this cannot be called so: {error}")
+        known = InvalidError(f"this cannot be called with these arguments: {error}")
     else:
         known = HoldfastError(f"{type(error).__name__}: {error}")
     return {

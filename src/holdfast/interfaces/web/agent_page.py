@@ -107,5 +107,5 @@ def resolve_agent(call: Call, id: str, how: str, typed: str) -> None:
     if how not in ("back", "forward"):
         raise InvalidError("a change is undone (back) or finished (forward)")
     if typed != id:
-        raise InvalidError("the id was not typed as it is", where=id, hint="Go back, and type the id of the agent")
+        raise InvalidError("the typed id does not match", where=id, hint="Go back, and type the id of the agent")
     call.store.agents.resolve(id, "back" if how == "back" else "forward")

@@ -100,7 +100,7 @@ def serve(session: CliContext, location: str | None, write: bool, no_start_token
 def _open(session: CliContext, location: str | None, *, write: bool, record: bool) -> Store:
     if location is not None:
         if session.store_name is not None:
-            raise InvalidError("the store is named twice", hint="Give it as an argument, or with --store")
+            raise InvalidError("the store was given twice", hint="Give it as an argument, or with --store")
         session.store_name = location
     if write:
         return session.open(write=True)
@@ -197,7 +197,7 @@ def _open_browser(session: CliContext, url: str, code: str, stack: ExitStack) ->
     try:
         file = SignInFile(url, code)
     except OSError as error:
-        session.warn(f"the browser is not opened: {error}")
+        session.warn(f"the browser could not be opened: {error}")
         return
     stack.callback(file.remove)
     asyncio.get_running_loop().call_later(CODE_SECONDS, file.remove)

@@ -102,7 +102,7 @@ def _edited(target: ActionTarget, row: EditRow) -> Change | None:
         for end in range(len(path) - 1, 0, -1):
             inside = _value_at(target, path_text(path[:end]))
             if inside is not MISSING and not isinstance(inside, dict):
-                raise InvalidError(f"{path_text(path[:end])} is no object, and has no keys to set")
+                raise InvalidError(f"{path_text(path[:end])} is not an object, and has no keys to set")
         return Change("add", path, path, new=new)
     return None if json_text(old) == json_text(new) else Change("change", path, path, old=old, new=new)
 

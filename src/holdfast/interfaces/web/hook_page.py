@@ -51,7 +51,7 @@ def change_undelivered(call: Call, reference: str, change: str) -> None:
     elif change == "discard":
         hooks.discard(reference)
     else:
-        raise NotFoundError("an undelivered call is retried or discarded")
+        raise NotFoundError("an undelivered call can only be retried or discarded")
 
 
 def hook_statistics_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def change_job(call: Call, name: str, change: str) -> None:
     elif change == "resume":
         jobs.resume(name)
     else:
-        raise NotFoundError("a job is paused or resumed")
+        raise NotFoundError("a job can only be paused or resumed")
 
 
 AUDIT_FIELDS = ("actor", "thread", "scope", "kind", "action", "outcome", "since")

@@ -140,7 +140,7 @@ def _values(kinds: Sequence[type], encoded: Sequence[str | int]) -> tuple[Scalar
     values: list[Scalar] = []
     for kind, value in zip(kinds, encoded, strict=True):
         if (kind is int) is not isinstance(value, int):
-            raise ValueError(f"{value!r} is no {kind.__name__}")
+            raise ValueError(f"{value!r} is not of type {kind.__name__}")
         if isinstance(value, int) and not -_TOO_LARGE <= value < _TOO_LARGE:
             raise ValueError("a number has more than 64 bits")
         values.append(msgspec.convert(value, bytes) if kind is bytes else value)
@@ -393,7 +393,7 @@ class ArchiveReader:
     def damaged(self, why: str) -> CorruptError:
         """Return the error for a file that is not what was written."""
         hint = "Copy the file again from its source, or export again"
-        return CorruptError(f"the file is not what was written: {why}", where=self.name, hint=hint)
+        return CorruptError(f"the file differs from what was written: {why}", where=self.name, hint=hint)
 
     def close(self) -> None:
         """Close the file; not one that the caller opened."""

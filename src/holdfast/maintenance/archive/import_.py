@@ -325,7 +325,9 @@ async def _add_refs(engine: Engine, copier: StoreCopier, line: Line, refs: Seque
     while refs:
         info = await engine.lines.info(line)
         if await copier.lacks(line):
-            raise ConflictError("the thread was pruned meanwhile", where=f"thread {line}", hint="Import it again")
+            raise ConflictError(
+                "the thread was pruned during the import", where=f"thread {line}", hint="Import it again"
+            )
         changes = [*engine.lines.new_version(line, info), *(Ensure(REFS, row) for row in refs)]
         if await apply(changes) is None:
             break

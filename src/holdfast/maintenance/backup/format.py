@@ -389,7 +389,7 @@ def open_object(kind: bytes, data: bytes, where: str, name: str = "") -> bytes:
     """Return the content of an object. `CorruptError` if it is not what was written under this name."""
     reader = ByteReader(data, _OBJECT, where, _HINT)
     if reader.take(len(MARK)) != MARK or reader.take(1) != kind:
-        raise reader.error("is not what it should be")
+        raise reader.error("is malformed")
     version, digest = reader.byte(), reader.take(HEADER - len(MARK) - 2)
     if version < VERSION:
         raise UnsupportedError(

@@ -102,7 +102,7 @@ class LineRows:
                 rows[key] = LineRow(columns, bodies[at : at + size], length < 0)
                 at += size
         if at != len(bodies):
-            raise CorruptError("the rows of a backup have other lengths than it says", where=where)
+            raise CorruptError("the rows of a backup do not have the recorded lengths", where=where)
         self.size += at
 
 

@@ -173,7 +173,7 @@ def check_pack(name: str, data: bytes | None) -> None:
     if data is None:
         raise CorruptError("a pack of the repository is missing", where=name)
     if pack_name(pack_id(data, name)) != name:
-        raise CorruptError("a pack is under the name of another", where=name)
+        raise CorruptError("a pack is stored under the name of another pack", where=name)
 
 
 def pack_id(data: bytes, where: str) -> bytes:

@@ -232,7 +232,9 @@ class BackupBackend(Backend):
     async def apply(self, batch: Batch) -> int | None:
         if not batch:
             return None
-        raise DeniedError("a backup is never changed", where=self._url, hint="Restore it, and change what you restored")
+        raise DeniedError(
+            "a backup cannot be changed", where=self._url, hint="Restore it, and change what you restored"
+        )
 
     async def changes(self, since: str | None = None) -> Changes:  # noqa: ARG002 - nothing changes
         return Changes([], "backup", complete=True)

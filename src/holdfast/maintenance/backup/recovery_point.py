@@ -118,7 +118,7 @@ async def point_at_time(
     is_empty = not any(entry.columns and entry.name not in NEVER_SET_BACK for entry in point.entries)
     if is_empty and not point.damaged and not point.inexact:
         raise NotFoundError(
-            f"there is nothing of {to_datetime(time).isoformat(timespec='seconds')} or before it",
+            f"there is no backup of {to_datetime(time).isoformat(timespec='seconds')} or earlier",
             where=repository.where,
             hint="`holdfast backup list` shows the times of backups; nothing is older than the first",
             code="no-backup",

@@ -363,7 +363,7 @@ class Repository:
             return await self._load_existing(store, int(text))
         else:
             hint = "Name it by its id, such as 3f2a9c1d.12, by its number, or latest"
-            raise InvalidError(f"{text[:80]!r} is no id of a backup", hint=hint)
+            raise InvalidError(f"{text[:80]!r} is not the id of a backup", hint=hint)
         raise NotFoundError("there is no backup", where=self.where, code="no-backup")
 
     async def find_by_time(self, time: datetime, store: str | None = None) -> Backup:
@@ -534,7 +534,9 @@ class Repository:
         """Read a small object."""
         found = await self.storage.read(name, lambda data: self.decode_object(kind, name, data, type))
         if found is None:
-            raise NotFoundError("an object of the repository is gone", where=f"{self.where}/{name}", code="no-backup")
+            raise NotFoundError(
+                "an object of the repository is missing", where=f"{self.where}/{name}", code="no-backup"
+            )
         return found
 
     def decode_object(self, kind: bytes, name: str, data: bytes, type: type[T], place: str = "") -> T:

@@ -110,7 +110,9 @@ async def open_key(storage: RepositoryStorage, info: RepositoryInfo, keys: KeyPr
         if key.cipher.key_id == info.key:
             if key.mac(info) != info.mac:
                 raise CorruptError(
-                    "the repository is not what it says it is", where=f"{storage.where}/{REPOSITORY}", code="tampered"
+                    "the repository does not match its own description",
+                    where=f"{storage.where}/{REPOSITORY}",
+                    code="tampered",
                 )
             return key
     if damaged:

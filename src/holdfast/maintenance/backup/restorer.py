@@ -490,7 +490,7 @@ class Restorer:
             return source
         roots = [entry.line for entry in entries if root_of(entry.line) == entry.line]
         if len(roots) != 1 or not is_thread(roots[0].name):
-            raise InvalidError("a checkpoint is named where one thread is restored", hint="Name the thread")
+            raise InvalidError("a checkpoint can only be given when one thread is restored", hint="Name the thread")
         id = (await resolve(source, roots[0], at)).id
         point = point._replace(name=f"{point.name}@{id}")
         cuts = {entry.line: at_step(id, point.cuts.get(entry.line, whole(entry))) for entry in entries}
@@ -506,7 +506,7 @@ class Restorer:
         """Return the lines of one thread under another name."""
         names = self._selection.names
         if names is None or len(names) != 1 or not is_thread(names[0]):
-            raise InvalidError("another name is given where one thread is restored", hint="Name the thread")
+            raise InvalidError("another name can only be given when one thread is restored", hint="Name the thread")
         if not lines:
             return []
         (root,) = {root_of(line) for line in lines}
@@ -709,7 +709,7 @@ def _verified(line: Line) -> str:
 
 def _restored_meanwhile(engine: Engine) -> ConflictError:
     return ConflictError(
-        "somebody else restored the store meanwhile",
+        "another process restored the store at the same time",
         where=engine.context.backend.url,
         hint="Look at the result, and try again",
         code="store-restored",

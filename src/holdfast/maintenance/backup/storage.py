@@ -110,7 +110,7 @@ def _by_name(found: Sequence[ObjectInfo]) -> list[ObjectInfo]:
 def foreign_place(where: str) -> ConfigError:
     """Return the error to raise where something else is than a repository."""
     return ConfigError(
-        "this is no repository of backups, and not empty",
+        "the location is not a backup repository, and is not empty",
         where=where,
         hint="Name a repository, or an empty or new directory or prefix",
         code="foreign-directory",

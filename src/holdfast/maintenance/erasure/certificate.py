@@ -77,7 +77,7 @@ class Certificate:
             bytes.fromhex(found["subject_salt"])
             return msgspec.convert(found, cls)
         except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
-            raise CorruptError("this is no certificate of erasure", hint=_HINT, code=_CODE) from None
+            raise CorruptError("this is not a certificate of erasure", hint=_HINT, code=_CODE) from None
 
     def sign(self, key: Ed25519PrivateKey) -> Certificate:
         """Return the certificate, signed."""

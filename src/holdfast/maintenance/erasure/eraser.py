@@ -175,7 +175,9 @@ class Eraser:
             await delete_found(self._handle, found, erasure, await ledger.key(), self._progress)
         else:
             raise ConflictError(
-                "others keep storing data of the subject", where=self._engine.context.backend.url, hint="Try again"
+                "other processes keep storing data of the subject",
+                where=self._engine.context.backend.url,
+                hint="Try again",
             )
         await erase_quarantine(self._engine, self._tenant, self._is_subject, self._keys)
         self._report("histories of records")

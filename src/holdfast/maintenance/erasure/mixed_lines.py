@@ -233,7 +233,7 @@ class LineEraser:
     async def _append_audited(self, point: StepRef, mark: Mark) -> None:
         async def edit(parent: StepRef | None, _: LoadedState | None, __: int) -> LineChange:
             if parent is None or parent[:2] != point[:2]:
-                raise ConflictError("the line changed meanwhile", where=str(self._line))
+                raise ConflictError("the line was changed by another process", where=str(self._line))
             change = await self._edit(point, mark)
             put = {unpack_name(key): each.value for key, each in change.put if isinstance(each, SetValue)}
             removed = [unpack_name(key) for key in change.removed]

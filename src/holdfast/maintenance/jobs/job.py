@@ -92,7 +92,9 @@ def parse_schedule(text: str) -> Schedule:
     """Parse a schedule. `InvalidError` says what is wrong with it."""
     given: object = text
     if not isinstance(given, str) or not text.split():
-        raise InvalidError("a schedule is text that says when", where=repr(text)[:80], hint=f"Write {FORMS}")
+        raise InvalidError(
+            "a schedule must be a string that says when the job runs", where=repr(text)[:80], hint=f"Write {FORMS}"
+        )
     words = text.split()
     if words[0][0].isdigit() or words[0][0] == "*":
         if len(words) < len(_FIELDS):
@@ -158,7 +160,7 @@ def _cron(text: str, fields: list[str], rest: list[str]) -> CronSchedule:
         CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC))
     except CronSimError as error:
         name = str(error).removeprefix("Bad ")
-        raise _invalid(text, f"{fields[_FIELDS.index(name)]!r} is no {name}") from None
+        raise _invalid(text, f"{fields[_FIELDS.index(name)]!r} is not a valid {name}") from None
     return CronSchedule(" ".join(text.split()), expression, _zone(text, rest))
 
 

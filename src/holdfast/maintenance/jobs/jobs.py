@@ -125,7 +125,8 @@ class JobTable:
             old = await self.find(name)
             if old is not None and not replaced:
                 raise ConflictError(
-                    f"there is a job {name!r} already", hint="Remove it first, or replace it: replace=True, --replace"
+                    f"a job named {name!r} already exists",
+                    hint="Remove it first, or replace it: replace=True, --replace",
                 )
             if old is None:
                 job = Job(self.store.tenant, name, kind, text, plain, paused, 0, 0, (), now, 1)

@@ -29,7 +29,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         if name in settings:
             one_of(name, get_args(kind))(settings[name])
     if settings.get("down") and "to" not in settings:
-        raise InvalidError("a downgrade leads to a version", hint="Give the setting to")
+        raise InvalidError("a downgrade needs the version to downgrade to", hint="Give the setting to")
 
 
 async def migrate_states(job: JobContextBase) -> JobResult:

@@ -137,7 +137,7 @@ class TenantKeyring:
         if nanoseconds < parse_nanoseconds(WAIT, "wait"):
             raise InvalidError(
                 f"a key can be saved for {WAIT} at least before it is destroyed, not {wait!r}",
-                hint="A key that may be known is replaced at once, by rotating the keys and encrypting everything anew",
+                hint="Replace a key that may have leaked at once: rotate the keys, and encrypt everything again",
             )
         attempts = Attempts("changing keys", self._keys.backend.url, self._engine.context.metrics)
         while True:

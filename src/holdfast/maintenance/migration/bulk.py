@@ -545,7 +545,7 @@ class BulkMigration:
 
     def _not_as_written(self, where: str) -> CorruptError:
         return CorruptError(
-            "a migrated state reads different from what was written",
+            "a migrated state differs from what was written when it is read back",
             where=where,
             hint="Check the store with `holdfast verify`; the state before it is in the history",
         )

@@ -223,7 +223,7 @@ class AlertTable:
         sinks = list(self._sinks().values())
         if not sinks:
             raise InvalidError(
-                "there is nowhere to send alerts to",
+                "no destination for alerts is configured",
                 hint='Write [alerts] webhooks = ["https://…"] into holdfast.toml, or call store.alerts.send_to',
             )
         now = self._context.clock() / _NS

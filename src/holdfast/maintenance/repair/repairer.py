@@ -159,7 +159,7 @@ async def repair(
     for source in sources:
         other = source.context.backend
         if other is own or (other.url == own.url and own.capabilities.shared):
-            raise InvalidError("a store is not repaired from itself", where=own.url)
+            raise InvalidError("a store cannot be repaired from itself", where=own.url)
     start = time.monotonic()
     if accept_loss and not dry_run:
         await remove_mark(own, tenant)

@@ -114,7 +114,7 @@ class StoreHeads:
         content = {name: found.get(name) for name in ("tenant", "store", "time", "threads")}
         if found.get("digest") != _digest_of(content):
             raise CorruptError(
-                "the file of heads is not what was written", where=str(path), hint="Use another copy of it"
+                "the file of heads differs from what was written", where=str(path), hint="Use another copy of it"
             )
         heads = msgspec.convert(found["threads"], dict[str, ThreadHead])
         return cls(found["tenant"], found["store"], found["time"], heads, sealer)

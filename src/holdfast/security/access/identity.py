@@ -38,7 +38,7 @@ class Identity(NamedTuple):
     def at(cls, scope: Scope) -> Self:
         """Return the identity that owns a scope of the same path."""
         if not scope.parts:
-            raise InvalidError("an identity has a part at least", hint="Such as agent:researcher")
+            raise InvalidError("an identity must have at least one part", hint="Such as agent:researcher")
         return cls(scope)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ def require_scope(scope: object) -> Scope:
         else:
             return scope
     raise InvalidError(
-        "this is no scope", where=ascii(type(scope))[:80], hint='Give its text, such as "agent:researcher"'
+        "this is not a scope", where=ascii(type(scope))[:80], hint='Give its text, such as "agent:researcher"'
     )
 
 

@@ -203,7 +203,7 @@ class AccessRegistry:
         now = self._clock()
         if request.until and request.until <= now:
             raise InvalidError(
-                "a grant expires in time to come, not in the past", hint="Give a time after now, or none"
+                "a grant must expire in the future, not in the past", hint="Give a time after now, or none"
             )
         asked = {**request._asdict(), "scope": "" if request.scope is None else str(request.scope)}
         grant = GrantRecord(id=secrets.token_hex(8), by=self._actor, given=now, **asked)
@@ -305,7 +305,7 @@ class AccessRegistry:
         async def edit(entries: SystemLineEntries) -> LineChange:
             for name in removed:
                 if not await entries.has(name):
-                    raise NotFoundError("there is nothing of the kind to take away", where=f"{action} {target}"[:120])
+                    raise NotFoundError("there is no such right to revoke", where=f"{action} {target}"[:120])
             return LineChange({}, removed, [self._event(action, target, detail)], rows)
 
         await self._line.change(action, edit)

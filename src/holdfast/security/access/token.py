@@ -63,7 +63,7 @@ class TokenRegistry(AccessRegistry):
         """Store a new token. Returns it with its text, which nobody can read again."""
         now = self._clock()
         if until and until <= now:
-            raise InvalidError("a token expires in time to come, not in the past", hint="Give a time after now")
+            raise InvalidError("a token must expire in the future, not in the past", hint="Give a time after now")
         id, text, digest = new_token()
         token = TokenRecord(
             id=id, identity=identity, digest=digest, read_only=read_only, name=name, created=now, until=until

@@ -66,7 +66,7 @@ class ArchiveRecords:
         async def edit(entries: SystemLineEntries) -> LineChange:
             name = f"{range_.segment:08}/{range_.first}/{range_.line}"
             if await self._ranges.find(name, entries) is not None:
-                raise ConflictError("somebody else archives the audit", where=engine.context.backend.url)
+                raise ConflictError("another process is archiving the audit", where=engine.context.backend.url)
             return LineChange(self._ranges.pack({name: range_}))
 
         async def conditions(_: bool) -> list[Change]:

@@ -305,18 +305,18 @@ def _documents(
             try:
                 document = json.loads(line)
             except ValueError as error:
-                raise CorruptError(f"a line of the exported audit is no JSON: {error}", where=str(path)) from error
+                raise CorruptError(f"a line of the exported audit is not JSON: {error}", where=str(path)) from error
             if not isinstance(document, dict):
-                raise CorruptError("a line of the exported audit is no document", where=str(path))
+                raise CorruptError("a line of the exported audit is not a JSON object", where=str(path))
             if "digest" in document:
                 if line != _encode(document):  # nothing covers its own bytes
                     raise CorruptError("the file is not as it was written", where=str(path), hint=_COPY)
                 _check_end(document, whole.hexdigest(), public_key, str(path))
                 if file.read(1):
                     raise CorruptError(
-                        "something follows the end of the exported audit",
+                        "the file has data after the end of the exported audit",
                         where=str(path),
-                        hint="It was added later, and belongs to no audit. Use another copy of the file",
+                        hint="The data was added later, and is not part of the audit. Use another copy of the file",
                     )
                 yield document
                 return

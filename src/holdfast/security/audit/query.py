@@ -160,7 +160,7 @@ class _RowPosition(NamedTuple):
         parts = text.split(" ", 2) if isinstance(text, str) else []
         if len(parts) != 3 or not parts[1].isdecimal():
             raise InvalidError(
-                "this is no cursor of the audit", where=ascii(text)[:80], hint="Give the cursor of a row"
+                "this is not a cursor of the audit", where=ascii(text)[:80], hint="Give the cursor of a row"
             )
         return cls(parts[0], parts[2], int(parts[1]))
 

@@ -93,7 +93,7 @@ class Cipher:
     def unseal(self, sealed: bytes, associated: bytes) -> bytes:
         """Decrypt, or raise `CorruptError` if anything was altered."""
         if len(sealed) < _OVERHEAD:
-            raise CorruptError("a sealed text is shorter than its tag", code="tampered")
+            raise CorruptError("an encrypted text is shorter than its tag", code="tampered")
         salt = sealed[:_SALT_SIZE]
         cipher = self._ciphers.get(salt) or self._derived(salt)
         body = sealed[_SALT_SIZE + _NONCE_SIZE :]

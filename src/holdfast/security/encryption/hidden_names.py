@@ -371,7 +371,7 @@ def find_named(backend: Backend) -> NamedBackend | None:
 def prefix_refused(prefix: str) -> UnsupportedError:
     """Return the error for a search by the start of names that are digests."""
     return UnsupportedError(
-        "names are hidden in this store, so nothing is found by how a name starts",
+        "names are hidden in this store, so nothing can be found by the prefix of a name",
         where=f"prefix={prefix!r}"[:80],
         hint="List all, and select by name; or name the thread, the scope or the agent",
         code="prefix-refused",

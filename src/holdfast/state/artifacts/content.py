@@ -95,7 +95,7 @@ class ContentUpload:
         if sha256 not in (None, found.sha256) or size not in (None, found.size):
             await self.drop(found)
             raise CorruptError(
-                "the content is not what it was said to be",
+                "the content does not match the given hash or size",
                 where=f"{found.size} bytes, sha256 {found.sha256}",
                 hint="Give the hash and size of this content, or none",
             )
@@ -109,7 +109,7 @@ class ContentUpload:
         if isinstance(text := os.fspath(source), str) and _is_remote(text):
             if sha256 is None or size is None:
                 raise InvalidError(
-                    "of something elsewhere, the hash and the size are given",
+                    "content that is stored elsewhere needs its hash and size",
                     where=text[:80],
                     hint="sha256='…', size=…",
                 )
@@ -118,7 +118,9 @@ class ContentUpload:
         with _open(path) as file:
             digest, count = await _hash(file)
         if sha256 not in (None, digest) or size not in (None, count):
-            raise CorruptError("the content is not what it was said to be", where=f"{count} bytes, sha256 {digest}")
+            raise CorruptError(
+                "the content does not match the given hash or size", where=f"{count} bytes, sha256 {digest}"
+            )
         return StoredContent(digest, count, uri=path.absolute().as_uri())
 
     async def _store_file(self, file: BinaryFile) -> StoredContent:
@@ -280,7 +282,7 @@ class ContentPieces:
             raise CorruptError(
                 "the content of an artifact is not what was registered",
                 where=self._where,
-                hint="Register it anew, or repair the store from a mirror or a backup",
+                hint="Register it again, or repair the store from a mirror or a backup",
             )
         return piece
 

@@ -245,7 +245,7 @@ class _SessionManager:
         """End a session."""
         await self.get(id, "write")
         if reason == EXPIRED:
-            raise InvalidError("whether a session has expired is not for its user to say", hint="Give another reason")
+            raise InvalidError("the user of a session cannot end it as expired", hint="Give another reason")
         return await self.lifecycle.end(id, check_key(reason, "reason") if reason else "")
 
 
@@ -353,7 +353,7 @@ class SessionsOperations(Generic[S]):
             raise NotFoundError("the session is not archived", where=f"session {id!r}", hint="See its status")
         wanted = self._handle.guard.scope(record.state if scope is None else scope)
         if not record.root.contains(wanted):
-            raise InvalidError("the scope is none of the session's", where=f"{wanted} and {record.root}")
+            raise InvalidError("the scope does not belong to the session", where=f"{wanted} and {record.root}")
         await self._handle.guard.allow("read", wanted, ())
         found = await manager.lifecycle.archived(self._handle.line(wanted), record)
         await self._handle.guard.saw(wanted, list(found))

@@ -189,7 +189,7 @@ class DocumentOperations(SharedOperations):
             error = ConflictError(
                 f"both changed the same: {', '.join(clash.where or 'the whole' for clash in clashes[:_SHOWN])}",
                 where=str(self._resource.name),
-                hint="Read it again and apply the edit to what is there, or give on_conflict a function",
+                hint="Read it again and apply the edit to the current document, or pass a function as on_conflict",
                 code="version-mismatch",
             )
             error.conflicts = clashes

@@ -104,7 +104,7 @@ class PipelineOperations(SharedOperations):
         """Put items in, all or none. Returns their ids."""
         items = list(validation.require_several(items, "item"))
         if not 0 < len(items) <= _MAX_ITEMS:
-            raise InvalidError(f"1 to {_MAX_ITEMS} items are put in at a time, not {len(items)}")
+            raise InvalidError(f"1 to {_MAX_ITEMS} items can be put in at a time, not {len(items)}")
         first, handle = self.stages[0], self._resource.handle
         trace, names = trace_context.current_or_new(), list[str]()
         wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)
@@ -285,7 +285,7 @@ class PipelineOperations(SharedOperations):
             found = await view.item(f"dead/{name}")
             if found is None:
                 raise NotFoundError(
-                    "there is no such item among those that were tried too often",
+                    "there is no such item among those that used up their attempts",
                     where=f"{name} of {self._resource.name}",
                 )
             stage, record = found.value["stage"], _record(found.value)

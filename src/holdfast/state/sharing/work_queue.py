@@ -162,7 +162,9 @@ def claim_of(work: HeldWork, resource: Scope) -> WorkClaim:
     """Return the claim on work that was taken from a resource. `InvalidError` if it was taken elsewhere."""
     if getattr(work, "_where", None) != resource:
         raise InvalidError(
-            "this work was taken elsewhere", where=repr(work)[:80], hint="Give what take() of this object returned"
+            "this work was not taken by this object",
+            where=repr(work)[:80],
+            hint="Give what take() of this object returned",
         )
     return work._claim
 
@@ -174,7 +176,7 @@ async def check_claim(view: ScopeView, claim: WorkClaim, what: str) -> None:
         raise ConflictError(
             f"the {what} is not held by this worker any more: its time ran out, or it was taken away",
             where=claim.name,
-            hint="Leave it to who has it now; take a longer lease, or extend it while at work",
+            hint="Leave it to the worker that has it now; take a longer lease, or extend it while working",
             code="lease-lost",
         )
 

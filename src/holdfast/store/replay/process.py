@@ -40,7 +40,9 @@ class ReplayProcess:
         self._timeout = timeout
         further = dict(env or {})
         if any(name.startswith("HOLDFAST_") for name in further):
-            raise InvalidError("a replay gets no settings of stores", hint="Leave out names that start with HOLDFAST_")
+            raise InvalidError(
+                "a replay cannot be given the settings of a store", hint="Leave out names that start with HOLDFAST_"
+            )
         self._environment = {name: os.environ[name] for name in _PASSED if name in os.environ} | further
         # The code that is replayed is found where the host finds it, or else in the working directory.
         self._environment["PYTHONPATH"] = os.pathsep.join([*filter(None, sys.path), str(Path.cwd())])
@@ -147,7 +149,7 @@ def _receive(stream: BinaryIO | Any) -> tuple[dict[str, Any], bytes] | None:
     try:
         return json.loads(header), data
     except (ValueError, RecursionError) as error:
-        raise reader.error(f"is no JSON: {error}") from None
+        raise reader.error(f"is not JSON: {error}") from None
 
 
 class Host:

@@ -386,7 +386,7 @@ class TimelineOperations:
 def _check_id(id: object) -> str:
     checked = check_name(id, "id of an event")
     if not checked:
-        raise InvalidError("the id of an event is not empty", hint="It is that of the step that recorded it")
+        raise InvalidError("the id of an event must not be empty", hint="It is that of the step that recorded it")
     return checked
 
 
