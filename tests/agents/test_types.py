@@ -65,7 +65,7 @@ def test_an_agent_of_another_class_is_refused() -> None:
         assert type(store.agents.restore("a", Counter)) is DoubleCounter
         store.agents.create(Counter, "b")
         for kind in (DoubleCounter, Plain):
-            with pytest.raises(InvalidError, match=f"'types-counter', which is no {kind.__name__}"):
+            with pytest.raises(InvalidError, match=f"'types-counter', which is not a {kind.__name__}"):
                 store.agents.restore("b", kind)
 
 

@@ -224,7 +224,7 @@ def test_a_batch_that_waits_for_others_is_answered_by_its_deadline(near: Near) -
         with hurried(near, 0.5):  # the groups in progress have a minute
             waiting = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in (10, 11)]
             for each in waiting:
-                with pytest.raises(TransientError, match="to the changes before this one") as caught:
+                with pytest.raises(TransientError, match="for the changes before this one") as caught:
                     each.result(30)
                 assert not isinstance(caught.value, OutcomeUnknownError)
         near.server.open = True

@@ -115,7 +115,7 @@ def test_what_is_no_scope(subtests: pytest.Subtests) -> None:
 
 def test_scopes_take_so_many_bytes_together() -> None:
     name = "漢" * 170
-    with pytest.raises(InvalidError, match="at most 1024 bytes"):
+    with pytest.raises(InvalidError, match="may take 1024 bytes"):
         Scope.of(agent=name, tool=name)
     Scope.of(agent=name)
 

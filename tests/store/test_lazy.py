@@ -161,7 +161,7 @@ def test_what_is_not_there_or_no_list(store: Store) -> None:
     with pytest.raises(NotFoundError, match=r"at l\[1\]"):
         state.value(("l", 1))
     for wrong in (state.length, state.slice):
-        with pytest.raises(InvalidError, match=r"no list \(at d\)"):
+        with pytest.raises(InvalidError, match=r"not a list \(at d\)"):
             wrong("d")
         with pytest.raises(NotFoundError, match="at zz"):
             wrong("zz")

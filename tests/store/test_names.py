@@ -149,7 +149,7 @@ def test_names_of_branches(store: Store) -> None:
     store.thread("t").put({})
     store.thread("t").fork("b")
     for taken in ("b", "main"):
-        with pytest.raises(ConflictError, match=f"has a branch '{taken}' already .at thread 't'.. Use another name"):
+        with pytest.raises(ConflictError, match=f"already has a branch '{taken}' .at thread 't'.. Use another name"):
             store.thread("t").fork(taken)
     with pytest.raises(InvalidError, match="name of a branch cannot be empty .at thread 't'."):
         store.thread("t").fork("")

@@ -114,7 +114,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["t1", "--all", "--keep-last", "3"], "give --all or a selection"),
     (["t1", "--keep-last", "0"], "x>=1"),
     (["t1", "--max-size", "much"], "is not a size"),
-    (["t1", "--keep-within", "soon"], "no age"),
+    (["t1", "--keep-within", "soon"], "is not a valid age"),
     (["t1", "--keep-where", "meta.n<"], ""),
     (["t1", "--prefix", "t", "--keep-last", "3"], "by name, or by a prefix"),
 ]

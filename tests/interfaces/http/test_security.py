@@ -403,7 +403,7 @@ def test_a_request_with_two_lengths_is_refused_and_the_connection_closed(writabl
             while lengths and (more := connection.recv(65536)):  # until the server closes it
                 answer += more
             assert status in answer.split(b"\r\n")[0]
-            assert (b"and not both" in answer) == bool(lengths)
+            assert (b"cannot have both" in answer) == bool(lengths)
 
 
 def test_a_request_that_is_given_up_is_one_line_in_the_log(

@@ -138,7 +138,11 @@ OBJECT_TYPES: dict[str, ObjectType] = {
     ),
     "Sessions": ObjectType("state.sessions.api Sessions"),
     "Session": ObjectType("state.sessions.api Session", "", {"state": "State"}),
-    "Artifacts": ObjectType("state.artifacts.api Artifacts", excluded={"using": _BLOCK}, omitted={"register": "keep"}),
+    "Artifacts": ObjectType(
+        "state.artifacts.api Artifacts",
+        excluded={"using": _BLOCK, "Source": f"{_OWN}a class of `register_many`."},
+        omitted={"register": "keep"},
+    ),
     "Agents": ObjectType(
         "agents.api.agents Agents",
         "create restore metrics",

@@ -519,6 +519,7 @@ HARMLESS: dict[str, dict[str, str]] = {
         "close": "ends one's own watch",
         "scope": "a name that one gave",
     },
+    "artifacts": {"Source": "the form of what one registers"},
     "topic": {"scope": "a name that one gave"},
     "subscription": {"cursor": "where one is oneself"},
     "requests": {"scope": "a name that one gave"},
