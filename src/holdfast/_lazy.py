@@ -6,8 +6,6 @@ that the application's own settings name, are all that is ever imported: no name
 
 from __future__ import annotations
 
-import ast
-import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -26,13 +24,15 @@ def load(module: str, name: str) -> Any:
 def imported_names(module: str) -> Mapping[str, tuple[str, str]]:
     """Return the names that a module of this package imports from the package, also for type checkers only: for each,
     the module and the name there."""
+    import ast  # neither is needed to open a store
+    import inspect
+
     source = inspect.getsource(import_module(module))
     return {
         alias.asname or alias.name: (each.module, alias.name)
         for each in ast.walk(ast.parse(source))
-        if isinstance(each, ast.ImportFrom) and (each.module or "").startswith("holdfast.")
+        if isinstance(each, ast.ImportFrom) and each.module and each.module.startswith("holdfast.")
         for alias in each.names
-        if each.module
     }
 
 

@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError, InvalidError
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text, preview_of
 from holdfast.interfaces.web.agent_step_page import step_parts
-from holdfast.interfaces.web.listing import list_values
+from holdfast.interfaces.web.record_list import list_values
 from holdfast.interfaces.web.state_diagram import draw_machine
 
 STATUSES: tuple[str, ...] = get_args(Status)

@@ -16,8 +16,8 @@ from holdfast.interfaces.http.recording_routes import (
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
 from holdfast.interfaces.web.action_plan import ActionForm
-from holdfast.interfaces.web.listing import list_values
 from holdfast.interfaces.web.page_renderer import python_text, shell_text
+from holdfast.interfaces.web.record_list import list_values
 
 FIELDS = ("hook", "point", "scope", "key", "slower_than", "since")
 ORDERS = {"slowest": "Slowest", "failing": "Failing", "most-called": "Most often"}

@@ -11,7 +11,7 @@ from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
-from holdfast.interfaces.web.listing import list_values
+from holdfast.interfaces.web.record_list import list_values
 from holdfast.schemas.documentation import describe_fields
 from holdfast.store.backups import Backups
 from holdfast.store.store import Store

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.errors import HoldfastError
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.values import long_text
-from holdfast.interfaces.web.listing import list_values
+from holdfast.interfaces.web.record_list import list_values
 
 SESSION_STATUSES = ("active", "ended", "archived")
 _KEYS = 100
