@@ -53,7 +53,7 @@ def test_an_agent_is_no_thread(store: Store) -> None:
     store.maintenance.build_index()
     assert [thread.thread for thread in store.threads()] == ["chat"]
     assert store.threads(prefix="␞") == []
-    assert store.stats().threads == 1
+    assert store.status().threads == 1
     assert store.search("secret") == []
     assert [str(each.scope) for each in store.scopes()] == []
     assert store.maintenance.verify(level="decode").findings == []

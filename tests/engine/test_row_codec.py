@@ -96,7 +96,7 @@ def test_saving_and_reading(backends: Backends, rows: CountingEncryptedRows) -> 
     assert again.thread("t").blame("messages[0]")
     assert [each.name for each in again.threads()] == ["t"]
     assert {each.name for each in again.thread("t").branches()} >= {"what if"}
-    assert again.stats().threads == 1
+    assert again.status().threads == 1
     assert rows.sealed.keys() >= {table.name for table in SEALED} - {QUARANTINE.name, JOBS.name}
     with pytest.raises(DeniedError, match="needs master key"):  # without the key
         sealed_store(on, CountingEncryptedRows(Encryption(LocalKeys(b"2" * 32)))).thread("t").get()
@@ -162,7 +162,7 @@ def test_maintenance(backends: Backends, rows: CountingEncryptedRows) -> None:
     (job,) = store.jobs.list()
     assert (job.kind, len(job.runs)) == ("prune", 1)
     assert [hit.thread for hit in store.search("tides")] == ["t"]
-    if store.capabilities.words:
+    if store.status().capabilities.words:
         store.maintenance.build_index()
         assert [hit.thread for hit in store.search("tides")] == ["t"]
     store.maintenance.hold("t", reason="secret reason")

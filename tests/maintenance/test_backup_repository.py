@@ -329,7 +329,7 @@ def test_a_drill_proves_a_backup(repository: Path) -> None:
     assert not backups.drill().ok
     (check,) = [each for each in run_doctor(store) if each.code == "backup-drill"]
     assert not check.ok
-    status = store.status()
+    status = store.status().details
     assert str(status["last_drill"]).endswith(", failed")
     assert status["last_backup"]
     (last,) = [each for each in run_doctor(store) if each.code == "backup-last"]

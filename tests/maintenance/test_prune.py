@@ -493,10 +493,10 @@ def test_the_file_gets_smaller(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/store.db") as store:
         for n in range(300):
             store.thread("t").put({"n": n, "text": f"{n}" * 2000, "large": f"{LARGE}{n % 40}"})
-        before = store.stats().bytes
+        before = store.status().bytes
         report = store.maintenance.prune(keep_last=10)
         assert report.dropped == 290
-        assert store.stats().bytes < before // 2
+        assert store.status().bytes < before // 2
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -507,10 +507,10 @@ def test_small_steps_are_given_back_too(tmp_path: Path, apart: bool) -> None:
             for thread, n in places if apart else sorted(places, key=lambda place: place[1]):
                 together.put(f"t{thread}", {"n": n, "said": f"message {n} of {thread}, " + "and more " * 20})
         run(store._engine.context.backend.tidy())
-        before = store.stats().bytes
+        before = store.status().bytes
         report = store.maintenance.prune(keep_last=20)
         assert report.dropped == 640
-        assert before - store.stats().bytes > 0.6 * report.bytes > 60_000
+        assert before - store.status().bytes > 0.6 * report.bytes > 60_000
 
 
 def test_awaited(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_a_program_without_a_schema_writes_no_state_of_a_retired_version(
         if way == "update":
             plain.thread(thread).update({"n": 2}, parent=parent)
         elif way == "transaction":
-            plain.transact(lambda together: together.update(thread, {"n": 2}, parent=parent))
+            plain.transaction(lambda together: together.update(thread, {"n": 2}, parent=parent))
         else:
             plain.thread(thread).put({"n": 2}, parent=parent)
 

@@ -59,7 +59,7 @@ def test_state_is_no_thread(store: Store) -> None:
     assert [thread.thread for thread in store.threads(cursor="chat", limit=1)] == ["漢"]
     assert [thread.thread for thread in store.threads(cursor=LINE)] == ["漢"]
     assert store.threads(prefix="␞") == []
-    assert store.stats().threads == 2
+    assert store.status().threads == 2
     assert [match.thread for match in store.search("words")] == ["漢", "chat"]
     assert store.search("thread:␞agent:a") == []
     assert [thread.thread for thread in store.threads(where="words")] == ["chat", "漢"]

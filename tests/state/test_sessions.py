@@ -139,7 +139,7 @@ def test_an_ended_session_takes_no_writes_through_any_handle(store: Store, on_en
         together.state(user="u", session="s1").set("k", 4)
 
     with pytest.raises(DeniedError):
-        store.transact(both)
+        store.transaction(both)
     assert store.state(agent="out")["k"] == 3
     assert dict(state) == before == ({"k": 1} if on_end == "keep" else {})
     store.sessions.end("s1")  # again is no failure
@@ -501,7 +501,7 @@ def test_changes_in_a_session_share_a_correlation_id(store: Store) -> None:
     again = store.sessions.resume("s1")
     again.state["k"] = 3  # also outside of a block
     again.touch()
-    store.transact(lambda transaction: transaction.state(user="u", session="s1").set("k", 4))
+    store.transaction(lambda transaction: transaction.state(user="u", session="s1").set("k", 4))
     store.sessions.update("s1", {"a": 1})
     store.sessions.end("s1")
     found = [(record.kind, record.action, record.key) for record in store.audit.query(correlation="s1", limit=50)]

@@ -390,7 +390,7 @@ def test_verification_export_and_statistics_take_kinds() -> None:
         assert store.export(io.BytesIO()).threads == 1
         assert store.export(io.BytesIO(), kinds="all").threads == 5  # with the record of the export before
         assert store.export(io.BytesIO(), threads=["session:s1"], kinds="session").threads == 1
-        every, some = store.stats(), store.stats(kinds=["scope"])
+        every, some = store.status(), store.status(kinds=["scope"])
         assert (every.threads, every.scopes, every.system) == (1, 2, 2)
         assert (some.threads, some.scopes, some.system, some.complete) == (0, 1, 0, True)
 
@@ -418,9 +418,9 @@ def test_commands_take_kinds(tmp_path: Path) -> None:
     assert (record["threads"], record["sessions"], record["system"]) == (0, 1, 1)
     assert "Exported 5 threads" in hf("export", f"{tmp_path}/all.gz", "--kind", "all").out
     assert "Exported 1 thread" in hf("export", f"{tmp_path}/threads.gz").out
-    (record,) = hf("stats", "--json", "--all").records
+    (record,) = hf("status", "--json", "--all").records
     assert (record["scopes"], record["steps"]) == (2, 4), "all are counted, and threads are read"
-    (record,) = hf("stats", "--json", "--all", "--kind", "session").records
+    (record,) = hf("status", "--json", "--all", "--kind", "session").records
     assert (record["threads"], record["scopes"], record["steps"]) == (0, 1, 4)
     assert hf("hold", "agent:a", "--kind", "scope", "-m", "a dispute").code == 0
     assert "a dispute" in hf("hold").out

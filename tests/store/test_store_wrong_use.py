@@ -45,10 +45,10 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     ),
     "thread too long in bytes": (lambda s: s.thread("é" * 513).get(), InvalidError, "and this one has 1026"),
     "thread no string": (
-        lambda s: s.thread(5).put({}),
+        lambda s: s.thread(5).put({}),  # type: ignore[call-overload]
         InvalidError,
         "name of a thread must be a string, not int .at 5.",
-    ),  # type: ignore[call-overload]
+    ),
     "thread None": (lambda s: s.thread(None).log(), InvalidError, "must be a string, not NoneType"),  # type: ignore[call-overload]
     "id empty": (lambda s: s.thread("t").put({}, id=""), InvalidError, "id of a checkpoint must not be empty"),
     "id HEAD": (lambda s: s.thread("t").put({}, id="HEAD"), InvalidError, "id of a checkpoint cannot be 'HEAD'"),
@@ -149,8 +149,8 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         r"path cannot be empty\. .*messages\[3\]",
     ),
     "blank after a name": (lambda s: s.thread("t").update({"d .k": 1}), InvalidError, r"column 2 of 'd \.k'"),
-    "no function": (lambda s: s.transact(5), InvalidError, "transact runs a function, not int"),  # type: ignore[arg-type]
-    "no attempt": (lambda s: s.transact(lambda _: None, attempts=0), InvalidError, "at least once"),
+    "no function": (lambda s: s.transaction(5), InvalidError, "transaction expects a function, got int"),  # type: ignore[call-overload]
+    "no attempt": (lambda s: s.transaction(lambda _: None, attempts=0), InvalidError, "attempts must be at least 1"),
     "no index": (
         lambda s: s.thread("t").get(lazy=True).state.slice("l", start="x"),
         InvalidError,
@@ -318,7 +318,7 @@ CLOSED: dict[str, Callable[[Store], object]] = {
     "log": lambda s: s.thread("t").log(),
     "threads": lambda s: s.threads(),
     "thread": lambda s: s.thread("t").info(),
-    "stats": lambda s: s.stats(),
+    "status": lambda s: s.status(),
     "tag": lambda s: s.thread("t").tag("x"),
     "label": lambda s: s.thread("t").label("x"),
     "unlabel": lambda s: s.thread("t").unlabel("x"),

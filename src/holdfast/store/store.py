@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from holdfast.backends.interface import BlockingCall, Capabilities
+from holdfast.backends.interface import BlockingCall
 from holdfast.backends.runtime.drivers import FILES, AsyncApi, Part, SyncApi, operation, sync_or_async
 from holdfast.backends.urls import redacted_url
 from holdfast.engine import validation
@@ -25,11 +25,11 @@ from holdfast.engine.namespaces import (
     select_lines,
     with_steps,
 )
-from holdfast.engine.types import Checkpoint, S, StoreStats
+from holdfast.engine.types import Checkpoint, S, StoreStatus
 from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
 from holdfast.security.handle import ScopeParts, StoreHandle
-from holdfast.state.api import ScopedOperations
+from holdfast.state.api import ATTEMPTS, ScopedOperations
 from holdfast.store.thread import AsyncThread, Thread, check_schema
 from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration
@@ -59,8 +59,10 @@ if TYPE_CHECKING:
     from holdfast.store.schemas import AsyncSchemas, Schemas
     from holdfast.store.transaction import Transaction
 
+T = TypeVar("T")
+
 _COUNTED = 1_000
-"""How many lines `stats` reads where the store cannot count them."""
+"""How many lines `status` reads where the store cannot count them."""
 
 _WINDOW = 5.0
 
@@ -96,15 +98,14 @@ class StoreOperations(ThreadListing, ScopedOperations):
         """The tenant that the store was opened for; empty for none."""
         return self._handle.tenant
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """The capabilities of the backend."""
-        return self._engine.context.backend.capabilities
-
     # Threads --------------------------------------------------------------------------------------------------
 
-    def transaction(self) -> Transaction:
-        """Change several keys and save several checkpoints, all or none, when the block ends without an error.
+    @overload
+    def transaction(self) -> Transaction: ...
+    @overload
+    def transaction(self, function: Callable[[Transaction], T], *, attempts: int = ...) -> T: ...
+    def transaction(self, function: Callable[[Any], Any] | None = None, *, attempts: int = ATTEMPTS) -> Any:
+        """Change several keys and save several checkpoints, all or none: in a block, or by a function.
 
         ::
 
@@ -113,9 +114,16 @@ class StoreOperations(ThreadListing, ScopedOperations):
                 together.update("worker", {"task": plan[0]})
                 together.state(agent="worker")["busy"] = True
 
-        If a key that was read in it (`together.state(…)["budget"]`) has changed when it ends, it raises
-        `ConflictError`, and nothing is changed. `transact` retries automatically.
+        The changes are made when the block ends without an error. If a key that was read in it
+        (`together.state(…)["budget"]`) has changed by then, it raises `ConflictError`, and nothing is changed.
+
+        `store.transaction(function)` calls a function with the transaction, and again while others change what it has
+        read, up to `attempts` times; it returns the function's result. The function must do nothing that cannot be
+        repeated. On an `AsyncStore`, both are awaited.
         """
+        return self._run(function, attempts)
+
+    def _begin(self) -> Transaction:
         from holdfast.store.transaction import Transaction
 
         return Transaction(self._handle, self)
@@ -336,18 +344,22 @@ class StoreOperations(ThreadListing, ScopedOperations):
         return await import_.import_threads(self._engine, file, selection, dry_run, progress)
 
     @operation
-    async def stats(self, *, kinds: LineKinds = "all", exact: bool = False) -> StoreStats:
-        """Count: the size of the store, this tenant's threads, agents and scopes, and what is cached.
+    async def status(self, *, kinds: LineKinds = "all", exact: bool = False) -> StoreStatus:
+        """Return the status of the store: its size, this tenant's threads, agents and scopes, what is cached, what the
+        backend guarantees, and details such as pending copies, hooks that are off, and the last backup and drill.
 
         Only lines of these `kinds` are counted; the numbers of the others are 0.
 
         SQLite, PostgreSQL, MongoDB and Redis count by themselves. Files and object storage cannot: there, counting
         stops after 1,000, and `complete` is False, unless `exact` is set.
         """
-        cache, backend = self._engine.context.cache, self._engine.context.backend
+        from holdfast.maintenance.backup.status import backup_status
+
+        cache, backend, hooks = self._engine.context.cache, self._engine.context.backend, self._engine.hooks
         limit = None if exact else _COUNTED
         counts, complete = await count_stored(backend, self._handle.tenant, parse_kinds(kinds), limit)
-        return StoreStats(
+        details = await backend.status() | await backup_status(self._engine, self._handle.tenant)
+        return StoreStatus(
             url=backend.url,
             bytes=await backend.size(),
             **counts,
@@ -356,6 +368,8 @@ class StoreOperations(ThreadListing, ScopedOperations):
             cache_limit=cache.max_bytes,
             cache_hits=cache.hits,
             cache_misses=cache.misses,
+            capabilities=backend.capabilities,
+            details=details if hooks is None else details | hooks.status(),
         )
 
     @operation(not_in_scripts="The host exports them.")
@@ -365,15 +379,6 @@ class StoreOperations(ThreadListing, ScopedOperations):
         from holdfast.maintenance.monitoring.snapshot import read_metrics
 
         return await read_metrics(self._handle, read_job_metrics)
-
-    @operation
-    async def status(self) -> dict[str, int | float | str]:
-        """Return the status of the store by name: copies that are pending, repairs, hooks that are off, the time of the
-        last backup and of the last drill. Which names there are depends on the backend; a plain one may have none."""
-        from holdfast.maintenance.backup.status import backup_status
-
-        status = await self._engine.context.backend.status() | await backup_status(self._engine, self._handle.tenant)
-        return status if self._engine.hooks is None else {**status, **self._engine.hooks.status()}
 
     @operation(changes=True, local="The store is closed where it is open.")
     async def close(self) -> None:

@@ -70,7 +70,7 @@ def test_a_token_has_the_rights_of_its_identity(filled: holdfast.Store) -> None:
             answer = served.get(f"/threads/chat/checkpoints/c9{path}", token=token)
             assert (answer.status, answer.json["code"]) == (404, "not-found"), path
         assert served.get("/search?query=kelp", token=token).json["items"] == []
-        for path in ("/stats", "/audit", "/verify", "/jobs"):
+        for path in ("/status", "/audit", "/verify", "/jobs"):
             assert refused(served.get(path, token=token), 403, "denied")
         assert served.get("/threads/mine/checkpoints/HEAD/value", token=token).json["items"][0]["key"] == "text"
         assert served.change("PUT", "/threads/mine/tags/v1", {}, token=token).status == 200

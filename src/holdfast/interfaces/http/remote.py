@@ -48,7 +48,6 @@ _OWNERS = {"store": "Store", "thread": "Thread", "state": "State", "steps": "Ste
 
 _INSTEAD = {
     "transaction": "Change several keys of a scope at once by State.batch; for more, do it where the store is",
-    "transact": "Change several keys of a scope at once by State.batch; for more, do it where the store is",
     "backups": "See /api/v1/backups, or `holdfast backup` where the store is",
 }
 """What to do in place of some functions that are no operations."""
@@ -407,11 +406,6 @@ class RemoteStore(_RemoteMembers, Store):
     def tenant(self) -> str:
         """The tenant that is served."""
         return self._info.tenant
-
-    @property
-    def capabilities(self) -> Any:
-        """The capabilities of the backend."""
-        return self._caller.call("capabilities")
 
     def as_identity(self, identity: Any = None, /, **options: Any) -> Any:
         """Return the store as an identity sees it. Only with a token of the store's owner."""
