@@ -192,12 +192,12 @@ def test_both_are_copied_to_another_store(tmp_path: Path) -> None:
             store.thread("t").put({"n": n}, id=str(n))
         store.thread("t").pin("1", reason="why")
         store.thread("t").hold(reason="case 17")
-        store.copy_to(other)
-        assert store.copy_to(other).skipped == 2  # with the audit
+        store.maintenance.copy_to(other)
+        assert store.maintenance.copy_to(other).skipped == 2  # with the audit
         assert [(each.id, each.reason) for each in other.thread("t").pins()] == [("1", "why")]
         assert [each.reason for each in other.thread("t").holds()] == ["case 17"]
         store.thread("t").release()
-        store.copy_to(other)
+        store.maintenance.copy_to(other)
         assert [each.reason for each in other.thread("t").holds()] == ["case 17"], "there, it is taken back there"
         other.thread("t").release()
         assert other.thread("t").holds() == []

@@ -69,7 +69,7 @@ def test_what_is_only_inside_a_session_leaves_no_orphan(store: Store, clock: Clo
     assert store.maintenance.verify().findings == []
     assert store.maintenance.sweep_orphans(grace="0s").found == []
     with timed(clock) as copy:
-        store.copy_to(copy)
+        store.maintenance.copy_to(copy)
         assert rows_of(copy, f"{MARK}session:s1") == {"lines": 1, "links": 1}
 
 
@@ -481,7 +481,7 @@ def test_a_copy_of_the_store_knows_what_has_ended(store: Store) -> None:
             store.state(session=on_end, agent="x")["b"] = 2
     store.maintenance.prune(kinds=["session", "scope", "system"], keep_last=1)
     copy = timed(Clock())
-    assert store.copy_to(copy).changing == ()
+    assert store.maintenance.copy_to(copy).changing == ()
     for on_end in ("delete", "archive", "keep"):
         for scope in (copy.state(session=on_end), copy.state(session=on_end, agent="x")):
             with pytest.raises(DeniedError):

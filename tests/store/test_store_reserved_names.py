@@ -50,7 +50,7 @@ async def listed(pages: Any) -> None:
 
 def archive(store: Store) -> io.BytesIO:
     file = io.BytesIO()
-    store.export(file, threads=["chat"])
+    store.maintenance.export(file, threads=["chat"])
     return io.BytesIO(file.getvalue())
 
 
@@ -92,11 +92,15 @@ CALLS: dict[str, Call] = {
     "Store.log": lambda store, name: store.thread(name).log(),
     "Store.delete": lambda store, name: store.thread(name).delete(),
     "Store.thread": lambda store, name: store.thread(name),
-    "Store.copy_to": lambda store, name: store.copy_to("memory://", threads=[name]),
-    "Store.export": lambda store, name: store.export(io.BytesIO(), threads=[name]),
-    "Store.export as states": lambda store, name: store.export(io.BytesIO(), threads=[name], format="json"),
-    "Store.import_": lambda store, name: store.import_(archive(store), threads=[name]),
-    "Store.import_ as": lambda store, name: store.import_(archive(store), threads=["chat"], as_thread=name),
+    "Maintenance.copy_to": lambda store, name: store.maintenance.copy_to("memory://", threads=[name]),
+    "Maintenance.export": lambda store, name: store.maintenance.export(io.BytesIO(), threads=[name]),
+    "Maintenance.export as states": lambda store, name: store.maintenance.export(
+        io.BytesIO(), threads=[name], format="json"
+    ),
+    "Maintenance.import_": lambda store, name: store.maintenance.import_(archive(store), threads=[name]),
+    "Maintenance.import_ as": lambda store, name: store.maintenance.import_(
+        archive(store), threads=["chat"], as_thread=name
+    ),
     "Backups.restore": lambda _, name: restored(name),
     "Backups.restore as": lambda store, name: store.backups(repository()).restore(threads=["chat"], as_thread=name),
     "Thread.diff": lambda store, name: store.thread("chat").diff(other=name),
@@ -144,8 +148,6 @@ CALLS: dict[str, Call] = {
     "Maintenance.quarantine": lambda store, name: store.maintenance.quarantine(name),
     "Maintenance.compact": lambda store, name: store.maintenance.compact(name),
     "Maintenance.delete": lambda store, name: store.maintenance.delete([name]),
-    "Maintenance.hold": lambda store, name: store.maintenance.hold(name, reason="r"),
-    "Maintenance.release": lambda store, name: store.maintenance.release(name),
     "Checkpointer.put": lambda store, name: Checkpointer(store).put(name, {"x": 1}),
     "Checkpointer.put_writes": lambda store, name: Checkpointer(store).put_writes(name, "i", [("c", 1)], task_id="t"),
     "Checkpointer.get_tuple": lambda store, name: Checkpointer(store).get_tuple(name),
@@ -262,7 +264,7 @@ def test_no_call_takes_the_name_of_another_line(store: Store, subtests: pytest.S
 def test_the_empty_name_is_that_of_no_thread(store: Store, subtests: pytest.Subtests) -> None:
     """It belongs to the whole store."""
     before = rows(store)
-    for name in ("Store.put", "Store.import_ as", "Backups.restore", "Backups.restore as"):
+    for name in ("Store.put", "Maintenance.import_ as", "Backups.restore", "Backups.restore as"):
         with subtests.test(call=name), pytest.raises(InvalidError, match="empty|no name"):
             CALLS[name](store, "")
         assert rows(store) == before
@@ -280,7 +282,12 @@ def test_each_call_works_with_a_thread(tmp_path: Path, subtests: pytest.Subtests
     }
     free |= {"HoldfastSaver.delete_thread", "CheckpointStore.keep_latest", "HoldfastSaver.prune", "Maintenance.prune"}
     free |= {"Thread.delete_branch"}
-    targets = {"Store.import_ as", "Backups.restore as", "CheckpointStore.copy to", "HoldfastSaver.copy_thread to"}
+    targets = {
+        "Maintenance.import_ as",
+        "Backups.restore as",
+        "CheckpointStore.copy to",
+        "HoldfastSaver.copy_thread to",
+    }
     for name, call in list(CALLS.items())[:: by_day(1, 3)]:
         with subtests.test(call=name), holdfast.open("memory://") as fresh:
             prepare(fresh)
@@ -387,9 +394,9 @@ def test_verification_export_and_statistics_take_kinds() -> None:
         assert set(store.maintenance.heads().threads) == {"chat", "␞agent:a", "␞session:s1", "␞access"}
         assert set(store.maintenance.heads(kinds="access").threads) == {"␞access"}
         assert set(store.maintenance.heads("agent:a", kinds="scope").threads) == {"␞agent:a"}
-        assert store.export(io.BytesIO()).threads == 1
-        assert store.export(io.BytesIO(), kinds="all").threads == 5  # with the record of the export before
-        assert store.export(io.BytesIO(), threads=["session:s1"], kinds="session").threads == 1
+        assert store.maintenance.export(io.BytesIO()).threads == 1
+        assert store.maintenance.export(io.BytesIO(), kinds="all").threads == 5  # with the record of the export before
+        assert store.maintenance.export(io.BytesIO(), threads=["session:s1"], kinds="session").threads == 1
         every, some = store.status(), store.status(kinds=["scope"])
         assert (every.threads, every.scopes, every.system) == (1, 2, 2)
         assert (some.threads, some.scopes, some.system, some.complete) == (0, 1, 0, True)

@@ -150,6 +150,11 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     ),
     "blank after a name": (lambda s: s.thread("t").update({"d .k": 1}), InvalidError, r"column 2 of 'd \.k'"),
     "no function": (lambda s: s.transaction(5), InvalidError, "transaction expects a function, got int"),  # type: ignore[call-overload]
+    "hold of a thread": (
+        lambda s: s.maintenance.hold("t", kind="thread"),
+        InvalidError,
+        r"by its handle\. Use store\.thread",
+    ),
     "no attempt": (lambda s: s.transaction(lambda _: None, attempts=0), InvalidError, "attempts must be at least 1"),
     "no index": (
         lambda s: s.thread("t").get(lazy=True).state.slice("l", start="x"),

@@ -242,7 +242,7 @@ class StateOperations:
             raise InvalidError(
                 "state is copied to a scope of the same store and tenant, and this is another one's",
                 where=f"scope {other.scope}",
-                hint="Copy between stores with store.copy_to(…), or set the keys: other.update(state.items())",
+                hint="Copy the store with store.maintenance.copy_to(…), or set the keys: other.update(state.items())",
             )
         return other.scope
 

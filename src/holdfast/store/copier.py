@@ -24,7 +24,7 @@ async def copy_store(
     progress: OnCopyProgress | None,
     options: Mapping[str, Any],
 ) -> CopyReport:
-    """Copy threads of a store, or all, to another one. See `Store.copy_to`."""
+    """Copy threads of a store, or all, to another one. See `Maintenance.copy_to`."""
     if tenants not in ("own", "all"):
         raise InvalidError(f"tenants is 'own' or 'all', not {tenants!r}")
     tenant = None if tenants == "all" else handle.tenant

@@ -79,13 +79,13 @@ def test_an_agent_is_exported_imported_and_copied_with_its_steps(tmp_path: Path)
     with holdfast.open(tmp_path / "a.db") as store:
         desk_of(store).once("charge", charge)
         desk_of(store).timers.set("t", 0.001)
-        store.export(tmp_path / "all.hfx", kinds="all")
-        store.export(tmp_path / "agent.hfx", threads=[ID], kinds="agent")
+        store.maintenance.export(tmp_path / "all.hfx", kinds="all")
+        store.maintenance.export(tmp_path / "agent.hfx", threads=[ID], kinds="agent")
         with holdfast.open(tmp_path / "copy.db") as copy:
-            store.copy_to(copy)
+            store.maintenance.copy_to(copy)
     for name in ("all", "agent"):
         with holdfast.open(tmp_path / f"{name}.db") as other:
-            other.import_(tmp_path / f"{name}.hfx")
+            other.maintenance.import_(tmp_path / f"{name}.hfx")
     time.sleep(0.002)
     for name in ("all", "agent", "copy"):
         with holdfast.open(tmp_path / f"{name}.db") as other:

@@ -117,7 +117,7 @@ def test_only_digests_of_tokens_are_stored(tmp_path: Path) -> None:
         assert store.access.find_token(token.secret) == token._replace(secret="")
         assert token.secret not in repr(token)
         records = [repr(each) for each in store.audit.query(kind="access")]
-        store.export(tmp_path / "all.jsonl", kinds="all", format="json")
+        store.maintenance.export(tmp_path / "all.jsonl", kinds="all", format="json")
     data = b"".join(each.read_bytes() for each in tmp_path.iterdir())
     assert digest.encode() in data  # so a secret would be found, too
     assert secret.encode() not in data

@@ -516,9 +516,9 @@ store.maintenance.delete_stale("updated<90d", kinds="scope") # invalid
 store.maintenance.delete(["chat"], dry_run=True)[0].steps
 len(store.maintenance.doctor()) * 0
 store.maintenance.heads("chat").tenant
-store.maintenance.hold("chat", reason="court")
+store.maintenance.hold("agent:a", kind="scope", reason="court")
 store.maintenance.holds()[0].thread
-store.maintenance.release("chat")
+store.maintenance.release("agent:a", kind="scope")
 store.maintenance.set_quota(threads=1000)
 store.maintenance.quota().limits.threads
 store.maintenance.quarantine()

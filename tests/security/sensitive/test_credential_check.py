@@ -264,7 +264,7 @@ def test_other_copies_are_searched_anew(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "b.db") as copy:
         store.thread("chat").put({"text": KEY})
         notice(store)
-        store.copy_to(copy)
+        store.maintenance.copy_to(copy)
         assert places(copy) == []
         assert reported(copy) == [("thread:chat", "text")]
         store.backups(tmp_path / "backups").create()
@@ -279,11 +279,11 @@ def test_history_that_is_imported_is_searched(tmp_path: Path) -> None:
     store, other = timed(clock), timed(clock)
     for text in (KEY, "nothing"):
         other.thread("chat").put({"text": text})
-    other.export(tmp_path / "chat.jsonl")
+    other.maintenance.export(tmp_path / "chat.jsonl")
     clock.now += HOUR
     store.thread("own").put({"n": 1})
     notice(store)
-    store.import_(tmp_path / "chat.jsonl")
+    store.maintenance.import_(tmp_path / "chat.jsonl")
     store.jobs.run("credentials")
     assert places(store) == [("chat", "text", "github-token")]
 

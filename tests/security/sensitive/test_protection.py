@@ -158,11 +158,11 @@ def _reasons(store: Store, key: str) -> None:
     for _ in range(2):
         thread.pin(reason=f"for {key}")
         thread.hold(reason=f"case {key}")
-        store.maintenance.hold("reasons", reason=f"other {key}")
+        store.thread("reasons").hold(reason=f"other {key}")
     assert len(thread.pins()) == 1
     thread.unpin(reason=f"for {key}")
     thread.release(reason=f"case {key}")
-    store.maintenance.release("reasons", reason=f"other {key}")
+    store.thread("reasons").release(reason=f"other {key}")
     assert not thread.pins()
     assert not thread.holds()
     thread.pin(reason=f"again {key}")

@@ -184,7 +184,7 @@ class Server:
     async def metrics(self, request: Request) -> Response:
         """Send the metrics of the store, as text for Prometheus."""
         call = Call(self.service, await self.authenticate(request))
-        text: str = await self.work(lambda: to_prometheus(call.owned.metrics()))
+        text: str = await self.work(lambda: to_prometheus(call.owned.maintenance.metrics()))
         return Response(text, media_type=CONTENT_TYPE, headers={"cache-control": "no-store"})
 
     async def events(self, request: Request) -> Response:

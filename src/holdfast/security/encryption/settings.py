@@ -56,7 +56,7 @@ class Encryption:
         if self.hide_names and (self.mode != "on" or {"readable", "words"}.intersection(self.clear)):
             raise ConfigError(
                 "hide_names is for stores that are encrypted from the start, without readable rows and a text index",
-                hint="Copy everything into a new store, with store.copy_to",
+                hint="Copy everything into a new store, with store.maintenance.copy_to",
             )
         names = self.indexed or ()
         if isinstance(names, str) or not all(names):
