@@ -376,3 +376,19 @@ def test_errors_can_be_caught_by_pythons_own_classes(store: Store) -> None:
     assert isinstance(caught.value, ConflictError)
     assert (caught.value.what, caught.value.where) == ("the thread already has a branch 'main'", "thread 't'")
     assert caught.value.hint == "Use another name"
+
+
+def test_a_field_that_does_not_exist_is_an_error_of_the_call(store: Store) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "Thread.put": lambda: store.thread("t").put({}, tga="x"),  # type: ignore[call-arg]
+        "Thread.update": lambda: store.thread("t").update({}, tga="x"),  # type: ignore[call-arg]
+        "Transaction.put": lambda: store.transaction(lambda each: each.put("t", {}, tga="x")),  # type: ignore[call-arg]
+    }
+    for call, use in calls.items():
+        with pytest.raises(TypeError, match=rf"^{call}\(\) got an unexpected keyword argument 'tga'$"):
+            use()
+
+
+def test_a_thread_keeps_its_name(store: Store) -> None:
+    with pytest.raises(AttributeError):
+        store.thread("t").name = "other"  # type: ignore[misc]

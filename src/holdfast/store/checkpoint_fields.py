@@ -38,6 +38,12 @@ class CheckpointFields(TypedDict, total=False):
     ttl: Duration | None
 
 
+def unknown_field_error(call: str, fields: Iterable[str]) -> TypeError | None:
+    """Return the error of a call with a field that there is not, as for any function; None if there are all of them."""
+    unknown = [name for name in fields if name not in CheckpointFields.__annotations__]
+    return TypeError(f"{call}() got an unexpected keyword argument {unknown[0]!r}") if unknown else None
+
+
 def append_fields(
     handle: StoreHandle,
     line: Line,

@@ -92,7 +92,9 @@ def test_a_read_only_token_changes_nothing(filled: holdfast.Store) -> None:
     for who in (None, "user:alice"):
         token = store.access.issue_token(who, read_only=True).secret
         with ServedStore(store, write=True) as served:
-            assert served.change("PUT", "/threads/chat/tags/v1", {}, token=token).status == 403
+            refused = served.change("PUT", "/threads/chat/tags/v1", {}, token=token)
+            assert (refused.status, refused.json["detail"]) == (403, "this token can only read")
+            assert refused.json["hint"] == "Use a token that was not issued as read-only"
             assert served.get(READ, token=token).status == 200
 
 

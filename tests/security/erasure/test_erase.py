@@ -244,11 +244,16 @@ def test_an_identity_erases_its_own_person_with_the_right_to_all_of_it(tmp_path:
             store.access.grant("user:u-1", "erase", thread=pattern)
         with pytest.raises(DeniedError):
             alice.erasure.erase("u-1")  # not from the group
+        with pytest.raises(DeniedError):
+            alice.erasure.erase("u-1", dry_run=True)
         assert {user: few_states(store, user) for user in ("u-1", "u-2")} == before
         assert store.erasure.certificates() == []
         store.access.grant("user:u-1", "erase", thread="group")
         with pytest.raises(DeniedError):
             store.as_identity(user="u-1", mode="read-only").erasure.erase("u-1")
+        planned = alice.erasure.erase("u-1", dry_run=True)
+        assert (planned.erased["threads"], planned.certificate) == (2, None)
+        assert {user: few_states(store, user) for user in ("u-1", "u-2")} == before
         report = alice.erasure.erase("u-1")
         assert report.erased["threads"] == 2
         assert few_states(store, "u-2") == before["u-2"]

@@ -250,7 +250,9 @@ class RemoteThread(RemotePart, Thread[Any]):
 
     def __init__(self, connection: Connection, name: str) -> None:
         super().__init__(connection, name)
-        self.name = name
+        self._name = name
+
+    name = Thread.name
 
     def get(self, at: Any = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint[Any]:
         """Read a checkpoint with its state: `Thread.get`."""
