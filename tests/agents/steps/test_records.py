@@ -24,7 +24,7 @@ def bytes_of(folder: Path) -> bytes:
 
 
 def test_policies_for_sensitive_data_apply_to_what_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_SENSITIVE_KEYS", base64.b64encode(bytes(32)).decode())
+    monkeypatch.setenv("HOLDFAST_REDACTION_KEYS", base64.b64encode(bytes(32)).decode())
     with holdfast.open(tmp_path / "a.db") as store:
         store.redaction.protect("redact")
         desk, id = desk_of(store), "0123456789abcdef0123456789abcdef"

@@ -342,7 +342,7 @@ def test_doctor_and_alert_have_a_line_to_protect_and_one_to_redact(
         "warning",
         "credentials in clear at 1 place: github-token at text of thread:chat",
     )
-    for line in ("HOLDFAST_SENSITIVE=redact", "holdfast redaction redact"):
+    for line in ("HOLDFAST_REDACTION=redact", "holdfast redaction redact"):
         assert line in found.remedy
     assert KEY not in repr(found)
     with holdfast.open(url) as store:
@@ -350,12 +350,12 @@ def test_doctor_and_alert_have_a_line_to_protect_and_one_to_redact(
         notice(store)
         (alert,) = [each for each in store.alerts.evaluate().alerts if each.rule == "credentials"]
         assert alert.state == "firing"
-        for line in ("HOLDFAST_SENSITIVE=redact", "holdfast redaction redact"):
+        for line in ("HOLDFAST_REDACTION=redact", "holdfast redaction redact"):
             assert line in alert.message
     # The two lines, as they are told.
     done = kit.run("redaction", "redact", "--yes", store=url)
     assert (done.code, done.err.splitlines()[0]) == (0, "Replaced in 1 line; 1 checkpoint pruned.")
-    monkeypatch.setenv("HOLDFAST_SENSITIVE", "redact")
+    monkeypatch.setenv("HOLDFAST_REDACTION", "redact")
     kit.run("state", "set", "user:alice", "note", f"use {KEY}", "--text", store=url)
     with holdfast.open(url) as store:
         assert store.state(user="alice").get("note") == "use [redacted:github-token]"

@@ -262,7 +262,7 @@ def test_a_refused_write_changes_nothing(subtests: pytest.Subtests) -> None:
                 write(store, secret(name))
             assert secret(name) not in f"{error.value} {error.value.where} {error.value.hint}"
             if not isinstance(error.value, VetoError):
-                assert error.value.code == "sensitive-data"
+                assert error.value.code == "redaction-refused"
                 assert store.audit.query(action="protect", outcome="denied")
             assert secret(name) not in stored_text(store)
 
@@ -515,7 +515,7 @@ def test_async_stores_are_protected() -> None:
 
 
 def test_missing_keys_and_wrong_arguments(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_SENSITIVE_KEYS", raising=False)
+    monkeypatch.delenv("HOLDFAST_REDACTION_KEYS", raising=False)
     with pytest.raises(DeniedError) as error:
         store.redaction.protect()
     assert error.value.code == "key-missing"
