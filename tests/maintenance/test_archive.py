@@ -277,7 +277,7 @@ def test_copying_some_threads(source: Store) -> None:
     assert [each.thread for each in target.threads()] == ["thread 1"]
     with pytest.raises(NotFoundError):
         source.maintenance.copy_to(target, threads=["nowhere"])
-    with pytest.raises(InvalidError, match="of one tenant"):
+    with pytest.raises(InvalidError, match="if one tenant"):
         source.maintenance.copy_to(target, threads=["thread 1"], tenants="all")
 
 

@@ -376,7 +376,7 @@ def test_pruning_is_of_threads_unless_other_kinds_are_named() -> None:
             pruned(store, "access", kinds="scope")
         with pytest.raises(InvalidError, match="of one kind"):
             pruned(store, "agent:a", kinds=["scope", "session"])
-        with pytest.raises(InvalidError, match="kinds of lines are thread, agent"):
+        with pytest.raises(InvalidError, match="the kind of lines must be thread, agent"):
             pruned(store, kinds="threads")
         with pytest.raises(InvalidError, match="no kind"):
             pruned(store, kinds=[])

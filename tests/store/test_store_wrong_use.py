@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "on_conflict": (
         lambda s: s.thread("t").put({}, on_conflict="refuse"),  # type: ignore[arg-type]
         InvalidError,
-        "on_conflict is 'raise', 'branch', 'overwrite', 'merge' or a function, not 'refuse'",
+        "on_conflict must be 'raise', 'branch', 'overwrite', 'merge' or a function, not 'refuse'",
     ),
     "overwrite after a parent": (
         lambda s: s.thread("t").put({}, parent="1", on_conflict="overwrite"),
@@ -159,12 +159,12 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "no index": (
         lambda s: s.thread("t").get(lazy=True).state.slice("l", start="x"),
         InvalidError,
-        "start is a whole number or None, not str",
+        "start must be a whole number or None, not str",
     ),
     "hook in no scope": (
         lambda s: s.hooks.before("state.set", scope=5),  # type: ignore[arg-type]
         InvalidError,
-        "scope of a hook is a pattern, as text, not int",
+        "scope of a hook must be a pattern, not int",
     ),
     "not a built-in hook": (
         lambda s: s.hooks.add(circle),  # type: ignore[arg-type]
@@ -290,10 +290,10 @@ UNOPENED: list[tuple[str, dict[str, Any], str]] = [
     ("sqlite:///x.db", {"nonsense": 1}, "the option 'nonsense'"),
     ("sqlite:///x.db?synchronous=maybe", {}, "synchronous cannot be 'maybe' .*It is one of full, normal"),
     ("sqlite:///x.db", {"busy_timeout": -1}, "busy_timeout cannot be -1"),
-    ("memory://", {"cache_bytes": -1}, "cache_bytes is a number of bytes, not -1"),
-    ("memory://", {"cache_bytes": "64 MB"}, "cache_bytes is a number of bytes, not '64 MB'"),
-    ("memory://", {"cache_bytes": True}, "cache_bytes is a number of bytes, not True"),
-    ("memory://", {"cache_bytes": None}, "cache_bytes is a number of bytes, not None"),
+    ("memory://", {"cache_bytes": -1}, "cache_bytes must be a number of bytes, not -1"),
+    ("memory://", {"cache_bytes": "64 MB"}, "cache_bytes must be a number of bytes, not '64 MB'"),
+    ("memory://", {"cache_bytes": True}, "cache_bytes must be a number of bytes, not True"),
+    ("memory://", {"cache_bytes": None}, "cache_bytes must be a number of bytes, not None"),
 ]
 
 

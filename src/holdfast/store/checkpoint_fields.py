@@ -100,7 +100,7 @@ def _conflict_mode(on_conflict: OnConflict, parent: object) -> Any:
         "merge": append.OnConflict.BRANCH,
     }
     if not callable(on_conflict) and on_conflict not in modes:
-        raise InvalidError(f"on_conflict is {', '.join(map(repr, modes))} or a function, not {on_conflict!r}")
+        raise InvalidError(f"on_conflict must be {', '.join(map(repr, modes))} or a function, not {on_conflict!r}")
     if on_conflict == "overwrite" and parent is not None:
         raise InvalidError(
             "a checkpoint that follows a given parent cannot overwrite what others saved on it",

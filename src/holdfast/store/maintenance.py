@@ -462,7 +462,7 @@ class MaintenanceOperations:
         else:
             lines = await self._handle.engine.lines.of_threads(self._handle.tenant, names)
         if format not in ("holdfast", "json"):
-            raise InvalidError(f"the format is 'holdfast' or 'json', not {format!r}")
+            raise InvalidError(f"the format must be 'holdfast' or 'json', not {format!r}")
         if format == "holdfast":
             lines = await with_steps(self._handle.engine.context.backend, lines)
         if format == "json" and not self._handle.engine.context.rows.may_be_clear("export"):

@@ -185,9 +185,9 @@ async def _open(
 ) -> S:
     check_name(tenant, "name of a tenant")
     if type(cache_bytes) is not int or cache_bytes < 0:
-        raise ConfigError(f"cache_bytes is a number of bytes, not {cache_bytes!r}")
+        raise ConfigError(f"cache_bytes must be a number of bytes, not {cache_bytes!r}")
     if project is not None and type(project) is not bool:
-        raise ConfigError(f"project is True or False, not {project!r}")
+        raise ConfigError(f"project must be True or False, not {project!r}")
     opened = name if isinstance(name, Backend) else None
     if opened is not None:
         name = opened.url  # settings of the environment apply to it, too
@@ -233,7 +233,7 @@ def _row_codec(encryption: Any) -> RowCodec:
 
     if not isinstance(encryption, Encryption):
         raise ConfigError(
-            f"encryption is an Encryption, not {type(encryption).__name__}",
+            f"encryption must be an Encryption, not {type(encryption).__name__}",
             hint='Such as holdfast.encryption.Encryption("file:holdfast.key")',
         )
     return EncryptedRows(encryption)

@@ -292,9 +292,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
         from holdfast.security.access.identity_guard import IdentityGuard
 
         if identity is not None and parts:
-            raise InvalidError(
-                "an identity is named by its text or by its parts, not by both", where=str(identity)[:80]
-            )
+            raise InvalidError("an identity must be given as text or as parts, not both", where=str(identity)[:80])
         who = Identity.of(**parts) if identity is None else parse_identity(identity)
         return IdentityGuard(self._handle.engine, self._handle.tenant, who, how, self._recorder())
 

@@ -608,5 +608,7 @@ def check_schema(schema: object) -> None:
     if schema is None or is_typeddict(schema) or (isinstance(schema, type) and issubclass(schema, dict)):
         return
     raise UnsupportedError(
-        "the schema of a thread is a TypedDict, or dict", where=repr(schema)[:80], hint="Declare a typing.TypedDict"
+        "the schema of a thread must be a TypedDict, or dict",
+        where=repr(schema)[:80],
+        hint="Declare a typing.TypedDict",
     )

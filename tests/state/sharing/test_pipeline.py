@@ -207,7 +207,7 @@ def test_the_stages_are_the_same_for_all(store: Store) -> None:
             store.sharing.pipeline("x", stages)
     with pytest.raises(InvalidError, match="attempts must be at least 1"):
         store.sharing.pipeline("x", ["a"], tries=0)
-    with pytest.raises(InvalidError, match="items can be put"):
+    with pytest.raises(InvalidError, match="number of items must be"):
         pipeline.put_many([])
     with pytest.raises(InvalidError, match="lease"):
         pipeline.take("fetch", lease=0)

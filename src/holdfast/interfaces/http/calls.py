@@ -184,7 +184,7 @@ def _list(tree: Sequence[Any], what: str) -> list[Any]:
 def find_receiver(call: Call, part: StorePart, names: Sequence[Any], *, owner_only: bool) -> Any:
     """Return what has the operations of a part, for the caller. Refuses identities what is the owner's."""
     if len(names) != len(part.names) or not all(isinstance(name, str) for name in names):
-        raise InvalidError(f"{part.name} is named by {len(part.names)} texts")
+        raise InvalidError(f"{part.name} needs {len(part.names)} names")
     view = call.owned if owner_only or part.identity is None else call.store
     if part.name == "store":
         return view
