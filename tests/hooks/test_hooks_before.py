@@ -541,7 +541,7 @@ def test_options_are_checked(subtests: pytest.Subtests) -> None:
 
 def test_what_is_no_hook() -> None:
     held = store()
-    with pytest.raises(InvalidError, match="is a function"):
+    with pytest.raises(InvalidError, match="must be a function"):
         held.hooks.before("state.set")(3)  # type: ignore[type-var]
     with pytest.raises(InvalidError, match="not a built-in"):
         held.hooks.add(_refuse, "state.set")  # type: ignore[arg-type]

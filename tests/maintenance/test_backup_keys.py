@@ -40,11 +40,6 @@ def _cheap_passphrases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
-@pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with holdfast.open(tmp_path / "agents.db", encryption=Encryption(MASTER)) as opened:
         yield opened

@@ -27,16 +27,6 @@ class Desk(PersistentAgent, name="moments-desk"):
     n: int = 0
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def save(store: Store, kind: str, number: int) -> None:
     match kind:
         case "thread":

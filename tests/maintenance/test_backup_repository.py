@@ -36,11 +36,6 @@ from tests.support.interference import Interference, InterferingBackend
 from tests.support.nightly import mostly_nightly
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
 def packs(repository: Path) -> list[Path]:
     return [path for path in files(repository) if path.relative_to(repository).parts[0] == "packs"]
 

@@ -22,11 +22,6 @@ from tests.maintenance.test_backup_damage import flip, flip_both, manifests
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
-@pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with holdfast.open(tmp_path / "store.db") as store:
         yield store

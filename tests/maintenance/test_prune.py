@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,6 @@ from tests.support.interference import InterferingBackend, Moment, at_every_mome
 from tests.support.nightly import examples, mostly_nightly
 
 DAY = 24 * 3600 * 10**9
-
-
-@pytest.fixture(params=KINDS)
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    opened = backend(request.param, tmp_path)
-    yield opened
-    run(opened.close())
 
 
 def states_of(store: Store, thread: str) -> dict[str, Any]:

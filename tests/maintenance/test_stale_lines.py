@@ -34,11 +34,6 @@ from tests.support.nightly import mostly_nightly
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def store(clock: Clock) -> Store:
     return timed(clock)
 

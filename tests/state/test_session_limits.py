@@ -19,11 +19,6 @@ from tests.support.nightly import mostly_nightly
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def backend() -> MemoryBackend:
     return MemoryBackend()
 

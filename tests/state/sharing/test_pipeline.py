@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,17 +22,6 @@ from tests.support.interference import InterferingBackend
 from tests.support.nightly import examples
 
 STAGES = ["fetch", "parse", "store"]
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(clock: Clock) -> Iterator[Store]:
-    with store_on(MemoryBackend(), clock) as opened:
-        yield opened
 
 
 def taken(pipeline: Pipeline, stage: str, **options: Any) -> PipelineTask:
