@@ -218,9 +218,11 @@ def test_a_batch_that_waits_for_others_is_answered_by_its_deadline(near: Near) -
     groups = near._groups
     assert groups is not None
     with ThreadPoolExecutor(near.slots + 2) as pool:
-        sent = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in range(near.slots)]
-        while len(groups._open) < near.slots:
-            time.sleep(0.001)
+        sent = []
+        for slot in range(near.slots):  # a group each
+            sent.append(pool.submit(lambda seq: run(near.apply([a_step(seq)])), slot))
+            while len(groups._open) <= slot:
+                time.sleep(0.001)
         with hurried(near, 0.5):  # the groups in progress have a minute
             waiting = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in (10, 11)]
             for each in waiting:
@@ -247,7 +249,7 @@ def test_batches_that_come_at_once_are_sent_together(near: Near) -> None:
     assert groups is not None
     with ThreadPoolExecutor(40) as pool:
         made = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in range(40)]
-        while len(groups._queued) < 38 - near.slots:
+        while len(groups._queued) + sum(map(len, [*groups._open.values()])) < 40:
             time.sleep(0.001)
         near.server.open = True
         assert {each.result() for each in made} == {None}
