@@ -322,16 +322,12 @@ def _resolve_futures(batches: list[PendingBatch]) -> None:
         pending.deliver()
 
 
-_WITH_BODY = (Create, Ensure, Put)
+_WRITES = (Create, Ensure, Put)
 
 
 def body_bytes(batch: Batch) -> int:
     """Return the size of the bodies in a batch."""
-    size = 0
-    for change in batch:
-        if isinstance(change, _WITH_BODY):
-            size += len(change.row.body)
-    return size
+    return sum([len(change.row.body) for change in batch if isinstance(change, _WRITES)])
 
 
 def copy_error(error: Exception) -> Exception:
