@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 
+from holdfast.backends.interface import Row
 from holdfast.engine.model.drafts import EMPTY
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.operations import Combine, EditMap, Operation, Set, compose
 from holdfast.engine.model.packed_state import PackedMap, flatten
+from holdfast.engine.row_format import Line, node_row, open_node
 from holdfast.engine.state_loader import LoadedState, weigh
 
 _RECENT = 1024
 """Keys that were folded last are remembered only up to this number."""
+
+
+class NodeRows(MutableMapping[bytes, bytes]):
+    """New nodes by id, as the rows that store them: those of a large state take less memory."""
+
+    def __init__(self, line: Line, form: int) -> None:
+        self._line = line
+        self._form = form
+        self._rows: dict[bytes, Row] = {}
+
+    @property
+    def rows(self) -> Iterable[Row]:
+        """Return the rows."""
+        return self._rows.values()
+
+    def __getitem__(self, id: bytes) -> bytes:
+        return open_node(self._rows[id])[1]
+
+    def __setitem__(self, id: bytes, node: bytes) -> None:
+        self._rows[id] = node_row(self._line, self._form, id, node)
+
+    def __delitem__(self, id: bytes) -> None:
+        del self._rows[id]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 def unfolded_state(packed: PackedMap, origins: Mapping[bytes, WrittenBy], last: WrittenBy) -> LoadedState:

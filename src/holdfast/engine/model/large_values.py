@@ -46,7 +46,8 @@ def pointers(edit: EditMap) -> Iterator[bytes]:
 
 def _operation(operation: Operation, shorten: _Shorten) -> Operation:
     if isinstance(operation, Set):
-        return operation if is_container(operation.value) else Set(shorten(operation.value))
+        packed = operation.packed
+        return operation if not isinstance(packed, bytes) or is_container(packed) else Set(shorten(packed))
     if isinstance(operation, EditMap):
         return _map(operation, shorten)
     if isinstance(operation, EditList):
