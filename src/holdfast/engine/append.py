@@ -65,6 +65,7 @@ from holdfast.errors import (
     InvalidError,
     NotFoundError,
     QuotaError,
+    TooLargeError,
     TransientError,
     UnavailableError,
     UnsupportedError,
@@ -297,6 +298,11 @@ class Appender:
                 if chain is not None and len(requests) > 1:
                     chain.in_flight = False
                     requests = requests[:1]
+                    continue
+                if isinstance(error, TooLargeError) and (
+                    early := max((each.folded_early for each in batch.steps), default=0)
+                ):
+                    self._max_fold = early  # this store takes the step, perhaps, but not with its nodes
                     continue
                 # Another writer may have created the line, or stored what is to be saved.
                 if not isinstance(error, QuotaError) or await self._up_to_date(batch):
@@ -590,7 +596,8 @@ class Appender:
         ws = None
         more: list[Ensure | Put] = []
         weight, limit = child.tail_weight, _HEAVY if request.fold_every else HEAVY
-        if limit < weight < self._max_fold or len(child.tail) >= (request.fold_every or self._context.fold_every):
+        early = weight if limit < weight < self._max_fold else 0
+        if early or len(child.tail) >= (request.fold_every or self._context.fold_every):
             rows = NodeRows(line, info.form) if weight > self._max_cached else None
             ws, root = await self._states.fold(line, child, info.salt, rows)
             objects.update(ws.objects)
@@ -614,7 +621,7 @@ class Appender:
         depth = 0 if parent is None else parent.depth + 1
         tail = len(child.tail)
         point = StepRef(*position, id, revision, depth, commit, time, request.kind, readable, tail, size, beside)
-        prepared = PreparedStep(line, info, point, step, child, parent, ws, marks_origin=marks)
+        prepared = PreparedStep(line, info, point, step, child, parent, ws, early, marks)
         for condition in conditions:
             prepared.add(condition, Condition.LINE)
         if new_branch:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 
 from holdfast.backends.interface import Row
 from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.operations import Combine, EditMap, Operation, Set, compose
 from holdfast.engine.model.packed_state import PackedMap, flatten
@@ -60,7 +61,7 @@ def child_state(
 ) -> LoadedState:
     """Return the state after an edit of another; packed, if that is in memory."""
     if loaded is None:
-        loaded = LoadedState(EMPTY, 0, known=({}, ()))
+        loaded = LoadedState(EMPTY, 0, known=({}, ()), pointers=frozenset())
     child = LoadedState(
         loaded.root, loaded.form, (*loaded.tail, (origin, edit)), loaded.tail_weight + size, fresh=loaded.fresh
     )
@@ -72,6 +73,8 @@ def child_state(
         # About the old weight and that of the change; it is computed exactly when the state is folded.
         child.known = (packed, ())
         child.known_weight = loaded.known_weight + size if loaded.known_weight else weigh(packed)
+        if loaded.pointers is not None and not loaded.pointers and next(pointers(edit), None) is None:
+            child.pointers = loaded.pointers
     elif loaded.known is not None:
         base, since = loaded.known
         child.known, child.known_weight = (base, (*since, edit)), loaded.known_weight
@@ -100,6 +103,8 @@ def folded_state(loaded: LoadedState, form: int, root: MapRoot, unsaved: Mapping
         cached = None  # applying so many changes would cost more than reading the nodes
     folded = LoadedState(root, form, (), 0, cached, weigh(cached[0]) if cached else 0, unsaved)
     folded.schema = loaded.schema
+    if cached is not None and not cached[1]:
+        folded.pointers = loaded.pointers
     if loaded.changed_keys is not None:
         folded.changed_keys = {}
         if len(loaded.changed_keys) <= _RECENT:
