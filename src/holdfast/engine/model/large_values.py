@@ -37,7 +37,8 @@ def pointers(edit: EditMap) -> Iterator[bytes]:
         if isinstance(operation, EditMap):
             yield from pointers(operation)
         elif isinstance(operation, Set):
-            yield from filter(is_pointer, (operation.value,))
+            if isinstance(operation.packed, bytes) and is_pointer(operation.packed):
+                yield operation.packed
         elif isinstance(operation, EditList):
             for part in operation.parts:
                 if not isinstance(part, KeepRun | ChangeItem):

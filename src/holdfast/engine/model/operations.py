@@ -103,7 +103,8 @@ HEAVY = 1 << 20
 
 def set_to(packed: Packed) -> Set:
     """Return the operation that replaces a value by this one. A large one is not copied."""
-    return Set(packed if packed_size(packed) > HEAVY else flatten(packed))
+    is_whole = isinstance(packed, bytes) or packed_size(packed) > HEAVY
+    return Set(packed if is_whole else flatten(packed))
 
 
 # Applying -----------------------------------------------------------------------------------------------------
