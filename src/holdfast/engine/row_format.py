@@ -24,6 +24,7 @@ from holdfast.engine.model.steps import (
     RECORDED,
     PendingWriteRow,
     Step,
+    StepHeader,
     StepOrigin,
     StepParent,
     StubProof,
@@ -395,17 +396,32 @@ HINT = "Verify the thread, and repair it from a mirror or a backup"
 # Folds, nodes, large values -----------------------------------------------------------------------------------
 
 
-def fold_row(line: Line, place: tuple[int, int], commit: bytes, info: LineInfo, root: MapRoot) -> Row:
+def fold_row(
+    line: Line, place: tuple[int, int], commit: bytes, info: LineInfo, root: MapRoot, header: StepHeader | None = None
+) -> Row:
     """Return the row of `folds` for the state at a step. It has the salt of the line, too: whatever can be read of a
-    line can be verified, even if the row of the line is lost."""
-    return Row((*line, *place), (info.form, commit), wrap(info.salt + encode_root(root)))
+    line can be verified, even if the row of the line is lost. With the header of a large step, that is read from here,
+    and not with all the changes."""
+    step, schema = (b"", "") if header is None else (Step(header).encode(), header.schema)
+    return Row((*line, *place), (info.form, commit), wrap(info.salt + encode_root(root, step), schema=schema))
 
 
 def open_fold(row: Row, commit: bytes) -> MapRoot:
     """Return the root of the state at a step with this commit hash."""
+    return _open_fold(row, commit)[0]
+
+
+def open_fold_header(row: Row, point: StepRef) -> StepHeader | None:
+    """Return the header of a step from the row of its folded state; None if it is not there."""
+    _, data, schema = _open_fold(row, point.hash)
+    return Step.decode(data, point.id, schema).header if data else None
+
+
+def _open_fold(row: Row, commit: bytes) -> tuple[MapRoot, bytes, str]:
     if row.columns[1] != commit:
         raise CorruptError("a folded state belongs to another checkpoint", where=f"row {row.key}", hint=HINT)
-    return decode_root(unwrap(row.body).content[SALT_SIZE:])
+    record = unwrap(row.body)
+    return (*decode_root(record.content[SALT_SIZE:]), record.schema)
 
 
 def stored_salt(table: Table, row: Row, max_bytes: int) -> bytes:

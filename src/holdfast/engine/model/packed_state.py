@@ -175,11 +175,28 @@ def _split_dict(value: Any, data: bytes) -> Packed:
 
 def flatten(packed: Packed) -> bytes:
     """Return the packed bytes of the whole value."""
-    if isinstance(packed, bytes):
-        return packed
+    return packed if isinstance(packed, bytes) else b"".join(flat_parts(packed))
+
+
+def flat_parts(packed: list[bytes] | PackedMap) -> list[bytes]:
+    """Return the packed bytes of the whole value in parts, which are not copied."""
+    parts = _inner_parts(packed)
+    start = parts[0] + parts[1][:1] if len(parts) > 1 else parts[0]
+    return [msgpack.ESCAPE, *parts] if msgpack.top(start) != start else parts
+
+
+def _inner_parts(packed: list[bytes] | PackedMap) -> list[bytes]:
+    """Return the parts of a value in the form inside others."""
     if isinstance(packed, list):
-        return msgpack.top(msgpack.join_array(list(map(inner, packed))))
-    return msgpack.join_map([(key, inner(flatten(value))) for key, value in packed.items()])
+        return [msgpack.array_header(len(packed)), *map(inner, packed)]
+    parts = [msgpack.map_header(len(packed))]
+    for key, value in packed.items():
+        parts.append(key)
+        if isinstance(value, bytes):
+            parts.append(inner(value))
+        else:
+            parts += _inner_parts(value)
+    return parts
 
 
 def packed_size(packed: Packed) -> int:
