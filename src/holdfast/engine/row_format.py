@@ -19,6 +19,7 @@ from holdfast.codec.envelope import DAMAGED, BodyKind, OpenedRecord, unwrap, wra
 from holdfast.engine.model.large_pointers import PIECE, LargePointer, join, parse_pointer, split
 from holdfast.engine.model.line_salt import SALT_SIZE
 from holdfast.engine.model.nodes import MapRoot, decode_root, encode_root
+from holdfast.engine.model.scopes import Scope
 from holdfast.engine.model.steps import (
     NO_ORIGIN,
     RECORDED,
@@ -357,6 +358,14 @@ def readable(codec: Codec, metadata: dict[str, object]) -> str:
         return encode_json(metadata).decode()
     except (TypeError, ValueError, RecursionError):
         return encode_json(codec.to_plain(metadata)).decode()
+
+
+def readable_of_line(name: str, codec: Codec, metadata: dict[str, object]) -> str:
+    """Return the metadata of a step of a line as JSON, as its row has it. That of a scope has only who made it: the
+    rows of its events say the rest."""
+    if Scope.of_line(name) is None:
+        return readable(codec, metadata)
+    return readable(codec, {"actor": metadata["actor"]}) if "actor" in metadata else ""
 
 
 ORIGIN = "␞origin"

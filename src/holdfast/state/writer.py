@@ -142,7 +142,7 @@ async def commit_request(
     handle: StoreHandle, scope: Scope, writes: Writes, preconditions: Preconditions | None = None
 ) -> AppendRequest:
     """Return the request that changes keys of a scope, to be saved with others."""
-    _, (request,) = await _prepare(handle, {scope: writes}, None, (), preconditions)
+    _, (request,) = await _prepare(handle, {scope: writes}, None, (), preconditions, is_whole=False)
     return request
 
 
@@ -152,8 +152,14 @@ async def _prepare(
     checks: Mapping[Scope, Check] | None,
     requests: Sequence[AppendRequest],
     preconditions: Preconditions | None,
+    *,
+    is_whole: bool = True,
 ) -> tuple[list[_LineEdit], list[AppendRequest]]:
-    trace = trace_context.current_or_new(session_id(writes))
+    """Return the edits of scopes, and all requests. `is_whole` says that nothing else is saved with them."""
+    # A change that is made alone needs no correlation id: the id of its step is one. What hooks change belongs to it,
+    # and is made before there is that id.
+    is_alone = is_whole and len(writes) == 1 and not requests and handle.engine.hooks is None
+    trace = (trace_context.current_or_default if is_alone else trace_context.current_or_new)(session_id(writes))
     edits = []
     for scope, several in writes.items():
         keys = () if callable(several) else [each.key for each in several]
@@ -253,7 +259,7 @@ class _LineEdit:
             self._schemas, self.request.key_schemas = {}, ()
         for each in writes:
             await self._edit_key(view, parent, loaded, each, put, removed)
-        self._describe(writes)
+        self._describe(writes, {*removed, *(name for name, _ in put)})
         return EditMap(tuple(removed), tuple(put))
 
     async def _take_schema(self, view: ScopeView, schemas: set[str]) -> None:
@@ -398,12 +404,14 @@ class _LineEdit:
             each.action != "delete" and not each.is_patch and not each.whole and weigh(each.packed) > _WORTH_COMPARING
         )
 
-    def _describe(self, writes: Sequence[KeyWrite]) -> None:
+    def _describe(self, writes: Sequence[KeyWrite], changed: set[bytes]) -> None:
         """Set the metadata of the step: who made it and why, and the previous versions of its keys."""
         more: dict[str, object] = {}
         if self._trace.artifacts:
             more["artifacts"] = list(self._trace.artifacts)
-        if len(self.written) <= _MANY:
+        if len(self.written) == 1 and pack_name(self.written[0].key) in changed:  # which names the key
+            more["before"] = self.written[0].before
+        elif len(self.written) <= _MANY:
             more["before"] = {each.key: each.before for each in self.written}
         actor, self._time = self._handle.guard.actor, self._handle.now()
         events = [
