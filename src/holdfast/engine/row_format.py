@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from msgspec import MsgspecError, Struct
@@ -363,9 +364,14 @@ def readable(codec: Codec, metadata: dict[str, object]) -> str:
 def readable_of_line(name: str, codec: Codec, metadata: dict[str, object]) -> str:
     """Return the metadata of a step of a line as JSON, as its row has it. That of a scope has only who made it: the
     rows of its events say the rest."""
-    if Scope.of_line(name) is None:
+    if not _is_scope(name):
         return readable(codec, metadata)
     return readable(codec, {"actor": metadata["actor"]}) if "actor" in metadata else ""
+
+
+@lru_cache(4096)
+def _is_scope(name: str) -> bool:
+    return Scope.of_line(name) is not None
 
 
 ORIGIN = "␞origin"
