@@ -162,7 +162,10 @@ class ScopeView:
         return {unpack_name(each.key): each.value for each in found}
 
     async def _expires(self, loaded: LoadedState, key: str) -> int:
-        found = await self._handle.engine.entries.find_rare(self._line, loaded, names.pack_ttl(key), names.FIRST)
+        entries, name = self._handle.engine.entries, names.pack_ttl(key)
+        if not await entries.may_have(self._line, loaded, (name,), names.FIRST):
+            return 0
+        found = await entries.find(self._line, loaded, name)
         return 0 if found is None else int(unpack(self._handle.codec, found.value))
 
     async def find_live(self, key: str) -> StoredValue | None:
