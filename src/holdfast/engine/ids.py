@@ -74,7 +74,9 @@ def _uuid6(ticks: int) -> str:
 
 
 def _short(ticks: int) -> str:
-    return f"{ticks >> 28:08x}-{ticks >> 12 & 0xFFFF:04x}-6{ticks & 0xFFF:03x}-{0x8000 | rng.getrandbits(14):04x}"
+    bits = rng.getrandbits(14)
+    digits = f"{(ticks >> 12 << 16 | 0x6000 | ticks & 0xFFF) << 16 | 0x8000 | bits:020x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:]}"
 
 
 _UUID6 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[0-9a-f]{4}(?:-[0-9a-f]{12})?")
