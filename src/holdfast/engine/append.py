@@ -563,13 +563,14 @@ class Appender:
         if not (schema := request.schema) and loaded is not None and parent is not None and loaded.schema != "":
             schema = await self.inherited.inherit(request, edit, parent, loaded)
         time = max(request.time or now or self._context.clock(), 0 if parent is None else parent.time)
-        id = request.id or new_id(time, "" if parent is None else parent.id)
+        in_thread = is_thread(line.name)
+        id = request.id or new_id(time, "" if parent is None else parent.id, short=not in_thread)
         parents = () if parent is None else (StepParent(parent.branch, parent.seq, parent.hash), *request.merged)
         header = StepHeader(id, parents, time, request.stamp, request.kind, schema, request.metadata)
         readable = request.readable
         if request.key_schemas:
             header = header._replace(key_schemas=request.key_schemas)
-        if not is_thread(line.name):
+        if not in_thread:
             header = header._replace(events=request.events, salt=os.urandom(_SALT))
         elif request.origin != NO_ORIGIN:
             header, readable = header._replace(origin=request.origin), add_origin(readable, request.origin)

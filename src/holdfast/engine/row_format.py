@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from msgspec import MsgspecError, Struct
@@ -19,6 +20,7 @@ from holdfast.codec.envelope import DAMAGED, BodyKind, OpenedRecord, unwrap, wra
 from holdfast.engine.model.large_pointers import PIECE, LargePointer, join, parse_pointer, split
 from holdfast.engine.model.line_salt import SALT_SIZE
 from holdfast.engine.model.nodes import MapRoot, decode_root, encode_root
+from holdfast.engine.model.scopes import Scope
 from holdfast.engine.model.steps import (
     NO_ORIGIN,
     RECORDED,
@@ -358,6 +360,19 @@ def readable(codec: Codec, metadata: dict[str, object]) -> str:
         return encode_json(metadata).decode()
     except (TypeError, ValueError, RecursionError):
         return encode_json(codec.to_plain(metadata)).decode()
+
+
+def readable_of_line(name: str, codec: Codec, metadata: dict[str, object]) -> str:
+    """Return the metadata of a step of a line as JSON, as its row has it. That of a scope has only who made it: the
+    rows of its events say the rest."""
+    if not _is_scope(name):
+        return readable(codec, metadata)
+    return readable(codec, {"actor": metadata["actor"]}) if "actor" in metadata else ""
+
+
+@lru_cache(4096)
+def _is_scope(name: str) -> bool:
+    return Scope.of_line(name) is not None
 
 
 ORIGIN = "␞origin"

@@ -8,7 +8,6 @@ values by packed key, so that two states can be compared and changed piece by pi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from types import NoneType
@@ -67,9 +66,15 @@ def pack_state(codec: Codec, state: Mapping[str, Any], memory: StatePacker | Non
 
 def pack_channel(codec: Codec, name: str, value: Any) -> Packed:
     """Pack one channel, as in a state."""
-    if type(value) is dict and len(value) <= _FEW:
-        with suppress(HoldfastError):  # the slow way reports the path
-            return _split_dict(value, *codec.pack_items((value,)))
+    if type(value) is not dict or len(value) > _FEW:
+        return _pack_alone(codec, name, value)
+    try:
+        return _split_dict(value, *codec.pack_items((value,)))
+    except HoldfastError:
+        return _pack_alone(codec, name, value)  # reports the path
+
+
+def _pack_alone(codec: Codec, name: str, value: Any) -> Packed:
     (packed,) = pack_state(codec, {name: value}).values()
     return packed
 
