@@ -629,7 +629,7 @@ def test_agents_that_are_at_work_stay(store: Store, clock: Clock) -> None:
     store.agents.timers("timed").set("wake", "200d")
     leave_record(store, "asleep", "sleep/nap", {"due": later, "ended": ""})
     leave_record(store, "waits", "wait/answer", {"name": "answer", "deadline": later, "ended": False, "signal": None})
-    waiting = StoredStep("waiting", 1, "charge", b"", b"", clock.now, 15.0, "", due=later)
+    waiting = StoredStep("waiting", 1, "charge", b"", b"", clock.now, "", due=later)
     leave_record(store, "retries", "step/charge", [waiting.fields()])
     clock.now += 100 * DAY
     report = store.maintenance.delete_stale("updated<90d", kinds="agent", dry_run=True)

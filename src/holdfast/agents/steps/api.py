@@ -8,7 +8,6 @@ from typing import Any, TypeVar, overload
 
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.steps.once import (
-    LEASE,
     OnceCall,
     OnUnknown,
     Retry,
@@ -18,7 +17,7 @@ from holdfast.agents.steps.once import (
     resolve_step,
     step_keys,
 )
-from holdfast.agents.steps.records import StepLine, StepRecord
+from holdfast.agents.steps.records import LEASE, StepLine, StepRecord
 from holdfast.agents.steps.signals import Signal, pending_signals
 from holdfast.agents.steps.timers import Timer, cancel_timer, list_timers, set_timer
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation

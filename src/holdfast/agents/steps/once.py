@@ -23,9 +23,11 @@ from msgspec.structs import replace
 
 from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.steps.records import (
+    LEASE,
     LEASE_LOST,
     RETRY,
     LinePlace,
+    NothingToWrite,
     RecordedStep,
     StepLine,
     StepRecord,
@@ -67,9 +69,6 @@ if TYPE_CHECKING:
     from holdfast.agents.runtime.persister import AgentPersister
 
 _log = logging.getLogger("holdfast.steps")
-
-LEASE = 15.0
-"""For how many seconds without a sign of life a process that runs a step is believed to live, by default."""
 
 _MAX_ERROR = 2000
 """How many characters of an error are recorded as text."""
@@ -120,6 +119,9 @@ class Retry:
         return float(min(first * self.factor ** min(attempts - 1, 64), longest)) if first else 0.0
 
 
+_NO_RETRY = Retry(0)
+
+
 @dataclass(slots=True)
 class StepOptions:
     """The options of a step, as they were given."""
@@ -134,7 +136,7 @@ class StepOptions:
     def check(self) -> None:
         """Raise `InvalidError` for wrong options."""
         if type(self.retry) is int:
-            self.retry = Retry(self.retry)
+            self.retry = _NO_RETRY if self.retry == 0 else Retry(self.retry)
         if not isinstance(self.retry, Retry):
             raise InvalidError(f"retry is a number or a Retry, not {self.retry!r}"[:200])
         final: tuple[object, ...] = self.final
@@ -198,7 +200,7 @@ class OnceCall:
         if recorded is None:
             await self._check_unused()
         else:
-            self._require_same(recorded.record)
+            self._require_same(recorded.step)
             if recorded.step.state in ENDED:
                 if again or await self.line.is_current(seen.place):
                     return (await outcome_of(self.line, recorded, seen.place),)
@@ -211,7 +213,7 @@ class OnceCall:
         return await self._attempt(run)
 
     async def _is_lapsed(self, run: StepRun) -> bool:
-        self._require_same(run.record)
+        self._require_same(run.step)
         return await run.has_lapsed(run.step.lease * _OBSERVED)
 
     async def _resolve_unknown(self, seen: SeenStep, run: StepRun, attempts: Attempts) -> tuple[Any] | None:
@@ -262,8 +264,8 @@ class OnceCall:
             )
         self.digest = digest_arguments(self.line, self.key, self.args, self.kwargs)
 
-    def _require_same(self, record: StepRecord) -> None:
-        if record.digest and record.digest != self.digest.hex():
+    def _require_same(self, record: StoredStep) -> None:
+        if record.digest and record.digest != self.digest:
             raise ConflictError(
                 "the step was started with different arguments",
                 where=self._where,
@@ -325,10 +327,10 @@ class OnceCall:
                 os.urandom(16) if step is None else step.idempotency_key,
                 self.digest,
                 line.agent.handle.now(),
-                parse_seconds(self.options.lease, "lease"),
                 f"{_host()} {os.getpid()}",
-                self.agent_version,
+                agent_version=self.agent_version,
                 resolved=resolved or ("" if step is None else step.resolved),
+                lease=parse_seconds(self.options.lease, "lease"),
             ),
         )
         guards = self.permit.guards
@@ -427,20 +429,23 @@ class OnceCall:
         """Record how an attempt ended, unless another process has resolved it. It is attempted for a while, and when
         the task is cancelled, since the result is nowhere else."""
         resolved = resolved or run.step.resolved
-        is_known = True
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
-            nonlocal is_known
-            recorded = await recorded_in(view, self.key)
-            is_known = recorded is not None
-            if recorded is not None and run.has_ended(recorded):
-                if (recorded.step.state, recorded.step.resolved) == (state, resolved):
-                    return []  # an earlier attempt recorded it, and only the answer was lost
-                raise lost_error(self._where)
             return ending(self.line, self.key, run.step, state, view.now, result, error, due, resolved)
 
+        async def conditions(again: bool) -> list[Change]:
+            """Return the removal of the row, which nobody has removed or replaced."""
+            if not again or await run.reload():
+                return run.removal()
+            recorded = (await find_step(self.line, self.key)).recorded
+            if recorded is None:
+                raise deleted_error(self._where)
+            if run.has_ended(recorded) and (recorded.step.state, recorded.step.resolved) == (state, resolved):
+                raise NothingToWrite("an earlier attempt recorded it, and only the answer was lost")
+            raise lost_error(self._where)
+
         async def write() -> None:
-            await self.line.write(writes, conditions=run.end_changes)
+            await self.line.write(writes, conditions=conditions)
             run.is_over = True
 
         for number in range(1, _RECORD_ATTEMPTS + 1):
@@ -448,8 +453,6 @@ class OnceCall:
                 await write()
                 return
             except HoldfastError as failure:
-                if failure.code == LEASE_LOST and not is_known:
-                    raise deleted_error(self._where) from None
                 if isinstance(failure, InvalidError | UnsupportedError) or failure.code in _NOT_RETRIED:
                     raise
                 if number == _RECORD_ATTEMPTS or not isinstance(failure, TransientError | ConflictError):
@@ -566,14 +569,14 @@ async def outcome_of(line: StepLine, recorded: RecordedStep, place: LinePlace) -
     if value is MISSING:  # it is large, or an error that could not be stored
         item = await line.read_at(place, lambda view: view.item(f"result/{recorded.key}"))
         value = None if item is None else item.value
-    record = recorded.record
+    record = recorded.step
     if record.state == "done":
         return value
     if isinstance(value, Exception):
         raise value
     raise HandlerError(
         f"the step failed: {record.error}",
-        where=f"step {record.key!r} of {line.where}",
+        where=f"step {recorded.key!r} of {line.where}",
         hint="To run it again: steps.resolve(key, retry=True)",
         code="step-failed",
         kind=record.error_kind,

@@ -51,6 +51,9 @@ MAX_KEY = 200
 _LARGE = 4096
 """From how many bytes on a step has its result in a key of its own, so that a list of steps does not read it."""
 
+LEASE = 15.0
+"""For how many seconds without a sign of life a process that runs a step is believed to live, by default."""
+
 LEASE_LOST = "lease-lost"
 """The code of the error for a process that was presumed dead."""
 
@@ -76,14 +79,14 @@ class StoredStep(msgspec.Struct, frozen=True):
     digest: bytes
     """The digest of its arguments."""
     started: int
-    lease: float
     by: str
-    agent_version: int = 0
     ended: int = 0
+    agent_version: int = 0
     resolved: str = ""
     error: str = ""
     error_kind: str = ""
     due: int = 0
+    lease: float = LEASE
 
     def fields(self) -> list[Any]:
         """Return the list."""
@@ -93,7 +96,7 @@ class StoredStep(msgspec.Struct, frozen=True):
         return found
 
 
-_DEFAULTS = [*([msgspec.NODEFAULT] * 8), *StoredStep.__struct_defaults__]
+_DEFAULTS = [*([msgspec.NODEFAULT] * 7), *StoredStep.__struct_defaults__]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +264,7 @@ class StepLine:
         async def require_some(view: ScopeView) -> Sequence[KeyWrite]:
             made = await writes(view)
             if not made:
-                raise _Nothing("there is nothing to write")
+                raise NothingToWrite("there is nothing to write")
             return made
 
         handle = self.handle if key == STEP else self.resource.handle_for(key)
@@ -271,7 +274,7 @@ class StepLine:
                 {self.resource.name: require_some},
                 preconditions=require_all if owned or conditions is not None or attached is not None else None,
             )
-        except _Nothing:
+        except NothingToWrite:
             return
 
     async def require_agent(self) -> None:
@@ -326,7 +329,7 @@ class StepLine:
         return checked
 
 
-class _Nothing(ConflictError):
+class NothingToWrite(ConflictError):
     """There is nothing to write."""
 
 

@@ -16,7 +16,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from holdfast.agents.steps.records import RecordedStep, StepLine, StepRecord, StoredStep, lost_error
+from holdfast.agents.steps.records import RecordedStep, StepLine, StepRecord, StoredStep
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import LINKS, Key
 from holdfast.engine.leases import has_lapsed, new_token
@@ -104,15 +104,14 @@ class StepRun:
         """Return the changes that remove the row, if it is as it was."""
         return [self.condition(), Delete(LINKS, self._row.key)]
 
-    async def end_changes(self, again: bool) -> list[Change]:
-        """Return the changes that remove the row when the outcome is recorded. `ConflictError` if it is not that of
-        this attempt any more."""
-        if again:
-            stored = await read_run(self._line, self.key)
-            if stored is None or stored._target.token != self._target.token:
-                raise lost_error(f"step {self.key!r} of {self._line.where}")
-            self._row = stored._row  # it was renewed and the answer was lost; or somebody is deciding about it
-        return self.removal()
+    async def reload(self) -> bool:
+        """Read the row again: it was renewed and the answer was lost, or somebody is deciding about it. Returns False
+        if it is not that of this attempt any more."""
+        stored = await read_run(self._line, self.key)
+        if stored is None or stored._target.token != self._target.token:
+            return False
+        self._row = stored._row
+        return True
 
     async def has_lapsed(self, observe: float = 0) -> bool:
         """Return whether nobody has the lease, or its process is presumed dead; see `leases.has_lapsed`."""
