@@ -338,7 +338,7 @@ class OnceCall:
         if seen.run is None:  # otherwise the row tells that nothing was recorded
             conditions += await line.unchanged_since(seen.place, again)
         try:
-            failed = await line.agent.handle.engine.context.apply([*conditions, *run.put_over(before)])
+            failed = await line.agent.handle.engine.context.backend.apply([*conditions, *run.put_over(before)])
         except GeneratorExit:
             raise
         except BaseException:
