@@ -32,7 +32,7 @@ from holdfast.backends.tables import (
 from holdfast.engine.checked_rows import storage_of
 from holdfast.engine.line_head import end_query
 from holdfast.engine.optimistic import ConcurrentChange
-from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, RUNNING, SUBJECT, TTL, Line
+from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, SUBJECT, TTL, Line
 
 LINE_TABLES = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS, STEPS)
 """The tables with rows of a line, besides its own row, in the order in which they are written: what steps need comes
@@ -94,25 +94,20 @@ async def stream_changes(
 
 
 async def outline(backend: Backend, line: Line) -> list[list[Row]]:
-    """Return a line's row, branches, refs, pending writes, durable steps that are run, and the last step of each
-    branch."""
+    """Return a line's row, branches, refs, pending writes, and the last step of each branch."""
     found = await backend.read(
         [
             Get(LINES, [tuple(line)]),
             Scan(BRANCHES, tuple(line)),
             Scan(REFS, tuple(line)),
             Scan(WRITES, tuple(line), bodies=False),
-            Scan(LINKS, (*line, RUNNING)),  # others change only with steps
         ]
     )
-    lines, branches, refs, writes, running = found
+    lines, branches, refs, writes = found
     marks = [row.key for row in writes if is_mark(WRITES, row.key)]
     heads = await branch_heads(backend, line)
     (marked,) = await backend.read([Get(WRITES, marks)]) if marks else ([],)
-    plain = [
-        [row._replace(body=b"") for row in each]
-        for each in (lines, branches, copied_refs(refs), writes, running, *heads)
-    ]
+    plain = [[row._replace(body=b"") for row in each] for each in (lines, branches, copied_refs(refs), writes, *heads)]
     return [*plain, sorted(marked)]
 
 
