@@ -132,11 +132,9 @@ class _Dbos:
             for number in range(_STEPS):
                 step(number)
 
-        @DBOS.workflow(name="charges")
-        def workflow() -> None:
-            self._spent.append(_timed(server, time.thread_time, work))
-
-        self._workflow = workflow
+        self._workflow: Any = DBOS.workflow(name="charges")(
+            lambda: self._spent.append(_timed(server, time.thread_time, work))
+        )
         DBOS.launch()
 
     def run(self) -> _Spent:
