@@ -630,7 +630,7 @@ def test_agents_that_are_at_work_stay(store: Store, clock: Clock) -> None:
     leave_record(store, "asleep", "sleep/nap", {"due": later, "ended": ""})
     leave_record(store, "waits", "wait/answer", {"name": "answer", "deadline": later, "ended": False, "signal": None})
     waiting = StoredStep("waiting", 1, "charge", b"", b"", clock.now, "", due=later)
-    leave_record(store, "retries", "step/charge", [waiting.fields()])
+    leave_record(store, "retries", "step/charge", [waiting.pack()])
     clock.now += 100 * DAY
     report = store.maintenance.delete_stale("updated<90d", kinds="agent", dry_run=True)
     at_work = {

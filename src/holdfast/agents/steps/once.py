@@ -489,15 +489,15 @@ def ending(
         ended=now,
         due=due,
         resolved=resolved or step.resolved,
-        error="" if error is None else error_text(error, _MAX_ERROR),
         error_kind="" if error is None else type(error).__name__,
     )
-    if state == "done":
-        return line.put_step(key, ended, result)
+    if error is None:
+        return line.put_step(key, ended, outcome=result if state == "done" else MISSING)
+    text = error_text(error, _MAX_ERROR)
     if state == "failed":
         with suppress(HoldfastError):  # its text is recorded
-            return line.put_step(key, ended, error)
-    return line.put_step(key, ended)
+            return line.put_step(key, ended, text, error)
+    return line.put_step(key, ended, text)
 
 
 class SeenStep(NamedTuple):
@@ -542,7 +542,9 @@ async def list_steps(line: StepLine, after: str, limit: int) -> list[StepRecord]
     runs = {each.key: each for each in await list_runs(line) if each.key > after}
     start = f"step/{after}" if after else ""
     items = await line.read(lambda view: view.items("step/", after=start, limit=limit))
-    found: dict[str, RecordedStep | StepRun] = {each.key: each for each in map(RecordedStep.of, items)}
+    found: dict[str, RecordedStep | StepRun] = {
+        each.key: each for each in (RecordedStep.of(item.key, item.value) for item in items)
+    }
     last = max(found) if len(found) == limit else None
     for key, run in runs.items():
         recorded = found.get(key)
@@ -560,7 +562,7 @@ async def step_keys(line: StepLine) -> frozenset[str]:
 async def recorded_in(view: ScopeView, key: str) -> RecordedStep | None:
     """Return a step that has ended, or waits."""
     item = await view.item(f"step/{key}")
-    return None if item is None else RecordedStep.of(item)
+    return None if item is None else RecordedStep.of(item.key, item.value)
 
 
 async def outcome_of(line: StepLine, recorded: RecordedStep, place: LinePlace) -> Any:
@@ -575,12 +577,12 @@ async def outcome_of(line: StepLine, recorded: RecordedStep, place: LinePlace) -
     if isinstance(value, Exception):
         raise value
     raise HandlerError(
-        f"the step failed: {record.error}",
+        f"the step failed: {recorded.error}",
         where=f"step {recorded.key!r} of {line.where}",
         hint="To run it again: steps.resolve(key, retry=True)",
         code="step-failed",
         kind=record.error_kind,
-        message=record.error,
+        message=recorded.error,
     )
 
 

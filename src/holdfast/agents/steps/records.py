@@ -20,6 +20,7 @@ from holdfast._fields import Hidden, Internal, Label
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Change, Create, Expect, Get
 from holdfast.backends.tables import LINES, STEPS
+from holdfast.codec import msgpack
 from holdfast.engine.append_tip import tip_to_append
 from holdfast.engine.copy_mark import creation_conditions
 from holdfast.engine.guard import Action, Permit, Preconditions
@@ -28,10 +29,10 @@ from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.row_format import Line, LineInfo, StepRef, info_row
 from holdfast.engine.state_loader import weigh
 from holdfast.engine.types import to_datetime
-from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.keys import pack_value
-from holdfast.state.reader import ScopeView, StateItem, read_line_at, read_scope
+from holdfast.state.reader import ScopeView, read_line_at, read_scope
 from holdfast.state.sharing.resource import SharedResource, find_resource
 from holdfast.state.watcher import WatchOperations
 from holdfast.state.writer import KeyWrite, commit
@@ -69,7 +70,7 @@ RETRY = _Retry()
 """The result of a function that decides about an unknown outcome, to have the step run again."""
 
 
-class StoredStep(msgspec.Struct, frozen=True):
+class StoredStep(msgspec.Struct, frozen=True, array_like=True):
     """A step as it is stored: a list of these fields, without those at its end that have their defaults."""
 
     state: StepState
@@ -83,17 +84,16 @@ class StoredStep(msgspec.Struct, frozen=True):
     ended: int = 0
     agent_version: int = 0
     resolved: str = ""
-    error: str = ""
     error_kind: str = ""
     due: int = 0
     lease: float = LEASE
 
-    def fields(self) -> list[Any]:
-        """Return the list."""
-        found = [getattr(self, name) for name in self.__struct_fields__]
+    def pack(self) -> bytes:
+        """Return the packed list. It is never text, so that policies for sensitive data leave it alone."""
+        found = list(msgspec.structs.astuple(self))
         while found[-1] == _DEFAULTS[len(found) - 1]:
             del found[-1]
-        return found
+        return msgspec.msgpack.encode(found)
 
 
 _DEFAULTS = [*([msgspec.NODEFAULT] * 7), *StoredStep.__struct_defaults__]
@@ -134,7 +134,7 @@ class StepRecord:
     """The digest of its arguments."""
 
     @classmethod
-    def of(cls, key: str, stored: StoredStep) -> StepRecord:
+    def of(cls, key: str, stored: StoredStep, error: str = "") -> StepRecord:
         """Return the record of a step that is stored under a key."""
         return cls(
             key,
@@ -145,7 +145,7 @@ class StepRecord:
             to_datetime(stored.started),
             to_datetime(stored.ended) if stored.ended else None,
             stored.agent_version,
-            stored.error,
+            error,
             stored.error_kind,
             stored.resolved,
             stored.by,
@@ -160,19 +160,24 @@ class RecordedStep(NamedTuple):
 
     key: str
     step: StoredStep
+    error: str = ""
+    """The text of an error."""
     outcome: Any = MISSING
     """The result, or the error. `MISSING` if it is not stored, or in a key of its own, since it is large."""
 
     @classmethod
-    def of(cls, item: StateItem) -> RecordedStep:
-        """Return the step in an item of the line."""
-        fields, *outcome = item.value
-        return cls(item.key.partition("/")[2], StoredStep(*fields), *outcome)
+    def of(cls, key: str, value: Any) -> RecordedStep:
+        """Return the step in the value of a key of the line. `CorruptError` if it is another value."""
+        try:
+            packed, *rest = value
+            return cls(key.partition("/")[2], msgspec.convert(msgpack.parse(packed), StoredStep), *rest)
+        except (msgspec.MsgspecError, TypeError, ValueError) as error:
+            raise CorruptError(f"a durable step cannot be decoded: {error}", where=f"key {key!r}") from error
 
     @property
     def record(self) -> StepRecord:
         """The public form."""
-        return StepRecord.of(self.key, self.step)
+        return StepRecord.of(self.key, self.step, self.error)
 
 
 class LinePlace(NamedTuple):
@@ -301,15 +306,15 @@ class StepLine:
         """Return the change that sets a key. The outcome is that of what the value records."""
         return KeyWrite(key, packed=self._pack(key, value), outcome=outcome)
 
-    def put_step(self, key: str, step: StoredStep, outcome: Any = MISSING) -> list[KeyWrite]:
-        """Return the changes that record a step, and the result or error that it ended with. Whole, so that the old
-        value is not read."""
-        values = [step.fields()] if outcome is MISSING else [step.fields(), outcome]
-        said = "error" if step.error_kind else "ok"
-        write = KeyWrite(f"step/{key}", packed=self._pack(f"step/{key}", values), outcome=said, whole=True)
-        if outcome is MISSING or weigh(write.packed) <= _LARGE:
+    def put_step(self, key: str, step: StoredStep, error: str = "", outcome: Any = MISSING) -> list[KeyWrite]:
+        """Return the changes that record a step: the text of an error, and the result or error that it ended with.
+        Whole, so that the old value is not read."""
+        name, values = f"step/{key}", [step.pack(), error, outcome]
+        packed = self._pack(name, values if outcome is not MISSING else values[: 2 if error else 1])
+        write = KeyWrite(name, packed=packed, outcome="error" if step.error_kind else "ok", whole=True)
+        if outcome is MISSING or weigh(packed) <= _LARGE:
             return [write]
-        write.packed = self._pack(write.key, values[:1])
+        write.packed = self._pack(name, values[:2])
         return [write, self.put(f"result/{key}", outcome)]
 
     def _pack(self, key: str, value: Any) -> Packed:

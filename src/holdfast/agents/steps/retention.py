@@ -101,7 +101,7 @@ async def find_pending(line: StepLine) -> str:
 def _time_to_come(kind: str, item: StateItem) -> int | datetime:
     """Return when something is due or over that has not ended; 0 if there is no such time."""
     if kind == "step":
-        step = RecordedStep.of(item).step
+        step = RecordedStep.of(item.key, item.value).step
         return step.due if step.state == "waiting" else 0
     value: dict[str, Any] = item.value
     if kind in ("wait", "sleep"):
@@ -116,7 +116,7 @@ def _is_old(item: StateItem, kind: str, before: int) -> bool:
     if item.key.partition("/")[0] != kind:
         return False
     if kind == "step":
-        step = RecordedStep.of(item).step
+        step = RecordedStep.of(item.key, item.value).step
         return step.state in ENDED and 0 < step.ended < before
     value: dict[str, Any] = item.value
     if kind == "wait":
