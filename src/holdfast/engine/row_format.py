@@ -218,6 +218,10 @@ PIN, HOLD, LEASE, OWNER, SUBJECT, TTL = "pin", "hold", "lease", "owner", "subjec
 """Kinds of references. The names of pins and holds are reasons. The others, and holds, refer to no step."""
 
 
+RUNNING = "running"
+"""The kind of links that say that somebody runs a durable step. They belong to no step of their line."""
+
+
 def owner_key(root: Line) -> Key:
     """Return the key of the reference to the identity that owns a thread, by the thread's root line."""
     return (*root, OWNER, "", "")
