@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from msgspec.msgpack import encode
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Change, Delete, Expect, Put, Row, Scan
+from holdfast.backends.interface import Change, Delete, Expect, Put, Query, Row, Scan
 from holdfast.backends.tables import LINES, LINKS, STEPS
 from holdfast.engine import trace_context
 from holdfast.engine.append import AppendRequest
@@ -23,7 +23,7 @@ from holdfast.engine.model.operations import EditMap, Set
 from holdfast.engine.model.packed_state import Packed, flatten, pack_channel, pack_name, unpack, unpack_name
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import ACCESS, AUDIT
-from holdfast.engine.row_format import Line, StepRef, readable
+from holdfast.engine.row_format import Line, StepRef, readable_of_line
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.trace_context import Trace
@@ -106,7 +106,7 @@ class StepAudit:
             metadata.update(more)
         request.events = digest(self._contents) if self._contents else ""
         request.metadata = pack(metadata)
-        request.readable = readable(self._engine.context.codec, metadata)
+        request.readable = readable_of_line(self._line.name, self._engine.context.codec, metadata)
 
     @property
     def _protection(self) -> Protection | None:
@@ -247,6 +247,10 @@ class SystemLine:
     async def tip(self) -> LineTip | None:
         """Return the current tip of the line; None if it does not exist yet."""
         return await self.engine.lines.revalidate_tip(self.line)
+
+    async def tip_and(self, *others: Query) -> tuple[LineTip | None, list[list[Row]]]:
+        """Return the current tip of the line, and of the same request the answers to other queries."""
+        return await self.engine.lines.revalidate_tip_and(self.line, *others)
 
     def tip_unchanged(self, tip: LineTip | None) -> list[Change]:
         """Return the conditions that the line still has this tip."""
