@@ -116,6 +116,10 @@ def test_guides_name_public_errors_only() -> None:
     assert {(page, name) for page, name in named if name in every - set(holdfast.errors.__all__)} == set()
 
 
+def test_a_store_has_few_members() -> None:
+    assert len([name for name in dir(holdfast.Store) if not name.startswith("_")]) <= 27, "a part may have it"
+
+
 def test_other_names_are_not() -> None:
     with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'nonsense'"):
         holdfast.nonsense  # type: ignore[attr-defined]  # noqa: B018

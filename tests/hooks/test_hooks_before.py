@@ -507,7 +507,7 @@ def test_points_are_checked_with_a_suggestion() -> None:
         held.hooks.before()
     with pytest.raises(InvalidError, match="for a point"):
         held.hooks.before(_refuse)  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="by text"):
+    with pytest.raises(InvalidError, match="must be a string"):
         held.hooks.before(3)  # type: ignore[arg-type]
     assert check_points(("*",)) == set(POINTS)
     assert check_points(("session.*", "state.set")) > {"session.start", "state.set"}
