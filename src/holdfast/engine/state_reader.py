@@ -13,8 +13,8 @@ from holdfast.engine.model.diff import MAX_EDITS, diff
 from holdfast.engine.model.drafts import Draft, MapDraft
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
-from holdfast.engine.model.operators import UpdateOperator, combine
-from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_state, unpack
+from holdfast.engine.model.operators import Rule, UpdateOperator, combine
+from holdfast.engine.model.packed_state import Packed, flatten, inner, is_container, pack_state, unpack
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.engine.paths import path_text
 from holdfast.engine.row_format import Line, StepRef
@@ -261,12 +261,13 @@ def change_parts(
 ) -> Edit:
     """Return an edit that sets values at paths and removes others, and reads no more of the state than it needs.
 
-    A value may be a packed operator, which changes the value at the path. `text_paths` are those of the paths that were
-    given as text.
+    A value may be an update operator, which changes the value at the path. `text_paths` are those of the paths that
+    were given as text.
     """
     tree = _ChangeTree()
     for path, value in put.items():
-        packed = value if isinstance(value, Combine) else _pack_value(codec, path, value)
+        is_operator = isinstance(value, UpdateOperator)
+        packed = pack_operator(codec, path, value) if is_operator else _pack_value(codec, path, value)
         _add_change(codec, tree, path, packed, is_text=path in text_paths)
     for path in removed:
         _add_change(codec, tree, path, _REMOVE)
@@ -384,13 +385,15 @@ class _EditBuilder:
     ) -> Operation | None:
         """Return the operation on the value at a path; None if it changes nothing."""
         if isinstance(change, Combine):
-            await self._check_operator(path, change)
+            # Most operators follow others of their kind, and most appends another: the value is not read then.
+            is_list = change.items is not None and len(path) == 1 and _last_kind(self._loaded, packed_key) is list
+            if not is_list:
+                await self._check_operator(path, change)
             return change
         if not isinstance(change, _ChangeTree):
             return await self._set(path, change)
-        is_dict = _last_change(self._loaded, packed_key) if len(path) == 1 else None
-        if is_dict is None:
-            is_dict = await self._state.is_dict(path)
+        kind = _last_kind(self._loaded, packed_key) if len(path) == 1 else None
+        is_dict = await self._state.is_dict(path) if kind is None else kind is dict
         if is_dict is None:
             return Set(self._new_dict(path, change))
         if is_dict:
@@ -480,14 +483,23 @@ def _has_operator(operation: Operation | None) -> bool:
     return isinstance(operation, Combine)
 
 
-def _last_change(loaded: LoadedState | None, channel: bytes) -> bool | None:
-    """Return whether the last unfolded change of a channel makes it a dict; None if that is not clear."""
+def _last_kind(loaded: LoadedState | None, channel: bytes) -> type | None:
+    """Return which kind of value the last unfolded change makes a channel: `dict`, `list` or another, `object`. None if
+    that is not clear."""
     for _, edit in reversed(loaded.tail if loaded is not None else ()):
         if channel in edit.removed:
             return None
         for key, operation in edit.put:
             if key == channel:
-                return isinstance(operation, EditMap) or (
-                    isinstance(operation, Set) and msgpack.is_map(operation.value)
-                )
+                return _kind_after(operation)
     return None
+
+
+def _kind_after(operation: Operation) -> type | None:
+    if isinstance(operation, EditMap):
+        return dict
+    if isinstance(operation, EditList) or (isinstance(operation, Combine) and operation.rule is Rule.APPEND):
+        return list
+    if not isinstance(operation, Set) or is_pointer(operation.value):
+        return None
+    return dict if msgpack.is_map(operation.value) else list if is_container(operation.value) else object

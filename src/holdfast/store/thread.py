@@ -13,6 +13,7 @@ from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
 from holdfast.engine import validation
 from holdfast.engine.lines import LABEL, MAIN
+from holdfast.engine.model.operators import AddToSet, Append, Increment, Max, UpdateOperator
 from holdfast.engine.model.packed_state import PackedMap, unpack_state
 from holdfast.engine.pages import Page
 from holdfast.engine.paths import Path, require_path, require_range
@@ -91,10 +92,42 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         with odd keys in quotes, `'files["a.txt"]'`, or a tuple of the keys as they are, `("plan", "done")`. Dicts on
         the way to a new key are created; items of a list must exist. Nothing else of the state is read or packed: the
         cost does not depend on how large it is. The other arguments are those of `put`.
+
+        A value may be an operator of `holdfast.state`, such as `Increment(1)`, which changes the value that is there;
+        `append`, `increment`, `add_to_set` and `max` are updates with one of them.
         """
         fields.setdefault("kind", "update")
         request = self._update_request(changes, remove, self._append_fields(**fields))
         return await self._merge_branch(await self._save(request), fields)
+
+    @operation(changes=True)
+    @needs("write", creates=True)
+    async def append(self, path: Path, *items: Any, **fields: Unpack[CheckpointFields]) -> Checkpoint[S]:
+        """Save a checkpoint with items added at the end of a list, which starts empty: `append("messages", message)`.
+
+        The list is not read: the cost does not depend on how long it is. Items that others append at the same time, in
+        any process, are kept, also in a merge. The other arguments are those of `put`.
+        """
+        return await self._operate(path, Append(*items), fields)
+
+    @operation(changes=True)
+    @needs("write", creates=True)
+    async def increment(self, path: Path, by: float = 1, **fields: Unpack[CheckpointFields]) -> Checkpoint[S]:
+        """Save a checkpoint with a number added to a value, which starts at 0. See `append`."""
+        return await self._operate(path, Increment(by), fields)
+
+    @operation(changes=True)
+    @needs("write", creates=True)
+    async def add_to_set(self, path: Path, *items: Any, **fields: Unpack[CheckpointFields]) -> Checkpoint[S]:
+        """Save a checkpoint with items added to a set, which starts empty. See `append`."""
+        return await self._operate(path, AddToSet(*items), fields)
+
+    @operation(changes=True)
+    @needs("write", creates=True)
+    async def max(self, path: Path, value: Any, **fields: Unpack[CheckpointFields]) -> Checkpoint[S]:
+        """Save a checkpoint with a number, a text or a time at a path, unless the value there is greater. See
+        `append`."""
+        return await self._operate(path, Max(value), fields)
 
     @operation(changes=True)
     @needs("write")
@@ -516,6 +549,9 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         from holdfast.schemas.registry import VersionUse
 
         return VersionUse(self._engine, self._line.tenant, self._handle.guard.actor)
+
+    async def _operate(self, path: Path, operator: UpdateOperator, fields: CheckpointFields) -> Checkpoint[S]:
+        return await ThreadOperations[S].update(self, {path: operator}, **fields)
 
     async def _save(self, request: AppendRequest) -> Checkpoint[S]:
         (head,) = await self._engine.writer.save(request)
