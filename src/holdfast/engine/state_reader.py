@@ -12,7 +12,7 @@ from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
 from holdfast.engine.model.drafts import Draft, MapDraft
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
-from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
+from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set, has_operator
 from holdfast.engine.model.operators import Rule, UpdateOperator, combine
 from holdfast.engine.model.packed_state import Packed, flatten, inner, is_container, pack_state, unpack
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
@@ -281,23 +281,38 @@ def change_parts(
 
 def pack_operator(codec: Codec, path: Sequence[Any], operator: UpdateOperator) -> Combine:
     """Return the operation of an update operator on the value at a path."""
-    return Combine(operator.rule, flatten(_pack_value(codec, path, operator.operand)))
+    try:
+        (operand,) = codec.pack_items((operator.operand,))
+    except HoldfastError:
+        _raise_located(codec, path, operator.operand)
+        raise
+    _check_depth(codec, path, operand)
+    return Combine(operator.rule, operand)
 
 
 def _pack_value(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
     try:
         (packed,) = pack_state(codec, {"": value}).values()
     except HoldfastError:
-        for key in reversed(path):
-            value = {key: value}
-        codec.pack(value)  # fails for the same reason, and reports the whole path
+        _raise_located(codec, path, value)
         raise
-    # At its path it must not nest deeper than the format allows.
-    flat = inner(flatten(packed))
+    _check_depth(codec, path, flatten(packed))
+    return packed
+
+
+def _raise_located(codec: Codec, path: Sequence[Any], value: Any) -> None:
+    """Pack a value that cannot be packed: the error names the whole path."""
+    for key in reversed(path):
+        value = {key: value}
+    codec.pack(value)
+
+
+def _check_depth(codec: Codec, path: Sequence[Any], packed: bytes) -> None:
+    """Refuse a value that would nest deeper at its path than the format allows."""
+    flat = inner(packed)
     for key in path[:0:-1]:
         flat = msgpack.join_map([(codec.pack(key), flat)])
     msgpack.check_depth(flat)
-    return packed
 
 
 def _add_change(
@@ -386,7 +401,7 @@ class _EditBuilder:
         """Return the operation on the value at a path; None if it changes nothing."""
         if isinstance(change, Combine):
             # Most operators follow others of their kind, and most appends another: the value is not read then.
-            is_list = change.items is not None and len(path) == 1 and _last_kind(self._loaded, packed_key) is list
+            is_list = change.rule is Rule.APPEND and len(path) == 1 and _last_kind(self._loaded, packed_key) is list
             if not is_list:
                 await self._check_operator(path, change)
             return change
@@ -408,7 +423,7 @@ class _EditBuilder:
 
     async def _check_operator(self, path: tuple[Any, ...], operator: Combine) -> None:
         """Raise `InvalidError` if an operator cannot be applied to the value at a path. A long list is not read."""
-        if operator.items is not None and await self._state.is_list(path):
+        if operator.rule is Rule.APPEND and await self._state.is_list(path):
             return
         old = await self._state.packed(path) if await self._state.has(path) else None
         try:
@@ -444,7 +459,7 @@ class _EditBuilder:
             if isinstance(change, _Remove):
                 continue
             operation = await self._operation((*path, index), packed_key, change)
-            if _has_operator(operation):
+            if has_operator(operation):
                 raise InvalidError(
                     "an operator can only change a value in nested dicts, not inside an item of a list",
                     where=path_text((*path, index)),
@@ -475,12 +490,6 @@ class _EditBuilder:
         if len({key for key, _ in tree.values()}) < len(tree):
             raise InvalidError("the same value is changed twice", where=path_text(path))
         return flatten(entries)
-
-
-def _has_operator(operation: Operation | None) -> bool:
-    if isinstance(operation, EditMap):
-        return any(_has_operator(below) for _, below in operation.put)
-    return isinstance(operation, Combine)
 
 
 def _last_kind(loaded: LoadedState | None, channel: bytes) -> type | None:

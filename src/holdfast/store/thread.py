@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Unpack, is_typeddict
 
@@ -96,9 +96,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         A value may be an operator of `holdfast.state`, such as `Increment(1)`, which changes the value that is there;
         `append`, `increment`, `add_to_set` and `max` are updates with one of them.
         """
-        fields.setdefault("kind", "update")
-        request = self._update_request(changes, remove, self._append_fields(**fields))
-        return await self._merge_branch(await self._save(request), fields)
+        return await self._save_edit(self._edit(changes, remove), fields)
 
     @operation(changes=True)
     @needs("write", creates=True)
@@ -519,19 +517,16 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         kept = unless_aside_changes(self._engine, self._line, packed)
         return self._request(kept, fields, if_changed=if_changed)
 
-    def _update_request(
-        self, changes: Mapping[Path, Any], remove: Iterable[Path], fields: dict[str, Any]
-    ) -> AppendRequest:
-        return self._request(self._edit(changes, remove), {**fields, "is_pure": True})
+    def _edit_request(self, edit: Edit, fields: CheckpointFields) -> AppendRequest:
+        fields.setdefault("kind", "update")
+        return self._request(edit, {**self._append_fields(**fields), "is_pure": True})
 
     def _request(self, state: PackedMap | Edit, fields: dict[str, Any], *, if_changed: bool = False) -> AppendRequest:
         from holdfast.engine.append import AppendRequest  # loaded only here: who only reads does without
 
         return AppendRequest(self._line, state, **fields, if_changed=if_changed)
 
-    def _edit(self, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
-        from holdfast.engine.reserved_channels import require_unreserved
-
+    def _edit(self, changes: Mapping[Path, Any], remove: Iterable[Path] = ()) -> Edit:
         values = validation.require_mapping(changes, "set of changes")
         put = {require_path(path): value for path, value in values.items()}
         text_paths = {require_path(path) for path in values if isinstance(path, str)}
@@ -542,6 +537,13 @@ class ThreadOperations(ThreadReferences, Generic[S]):
                 hint=f"Give a list: remove=[{remove!r}], or of channels, remove={list(remove)!r}",
             )
         removed = [require_path(path) for path in validation.require_several(remove, "path to remove")]
+        return self._edit_parts(put, removed, text_paths)
+
+    def _edit_parts(
+        self, put: Mapping[tuple[Any, ...], Any], removed: Sequence[tuple[Any, ...]], text_paths: Collection[Any]
+    ) -> Edit:
+        from holdfast.engine.reserved_channels import require_unreserved
+
         require_unreserved(self._line, (*put, *removed))
         return self._engine.edit_parts(self._line, put, removed, text_paths)
 
@@ -551,7 +553,12 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         return VersionUse(self._engine, self._line.tenant, self._handle.guard.actor)
 
     async def _operate(self, path: Path, operator: UpdateOperator, fields: CheckpointFields) -> Checkpoint[S]:
-        return await ThreadOperations[S].update(self, {path: operator}, **fields)
+        keys = require_path(path)
+        edit = self._edit_parts({keys: operator}, (), (keys,) if isinstance(path, str) else ())
+        return await self._save_edit(edit, fields)
+
+    async def _save_edit(self, edit: Edit, fields: CheckpointFields) -> Checkpoint[S]:
+        return await self._merge_branch(await self._save(self._edit_request(edit, fields)), fields)
 
     async def _save(self, request: AppendRequest) -> Checkpoint[S]:
         (head,) = await self._engine.writer.save(request)

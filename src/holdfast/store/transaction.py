@@ -74,11 +74,8 @@ class Transaction(StateTransaction):
     ) -> None:
         """Change parts of a thread's state, as `Thread.update` does."""
         self._pending.check_open()
-        fields.setdefault("kind", "update")
         handle = ThreadOperations[Any](self._handle, thread)
-        self._requests.append(
-            handle._update_request(changes, remove, append_fields(self._handle, handle._line, **_checked(fields)))
-        )
+        self._requests.append(handle._edit_request(handle._edit(changes, remove), _checked(fields)))
 
     async def _commit(self) -> None:
         requests, self._requests = self._requests, []

@@ -83,6 +83,13 @@ class Combine(Struct, frozen=True):
 Operation: TypeAlias = Set | EditList | EditMap | EditText | Combine
 
 
+def has_operator(operation: Operation | None) -> bool:
+    """Return whether an operation is an update operator, or has one in nested dicts."""
+    if isinstance(operation, EditMap):
+        return any(has_operator(below) for _, below in operation.put)
+    return isinstance(operation, Combine)
+
+
 # Applying -----------------------------------------------------------------------------------------------------
 
 
