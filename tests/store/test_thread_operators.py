@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 
 import holdfast
-from holdfast import Store
+from holdfast import Store, replay
 from holdfast.backends.interface import Get, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.tables import NODES, OBJECTS
@@ -27,6 +27,7 @@ from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError, QuotaError, VetoError
 from holdfast.schemas import Migration, Schema, SchemaSet, rename
 from holdfast.state import AddToSet, Append, Increment, Max
+from tests.interfaces.langgraph.test_replay import GRAPH, record
 from tests.security.sensitive.samples import github_token
 from tests.security.sensitive.test_protection import KEYS
 from tests.servers.places import place
@@ -583,3 +584,13 @@ def test_words_that_were_appended_are_found(store: Store) -> None:
     store.thread("t").append("messages", {"text": "hello"})
     made = store.thread("t").append("messages", {"text": "a refund please"})
     assert [match.id for match in store.search("refund")] == [made.id]
+
+
+@pytest.mark.nightly  # it runs a graph in a process of its own
+def test_a_graph_goes_on_and_is_replayed_after_an_append(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        record(store, "chat", 1)
+        store.thread("chat").append("messages", HumanMessage("by hand", id="h"))
+        record(store, "chat", 2)
+        assert "by hand" in [each.content for each in store.thread("chat").get().state["messages"]]
+        assert replay.run(store, GRAPH, thread="chat").check().matches
