@@ -12,7 +12,16 @@ from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
 from holdfast.engine.model.drafts import Draft, MapDraft
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
-from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set, has_operator
+from holdfast.engine.model.operations import (
+    ChangeItem,
+    Combine,
+    EditList,
+    EditMap,
+    KeepRun,
+    Operation,
+    Set,
+    has_operator,
+)
 from holdfast.engine.model.operators import Rule, UpdateOperator, combine
 from holdfast.engine.model.packed_state import Packed, flatten, inner, is_container, pack_state, unpack
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace

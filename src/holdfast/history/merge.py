@@ -13,15 +13,15 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from holdfast.codec import Codec
 from holdfast.engine.append import AppendRequest, OnConflict
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.delta_channels import KEPT, UnreadDeltas
 from holdfast.engine.engine import Engine
-from holdfast.engine.branch_graph import Position
 from holdfast.engine.lines import At, OnBranch
 from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.merge import PackedConflict, PackedResolution, Resolver, ours, theirs, union
 from holdfast.engine.model.merge import Path as PackedPath
 from holdfast.engine.model.merge import merge as merge_states
-from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.missing import MISSING, MissingType
 from holdfast.engine.model.operations import EditMap, has_operator
 from holdfast.engine.model.operator_runs import OperatorRuns, operator_runs
