@@ -87,6 +87,11 @@ class LineTip(NamedTuple):
     """The generation of the store in which the line was last restored in place."""
     has_branches: bool = False  # besides the first one, as far as is known
 
+    def is_followed_by(self, id: str, parent: At) -> bool:
+        """Return whether a step with an id and this parent comes after all others, so that none of them has its id."""
+        point = self.point
+        return self.is_only_branch and (point is None or (point.id < id and parent in (None, point.id)))
+
 
 class LineIndex:
     """Finds lines, steps and branches in a store."""
@@ -398,14 +403,12 @@ class LineIndex:
     async def find_id(self, line: Line, id: str, parent: At) -> Row | None:
         """Return the row of the step with an id, if there is one.
 
-        The store is not read where the new step follows the latest one and its id is greater: if that is out of date,
-        the position will be occupied.
+        The store is not read where the new step follows the cached tip: if that is out of date, the position will be
+        occupied.
         """
         cached = self.cached_tip(line)
-        if cached is not None and cached.is_only_branch:
-            latest = cached.point
-            if latest is None or (latest.id < id and parent in (None, latest.id)):
-                return None
+        if cached is not None and cached.is_followed_by(id, parent):
+            return None
         (rows,) = await self._backend.read([self._query(line, id)])
         return rows[0] if rows else None
 
