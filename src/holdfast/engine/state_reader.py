@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from holdfast._named_tuple import NamedTuple
@@ -204,8 +205,8 @@ class StateReader(PartialState):
         return self._parsed[1]
 
     async def stored_key(self, path: Sequence[Any], key: Any) -> Any:
-        """Return the key of the dict at a path that equals this one, which may be of another type; else this one."""
-        value = await self._load_large(await self._find(path)) if type(key) in _NUMBERS and path else None
+        """Return the key of the dict at a path that equals this number, which may be of another type; else this one."""
+        value = await self._load_large(await self._find(path)) if path else None
         return key if value is None else (await self._equal_entry(value, key, self._codec.pack(key)))[0]
 
     async def _equal_entry(self, value: Draft, key: Any, packed: bytes) -> tuple[Any, Draft | None]:
@@ -282,8 +283,7 @@ def change_parts(
         _add_change(codec, tree, path, _REMOVE)
 
     async def edit(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:
-        builder = _EditBuilder(codec, StateReader(states, codec, line, parent, loaded), loaded)
-        return await builder.edit((), tree)
+        return await _EditBuilder(states, codec, line, parent, loaded).edit((), tree)
 
     return edit
 
@@ -295,7 +295,8 @@ def pack_operator(codec: Codec, path: Sequence[Any], operator: UpdateOperator) -
     except HoldfastError:
         _raise_located(codec, path, operator.operand)
         raise
-    _check_depth(codec, path, operand)
+    if len(path) > 1:
+        _check_depth(codec, path, operand)
     return Combine(operator.rule, operand)
 
 
@@ -305,7 +306,8 @@ def _pack_value(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
     except HoldfastError:
         _raise_located(codec, path, value)
         raise
-    _check_depth(codec, path, flatten(packed))
+    if len(path) > 1:
+        _check_depth(codec, path, flatten(packed))
     return packed
 
 
@@ -371,18 +373,28 @@ def _merge_changes(path: tuple[Any, ...], a: object, b: object) -> _ChangeTree:
 class _EditBuilder:
     """Builds an edit from a tree of changes and the state to change."""
 
-    def __init__(self, codec: Codec, state: StateReader, loaded: LoadedState | None) -> None:
+    def __init__(
+        self, states: StateLoader, codec: Codec, line: Line, parent: StepRef | None, loaded: LoadedState | None
+    ) -> None:
+        self._states = states
         self._codec = codec
-        self._state = state
+        self._line = line
+        self._parent = parent
         self._loaded = loaded
+
+    @cached_property
+    def _state(self) -> StateReader:
+        """The state to change; most changes need not read it."""
+        return StateReader(self._states, self._codec, self._line, self._parent, self._loaded)
 
     async def edit(self, path: tuple[Any, ...], tree: _ChangeTree) -> EditMap:
         removed: list[bytes] = []
         put: list[tuple[bytes, Operation]] = []
         done: set[bytes] = set()
         for packed_key, (key, change) in tree.items():
-            key = await self._state.stored_key(path, key)
-            packed_key = self._codec.pack(key) if type(key) in _NUMBERS else packed_key
+            if type(key) in _NUMBERS:
+                key = await self._state.stored_key(path, key)
+                packed_key = self._codec.pack(key)
             child = (*path, key)
             if packed_key in done:
                 raise InvalidError("the same value is changed twice", where=path_text(child))
