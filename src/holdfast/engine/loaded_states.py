@@ -43,7 +43,8 @@ def child_state(
         child.known_weight = loaded.known_weight + size if loaded.known_weight else weigh(packed)
     elif loaded.known is not None:
         base, since = loaded.known
-        child.known, child.known_weight = (base, (*since, edit)), loaded.known_weight
+        child.known, child.pointers = (base, (*since, edit)), loaded.pointers
+        child.known_weight = loaded.known_weight and loaded.known_weight + size
     return child
 
 
