@@ -32,14 +32,14 @@ def _append(thread: Any, chat: list[list[dict[str, str]]]) -> None:
         thread.append("messages", *each)
 
 
-def _openai_session(folder: pathlib.Path, chat: list[list[dict[str, str]]]) -> Job:
+def _openai_session(folder: pathlib.Path, chat: list[Any]) -> Job:
     from agents import SQLiteSession
 
     session = SQLiteSession("chat", folder / "openai.db")
 
     async def add() -> None:
         for each in chat:
-            await session.add_items(each)  # type: ignore[arg-type]
+            await session.add_items(each)
 
     return lambda: asyncio.run(add())
 
@@ -130,7 +130,9 @@ def plain_messages_again() -> list[Figure]:
         {"all": lambda: default_codec.pack_items(more), "new": lambda: default_codec.pack_cached(more.copy(), seen)}
     )
     note = f"{best['all'] * 1000:.0f} us against {best['new'] * 1000:.0f}"
-    return [Figure(f"{_MANY} plain messages: packing all / the new ones", best["all"] / best["new"], "x", 1.5, note=note)]
+    return [
+        Figure(f"{_MANY} plain messages: packing all / the new ones", best["all"] / best["new"], "x", 1.5, note=note)
+    ]
 
 
 CASES = (turn_beside_others, growth_of_a_turn, plain_messages_again)

@@ -75,7 +75,13 @@ def test_the_other_operators(store: Store) -> None:
         "tags": {"x"},
         "last": at,
     }
-    together = {"cost": Increment(1), "plan.steps": Append("read"), "seen": AddToSet("c"), "goal": "a", "last": Max(at)}
+    together: dict[Any, Any] = {
+        "cost": Increment(1),
+        "plan.steps": Append("read"),
+        "seen": AddToSet("c"),
+        "goal": "a",
+        "last": Max(at),
+    }
     thread.update(together, remove=["tags"])
     state = thread.get().state
     assert (state["cost"], state["plan"]["steps"], state["seen"]) == (2.75, ["search", "read"], {"a", "b", "c"})
@@ -140,7 +146,9 @@ def test_a_value_that_was_removed_or_replaced_starts_again(store: Store) -> None
     assert store.maintenance.verify().ok
 
 
-items = st.one_of(st.integers(0, 3), st.text("ab", max_size=2), st.dictionaries(st.sampled_from("ab"), st.integers(0, 2)))
+items = st.one_of(
+    st.integers(0, 3), st.text("ab", max_size=2), st.dictionaries(st.sampled_from("ab"), st.integers(0, 2))
+)
 places = st.sampled_from(["a", "b", "d.a", "d.b"])
 actions = st.one_of(
     st.tuples(st.just("append"), places, st.lists(items, min_size=1, max_size=3)),
@@ -516,12 +524,13 @@ def test_an_identity_needs_the_right_to_write(store: Store) -> None:
     mine, other = store.as_identity(user="alice", read_window=0), store.as_identity(user="bob", read_window=0)
     mine.thread("t").append("messages", "a")
     assert mine.thread("t").owner() == "user:alice"
-    for act in (
+    attempts: list[Callable[[Any], object]] = [
         lambda thread: thread.append("messages", "b"),
         lambda thread: thread.increment("n"),
         lambda thread: thread.add_to_set("s", 1),
         lambda thread: thread.max("m", 1),
-    ):
+    ]
+    for act in attempts:
         with pytest.raises((DeniedError, NotFoundError)):
             act(other.thread("t"))
     mine.thread("t").append("messages", "c")
