@@ -157,14 +157,21 @@ class LineIndex:
 
     async def revalidate_tip(self, line: Line) -> LineTip | None:
         """Return the tip of a line without branches: a cached one is only checked for later steps."""
+        return (await self.revalidate_tip_and(line))[0]
+
+    async def revalidate_tip_and(self, line: Line, *others: Query) -> tuple[LineTip | None, list[list[Row]]]:
+        """Return the tip of a line as `revalidate_tip` does, and of the same request the answers to other queries."""
         cached = self.cached_tip(line)
-        if cached is not None and cached.is_only_branch and cached.point is not None:
-            point = cached.point
-            since = Scan(STEPS, (*line, point.branch), start=(point.seq,), limit=2, bodies=False)
-            (rows,) = await self._backend.read([since])
-            if len(rows) == 1 and StepRef.of(rows[0]) == point:  # neither followed nor rewritten
-                return cached
-        return await self.load_tip(line)
+        point = cached.point if cached is not None and cached.is_only_branch else None
+        check: Query = Get(LINES, [tuple(line)])
+        if point is not None:
+            check = Scan(STEPS, (*line, point.branch), start=(point.seq,), limit=2, bodies=False)
+        rows, *answers = await self._backend.read([check, *others])
+        if point is not None and len(rows) == 1 and StepRef.of(rows[0]) == point:  # neither followed nor rewritten
+            return cached, answers
+        if cached is None and not rows:
+            return None, answers  # nobody has written to it yet
+        return await self.load_tip(line), answers
 
     def note_index(self, tenant: str, exists: bool) -> None:
         """Cache whether a tenant has a text index."""
