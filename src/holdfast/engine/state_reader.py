@@ -24,7 +24,7 @@ from holdfast.engine.model.operations import (
     has_operator,
 )
 from holdfast.engine.model.operators import Rule, UpdateOperator, combine
-from holdfast.engine.model.packed_state import Packed, flatten, inner, is_container, pack_state, unpack
+from holdfast.engine.model.packed_state import Packed, flatten, inner, is_container, pack_name, pack_state, unpack
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.engine.paths import path_text
 from holdfast.engine.row_format import Line, StepRef
@@ -337,7 +337,7 @@ def _add_change(
             where=path_text(path[:3]),
             hint="Set a value higher up",
         )
-    *stem, last = packed_path = codec.pack_items(path)
+    *stem, last = packed_path = [pack_name(path[0]), *(codec.pack_items(path[1:]) if len(path) > 1 else ())]
     if any(map(msgpack.is_ext, packed_path[1:])):
         # A dict with such keys is one value of the format: whether an equal key exists is known only by reading all.
         raise InvalidError(

@@ -504,6 +504,8 @@ class ThreadOperations(ThreadReferences, Generic[S]):
     # Inside ---------------------------------------------------------------------------------------------------
 
     def _append_fields(self, **fields: Unpack[CheckpointFields]) -> dict[str, Any]:
+        if not fields:
+            return {}
         from holdfast.store.checkpoint_fields import append_fields  # loaded only here: who only reads does without
 
         return append_fields(self._handle, self._line, **fields)
@@ -518,8 +520,9 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         return self._request(kept, fields, if_changed=if_changed)
 
     def _edit_request(self, edit: Edit, fields: CheckpointFields) -> AppendRequest:
-        fields.setdefault("kind", "update")
-        return self._request(edit, {**self._append_fields(**fields), "is_pure": True})
+        if fields:
+            fields.setdefault("kind", "update")
+        return self._request(edit, {"kind": "update", **self._append_fields(**fields), "is_pure": True})
 
     def _request(self, state: PackedMap | Edit, fields: dict[str, Any], *, if_changed: bool = False) -> AppendRequest:
         from holdfast.engine.append import AppendRequest  # loaded only here: who only reads does without
