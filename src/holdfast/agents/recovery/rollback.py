@@ -142,7 +142,8 @@ async def _old_state_request(
         use = VersionUse(line.handle.engine, line.handle.tenant, line.handle.guard.actor)
         conditions = use.conditions([record.schema, messages], line.where)
         request.preconditions = both_preconditions(request.preconditions, conditions)
-    return replace(request, state=values)
+    request.state = values
+    return request
 
 
 async def restore_request(line: AgentLine, source: Engine, point: StepRef) -> AppendRequest | None:
