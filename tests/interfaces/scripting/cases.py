@@ -40,6 +40,7 @@ store.thread("chat").increment("plan.done").step
 store.thread("chat").increment("plan.cost", 0.5).step
 store.thread("chat").add_to_set("seen", "a", "b").step
 store.thread("chat").max("plan.done", 9).step
+store.thread("chat").update({"plan.done": Increment(2), "messages": Append("bye")}).step
 store.thread("chat").get().state
 store.thread("chat").log(limit=2)
 store.thread("chat").log(metadata={"user": "ada"})[0].step
