@@ -22,6 +22,7 @@ from holdfast.engine.model.operations import (
     Operation,
     Set,
     has_operator,
+    set_to,
 )
 from holdfast.engine.model.operators import Rule, UpdateOperator, combine
 from holdfast.engine.model.packed_state import Packed, flatten, inner, is_container, pack_name, pack_state, unpack
@@ -414,7 +415,7 @@ class _EditBuilder:
             old = await self._state.old(path)
             if old is not None:
                 return diff(old, new)
-        return Set(flatten(new))
+        return set_to(new)
 
     async def _operation(
         self, path: tuple[Any, ...], packed_key: bytes, change: _ChangeTree | Packed | Combine
