@@ -74,11 +74,9 @@ class Transaction(StateTransaction):
     ) -> None:
         """Change parts of a thread's state, as `Thread.update` does."""
         self._pending.check_open()
-        fields.setdefault("kind", "update")
         handle = ThreadOperations[Any](self._handle, thread)
-        self._requests.append(
-            handle._update_request(changes, remove, handle._append_fields("Transaction.update", _checked(fields)))
-        )
+        edit = handle._edit(changes, remove)
+        self._requests.append(handle._edit_request("Transaction.update", edit, _checked(fields)))
 
     async def _commit(self) -> None:
         requests, self._requests = self._requests, []

@@ -67,6 +67,7 @@ merge t1 other # 4
 merge t1 other -s ours
 fork t1 forked c2 --set count=9
 restore t1 c1
+append t1 said 1
 tag t1 v1
 tag t1
 tag t1 -d v1

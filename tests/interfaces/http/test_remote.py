@@ -28,6 +28,7 @@ from holdfast.errors import (
     UnsupportedError,
 )
 from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER
+from holdfast.state import AddToSet, Append, Increment, Max
 from holdfast.store.call_values import ARGUMENTS
 from holdfast.store.catalogue import catalogue
 from tests.interfaces.http.kit import ServedStore
@@ -123,11 +124,25 @@ def test_changes_keep_types_and_classes_of_the_application(remote: holdfast.Stor
     remote.thread("types").expire(None)
     assert writable.store.thread("types").expires() is None
     assert remote.thread("types").get().state["plan"] == Plan("work")
+    remote.thread("turns").append("messages", {"role": "user"}, Plan("ask"), tag="asked")
+    remote.thread("turns").append(("messages",), (1, 2))
+    remote.thread("turns").increment("n", 2)
+    remote.thread("turns").add_to_set("seen", "a", b"b")
+    remote.thread("turns").max("top", 1 << 70)
+    remote.thread("turns").update({"n": Increment(), "messages": Append("ho"), "seen": AddToSet(3), "top": Max(1)})
+    assert writable.store.thread("turns").get().state == {
+        "messages": [{"role": "user"}, Plan("ask"), (1, 2), "ho"],
+        "n": 3,
+        "seen": {"a", b"b", 3},
+        "top": 1 << 70,
+    }
     remote.thread("chat").fork("edited", at="c6", changes={"plan.goal": "work"})
     assert writable.store.thread("chat").get("edited").state["plan"] == {"goal": "work", "done": 2}
     remote.state(agent="a")["x"] = (1, 2)
     assert remote.state(agent="a").setdefault("x", 3) == (1, 2)
     assert remote.state(agent="a").increment("n", 2) == 2
+    remote.state(agent="a").patch("dict", {"n": Increment(3), "log": Append((1, 2))})
+    assert writable.store.state(agent="a").pop("dict") == {"n": 3, "log": [(1, 2)]}
     remote.state(agent="a").copy_to(remote.state(agent="b"))
     assert dict(writable.store.state(agent="b")) == {"x": (1, 2), "n": 2}
     with remote.sessions.start(user="bob") as session:

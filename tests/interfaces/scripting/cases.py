@@ -34,6 +34,14 @@ store.thread("chat").get(at="asked").metadata
 store.thread("nothing").get() # not-found
 store.thread("chat").update({"plan.done": 1, "messages[-1]": "hey"}).kind
 store.thread("chat").update({"plan.done": 2}, remove=["messages[0]"]).step
+store.thread("chat").append("messages", {"role": "user", "content": "hi"}, "ho", tag="said").kind
+store.thread("chat").append("plan", 1) # invalid
+store.thread("chat").increment("plan.done").step
+store.thread("chat").increment("plan.cost", 0.5).step
+store.thread("chat").add_to_set("seen", "a", "b").step
+store.thread("chat").max("plan.done", 9).step
+store.thread("chat").update({"plan.done": Increment(2), "messages": Append("bye")}).step
+store.thread("chat").get().state
 store.thread("chat").log(limit=2)
 store.thread("chat").log(metadata={"user": "ada"})[0].step
 list(store.thread("chat").log(limit=1).all())
