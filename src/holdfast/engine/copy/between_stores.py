@@ -391,6 +391,7 @@ class StoreCopier:
         """Have derived rows of a line that has become visible."""
         await self._engine.projector.follow(line)
         await self._engine.indexer.follow(line)
+        await self._engine.fields.refresh(line)
 
     def _writer(self, line: Line, existing: Sequence[Row]) -> LineWriter:
         columns = existing[0].columns if existing else None

@@ -59,6 +59,7 @@ class LineCopier:
                     for new in names.values():
                         await self._engine.projector.follow(new)
                         await self._engine.indexer.follow(new)
+                        await self._engine.fields.refresh(new)
                     return
 
     async def _copy_all(self, names: Mapping[Line, Line], leases: Mapping[Line, Lease], apply: Apply) -> bool:
