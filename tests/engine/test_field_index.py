@@ -282,3 +282,31 @@ def test_an_index_follows_a_store_that_becomes_encrypted(tmp_path: Path) -> None
     with holdfast.open(path) as store:
         assert named(store, "meta.user=u1") == ["new", "t01"]
         assert store.maintenance.verify().ok
+
+
+def test_the_saver_reads_the_threads_that_may_match(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from langgraph.checkpoint.base import empty_checkpoint
+
+    from holdfast.langgraph import HoldfastSaver
+
+    saver = HoldfastSaver(store)
+    for number in range(6):
+        config = {"configurable": {"thread_id": f"t{number}", "checkpoint_ns": ""}}
+        metadata = {"source": "loop", "step": 1, "user_id": f"u{number % 2}", "n": number}
+        saver.put(config, empty_checkpoint(), metadata, {})  # type: ignore[arg-type]
+    listed: list[list[str]] = []
+    original = saver._checkpoints.list_checkpoints
+
+    async def noted(threads: list[str], **options: object) -> object:
+        listed.append(threads)
+        return await original(threads, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(saver._checkpoints, "list_checkpoints", noted)
+
+    def found(**wanted: object) -> set[str]:
+        return {each.config["configurable"]["thread_id"] for each in saver.list(None, filter=wanted)}
+
+    assert found(user_id="u1") == {"t1", "t3", "t5"} == set(listed.pop())
+    assert found(user_id="u1", n=3) == {"t3"}
+    assert found(user_id="nobody") == set()
+    assert found(source="loop") == {f"t{number}" for number in range(6)} == set(listed.pop())
