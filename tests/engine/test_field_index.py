@@ -17,6 +17,8 @@ from holdfast.engine.fields import FIELD_LINE, metadata_entries
 from holdfast.engine.integrity.findings import FindingCode
 from holdfast.engine.row_format import Line
 from holdfast.store.store import Store
+from tests.servers.places import COMPOSED, KINDS, place
+from tests.support.nightly import mostly_nightly
 
 
 @pytest.fixture
@@ -310,3 +312,19 @@ def test_the_saver_reads_the_threads_that_may_match(store: Store, monkeypatch: p
     assert found(user_id="u1", n=3) == {"t3"}
     assert found(user_id="nobody") == set()
     assert found(source="loop") == {f"t{number}" for number in range(6)} == set(listed.pop())
+
+
+@pytest.mark.parametrize("kind", mostly_nightly([*KINDS, *COMPOSED], daily=["memory", "postgres", "redis"]))
+def test_every_store_lists_alike(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open(place(kind, tmp_path), tenant="acme") as store:
+        fill(store)
+        for query in QUERIES:
+            assert named(store, query) == scanned(store, monkeypatch, query), query
+        store.thread("t03").put({"n": 0}, metadata={"user": "u1"})
+        assert named(store, order="updated") == ["t03", *(f"t{n:02}" for n in range(11, -1, -1) if n != 3)]
+        assert named(store, "meta.user=u1", order="updated") == ["t03", "t10", "t07", "t04", "t01"]
+        store.thread("t04").delete()
+        store.maintenance.prune(["t03"], keep_last=1)
+        assert named(store, "meta.user=u0") == ["t00", "t06", "t09"]
+        assert named(store, "meta.user=u1") == ["t01", "t03", "t07", "t10"]
+        assert store.maintenance.verify().ok

@@ -101,8 +101,11 @@ class FieldIndex:
                 return
 
     async def is_right(self, line: Line) -> bool:
-        """Return whether a thread has the values that its checkpoints have."""
-        return not is_thread(line.name) or not any((await self._difference(line))[1])
+        """Return whether a thread has the values that its checkpoints have. While a store is converted, the index is
+        not used."""
+        if self._context.rows.converts or not is_thread(line.name):
+            return True
+        return not any((await self._difference(line))[1])
 
     async def _difference(self, line: Line) -> tuple[list[Change], FieldChange]:
         """Return the change that a thread needs, on conditions. A value that lacks one of its rows is added."""

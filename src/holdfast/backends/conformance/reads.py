@@ -211,6 +211,8 @@ class Reads(Suite):
             ColumnHint("outcome", ("changed", "ok", "skipped"), excluded=True),
             ColumnHint("outcome", ("ok",), excluded=True),
             *(ColumnHint("target", (part,), contains=True) for part in ("", "é", '"', "%", ".*", "x\ty")),
+            ColumnHint("line", ("a", "none")),
+            ColumnHint("line", ("a", "b"), excluded=True),
             ColumnHint("nothing", ("x",)),
         ]
         for one in hints:

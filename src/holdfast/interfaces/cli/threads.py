@@ -78,7 +78,7 @@ def threads(
 
 
 def _list(
-    store: Store, pattern: str, where: str | None, kind: str, by_update: bool, limit: int | None
+    store: Store, pattern: str, where: str | None, kind: str, by_update: bool = False, limit: int | None = None
 ) -> Iterator[ThreadInfo]:
     prefix = pattern.partition("*")[0]
     regex = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL) if "*" in pattern else None
