@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.interface import Delete, Put, Row, Scan
+from holdfast.backends.interface import Delete, Put, Query, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import FIELDS
 from holdfast.encryption import Encryption, LocalKeys
@@ -81,7 +81,7 @@ def test_a_list_by_metadata_reads_only_what_it_returns(store: Store, monkeypatch
     read: list[str] = []
     backend, original = store._engine.context.backend, store._engine.context.backend.read
 
-    async def counted(queries: list[Scan]) -> list[list[Row]]:
+    async def counted(queries: list[Query]) -> list[list[Row]]:
         read.extend(str(query.prefix[1]) for query in queries if isinstance(query, Scan) and len(query.prefix) > 1)
         return await original(queries)
 
@@ -328,3 +328,17 @@ def test_every_store_lists_alike(kind: str, tmp_path: Path, monkeypatch: pytest.
         assert named(store, "meta.user=u0") == ["t00", "t06", "t09"]
         assert named(store, "meta.user=u1") == ["t01", "t03", "t07", "t10"]
         assert store.maintenance.verify().ok
+
+
+def test_erasure_removes_values_from_the_index(store: Store) -> None:
+    store.thread("own").put({"n": 1}, metadata={"user_id": "alice"})
+    store.thread("kept").put({"n": 1}, metadata={"user_id": "bob"})
+    for number, user in enumerate(("bob", "alice", "bob")):
+        store.thread("both").put({f"k{number}": number}, metadata={"user_id": user})
+    store.erasure.assign("alice", "own")
+    store.erasure.mark_mixed("both")
+    assert named(store, "meta.user_id=alice") == ["both", "own"], "the control"
+    store.erasure.erase("alice", metadata_keys=["user_id"])
+    assert not [key for key in stored(store) if "alice" in str(key)]
+    assert named(store, "meta.user_id=bob") == ["both", "kept"]
+    assert store.maintenance.verify().ok

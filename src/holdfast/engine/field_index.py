@@ -130,6 +130,10 @@ class FieldIndex:
         ]
         return conditions, FieldChange(wanted - whole, removed)
 
+    async def rows_of(self, line: Line, points: Sequence[StepRef]) -> list[Change]:
+        """Return the changes that add the values of all steps of a line."""
+        return added_rows(line, await self._values_of(line.tenant, points)) if is_thread(line.name) else []
+
     async def after_prune(self, line: Line, dropped: Set[tuple[int, int]]) -> list[Change]:
         """Return the changes of the index when steps are removed, on condition that none is added."""
         (own,) = await self._backend.read([Scan(FIELDS, tuple(line))]) if is_thread(line.name) else ([],)
