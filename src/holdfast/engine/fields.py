@@ -14,6 +14,9 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, TypeAlias
 
+from msgspec import MsgspecError
+from msgspec.json import decode as decode_json
+
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Delete, Ensure, Row
 from holdfast.backends.tables import FIELDS, Key
@@ -91,17 +94,26 @@ def metadata_entries(metadata: str) -> _Entries:
 
 def _parse_entries(metadata: str) -> _Entries:
     try:
-        entries: Any = json.loads(metadata)
+        entries: Any = _decode(metadata)
     except ValueError:
         return _NONE  # it is damaged, and no query finds it
+    if not isinstance(entries, dict):
+        return _NONE
     found: set[Entry] = set()
-    for key, value in entries.items() if isinstance(entries, dict) else ():
-        if key not in _UNINDEXED and not key.startswith(_UNINDEXED_STARTS):
-            _add_entries(found, (key,), value)
+    for key in entries.keys() - _UNINDEXED:
+        if not key.startswith(_UNINDEXED_STARTS):
+            _add_entries(found, (key,), entries[key])
     return frozenset(found) if len(found) <= _MAX_ENTRIES else TOO_MANY
 
 
 _cached_entries = lru_cache(512)(_parse_entries)  # of the parent of the next step, mostly
+
+
+def _decode(metadata: str) -> Any:
+    try:
+        return decode_json(metadata)
+    except MsgspecError:
+        return json.loads(metadata)  # as queries read it: a number may be too large for a float
 
 
 def _add_entries(found: set[Entry], path: tuple[str, ...], value: Any) -> None:

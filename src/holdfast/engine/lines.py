@@ -302,8 +302,8 @@ class LineIndex:
 
     async def list_named(self, lines: Sequence[Line]) -> list[LineSummary]:
         """Return those of some lines that exist."""
-        (rows,) = await self._backend.read([Get(LINES, [tuple(line) for line in lines])])
-        infos = {row.key: info_of(row) for row in rows}
+        (rows,) = await self._context.unchecked.read([Get(LINES, [tuple(line) for line in lines])])
+        infos = {row.key: info_of(Row(row.key, row.columns)) for row in rows}
         return await self._listed([(line, infos[tuple(line)]) for line in lines if tuple(line) in infos])
 
     async def _listed(self, lines: Sequence[tuple[Line, LineInfo]]) -> list[LineSummary]:

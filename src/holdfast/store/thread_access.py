@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 _FEW = 512
 """Up to how many threads of a filter are read and sorted, where a list is by last update."""
 
+_FEWEST = 8
+"""How many threads are read at a time at least, where some may not match."""
+
 Operation = TypeVar("Operation", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
@@ -287,8 +290,8 @@ class ThreadListing:
             names = dict.fromkeys(by_name, False)
             if terms:
                 names = await engine.fields.satisfy([Line(tenant, name) for name in by_name], terms)
-            for start in range(0, len(names), limit + 1):
-                some = dict(islice(names.items(), start, start + limit + 1))
+            left = iter(names.items())
+            while some := dict(islice(left, max(limit + 1 - len(found), _FEWEST))):
                 for summary in await run.matching_candidates(some):
                     position = by_name[summary.line.name]
                     if after is None or await order.is_last(position, summary):
