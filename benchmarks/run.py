@@ -14,8 +14,10 @@ from benchmarks import (
     agents,
     artifacts,
     backup,
+    call_costs,
     cases,
     encryption,
+    feature_costs,
     history,
     langgraph_calls,
     langgraph_chat,
@@ -51,6 +53,7 @@ Case = Callable[[], list[Figure] | Result]
 
 CASES: tuple[Case, ...] = (
     *cases.CASES,
+    *call_costs.CASES,
     *store_cases.CASES,
     *langgraph_calls.CASES,
     *langgraph_chat.CASES,
@@ -73,6 +76,7 @@ CASES: tuple[Case, ...] = (
     *migrations.CASES,
     *schema_checks.CASES,
     *encryption.CASES,
+    *feature_costs.CASES,
     *replay.CASES,
     *backup.CASES,
     *promises.CASES,
