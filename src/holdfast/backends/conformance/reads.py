@@ -308,9 +308,9 @@ def _filled_by_time(store: Driven) -> Model:
 
 
 def _fits(row: Row, hint: ColumnHint) -> bool:
-    if hint.column not in EVENTS.columns:
+    if hint.column not in EVENTS.all_columns:
         return True
-    value = str(column(EVENTS, row, hint.column))
+    value = str((*row.key, *row.columns)[list(EVENTS.all_columns).index(hint.column)])
     if hint.contains:
         return all(each in value for each in hint.values)
     return (value in hint.values) is not hint.excluded
