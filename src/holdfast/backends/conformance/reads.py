@@ -6,7 +6,7 @@ from itertools import product
 
 from holdfast.backends.conformance.kit import Driven, Suite, case, needs, same, seqs
 from holdfast.backends.conformance.model import Model
-from holdfast.backends.conformance.rows import column, row_of, step
+from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import ColumnHint, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import BRANCHES, EVENTS, LINES, NODES, REFS, STEPS, TIME, WRITES, Key, Scalar
 

@@ -20,7 +20,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.fields import added_rows, is_metadata, value_of
 from holdfast.engine.leases import Lease
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
-from holdfast.engine.row_format import OWNER, SUBJECT, TTL, Line, StepRef, info_row, is_about_step, origin_mark
+from holdfast.engine.row_format import OWNER, RUNNING, SUBJECT, TTL, Line, StepRef, info_row, is_about_step, origin_mark
 from holdfast.errors import ConflictError, QuotaError
 
 _DEPENDENT = (FOLDS, NODES, OBJECTS, WRITES)
@@ -104,8 +104,8 @@ class LineCopier:
             or (row.key[2] == OWNER and self._owned)
             or row.key[2] in (SUBJECT, TTL)
         ]
-        (marks,) = await self._backend.read([Get(LINKS, [origin_mark(old)])])
-        last += [Put(LINKS, rename_row(row, new)) for row in marks]
+        links = await self._backend.read([Get(LINKS, [origin_mark(old)]), Scan(LINKS, (*old, RUNNING))])
+        last += [Put(LINKS, rename_row(row, new)) for rows in links for row in rows]
         (fields,) = await self._backend.read([Scan(FIELDS, tuple(old))])
         last += added_rows(new, filter(is_metadata, map(value_of, fields)))
         async for table, row in stream_line(self._backend, old, _DEPENDENT):
