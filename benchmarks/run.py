@@ -44,6 +44,7 @@ from benchmarks import (
     store_cases,
     store_counts,
     store_latency,
+    thread_lists,
     timeline,
 )
 from benchmarks.measure import Curve, Figure, Result, Row, Table
@@ -69,6 +70,7 @@ CASES: tuple[Case, ...] = (
     *prune.CASES,
     *history.CASES,
     *search.CASES,
+    *thread_lists.CASES,
     *start.CASES,
     *state.CASES,
     *state_checks.CASES,

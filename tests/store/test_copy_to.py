@@ -20,7 +20,7 @@ from holdfast.backends.interface import Backend, Batch, Capabilities, Delete, Pu
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.backend import SQLiteBackend
-from holdfast.backends.tables import JOURNAL, LINES, NODES, OBJECTS, READABLE, REFS, STEPS, TABLES
+from holdfast.backends.tables import FIELDS, JOURNAL, LINES, NODES, OBJECTS, READABLE, REFS, STEPS, TABLES
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.checked_rows import CheckedBackend
 from holdfast.engine.context import EngineContext
@@ -80,7 +80,7 @@ def mark(store: Store, thread: str, text: str) -> None:
 def log_of(backend: Backend, tenant: str | None = None) -> dict[str, list[Row]]:
     """All rows that a copy has to have."""
     prefix = () if tenant is None else (tenant,)
-    spaces = [space for space in TABLES if space not in READABLE and space is not JOURNAL]
+    spaces = [space for space in TABLES if space not in (*READABLE, JOURNAL, FIELDS)]
     found = run(backend.read([Scan(space, prefix) for space in spaces]))
     return {
         space.name: sorted(row for row in rows if space is not REFS or row.key[2] != "lease")

@@ -196,6 +196,10 @@ encrypted with it, everywhere."""
 SIGNING = "signing"
 """The kind of the key that signs certificates. A store that is not encrypted has this one only."""
 
+FIELDS = Table("fields", {**_LINE, "field": str, "value": str, "thread": str}, in_feed=False)
+"""The fields of threads that lists filter by: the values of each thread, and in one line of the tenant the threads of
+each value. Derived from the log, and can be rebuilt."""
+
 # Readable rows, for people and dashboards to query. They are derived from the log and can be rebuilt.
 
 _THREAD: dict[str, type] = {"tenant": str, "thread": str}
@@ -240,7 +244,7 @@ METADATA = Table("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value
 READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)
 """The tables of readable rows."""
 
-LATER = (WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS)
+LATER = (WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS)
 """Tables that the first stores did not have. Such a store gets them when it is next opened for writing."""
 
 TABLES = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE, *LATER)

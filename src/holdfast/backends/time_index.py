@@ -30,7 +30,7 @@ def hint_conditions(space: Table, hints: Sequence[ColumnHint], contains: str) ->
     `contains` is how the dialect says that a column has a text in it: `instr({}, {})`."""
     conditions, texts = list[str](), list[str]()
     for column, values, excluded, is_part in hints:
-        if column not in space.columns or not values:
+        if column not in space.all_columns or not values:
             continue
         texts += values
         if is_part:

@@ -26,6 +26,7 @@ from holdfast.engine.artifact_links import link_rows
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
 from holdfast.engine.copy_mark import creation_conditions
+from holdfast.engine.fields import new_entries
 from holdfast.engine.guard import Preconditions, both_preconditions
 from holdfast.engine.ids import new_id
 from holdfast.engine.inherited_schemas import InheritedSchemas
@@ -72,6 +73,7 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.engine.field_index import FieldIndex
     from holdfast.engine.projection.projector import Projector
     from holdfast.engine.protection import Protection
     from holdfast.engine.schema_bindings import LineSchema
@@ -224,6 +226,7 @@ class Appender:
         heads: StepInfoReader,
         projector: Projector,
         indexer: TextIndexer,
+        fields: FieldIndex,
     ) -> None:
         self._context = context
         self._lines = lines
@@ -231,6 +234,7 @@ class Appender:
         self._heads = heads
         self._projector = projector
         self._indexer = indexer
+        self._fields = fields
         self._max_fold = context.backend.capabilities.max_batch // 3
         """The most bytes of changes that are folded before their turn: the step and its nodes are one batch."""
         self._max_cached = context.cache.max_bytes // 4
@@ -268,6 +272,8 @@ class Appender:
                 if batch.time and (latest := max((each.point.time for each in batch.steps), default=0)) > batch.time:
                     together = latest  # a parent is from the future: a clock was wrong
                     continue
+                if [each for each in batch.steps if new_entries(each.line, each.point, each.parent)]:
+                    batch.changes += await self._fields.rows(batch.steps)
                 if self._projector.on:
                     for line, steps in batch.by_line().items():
                         batch.add_rows(await self._projector.rows(line, steps))

@@ -34,13 +34,27 @@ from holdfast.backends.interface import (
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.runtime.group_commit import body_bytes
 from holdfast.backends.runtime.metrics import MetricsRegistry
-from holdfast.backends.tables import JOURNAL, KEYS, LINKS, READABLE, REFS, SIGNING, STEPS, WORDS, Key, Scalar, Table
+from holdfast.backends.tables import (
+    FIELDS,
+    JOURNAL,
+    KEYS,
+    LINKS,
+    READABLE,
+    REFS,
+    SIGNING,
+    STEPS,
+    WORDS,
+    Key,
+    Scalar,
+    Table,
+)
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import DAMAGED, RecordContext, Sealer, expose, protect, strip
+from holdfast.engine.fields import NameEntry, name_entry
 from holdfast.engine.metadata_filter import UNMATCHED, MetadataFilter
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, TransientError, UnsupportedError
 
-UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, *READABLE))
+UNPROTECTED = frozenset(table.name for table in (JOURNAL, WORDS, FIELDS, *READABLE))
 """Tables whose rows are stored as they are: they can be rebuilt and servers store them in forms of their own, or belong
 to wrappers, which are below the engine."""
 
@@ -119,6 +133,10 @@ class RowCodec:
     async def matcher(self, tenant: str, filters: Sequence[MetadataFilter]) -> Callable[[Row], bool] | None:  # noqa: ARG002
         """Return whether a step may match filters by its columns as they are stored; None if they do not tell."""
         return None
+
+    async def field_names(self, tenant: str) -> NameEntry | None:  # noqa: ARG002 - for subclasses
+        """Return how entries of metadata are named in the index of fields; None if there is none."""
+        return name_entry
 
     async def file_sealer(self, tenant: str) -> Sealer | None:  # noqa: ARG002 - for subclasses
         """Return the key for files about a tenant that are stored elsewhere; None if they need none."""

@@ -13,6 +13,7 @@ from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put
 from holdfast.backends.tables import (
     BRANCHES,
     EVENTS,
+    FIELDS,
     FOLDS,
     LINKS,
     NODES,
@@ -25,6 +26,7 @@ from holdfast.backends.tables import (
     Key,
 )
 from holdfast.engine.context import EngineContext
+from holdfast.engine.fields import removed_rows, value_of
 from holdfast.engine.row_format import LEASE, OWNER, Line
 
 COPY = "copy"
@@ -72,8 +74,9 @@ async def start_copy(context: EngineContext, line: Line, source: str, found: Row
 
 async def remove_remains(context: EngineContext, line: Line) -> list[Change]:
     """Return the changes that remove the rows that a copy wrote, except its mark."""
-    (refs,) = await context.backend.read([Scan(REFS, tuple(line))])
+    refs, fields = await context.backend.read([Scan(REFS, tuple(line)), Scan(FIELDS, tuple(line))])
     return [
+        *removed_rows(line, map(value_of, fields)),
         *(Delete(table, tuple(line)) for table in _TABLES),
         *(Delete(REFS, row.key) for row in refs if row.key[2] != OWNER and not is_copy_mark(row)),
     ]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.engine.append import Appender, Edit
     from holdfast.engine.delta_channels import DeltaReader
     from holdfast.engine.entry_reader import EntryReader
+    from holdfast.engine.field_index import FieldIndex
     from holdfast.engine.lines import StepTimes
     from holdfast.engine.pending_writes import PendingWrites
     from holdfast.engine.pins_and_holds import PinsAndHolds
@@ -106,11 +107,20 @@ class Engine:
         return TextIndexer(self.context, self.lines, self.states)
 
     @cached_property
+    def fields(self) -> FieldIndex:
+        """Builds the index of the fields of threads, and finds threads by it."""
+        from holdfast.engine.field_index import FieldIndex
+
+        return FieldIndex(self.context, self.lines)
+
+    @cached_property
     def appender(self) -> Appender:
         """Appends steps."""
         from holdfast.engine.append import Appender
 
-        return Appender(self.context, self.lines, self.states, self.step_info, self.projector, self.indexer)
+        return Appender(
+            self.context, self.lines, self.states, self.step_info, self.projector, self.indexer, self.fields
+        )
 
     @cached_property
     def writer(self) -> StepWriter:
@@ -118,7 +128,14 @@ class Engine:
         from holdfast.engine.save import StepWriter
 
         return StepWriter(
-            self.context, self.lines, self.states, self.step_info, self.appender, self.projector, self.indexer
+            self.context,
+            self.lines,
+            self.states,
+            self.step_info,
+            self.appender,
+            self.projector,
+            self.indexer,
+            self.fields,
         )
 
     @cached_property
@@ -140,7 +157,9 @@ class Engine:
         """Rewrites lines."""
         from holdfast.engine.rewrite.rewriter import Rewriter
 
-        return Rewriter(self.context, self.lines, self.states, self.projector, self.indexer, self.delta_reader())
+        return Rewriter(
+            self.context, self.lines, self.states, self.projector, self.indexer, self.fields, self.delta_reader()
+        )
 
     @cached_property
     def entries(self) -> EntryReader:

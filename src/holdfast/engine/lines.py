@@ -11,11 +11,12 @@ from typing import TypeAlias, TypeVar
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, TABLES
+from holdfast.backends.tables import BRANCHES, FIELDS, LINES, REFS, STEPS, TABLES
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.checked_rows import read_filtered
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.copy_mark import creation_conditions
+from holdfast.engine.fields import removed_rows, value_of
 from holdfast.engine.generations import Generations, generation_of, restored_key
 from holdfast.engine.leases import is_paused, pause_key
 from holdfast.engine.line_errors import missing_line_error, pruned_error
@@ -246,7 +247,11 @@ class LineIndex:
             existed = rebuilt or any(each.columns is not None for each in conditions[: len(set(lines))])
             # Of lines that do not exist, something may be left all the same; nobody needs to know.
             commit = apply if apply is not None and existed else self._backend.apply
-            if await commit([*conditions, *deletions]) is None:
+            values = await self._backend.read([Scan(FIELDS, tuple(line)) for line in lines])
+            removed = [
+                each for line, own in zip(lines, values, strict=True) for each in removed_rows(line, map(value_of, own))
+            ]
+            if await commit([*conditions, *deletions, *removed]) is None:
                 break
         self._context.cache.drop_all(*lines)
         return existed
@@ -306,6 +311,12 @@ class LineIndex:
         pages = await self._backend.read(scans)
         matches = [row for rows in pages for row in rows if str(row.key[1]).startswith(prefix)][:limit]
         return await self._listed([(Line(tenant, str(row.key[1])), info_of(row)) for row in matches])
+
+    async def list_named(self, lines: Sequence[Line]) -> list[LineSummary]:
+        """Return those of some lines that exist."""
+        (rows,) = await self._context.unchecked.read([Get(LINES, [tuple(line) for line in lines])])
+        infos = {row.key: info_of(Row(row.key, row.columns)) for row in rows}
+        return await self._listed([(line, infos[tuple(line)]) for line in lines if tuple(line) in infos])
 
     async def _listed(self, lines: Sequence[tuple[Line, LineInfo]]) -> list[LineSummary]:
         """Summarize lines of a listing. One that is damaged is listed without steps, and does not hide the others."""

@@ -22,6 +22,7 @@ from holdfast.engine.append_queue import AppendQueue
 from holdfast.engine.append_tip import tip_to_append
 from holdfast.engine.branch_graph import Position
 from holdfast.engine.context import EngineContext
+from holdfast.engine.field_index import FieldIndex
 from holdfast.engine.guard import OWNER, Authority, current_authority
 from holdfast.engine.line_head import find_head, newest_query
 from holdfast.engine.lines import MAIN, ROOT, LineIndex, OnBranch, Root
@@ -82,6 +83,7 @@ class StepWriter:
         appender: Appender,
         projector: Projector,
         indexer: TextIndexer,
+        fields: FieldIndex,
     ) -> None:
         self._context = context
         self._lines = lines
@@ -90,6 +92,7 @@ class StepWriter:
         self._appender = appender
         self._projector = projector
         self._indexer = indexer
+        self._fields = fields
         self._queue = AppendQueue(context.backend, lines, heads, appender)
         self.around: Around | None = None
         """Wraps all saving, to observe or alter it; set by hooks."""
@@ -218,6 +221,7 @@ class StepWriter:
             changes += rows.changes
         if self._indexer.on:
             changes += await self._indexer.rows(line, move.projected())
+        changes += await self._fields.rows(move.steps)
         if await self._context.apply(changes) is not None:
             self._projector.forget(line)
             return None

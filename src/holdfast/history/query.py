@@ -872,6 +872,17 @@ def metadata_filters(query: Query) -> list[MetadataFilter]:
     ]
 
 
+def field_filters(query: Query) -> list[list[MetadataFilter]]:
+    """Return groups of entries of metadata: every matching thread has a checkpoint with one of each group."""
+    groups: list[list[MetadataFilter]] = []
+    for each in query.queries if isinstance(query, And) else (query,):
+        parts = each.queries if isinstance(each, Or) else (each,)
+        filters = [metadata_filters(part)[:1] for part in parts]
+        if all(filters):
+            groups.append([only for several in filters for only in several])
+    return groups
+
+
 def thread_prefix(query: Query) -> str:
     """Return the prefix of the names of all threads whose checkpoints may match."""
     for each in query.queries if isinstance(query, And) else (query,):

@@ -22,6 +22,7 @@ from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
 from holdfast.engine.checked_rows import read_despite_damage
 from holdfast.engine.engine import Engine
+from holdfast.engine.field_index import FieldTerm
 from holdfast.engine.guard import Visible, filter_visible
 from holdfast.engine.lines import LABEL, MAIN, TAG
 from holdfast.engine.metadata_filter import UNMATCHED
@@ -47,6 +48,7 @@ from holdfast.history.query import (
     ThreadContext,
     WordFilter,
     every,
+    field_filters,
     hits,
     join_spans,
     matches,
@@ -529,9 +531,12 @@ class SearchRun:
         own_prefix = thread_prefix(self._query)
         if not (prefix.startswith(own_prefix) or own_prefix.startswith(prefix)):
             return []
+        longest = max(prefix, own_prefix, key=len)
+        terms = await self.field_terms()
+        if terms:
+            return await self._indexed_threads(terms, longest, after, limit)
         results: list[LineSummary] = []
         while True:
-            longest = max(prefix, own_prefix, key=len)
             page = await self._engine.lines.list_lines(self._tenant, self._kind, longest, after, _THREAD_PAGE)
             for thread in await self._visible_lines(page):
                 if len(results) < limit and await self.matches_thread(thread):
@@ -539,6 +544,49 @@ class SearchRun:
             if len(page) < _THREAD_PAGE or len(results) >= limit:
                 return results
             after = page[-1].line.name
+
+    async def field_terms(self) -> list[FieldTerm]:
+        """Return terms for the index of fields that every matching thread satisfies; none if it cannot help."""
+        return (
+            await self._engine.fields.terms(self._tenant, field_filters(self._query)) if self._kind == "thread" else []
+        )
+
+    async def _indexed_threads(
+        self, terms: Sequence[FieldTerm], prefix: str, after: str, limit: int
+    ) -> list[LineSummary]:
+        """Return matching threads by name, from the index of fields."""
+        results: list[LineSummary] = []
+        start = max(prefix, after + "\0" if after else "")
+        while True:
+            names, more = await self._engine.fields.threads(self._tenant, terms, start, max(limit - len(results), 8))
+            own = {name: certain for name, certain in names.items() if name.startswith(prefix)}
+            results += await self.matching_candidates(own)
+            if not more or len(results) >= limit or len(own) < len(names):
+                return results[:limit]
+            start = next(reversed(names)) + "\0"
+
+    async def matching_candidates(self, names: Mapping[str, bool]) -> list[LineSummary]:
+        """Return the threads that match of those that the index names, given which certainly have what it was asked
+        for."""
+        lines = [Line(self._tenant, name) for name in names]
+        found = await self._engine.lines.list_named(await filter_visible(self._visible, lines, lambda line: line))
+        return [each for each in found if await self._matches_candidate(each, names[each.line.name])]
+
+    async def _matches_candidate(self, summary: LineSummary, certain: bool) -> bool:
+        """Return whether a thread matches, by its latest checkpoint if that suffices."""
+        name, context = summary.line.name, ThreadContext(summary)
+        left = simplify(self._query, QuerySubject(name, context))
+        if isinstance(left, bool):
+            return left
+        if certain and summary.branches == 1 and not isinstance(left, And) and field_filters(left):
+            return True
+        if summary.latest is not None and not any(isinstance(each, Not) for each in walk(left)):
+            try:
+                if matches(left, QuerySubject(name, context, summary.latest)):
+                    return True
+            except CorruptError:
+                pass
+        return await self.matches_thread(summary)
 
     async def matches_thread(self, summary: LineSummary, query: Query | None = None) -> bool:
         """Whether a thread matches, by itself or by its checkpoints.

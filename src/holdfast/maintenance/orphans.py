@@ -18,6 +18,7 @@ from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, S
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import (
     BRANCHES,
+    FIELDS,
     FOLDS,
     LINES,
     NODES,
@@ -32,6 +33,7 @@ from holdfast.backends.tables import (
 )
 from holdfast.engine.copy.line_stream import LINE_TABLES
 from holdfast.engine.engine import Engine
+from holdfast.engine.fields import FIELD_LINE, removed_rows, value_of
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
@@ -59,7 +61,7 @@ from holdfast.time_parser import Duration, parse_nanoseconds
 SEEN = "orphan"
 """The kind of the ref that records rows without a thread, and when they were first seen."""
 
-_LINE_TABLES = (*LINE_TABLES, WORDS, *READABLE)
+_LINE_TABLES = (*LINE_TABLES, WORDS, FIELDS, *READABLE)
 """The tables with rows of a thread, besides its own row. Quarantined rows are evidence, and stay."""
 
 NO_THREAD, OLD_FORM, NO_STEP, UNUSED = "no thread", "old form", "no checkpoint", "unused value"
@@ -141,7 +143,7 @@ class _Sweep:
             async for name in self._names(table):
                 names.add(name)
         strays: set[Line] = set()
-        sorted_names = sorted(names - {""})  # settings and jobs belong to no line
+        sorted_names = sorted(names - {"", FIELD_LINE})  # settings, jobs and the index of fields belong to no line
         for start in range(0, len(sorted_names), 256):
             page = [(self._tenant, name) for name in sorted_names[start : start + 256]]
             (rows,) = await self._engine.context.stored.read([Get(LINES, page)])  # one that is damaged is no stray
@@ -164,7 +166,9 @@ class _Sweep:
             return  # a copy is under way
         if any(row.key[2] == OWNER for row in refs) and len(await self._engine.lines.family(line)) > 1:
             return  # the thread has only namespaces, and this is who owns them
-        deletions: list[Change] = [Delete(table, tuple(line)) for table in _LINE_TABLES]
+        (fields,) = await self._backend.read([Scan(FIELDS, tuple(line))])
+        deletions: list[Change] = [Delete(table, tuple(line)) for table in _LINE_TABLES if table is not FIELDS]
+        deletions += removed_rows(line, map(value_of, fields))
         digest, marks = await self._digest(line), [row for row in refs if row.key[2] == SEEN]
         freed = await balance(self._engine.context, deletions)
         # The record itself is not an orphan.

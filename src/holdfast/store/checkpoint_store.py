@@ -24,6 +24,7 @@ from holdfast.engine.ids import check_new_name
 from holdfast.engine.line_head import head_of
 from holdfast.engine.line_ttl import attach_ttl
 from holdfast.engine.lines import LABEL, ROOT, TAG
+from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.model.packed_state import Packed, PackedMap, pack_name, unpack, unpack_states
 from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.namespaces import check_thread, is_thread, split_name, thread_name
@@ -125,6 +126,9 @@ def _ids(codec: Codec, row: PendingWriteRow) -> list[str]:
     value = codec.unpack(row.packed)
     return [str(getattr(each, "id", "")) for each in value] if isinstance(value, list | tuple) else []
 
+
+_NAMES = 1000
+"""How many threads of the index of fields are read at a time."""
 
 _Places: TypeAlias = set[tuple[int, int]]
 
@@ -627,9 +631,22 @@ class CheckpointStore:
 
     # Threads --------------------------------------------------------------------------------------------------
 
-    async def threads(self) -> list[str]:
-        """Return the names of all threads and namespaces."""
-        lines = [line for line in await self._engine.lines.names(self._handle.tenant) if is_thread(line.name)]
+    async def threads(self, metadata: Mapping[str, Any] | None = None) -> list[str]:
+        """Return the names of all threads and namespaces; with entries of metadata, at least of those that have a
+        checkpoint with them."""
+        tenant, fields = self._handle.tenant, self._engine.fields
+        # Numbers equal values of other types, such as decimals, which are text in the index.
+        texts = [(key, text) for key, text in (metadata or {}).items() if type(key) is type(text) is str]
+        filters = [MetadataFilter.of_value(key, text) for key, text in texts]
+        terms = await fields.terms(tenant, [[each] for each in filters if each is not None])
+        if not terms:
+            every = await self._engine.lines.names(tenant)
+            return await self._visible([line for line in every if is_thread(line.name)])
+        lines, more, start = list[Line](), True, ""
+        while more:
+            names, more = await fields.threads(tenant, terms, start, _NAMES)
+            lines += (Line(tenant, name) for name in names)
+            start = f"{lines[-1].name}\0" if lines else ""
         return await self._visible(lines)
 
     async def namespaces(self, thread: str) -> list[str]:

@@ -3,9 +3,10 @@ gives them; lists and searches have the threads that may be read."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from holdfast._named_tuple import NamedTuple
@@ -31,9 +32,16 @@ from holdfast.security.handle import StoreHandle
 if TYPE_CHECKING:
     from holdfast.agents.api.agents import Agents, AsyncAgents
     from holdfast.engine.types import Progress
+    from holdfast.engine.update_order import UpdatePosition
     from holdfast.history.search import SearchPage
     from holdfast.security.access.policy import Right
     from holdfast.store.timeline.api import AsyncTimeline, Timeline
+
+_FEW = 512
+"""Up to how many threads of a filter are read and sorted, where a list is by last update."""
+
+_FEWEST = 8
+"""How many threads are read at a time at least, where some may not match."""
 
 Operation = TypeVar("Operation", bound=Callable[..., Coroutine[Any, Any, Any]])
 
@@ -147,21 +155,33 @@ class ThreadListing:
         prefix: str = "",
         where: str | None = None,
         kind: LineKind | Literal["all"] = "thread",
+        order: Literal["name", "updated"] = "name",
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[ThreadInfo]:
-        """List the threads of this tenant by name: a page of them.
+        """List the threads of this tenant by name, or by their last update, the latest first: a page of them.
 
-        Only those that start with a prefix; those that match a query, `where` (see `search`). Agents, scopes, sessions
-        and the store's own records are lines of steps as threads are: `kind` lists those.
+        Only those that start with a prefix; those that match a query, `where` (see `search`). A filter by an entry of
+        metadata, as in `where="meta.user=alice"`, finds them by an index; see the guide "Search". Agents, scopes,
+        sessions and the store's own records are lines of steps as threads are: `kind` lists those.
         """
         check_name(prefix, "start of a name")
         self._handle.engine.context.rows.check_prefix(prefix)
-        after = validation.optional_name(cursor, "cursor") or ""
+        after = validation.cursor_text(cursor)
         count = validation.require_count(limit, "limit")
         of_kind = _checked_kind(kind)
         engine, tenant = self._handle.engine, self._handle.tenant
         visible = await self._visible(of_kind)
+        if order not in ("name", "updated"):
+            raise InvalidError(f"threads are listed by name or updated, not {ascii(order)[:80]}")
+        if order == "updated":
+            if of_kind != "thread":
+                raise InvalidError("only threads are listed by their last update", hint="Leave out kind or order")
+            page = await self._list_updated(prefix, where, after, count, visible)
+            page._read = lambda cursor: ThreadListing.threads(
+                self, prefix=prefix, where=where, order=order, limit=count, cursor=cursor
+            )
+            return page
         if where is None:
             summaries = await self._list(of_kind, prefix, after, count + 1, visible)
         else:
@@ -244,6 +264,46 @@ class ThreadListing:
         if kind != "thread":
             raise InvalidError("an identity lists threads, and no other kind of lines", hint="Leave out kind")
         return self._handle.guard.visible_threads
+
+    async def _list_updated(
+        self, prefix: str, where: str | None, cursor: str, limit: int, visible: Visible | None
+    ) -> Page[ThreadInfo]:
+        """List threads by their last update: a page of them."""
+        from holdfast.engine.update_order import UpdateOrder, UpdatePosition, in_order
+        from holdfast.history.search import prepare
+
+        engine, tenant = self._handle.engine, self._handle.tenant
+        after = UpdatePosition.parse(cursor) if cursor else None
+        run = prepare(engine, tenant, where or "", "thread", visible)
+        terms = await run.field_terms()
+        found: list[tuple[UpdatePosition, LineSummary]] = []
+        if terms:
+            names, more = await engine.fields.threads(tenant, terms, prefix, _FEW)
+            if not more:
+                own = {name: certain for name, certain in names.items() if name.startswith(prefix)}
+                few = in_order(await run.matching_candidates(own), after)
+                found = [(UpdatePosition.of(each), each) for each in few[: limit + 1]]
+                return self._page_of_updated(found, limit)
+        order = UpdateOrder(engine.context, engine.lines, tenant)
+        async for positions in order.pages(after, limit + 1):
+            by_name = {each.thread: each for each in positions if each.thread.startswith(prefix)}
+            names = dict.fromkeys(by_name, False)
+            if terms:
+                names = await engine.fields.satisfy([Line(tenant, name) for name in by_name], terms)
+            left = iter(names.items())
+            while some := dict(islice(left, max(limit + 1 - len(found), _FEWEST))):
+                for summary in await run.matching_candidates(some):
+                    position = by_name[summary.line.name]
+                    if after is None or await order.is_last(position, summary):
+                        found.append((position, summary))
+                if len(found) > limit:
+                    return self._page_of_updated(found, limit)
+        return self._page_of_updated(found, limit)
+
+    @staticmethod
+    def _page_of_updated(found: Sequence[tuple[UpdatePosition, LineSummary]], limit: int) -> Page[ThreadInfo]:
+        following = str(found[limit - 1][0]) if 0 < limit < len(found) else None
+        return Page([ThreadInfo.of(summary) for _, summary in found[:limit]], following)
 
     async def _list(
         self, kind: LineKind | None, prefix: str, after: str, limit: int, visible: Visible | None

@@ -157,13 +157,14 @@ def _index_condition(scan: Scan) -> Document:
 
 def _hint_conditions(scan: Scan) -> Iterator[Document]:
     """Yield the conditions of rows that fit hints."""
-    for column, values, excluded, contains in scan.hints:
-        if column not in scan.space.columns or not values:
+    for name, values, excluded, contains in scan.hints:
+        if name not in scan.space.all_columns or not values:
             continue
+        column = _field(scan.space, name)
         if contains:
             yield from ({column: {"$regex": re.escape(each)}} for each in values)
         else:
-            yield {column: {"$nin" if excluded else "$in": list(values)}}
+            yield {column: {"$nin" if excluded else "$in": [_convert(scan.space, name, each) for each in values]}}
         if column in ("cause", "correlation") and not (excluded or contains or "" in values):
             yield {column: {"$gt": ""}}  # as its index has it
 

@@ -359,6 +359,10 @@ class StoreCopier:
         try:
             if existing and (existing != found or steps != target[STEPS]):
                 await writer.write(_hide_stale(line, steps, target[STEPS]))
+            # Before the steps: a list that is filtered must not miss a line that it can see.
+            points = [StepRef.of(Row(key, columns)) for key, columns in steps.items()]
+            if fields := await self._engine.fields.rows_of(line, points):
+                await writer.write(fields)
             others = await listings(self._source, LINE_TABLES[:-1], line)
             for table in LINE_TABLES:
                 source, known = steps if table is STEPS else of_steps(table, others[table], steps), target[table]
@@ -391,6 +395,7 @@ class StoreCopier:
         """Have derived rows of a line that has become visible."""
         await self._engine.projector.follow(line)
         await self._engine.indexer.follow(line)
+        await self._engine.fields.refresh(line)
 
     def _writer(self, line: Line, existing: Sequence[Row]) -> LineWriter:
         columns = existing[0].columns if existing else None

@@ -11,12 +11,13 @@ from contextlib import AsyncExitStack
 
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Scan
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Key
+from holdfast.backends.tables import BRANCHES, FIELDS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Key
 from holdfast.engine.context import Apply
 from holdfast.engine.copy.line_stream import stream_line
 from holdfast.engine.copy.row_writer import RowWriter, rename_row
 from holdfast.engine.copy_mark import COPY, remove_remains
 from holdfast.engine.engine import Engine
+from holdfast.engine.fields import added_rows, is_metadata, value_of
 from holdfast.engine.leases import Lease
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
 from holdfast.engine.row_format import OWNER, RUNNING, SUBJECT, TTL, Line, StepRef, info_row, is_about_step, origin_mark
@@ -105,6 +106,8 @@ class LineCopier:
         ]
         links = await self._backend.read([Get(LINKS, [origin_mark(old)]), Scan(LINKS, (*old, RUNNING))])
         last += [Put(LINKS, rename_row(row, new)) for rows in links for row in rows]
+        (fields,) = await self._backend.read([Scan(FIELDS, tuple(old))])
+        last += added_rows(new, filter(is_metadata, map(value_of, fields)))
         async for table, row in stream_line(self._backend, old, _DEPENDENT):
             if table is not FOLDS or row.key[2:] in positions:
                 await writer.put(Put(table, rename_row(row, new)))

@@ -72,6 +72,7 @@ class FindingCode(StrEnum):
     LOST_ROWS = "lost-rows"
     STALE_ROWS = "stale-rows"
     STALE_WORDS = "stale-words"
+    STALE_FIELDS = "stale-fields"
     ORPHAN = "orphan"
     CUT_OFF = "cut-off"
     OTHER_HISTORY = "other-history"
@@ -102,7 +103,7 @@ _NOTICES = frozenset(
         FindingCode.NOT_COMPARED,
     }
 )
-_REMAKEABLE = frozenset({FindingCode.STALE_ROWS, FindingCode.STALE_WORDS})
+_REMAKEABLE = frozenset({FindingCode.STALE_ROWS, FindingCode.STALE_WORDS, FindingCode.STALE_FIELDS})
 
 
 def severity_of(code: FindingCode) -> Severity:

@@ -18,6 +18,7 @@ from holdfast.backends.paging import next_page, scan_rows
 from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.context import Apply, EngineContext
 from holdfast.engine.delta_channels import DeltaReader
+from holdfast.engine.field_index import FieldIndex
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease, append_pause
 from holdfast.engine.lines import LineIndex
@@ -144,6 +145,7 @@ class Rewriter:
         states: StateLoader,
         projector: Projector,
         indexer: TextIndexer,
+        fields: FieldIndex,
         deltas: DeltaReader,
     ) -> None:
         self._context = context
@@ -152,6 +154,7 @@ class Rewriter:
         self._states = states
         self._projector = projector
         self._indexer = indexer
+        self._fields = fields
         self._deltas = deltas
 
     async def rewrite(self, line: Line, choose: Choose | None = None, apply: Apply | None = None) -> None:
@@ -299,6 +302,8 @@ class Rewriter:
             if not await self._follow(progress, lease, branch):
                 return False
         changes = await self._changes(progress, switch.removal, switch.plan)
+        if switch.plan.dropped:
+            changes += await self._fields.after_prune(line, switch.plan.dropped)
         for each in (lease, pause):
             if each is not None:
                 await each.renew_if_due()

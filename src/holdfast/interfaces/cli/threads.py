@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -56,11 +56,13 @@ def threads(
     \b
     holdfast threads 'support-*' --sort size -n 10
     holdfast threads --where 'steps>100 updated>7d'
+    holdfast threads --where 'meta.user=alice' --sort updated -n 20
     holdfast threads --kind all
     """
     damaged: list[str] = []
-    listed = _noting_damage(_list(session.open(), pattern, where, kind), damaged)
-    if sort != "name" or reverse:
+    by_update = sort == "updated" and kind == "thread" and not reverse
+    listed = _noting_damage(_list(session.open(), pattern, where, kind, by_update, limit), damaged)
+    if not by_update and (sort != "name" or reverse):
         listed = iter(sorted(listed, key=_ORDERS[sort], reverse=(sort != "name") is not reverse))
     if limit is not None:
         listed = islice(listed, limit)
@@ -75,10 +77,14 @@ def threads(
         raise _damage_error(f"damaged: {', '.join(damaged[:_NAMED])}{', …' if len(damaged) > _NAMED else ''}")
 
 
-def _list(store: Store, pattern: str, where: str | None, kind: str) -> Iterator[ThreadInfo]:
+def _list(
+    store: Store, pattern: str, where: str | None, kind: str, by_update: bool = False, limit: int | None = None
+) -> Iterator[ThreadInfo]:
     prefix = pattern.partition("*")[0]
     regex = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL) if "*" in pattern else None
-    page = store.threads(prefix=prefix, limit=_PAGE, where=where, kind=kind)  # type: ignore[arg-type]
+    size = _PAGE if limit is None else min(max(limit, 1), _PAGE)
+    order: Literal["name", "updated"] = "updated" if by_update else "name"
+    page = store.threads(prefix=prefix, limit=size, where=where, kind=kind, order=order)  # type: ignore[arg-type]
     yield from (each for each in page.all() if regex is None or regex.fullmatch(each.name))
 
 

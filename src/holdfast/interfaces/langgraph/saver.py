@@ -306,17 +306,18 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         limit: int | None,
     ) -> AsyncIterator[builtins.list[SavedCheckpoint]]:
         return await self._checkpoints.list_checkpoints(
-            await self._threads(config),
+            await self._threads(config, metadata),
             before=graph_forms.checkpoint_id_of(before),
             id=graph_forms.checkpoint_id_of(config),
             metadata=metadata,
             limit=limit,
         )
 
-    async def _threads(self, config: RunnableConfig | None) -> builtins.list[str]:
-        """Return the threads of the store that a config names: one, those of a thread, or all."""
+    async def _threads(self, config: RunnableConfig | None, metadata: Mapping[str, Any] | None) -> builtins.list[str]:
+        """Return the threads of the store that a config names: one, those of a thread, or all that may have some
+        metadata."""
         if not config:
-            return await self._checkpoints.threads()
+            return await self._checkpoints.threads(metadata)
         if graph_forms.configurable(config).get("checkpoint_ns") is not None:
             return [graph_forms.stored_thread(config)]
         return await self._checkpoints.namespaces(thread_name(graph_forms.thread_of(config)))

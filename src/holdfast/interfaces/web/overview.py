@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from holdfast.engine.types import ThreadInfo
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, InvalidError
@@ -103,7 +103,7 @@ def overview_values(call: Call) -> dict[str, Any]:
 
 
 def _read_threads(call: Call) -> tuple[Sequence[ThreadInfo], bool]:
-    page = call.store.threads(limit=_READ)
+    page = call.store.threads(order="updated", limit=_READ)
     return page, page.next is None
 
 
@@ -162,20 +162,22 @@ def _attention(call: Call, jobs: Sequence[Job], reads: _Reads) -> list[Attention
 
 
 def thread_list_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the list of threads shows: by name in pages, or in another order of the first ones."""
+    """Return what the list of threads shows: by name or by last update in pages, or in another order of the first
+    ones."""
     prefix, where, sort = params.get("prefix", ""), params.get("where", "").strip(), params.get("sort", "name")
     sort = sort if sort in ORDERS else "name"
     values: dict[str, Any] = {"prefix": prefix, "where": where, "sort": sort, "items": [], "next": None}
     values |= {"problem": None, "complete": True, "orders": ORDERS, "filtered": bool(prefix or where)}
-    limit = PAGE if sort == "name" else _READ
+    order: Literal["name", "updated"] = "updated" if sort == "updated" else "name"
+    limit = PAGE if sort == order else _READ
+    cursor = params.get("cursor") or None
     try:
-        page = call.store.threads(prefix=prefix, where=where or None, limit=limit, cursor=params.get("cursor") or None)
+        page = call.store.threads(prefix=prefix, where=where or None, order=order, limit=limit, cursor=cursor)
     except InvalidError as error:
         return {**values, "problem": to_problem(error)}
     items = list(page)
-    if sort != "name":
+    if sort != order:
         keys: dict[str, Any] = {
-            "updated": lambda each: each.updated,
             "steps": lambda each: each.steps,
             "branches": lambda each: each.branches,
             "size": lambda each: each.bytes,

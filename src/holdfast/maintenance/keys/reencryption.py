@@ -65,6 +65,7 @@ class Reencryption:
         for name in report_each(names, self._progress, str):
             await self._do_line(name)
         if self._rows.mode != "on":
+            await self._engine.fields.rebuild(self._tenant)
             await self._finish_change()
         else:
             await self._delete_old_subject_keys()

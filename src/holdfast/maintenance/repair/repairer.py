@@ -98,6 +98,7 @@ async def _make_again(engine: Engine, line: Line) -> None:
     if engine.projector.on:
         await engine.projector.build(line)
     await engine.indexer.follow(line)
+    await engine.fields.refresh(line)
 
 
 _CACHE_BYTES = 16 << 20
@@ -386,6 +387,8 @@ class _Repair:
             line = Line(self._tenant, finding.thread)
             if finding.code is FindingCode.STALE_ROWS:
                 await self._engine.projector.build(line)
+            elif finding.code is FindingCode.STALE_FIELDS:
+                await self._engine.fields.repair(line)
             else:
                 await self._engine.context.backend.apply([Delete(WORDS, tuple(line))])
                 await self._engine.indexer.build_line(line)

@@ -13,7 +13,7 @@ from holdfast.backends.interface import Backend, Batch, Query, Row
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.runtime.memory_cache import MemoryCache
-from holdfast.backends.tables import AGENT_STATES, READABLE, WORDS, Key, Table
+from holdfast.backends.tables import AGENT_STATES, FIELDS, READABLE, WORDS, Key, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.store_diff import same_row
 from holdfast.engine.engine import Engine
@@ -100,6 +100,29 @@ async def _is_same(backend: Backend, memory: MemoryBackend, table: Table, line: 
                 return False
     except UNREADABLE:
         return False
+
+
+async def check_fields(engine: Engine, line: Line) -> list[Finding]:
+    """Return a finding if the index of fields does not have the metadata of a thread, or has other metadata."""
+    try:
+        right = await engine.fields.is_right(line)
+    except UNREADABLE:
+        return []  # the log is damaged, which is reported elsewhere
+    return [] if right else [_stale_fields(line, "the index of fields differs from the metadata of the checkpoints")]
+
+
+async def find_stray_fields(engine: Engine, tenant: str) -> list[Finding]:
+    """Return findings for threads that the index of fields names under values that they do not have."""
+    try:
+        first, again = await engine.fields.strays(tenant), await engine.fields.strays(tenant)
+    except UNREADABLE:
+        return []
+    what = "the index of fields names the thread under a value that it does not have"
+    return [_stale_fields(line, what) for line in first if line in again]
+
+
+def _stale_fields(line: Line, what: str) -> Finding:
+    return Finding(FindingCode.STALE_FIELDS, what, *line, space=FIELDS.name, key=tuple(line))
 
 
 async def check_word_index(engine: Engine, line: Line) -> list[Finding]:

@@ -23,7 +23,12 @@ from holdfast.engine.namespaces import ALL_KINDS, COUNT_FIELDS, COUNTS, LineKind
 from holdfast.engine.row_format import LEASE, OWNER, Line
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
-from holdfast.maintenance.verify.derived_rows import check_word_index, compare_derived_rows
+from holdfast.maintenance.verify.derived_rows import (
+    check_fields,
+    check_word_index,
+    compare_derived_rows,
+    find_stray_fields,
+)
 from holdfast.maintenance.verify.heads import StoreHeads, compare_head
 
 MAX_FINDINGS = 10_000
@@ -183,6 +188,9 @@ class _Verification:
             await self._thread(name, total)
             previous = name
         await self._between(previous, None)
+        if self._level >= VerifyLevel.HASHES and "thread" in self._kinds:
+            for finding in await find_stray_fields(self._engine, self._tenant):
+                self.report.add(finding)
 
     async def _own_check(self) -> None:
         try:
@@ -234,6 +242,7 @@ class _Verification:
         report.count(name)
         if self._level >= VerifyLevel.HASHES:
             await self._check_derived(line, check_word_index)
+            await self._check_derived(line, check_fields)
         if self._level >= VerifyLevel.DECODE:
             await self._check_derived(line, compare_derived_rows)
         await self._compare(name)

@@ -10,6 +10,7 @@ from holdfast.backends.tables import KEYS, REFS, STEPS, Key, Table
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec.envelope import RecordContext, Sealer, missing_key, sealed_key_id, tampered_error
 from holdfast.engine.checked_rows import CHECKSUMS, PreparedBatch, RowCodec, StoredExpect
+from holdfast.engine.fields import NameEntry
 from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.row_format import SUBJECT, Line, StepRef
 from holdfast.engine.sealed_rows import UNSEALED, SealedRowCodec
@@ -83,6 +84,13 @@ class EncryptedRows(SealedRowCodec):
     async def matcher(self, tenant: str, filters: Sequence[MetadataFilter]) -> Callable[[Row], bool] | None:
         keys = await self.store_keys.tenant(tenant) if self.mode == "on" else None
         return None if keys is None or keys.index is None else keys.index.matcher(filters)
+
+    async def field_names(self, tenant: str) -> NameEntry | None:
+        """Return how declared entries are named. There is no index where names are hidden: it has those of threads."""
+        if self.mode == "turning-off":
+            return await super().field_names(tenant)
+        keys = None if self.hides_names else await self.store_keys.tenant(tenant)
+        return None if keys is None or keys.index is None else keys.index.name_entry
 
     def metadata_tokens(self, key: Key, metadata: str) -> str:
         keys = self.store_keys.known_tenant(str(key[0]))

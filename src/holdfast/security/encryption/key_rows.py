@@ -18,6 +18,7 @@ from holdfast.backends.interface import Change, Create, Expect, Put, Row
 from holdfast.backends.tables import KEYS, REFS, STEPS, Key
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.checked_rows import CHECKSUMS
+from holdfast.engine.fields import FieldValue
 from holdfast.engine.metadata_filter import MetadataFilter, value_texts, values_below
 from holdfast.security.encryption.hidden_names import SUBJECT_LINE, NameCodec
 
@@ -81,6 +82,11 @@ class MetadataIndex:
             return all(not tokens.isdisjoint(each) for each in wanted)
 
         return may_match
+
+    def name_entry(self, path: Sequence[str], text: str) -> FieldValue | None:
+        """Return the name of an entry in the index of fields: that of the field is a token, too."""
+        name = ".".join(path)
+        return FieldValue(f".{self._token(name, '')}", self._token(name, text)) if name in self._keys else None
 
     def _token(self, name: str, text: str) -> str:
         digest = hmac.digest(self._keys[name], text.encode(errors="surrogatepass"), "sha256")
