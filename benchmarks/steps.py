@@ -228,9 +228,9 @@ def durable_steps_on_sqlite() -> Result:
         ours, theirs = both = _compare(urls, _Server(None), stored)
     return Result(
         [
-            _figure("step on SQLite", ours.run.total, theirs.run.total, "ms", 1.4),
+            _figure("step on SQLite", ours.run.total, theirs.run.total, "ms", 1.3),
             _figure("step on SQLite, asked for again", ours.resume.total, theirs.resume.total, "ms", 2),
-            _figure("bytes of a step on SQLite", ours.size, theirs.size, "bytes", 0.24, 0.5),
+            _figure("bytes of a step on SQLite", ours.size, theirs.size, "bytes", 0.33, 0.5),
         ],
         tables=[_table("SQLite", both)],
     )
@@ -257,7 +257,7 @@ def durable_steps_on_postgres() -> Result:
     return Result(
         [
             _figure("step on PostgreSQL", ours.run.total, theirs.run.total, "ms", 1.1),
-            _figure("step on PostgreSQL, asked for again", ours.resume.total, theirs.resume.total, "ms", 2),
+            _figure("step on PostgreSQL, asked for again", ours.resume.total, theirs.resume.total, "ms", 1.7),
         ],
         tables=[_table("PostgreSQL", both)],
     )
