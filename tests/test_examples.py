@@ -54,6 +54,16 @@ def test_the_haiku_agent_goes_on_with_its_conversation() -> None:
     assert printed[-1] == "collected: tides, kelp, git"
 
 
+def test_two_processes_share_a_chat() -> None:
+    assert run("shared_chat") == [
+        "desk: 40 messages, in order",
+        "helper: 40 messages, in order",
+        "tokens: 280",
+        "at the start: You answer briefly.",
+        "branches: 1",
+    ]
+
+
 def test_the_leaked_key_is_noticed_and_replaced() -> None:
     assert run("leaked_key") == [
         "credentials in clear at 1 place: holdfast doctor",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any
 
 import pytest
@@ -92,6 +93,12 @@ messages: st.SearchStrategy[Any] = st.one_of(
     of(Document, page_content=st.text(max_size=5), metadata=mappings),
 )
 
+plain_messages: st.SearchStrategy[Any] = st.one_of(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": contents | plain}),
+    st.dictionaries(names, plain, max_size=4),
+)
+"""Messages without a class: a caller may change all of them, their keys too."""
+
 
 # What may happen to messages --------------------------------------------------------------------------------------
 
@@ -106,15 +113,17 @@ def held(value: Any) -> Iterator[Any]:
 
 def all_held(values: list[Any]) -> list[Any]:
     own = [vars(each) for each in values if hasattr(each, "__dict__")]
-    return [found for fields in own for value in fields.values() for found in held(value)]
+    inside = [found for fields in own for value in fields.values() for found in held(value)]
+    return inside + [found for each in values if isinstance(each, dict) for found in held(each)]
 
 
 def change_list(draw: st.DrawFn, values: list[Any]) -> None:
     """The list of messages itself."""
     at = draw(st.integers(0, len(values)))
-    how = draw(st.sampled_from(["insert", "again", "remove", "reverse", "shorten", "extend", "other"]))
+    how = draw(st.sampled_from(["insert", "again", "remove", "reverse", "shorten", "extend", "copy", "other"]))
+    alike = plain_messages if any(isinstance(each, dict) for each in values) else messages
     if how == "insert":
-        values.insert(at, draw(messages))
+        values.insert(at, draw(alike))
     elif how == "again" and values:
         values.insert(at, values[at - 1])
     elif how == "remove":
@@ -124,9 +133,11 @@ def change_list(draw: st.DrawFn, values: list[Any]) -> None:
     elif how == "shorten":
         del values[at:]
     elif how == "extend":
-        values.extend(draw(st.lists(messages, min_size=1, max_size=3)))
+        values.extend(draw(st.lists(alike, min_size=1, max_size=3)))
+    elif how == "copy":
+        values[at : at + 1] = map(copy, values[at : at + 1])
     elif how == "other":
-        values.insert(at, draw(anything))
+        values.insert(at, draw(messages | plain_messages | anything))
 
 
 def change_message(draw: st.DrawFn, message: Any) -> None:
@@ -230,7 +241,7 @@ def outcome(work: Callable[[], Any]) -> Any:
 # The laws ---------------------------------------------------------------------------------------------------------
 
 
-@given(data=st.data(), values=st.lists(messages, max_size=6))
+@given(data=st.data(), values=st.lists(messages, max_size=6) | st.lists(plain_messages, max_size=6))
 def test_packing_again_is_packing(data: st.DataObject, values: list[Any]) -> None:
     known: list[PackedMessages | None] = [None]
     for _ in range(data.draw(st.integers(1, 5))):
@@ -394,6 +405,58 @@ def test_values_that_move_between_containers_are_noticed(subtests: pytest.Subtes
                 assert codec.pack_cached(values, seen)[0] == codec.pack_items(values)
 
 
+def _wrap(message: Any) -> None:
+    message["content"] = [message["content"]]
+
+
+def _reorder(message: Any) -> None:
+    message["role"] = message.pop("role")
+
+
+def _move_key(first: Any, second: Any) -> None:
+    second["role"] = first.pop("role")
+
+
+CHANGES: dict[str, Callable[[list[Any]], object]] = {
+    "another text": lambda chat: chat[1].update(content="other"),
+    "the text of a part": lambda chat: chat[2]["content"][0].update(text="other"),
+    "one more part": lambda chat: chat[2]["content"].append({"type": "text", "text": "more"}),
+    "a key of a part": lambda chat: chat[2]["content"][0].update(kind=chat[2]["content"][0].pop("type")),
+    "an empty list that is filled": lambda chat: chat[3]["content"].append("x"),
+    "an empty dict that is filled": lambda chat: chat[4].update(role="user"),
+    "a value that is wrapped": lambda chat: _wrap(chat[0]),
+    "a number of another type": lambda chat: chat[0].update(n=True),
+    "a key": lambda chat: chat[0].update(name=chat[0].pop("n")),
+    "the order of keys": lambda chat: _reorder(chat[0]),
+    "a key of the next message": lambda chat: _move_key(chat[3], chat[4]),
+    "the first message": lambda chat: chat.pop(0),
+    "an equal message": lambda chat: chat.__setitem__(0, {**chat[0], "n": 1.0}),
+    "all of a message": lambda chat: chat[1].clear(),
+}
+
+
+def test_plain_messages_that_were_changed_in_place_are_noticed(subtests: pytest.Subtests) -> None:
+    for change in CHANGES:
+        for before in range(2):
+            with case(subtests, change, before):
+                chat: list[Any] = [
+                    {"role": "user", "content": "a", "n": 1},
+                    {"role": "assistant", "content": "b"},
+                    {"role": "user", "content": [{"type": "text", "text": "c"}]},
+                    {"content": [], "role": "assistant"},
+                    {},
+                ]
+                packed, seen = codec.pack_cached(chat.copy(), None)
+                for _ in range(before):  # also of messages that were added to others
+                    chat += [{"role": "user", "content": [{"text": "d"}]}]
+                    packed, seen = codec.pack_cached(chat.copy(), seen)
+                assert seen is not None
+                assert codec.pack_cached(chat.copy(), seen)[1] is seen
+                CHANGES[change](chat)
+                assert codec.pack_items(chat) != packed
+                assert codec.pack_cached(chat.copy(), seen)[0] == codec.pack_items(chat)
+
+
 def test_one_attribute_for_another_is_noticed() -> None:
     message = HumanMessage("1")
     vars(message)["more"] = vars(message).pop("name")
@@ -410,25 +473,30 @@ def test_assigned_fields_are_not_stored_for_known_classes() -> None:
     assert codec.pack_items([message] * 2) == [codec.pack(message)] * 2
 
 
-def test_more_than_a_batch() -> None:
+@pytest.mark.parametrize("kind", ["models", "dicts"])
+def test_more_than_a_batch(kind: str) -> None:
     values: list[Any] = [HumanMessage(str(n), additional_kwargs={"n": [n]}) for n in range(2 * BATCH + 7)]
+    if kind == "dicts":
+        values = [{"content": str(n), "n": [n]} for n in range(2 * BATCH + 7)]
     packed, seen = codec.pack_cached(values.copy(), None)
     assert packed == codec.pack_items(values)
     assert seen is not None
     assert seen.weight == sum(map(len, packed))
     for n in (0, BATCH, 2 * BATCH + 6):
-        values[n].additional_kwargs["n"].append("new")
+        inside = (values[n] if kind == "dicts" else values[n].additional_kwargs)["n"]
+        inside.append("new")
         assert codec.pack_cached(values.copy(), seen)[0] == codec.pack_items(values)
-        values[n].additional_kwargs["n"].pop()
+        inside.pop()
     assert codec.pack_cached(values.copy(), seen)[1] is seen
-    values += [HumanMessage("one more")] * (BATCH + 1)
+    values += [{"content": "one more"} if kind == "dicts" else HumanMessage("one more")] * (BATCH + 1)
     again, seen = codec.pack_cached(values.copy(), seen)
     assert again == codec.pack_items(values)
     assert seen is not None
     assert len(seen.packed) == len(values)
 
 
-OTHERS: list[Any] = [[], [1, 2], ["a", HumanMessage("b")], [{"a": 1}] * 20, [Document("d"), None]]
+OTHERS: list[Any] = [[], [1, 2], ["a", HumanMessage("b")], [{"a": (1,)}] * 20, [{"a": 1}, 1], [Document("d"), None]]
+OTHERS += [[*[{"a": 1}] * BATCH, HumanMessage("b")], [*[HumanMessage("b")] * BATCH, {"a": 1}]]
 
 
 def test_others_are_packed_as_ever(subtests: pytest.Subtests) -> None:
@@ -457,14 +525,18 @@ def test_limits_hold_again() -> None:
     assert outcome(lambda: small.unpack_cached(large, made)) == outcome(lambda: small.unpack_items(large))
 
 
-def test_another_thread_changes_them_all_the_time() -> None:
+@pytest.mark.parametrize("kind", ["models", "dicts"])
+def test_another_thread_changes_them_all_the_time(kind: str) -> None:
     values: list[Any] = [HumanMessage("old", additional_kwargs={"k": ["old", {"a": "old"}]}) for _ in range(20)]
+    if kind == "dicts":
+        values = list(map(vars, values))
 
     def turn(to: str) -> None:
-        for value in values:
-            value.content = to
-            value.additional_kwargs["k"][0] = to
-            value.additional_kwargs["k"][1] = {"a": to}
+        fields: list[dict[str, Any]] = values if kind == "dicts" else [each.__dict__ for each in values]
+        for value in fields:
+            value["content"] = to
+            value["additional_kwargs"]["k"][0] = to
+            value["additional_kwargs"]["k"][1] = {"a": to}
 
     def states() -> set[bytes]:
         """What a message may be while it turns."""
@@ -474,7 +546,7 @@ def test_another_thread_changes_them_all_the_time() -> None:
             for item in either:
                 for inner in either:
                     first.content, first.additional_kwargs["k"] = content, [item, {"a": inner}]
-                    found.add(codec.pack(first))
+                    found.add(codec.pack(vars(first) if kind == "dicts" else first))
         return found
 
     stop = threading.Event()
@@ -508,7 +580,8 @@ def test_another_thread_changes_them_all_the_time() -> None:
 texts = st.builds(
     lambda letter, size: letter * size, st.sampled_from("ab"), st.sampled_from([LONG_TEXT, LONG_TEXT + 1, 9000])
 )
-channels = st.one_of(texts, st.lists(messages, min_size=14, max_size=20), st.lists(messages, max_size=3), plain)
+long_chats = st.lists(messages, min_size=14, max_size=20) | st.lists(plain_messages, min_size=14, max_size=20)
+channels = st.one_of(texts, long_chats, st.lists(messages, max_size=3), plain)
 states = st.dictionaries(st.sampled_from(["messages", "more", "text", "n"]), channels, max_size=4)
 
 

@@ -17,7 +17,7 @@ def count_up(store: Store, _: str, count: int) -> None:
         together.state(workflow="w")["counter"] = together.state(workflow="w").get("counter", 0) + 1
 
     for _number in range(count):
-        store.transact(work)
+        store.transaction(work)
 
 
 def own_keys(store: Store, name: str, count: int) -> None:
@@ -37,9 +37,16 @@ def tell_the_time(store: Store, _: str, count: int) -> None:
         time.sleep(0.15)
 
 
+def append_messages(store: Store, name: str, count: int) -> None:
+    """Append to one thread, and count there."""
+    for number in range(count):
+        store.thread("t").append("messages", [name, number])
+        store.thread("t").increment("n")
+
+
 def main(url: str, what: str, name: str, count: str) -> None:
     with holdfast.open(url) as store:
-        work = {"count": count_up, "keys": own_keys, "time": tell_the_time}[what]
+        work = {"count": count_up, "keys": own_keys, "time": tell_the_time, "append": append_messages}[what]
         print("ready", flush=True)
         sys.stdin.readline()
         work(store, name, int(count))

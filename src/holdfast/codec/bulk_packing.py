@@ -2,7 +2,8 @@
 
 Proving that a value is plain takes longer than encoding it. It is done for many values together, level by level, with
 no Python code per value: `gc.get_referents` returns what they contain. The same call proves that messages which were
-packed before are unchanged: they contain the identical strings and numbers in the identical lists and dicts.
+packed before are unchanged: they contain the identical strings and numbers in the identical lists and dicts. A message
+is an object of a model, such as LangChain's, or a plain dict.
 """
 
 from __future__ import annotations
@@ -206,11 +207,12 @@ def identical(now: list[Any], before: list[Any]) -> bool:
 
 
 class PackedMessages(NamedTuple):
-    """Packed messages, with everything they contained when they were packed."""
+    """Packed messages, with everything they contained when they were packed. All are models, or all are dicts."""
 
     messages: list[Any]
     types: list[type]
-    fields: list[dict[str, Any]]
+    fields: list[dict[Any, Any]]
+    """The fields of each model; a dict itself."""
     field_counts: list[int]
     levels: list[list[Any]]
     """The values of their fields, the values in those, and so on."""
@@ -218,20 +220,29 @@ class PackedMessages(NamedTuple):
     lengths: list[int]
     """The length of each container."""
     dicts: list[dict[Any, Any]]
+    """All dicts; of models, those in their fields."""
     keys: list[Any]
     """The keys of all dicts."""
     packed: list[bytes]
     weight: int
     """The total size in bytes."""
 
+    @property
+    def are_models(self) -> bool:
+        """Whether the messages are objects of models."""
+        return self.types[0] is not dict
+
     def is_prefix_of(self, values: list[Any]) -> bool:
         """Whether values start with these messages, unchanged."""
         messages = self.messages
         if len(values) < len(messages) or not all(map(is_, values, messages)):
             return False
-        if not all(map(is_, map(type, messages), self.types)) or any(map(_extra_of, messages)):
-            return False
-        return all(map(is_, map(_fields_of, messages), self.fields)) and self.has_same_fields()
+        if self.are_models:
+            if not all(map(is_, map(type, messages), self.types)) or any(map(_extra_of, messages)):
+                return False
+            if not all(map(is_, map(_fields_of, messages), self.fields)):
+                return False
+        return self.has_same_fields()
 
     def has_same_fields(self) -> bool:
         """Whether the fields of the messages, and all that is in them, are the same objects."""
@@ -263,6 +274,8 @@ def _levels_of(messages: list[Any], max_bytes: int) -> list[list[Any]] | None:
 
 
 def _encode_messages(messages: list[Any]) -> list[bytes]:
+    if type(messages[0]) is dict:
+        return list(map(encode, messages))
     numbers = map(MODEL_NUMBERS.__getitem__, map(type, messages))
     return list(map(encode, zip(repeat(None), numbers, map(_fields_of, messages), strict=False)))
 
@@ -270,20 +283,29 @@ def _encode_messages(messages: list[Any]) -> list[bytes]:
 def capture(messages: list[Any], packed: list[bytes], max_bytes: int) -> PackedMessages | None:
     """Record what messages contain now, for comparison with later. Returns None if they are not plain."""
     types = list(map(type, messages))
-    if not messages or not set(types) <= MODEL_NUMBERS.keys():
+    distinct = set(types)
+    fields: list[dict[Any, Any]] = messages
+    if distinct == {dict}:
+        levels = _plain_levels(messages, max_bytes)
+        levels = levels and (levels[1:] or [[]])
+    elif messages and distinct <= MODEL_NUMBERS.keys():
+        levels = _levels_of(messages, max_bytes)
+        fields = list(map(_fields_of, messages))
+    else:
         return None
-    levels = _levels_of(messages, max_bytes)
     if not levels:
         return None
     containers: list[Any] = []
     if len(levels) > 1:  # else all of them are empty
         containers = [value for level in levels for value in level if type(value) in (list, dict)]
     dicts = [container for container in containers if type(container) is dict]
+    if fields is messages:  # their keys may change, and not only their values
+        dicts += messages
     return PackedMessages(
         messages,
         types,
-        list(map(_fields_of, messages)),
-        list(map(len, map(MODEL_FIELDS.__getitem__, types))),
+        fields,
+        list(map(len, fields)),
         levels,
         containers,
         list(map(len, containers)),
@@ -313,7 +335,7 @@ def pack_messages(values: list[Any], cached: PackedMessages | None, max_bytes: i
             cached = None
         for start in range(0 if cached is None else len(cached.messages), len(values), BATCH):
             more = _pack_new(values[start : start + BATCH], max_bytes)
-            if more is None:
+            if more is None or (cached is not None and cached.are_models is not more.are_models):
                 return None
             cached = more if cached is None else cached.extended(more)
     except _NEEDS_SLOW_PATH:

@@ -347,7 +347,7 @@ def stack_is_safe() -> bool:
 
 
 def _split(data: bytes, is_container: bool) -> list[bytes]:
-    if is_container and len(data) > LONG and is_array(data) and stack_is_safe():
+    if is_container and is_array(data) and stack_is_safe():
         with suppress(msgspec.MsgspecError, RecursionError):  # the slow way reports the error
             return list(map(bytes, _RAW_ARRAY(data)))
     at, count = _next(data, 0)

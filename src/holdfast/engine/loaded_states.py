@@ -73,11 +73,13 @@ def child_state(
         # About the old weight and that of the change; it is computed exactly when the state is folded.
         child.known = (packed, ())
         child.known_weight = loaded.known_weight + size if loaded.known_weight else weigh(packed)
-        if loaded.pointers is not None and not loaded.pointers and next(pointers(edit), None) is None:
+        is_whole = loaded.known is not None and not loaded.known[1]
+        if is_whole and loaded.pointers is not None and not loaded.pointers and next(pointers(edit), None) is None:
             child.pointers = loaded.pointers
     elif loaded.known is not None:
         base, since = loaded.known
-        child.known, child.known_weight = (base, (*since, edit)), loaded.known_weight
+        child.known, child.pointers = (base, (*since, edit)), loaded.pointers
+        child.known_weight = loaded.known_weight and loaded.known_weight + size
     return child
 
 
@@ -103,7 +105,7 @@ def folded_state(loaded: LoadedState, form: int, root: MapRoot, unsaved: Mapping
         cached = None  # applying so many changes would cost more than reading the nodes
     folded = LoadedState(root, form, (), 0, cached, weigh(cached[0]) if cached else 0, unsaved)
     folded.schema = loaded.schema
-    if cached is not None and not cached[1]:
+    if cached is not None:
         folded.pointers = loaded.pointers
     if loaded.changed_keys is not None:
         folded.changed_keys = {}

@@ -24,6 +24,7 @@ from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.drafts import EMPTY, MapDraft, draft
 from holdfast.engine.model.fold_diff import diff_folded
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
+from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.line_salt import NO_SALT
 from holdfast.engine.model.nodes import MapRoot, NodeId, WrittenBy
 from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, apply_map
@@ -57,8 +58,8 @@ class LoadedState(Struct):
     """A state as far as it is in memory.
 
     `root` is the folded state before the steps of `tail`, in nodes of `form`. `known` is an ancestor's packed state, if
-    one is in memory, with the changes since; without changes it is this state's own. The weights are the memory that
-    both take.
+    one is in memory, with the changes since; without changes it is this state's own. The weights are about the memory
+    that both take; of `known`, 0 if that was not weighed.
     """
 
     root: MapRoot
@@ -74,7 +75,7 @@ class LoadedState(Struct):
     schema: str | None = None
     """The reference to the schema of the state; empty for none. None if it is not known."""
     pointers: frozenset[bytes] | None = None
-    """The pointers to large values in `known`, once they were searched."""
+    """The pointers to large values in the state of `known`, once they were searched."""
     changed_keys: dict[bytes, tuple[WrittenBy, Operation | None]] | None = None
     """The keys that `tail` changes, each with the last step that did and how; None where it was removed. An operator is
     the sum of all that `tail` does to the key. Set when single keys are read first."""
@@ -277,7 +278,11 @@ class StateLoader:
         except MissingNode as missing:
             loaded = await self._reload(line, point, loaded, missing)
             whole = await self.whole(line, loaded)
-        loaded = replace(loaded, known=(whole, ()), known_weight=weigh(whole), pointers=None)
+        known, searched = loaded.known, loaded.pointers
+        if known is None or searched is None or searched or any(map(any, map(pointers, known[1]))):
+            searched = None
+        weight = loaded.known_weight or weigh(whole)
+        loaded = replace(loaded, known=(whole, ()), known_weight=weight, pointers=searched)
         self.cache_state(line, point.hash, loaded)
         return loaded
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from holdfast._named_tuple import NamedTuple
@@ -12,9 +13,19 @@ from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
 from holdfast.engine.model.drafts import Draft, MapDraft
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
-from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set, set_to
-from holdfast.engine.model.operators import UpdateOperator, combine
-from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_state, unpack
+from holdfast.engine.model.operations import (
+    ChangeItem,
+    Combine,
+    EditList,
+    EditMap,
+    KeepRun,
+    Operation,
+    Set,
+    has_operator,
+    set_to,
+)
+from holdfast.engine.model.operators import Rule, UpdateOperator, combine
+from holdfast.engine.model.packed_state import Packed, flatten, inner, is_container, pack_name, pack_state, unpack
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.engine.paths import path_text
 from holdfast.engine.row_format import Line, StepRef
@@ -195,8 +206,8 @@ class StateReader(PartialState):
         return self._parsed[1]
 
     async def stored_key(self, path: Sequence[Any], key: Any) -> Any:
-        """Return the key of the dict at a path that equals this one, which may be of another type; else this one."""
-        value = await self._load_large(await self._find(path)) if type(key) in _NUMBERS and path else None
+        """Return the key of the dict at a path that equals this number, which may be of another type; else this one."""
+        value = await self._load_large(await self._find(path)) if path else None
         return key if value is None else (await self._equal_entry(value, key, self._codec.pack(key)))[0]
 
     async def _equal_entry(self, value: Draft, key: Any, packed: bytes) -> tuple[Any, Draft | None]:
@@ -261,42 +272,59 @@ def change_parts(
 ) -> Edit:
     """Return an edit that sets values at paths and removes others, and reads no more of the state than it needs.
 
-    A value may be a packed operator, which changes the value at the path. `text_paths` are those of the paths that were
-    given as text.
+    A value may be an update operator, which changes the value at the path. `text_paths` are those of the paths that
+    were given as text.
     """
     tree = _ChangeTree()
     for path, value in put.items():
-        packed = value if isinstance(value, Combine) else _pack_value(codec, path, value)
+        is_operator = isinstance(value, UpdateOperator)
+        packed = pack_operator(codec, path, value) if is_operator else _pack_value(codec, path, value)
         _add_change(codec, tree, path, packed, is_text=path in text_paths)
     for path in removed:
         _add_change(codec, tree, path, _REMOVE)
 
     async def edit(parent: StepRef | None, loaded: LoadedState | None) -> EditMap:
-        builder = _EditBuilder(codec, StateReader(states, codec, line, parent, loaded), loaded)
-        return await builder.edit((), tree)
+        return await _EditBuilder(states, codec, line, parent, loaded).edit((), tree)
 
     return edit
 
 
 def pack_operator(codec: Codec, path: Sequence[Any], operator: UpdateOperator) -> Combine:
     """Return the operation of an update operator on the value at a path."""
-    return Combine(operator.rule, flatten(_pack_value(codec, path, operator.operand)))
+    try:
+        (operand,) = codec.pack_items((operator.operand,))
+    except HoldfastError:
+        _raise_located(codec, path, operator.operand)
+        raise
+    if len(path) > 1:
+        _check_depth(codec, path, operand)
+    return Combine(operator.rule, operand)
 
 
 def _pack_value(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
     try:
         (packed,) = pack_state(codec, {"": value}).values()
     except HoldfastError:
-        for key in reversed(path):
-            value = {key: value}
-        codec.pack(value)  # fails for the same reason, and reports the whole path
+        _raise_located(codec, path, value)
         raise
-    # At its path it must not nest deeper than the format allows.
-    flat = inner(flatten(packed))
+    if len(path) > 1:
+        _check_depth(codec, path, flatten(packed))
+    return packed
+
+
+def _raise_located(codec: Codec, path: Sequence[Any], value: Any) -> None:
+    """Pack a value that cannot be packed: the error names the whole path."""
+    for key in reversed(path):
+        value = {key: value}
+    codec.pack(value)
+
+
+def _check_depth(codec: Codec, path: Sequence[Any], packed: bytes) -> None:
+    """Refuse a value that would nest deeper at its path than the format allows."""
+    flat = inner(packed)
     for key in path[:0:-1]:
         flat = msgpack.join_map([(codec.pack(key), flat)])
     msgpack.check_depth(flat)
-    return packed
 
 
 def _add_change(
@@ -310,7 +338,7 @@ def _add_change(
             where=path_text(path[:3]),
             hint="Set a value higher up",
         )
-    *stem, last = packed_path = codec.pack_items(path)
+    *stem, last = packed_path = [pack_name(path[0]), *(codec.pack_items(path[1:]) if len(path) > 1 else ())]
     if any(map(msgpack.is_ext, packed_path[1:])):
         # A dict with such keys is one value of the format: whether an equal key exists is known only by reading all.
         raise InvalidError(
@@ -346,18 +374,28 @@ def _merge_changes(path: tuple[Any, ...], a: object, b: object) -> _ChangeTree:
 class _EditBuilder:
     """Builds an edit from a tree of changes and the state to change."""
 
-    def __init__(self, codec: Codec, state: StateReader, loaded: LoadedState | None) -> None:
+    def __init__(
+        self, states: StateLoader, codec: Codec, line: Line, parent: StepRef | None, loaded: LoadedState | None
+    ) -> None:
+        self._states = states
         self._codec = codec
-        self._state = state
+        self._line = line
+        self._parent = parent
         self._loaded = loaded
+
+    @cached_property
+    def _state(self) -> StateReader:
+        """The state to change; most changes need not read it."""
+        return StateReader(self._states, self._codec, self._line, self._parent, self._loaded)
 
     async def edit(self, path: tuple[Any, ...], tree: _ChangeTree) -> EditMap:
         removed: list[bytes] = []
         put: list[tuple[bytes, Operation]] = []
         done: set[bytes] = set()
         for packed_key, (key, change) in tree.items():
-            key = await self._state.stored_key(path, key)
-            packed_key = self._codec.pack(key) if type(key) in _NUMBERS else packed_key
+            if type(key) in _NUMBERS:
+                key = await self._state.stored_key(path, key)
+                packed_key = self._codec.pack(key)
             child = (*path, key)
             if packed_key in done:
                 raise InvalidError("the same value is changed twice", where=path_text(child))
@@ -384,13 +422,15 @@ class _EditBuilder:
     ) -> Operation | None:
         """Return the operation on the value at a path; None if it changes nothing."""
         if isinstance(change, Combine):
-            await self._check_operator(path, change)
+            # Most operators follow others of their kind, and most appends another: the value is not read then.
+            is_list = change.rule is Rule.APPEND and len(path) == 1 and _last_kind(self._loaded, packed_key) is list
+            if not is_list:
+                await self._check_operator(path, change)
             return change
         if not isinstance(change, _ChangeTree):
             return await self._set(path, change)
-        is_dict = _last_change(self._loaded, packed_key) if len(path) == 1 else None
-        if is_dict is None:
-            is_dict = await self._state.is_dict(path)
+        kind = _last_kind(self._loaded, packed_key) if len(path) == 1 else None
+        is_dict = await self._state.is_dict(path) if kind is None else kind is dict
         if is_dict is None:
             return Set(self._new_dict(path, change))
         if is_dict:
@@ -405,7 +445,7 @@ class _EditBuilder:
 
     async def _check_operator(self, path: tuple[Any, ...], operator: Combine) -> None:
         """Raise `InvalidError` if an operator cannot be applied to the value at a path. A long list is not read."""
-        if operator.items is not None and await self._state.is_list(path):
+        if operator.rule is Rule.APPEND and await self._state.is_list(path):
             return
         old = await self._state.packed(path) if await self._state.has(path) else None
         try:
@@ -441,7 +481,7 @@ class _EditBuilder:
             if isinstance(change, _Remove):
                 continue
             operation = await self._operation((*path, index), packed_key, change)
-            if _has_operator(operation):
+            if has_operator(operation):
                 raise InvalidError(
                     "an operator can only change a value in nested dicts, not inside an item of a list",
                     where=path_text((*path, index)),
@@ -474,20 +514,23 @@ class _EditBuilder:
         return flatten(entries)
 
 
-def _has_operator(operation: Operation | None) -> bool:
-    if isinstance(operation, EditMap):
-        return any(_has_operator(below) for _, below in operation.put)
-    return isinstance(operation, Combine)
-
-
-def _last_change(loaded: LoadedState | None, channel: bytes) -> bool | None:
-    """Return whether the last unfolded change of a channel makes it a dict; None if that is not clear."""
+def _last_kind(loaded: LoadedState | None, channel: bytes) -> type | None:
+    """Return which kind of value the last unfolded change makes a channel: `dict`, `list` or another, `object`. None if
+    that is not clear."""
     for _, edit in reversed(loaded.tail if loaded is not None else ()):
         if channel in edit.removed:
             return None
         for key, operation in edit.put:
             if key == channel:
-                return isinstance(operation, EditMap) or (
-                    isinstance(operation, Set) and msgpack.is_map(operation.value)
-                )
+                return _kind_after(operation)
     return None
+
+
+def _kind_after(operation: Operation) -> type | None:
+    if isinstance(operation, EditMap):
+        return dict
+    if isinstance(operation, EditList) or (isinstance(operation, Combine) and operation.rule is Rule.APPEND):
+        return list
+    if not isinstance(operation, Set) or is_pointer(operation.value):
+        return None
+    return dict if msgpack.is_map(operation.value) else list if is_container(operation.value) else object

@@ -13,14 +13,18 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from holdfast.codec import Codec
 from holdfast.engine.append import AppendRequest, OnConflict
+from holdfast.engine.branch_graph import Position
 from holdfast.engine.delta_channels import KEPT, UnreadDeltas
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import At, OnBranch
 from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.merge import PackedConflict, PackedResolution, Resolver, ours, theirs, union
 from holdfast.engine.model.merge import Path as PackedPath
 from holdfast.engine.model.merge import merge as merge_states
 from holdfast.engine.model.missing import MISSING, MissingType
+from holdfast.engine.model.operations import EditMap, has_operator
+from holdfast.engine.model.operator_runs import OperatorRuns, operator_runs
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_state
 from holdfast.engine.model.steps import StepParent
 from holdfast.engine.optimistic import Attempts
@@ -32,6 +36,7 @@ from holdfast.engine.types import Revision
 from holdfast.errors import ConflictError, InvalidError, UnsupportedError
 from holdfast.history.ancestry import Ancestry, CommonAncestors
 from holdfast.history.langgraph_compat import HeadMoved, latest_id, only_after, step_fields, without_follows
+from holdfast.history.log_walk import LogWalk
 from holdfast.history.revisions import Revisions, resolve
 
 _LISTED = 8
@@ -69,6 +74,9 @@ Resolution: TypeAlias = "str | Callable[[MergeConflict], Any]"
 
 Resolve: TypeAlias = "Callable[[MergeConflict], Any] | Mapping[str, Resolution]"
 """A function for all conflicts, or resolutions by the path they are at or below: `{"messages": "union"}`."""
+
+_PAGE = 256
+"""How many steps are read at a time."""
 
 _STRATEGIES: dict[str, Resolver] = {"ours": ours, "theirs": theirs, "union": union}
 
@@ -191,7 +199,8 @@ class _Merge:
         await self._require_one_version(ours, theirs)
         states = (await self._state(base), await self._state(ours), await self._state(theirs))
         delta, sides = await self._delta((base, ours, theirs), states, known=known)
-        merged = merge_states(states[0] if known else None, *states[1:], self._resolver.resolve)
+        runs = await self._operators_since(base, theirs, states[0]) if known else {}
+        merged = merge_states(states[0] if known else None, *states[1:], self._resolver.resolve, their_runs=runs)
         if merged.conflicts:
             raise self._conflict_error(ours, theirs, merged.conflicts, known=known)
         state = without_follows(merged.state)
@@ -201,6 +210,27 @@ class _Merge:
             if name in states[side]:
                 state[name] = states[side][name]
         return _MergedState(base, states[1], state, delta)
+
+    async def _operators_since(self, base: StepRef | None, theirs: StepRef, state: PackedMap) -> OperatorRuns:
+        """Return the operators that were applied on their side since the base. None, if it is not on the way of first
+        parents, or a step after it was pruned: values are compared then."""
+        engine, line = self._engine, self._line
+        walk = LogWalk(engine, line, await engine.lines.branches(line), first_parents=True)
+        await walk.start([Position(theirs.branch, theirs.seq)])
+        edits: list[EditMap] = []
+        is_reached = False
+        while not is_reached and (visited := await walk.page(_PAGE)):
+            for each in visited:
+                is_reached = base is not None and each.position == base[:2]
+                if is_reached:
+                    break
+                if each.step is None:
+                    return {}
+                edits.append(each.step.edit)
+        if (base is not None and not is_reached) or not any(map(has_operator, edits)):
+            return {}
+        large = await engine.states.load_large(line, {pointer for edit in edits for pointer in pointers(edit)})
+        return operator_runs(state, reversed(edits), large.__getitem__)
 
     async def _build_request(self, ours: StepRef, theirs: StepRef, common: CommonAncestors) -> AppendRequest:
         merged = await self._merge_states(ours, theirs, common)

@@ -332,7 +332,7 @@ class _LineEdit:
             # An operator is not applied to a value that has expired, or is of an older version.
             parts = [(packed_key, operation if live is old and current is stored else Set(flatten(packed)))]
         elif each.is_patch:
-            edit = self._handle.engine.edit_parts(self._line, self._packed_operators(each.parts), each.removed)
+            edit = self._handle.engine.edit_parts(self._line, each.parts, each.removed)
             if current is not None and current is not stored:  # of an older version: it is stored as a whole
                 upgraded = unfolded_state({packed_key: current.entry.value}, {}, current.entry.origin)
                 packed = current.entry.value
@@ -393,15 +393,6 @@ class _LineEdit:
             raise InvalidError(
                 error.what, where=f"key {key!r} of {self._scope}", hint="Set the key to such a value first"
             ) from None
-
-    def _packed_operators(self, parts: Mapping[tuple[Any, ...], Any]) -> Mapping[tuple[Any, ...], Any]:
-        """Return the changes of a patch with its operators packed."""
-        if not any(isinstance(value, UpdateOperator) for value in parts.values()):
-            return parts
-        return {
-            path: pack_operator(self._handle.codec, path, value) if isinstance(value, UpdateOperator) else value
-            for path, value in parts.items()
-        }
 
     def _needs_value(self, each: KeyWrite) -> bool:
         """Whether the old value is needed, and not only its version: it may be large."""

@@ -19,6 +19,7 @@ from holdfast.codec import Codec
 from holdfast.codec.registry import Registration, Registry
 from holdfast.engine.model.json_diff import NOTHING, Absent, Edit
 from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.operators import AddToSet, Append, Increment, Max
 from holdfast.engine.pages import Page
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.history.diff_result import Diff, DiffSide
@@ -32,6 +33,10 @@ from holdfast.store.timeline.api import TimelinePage
 
 ARGUMENTS = frozenset(
     {
+        "holdfast.engine.model.operators:AddToSet",
+        "holdfast.engine.model.operators:Append",
+        "holdfast.engine.model.operators:Increment",
+        "holdfast.engine.model.operators:Max",
         "holdfast.engine.types:Checkpoint",
         "holdfast.engine.model.scopes:Scope",
         "holdfast.engine.model.scopes:ScopePart",
@@ -122,6 +127,10 @@ class _CallRegistry(Registry):
         self.register(Diff, _dump_diff, lambda parts: _load_diff(codec, parts))
         self.register(Absent, lambda _: None, lambda _: NOTHING)
         self.register(type(MISSING), lambda _: None, lambda _: MISSING)
+        self.register(Increment, lambda operator: operator.operand, Increment)
+        self.register(Append, lambda operator: operator.operand, lambda items: Append(*items))
+        self.register(AddToSet, lambda operator: operator.operand, lambda items: AddToSet(*items))
+        self.register(Max, lambda operator: operator.operand, Max)
         self._register_struct(Distribution)
         self._register_struct(JobRun)
         self._register_struct(Job)
@@ -176,5 +185,5 @@ def _load_diff(codec: Codec, parts: Any) -> Diff:
 
 def _load_session(build: Callable[[str, SessionRecord, Any], Session] | None, parts: Any) -> Session:
     if build is None:
-        raise InvalidError("a session is named by its id")
+        raise InvalidError("a session must be given by its id")
     return build(*parts)

@@ -125,6 +125,18 @@ def test_restore(hf: Hf, url: str) -> None:
     assert hf("restore", "t1").code == 2
 
 
+def test_append(hf: Hf, url: str) -> None:
+    assert hf("append", "t1", "said", '{"text": "hi"}', "[2]").out.endswith(" has 2 items more at said.\n")
+    assert hf("append", "t1", "said", "ho", "--text", "--branch", "other", "--json").records[0]["kind"] == "update"
+    with holdfast.open(url) as store:
+        assert store.thread("t1").get(at="main").state["said"] == [{"text": "hi"}, [2]]
+        assert store.thread("t1").get(at="other").state["said"] == ["ho"]
+    assert hf("append", "t1", "count", "1").code == 2
+    assert hf("append", "t1", "said", "not JSON").code == 2
+    assert hf("append", "t1", "said").code == 2
+    assert hf("append", "new", "said", "1").out.endswith(" has 1 item more at said.\n")
+
+
 # tag --------------------------------------------------------------------------------------------------------------
 
 

@@ -56,7 +56,7 @@ grep --drop-index
 timeline
 timeline kind:checkpoint --html timeline.html --otlp spans.json
 timeline --thread t1 --of count
-stats
+status
 branch t1
 branch t1 new
 branch t1 -m new newer
@@ -67,6 +67,7 @@ merge t1 other # 4
 merge t1 other -s ours
 fork t1 forked c2 --set count=9
 restore t1 c1
+append t1 said 1
 tag t1 v1
 tag t1
 tag t1 -d v1
@@ -243,7 +244,20 @@ NO_RECORDS |= {"backup add-key", "backup keys"}
 
 MAY_BE_EMPTY = ("agent transitions anna", "agent unsaved", "jobs work --once", "schema check")
 
-OPEN = {"state", "value", "metadata", "status", "settings", "conversation", "base", "ours", "theirs", "before", "data"}
+OPEN = {
+    "state",
+    "value",
+    "metadata",
+    "status",
+    "details",
+    "settings",
+    "conversation",
+    "base",
+    "ours",
+    "theirs",
+    "before",
+    "data",
+}
 OPEN |= {"old", "new", "configuration", "fields", "context", "workflow", "tools", "versions", "script", "details"}
 OPEN |= {"labels", "buckets", "definition", "patch", "rules", "changes", "detail", "heads", "removed"}
 """Fields whose content is the user's own, or is defined elsewhere."""

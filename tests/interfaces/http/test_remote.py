@@ -28,6 +28,7 @@ from holdfast.errors import (
     UnsupportedError,
 )
 from holdfast.interfaces.http.transport import EXPECTED_SERVER_HEADER
+from holdfast.state import AddToSet, Append, Increment, Max
 from holdfast.store.call_values import ARGUMENTS
 from holdfast.store.catalogue import catalogue
 from tests.interfaces.http.kit import ServedStore
@@ -47,10 +48,8 @@ READS: dict[str, Read] = {
     "store.threads": lambda store: store.threads(),
     "store.search": lambda store: store.search("kelp", limit=2),
     "store.scopes": lambda store: store.scopes(),
-    "store.capabilities": lambda store: store.capabilities,
-    "store.stats": lambda store: store.stats().threads,
-    "store.status": lambda store: store.status(),
-    "store.metrics": lambda store: type(store.metrics()),
+    "store.status": lambda store: store.status()._replace(url="", cache_hits=0, cache_misses=0, cache_bytes=0),
+    "store.metrics": lambda store: type(store.maintenance.metrics()),
     "store.changes": lambda store: store.changes().threads,
     "thread.get": lambda store: store.thread("chat").get("good"),
     "thread.resolve": lambda store: store.thread("chat").resolve("HEAD~2"),
@@ -125,11 +124,25 @@ def test_changes_keep_types_and_classes_of_the_application(remote: holdfast.Stor
     remote.thread("types").expire(None)
     assert writable.store.thread("types").expires() is None
     assert remote.thread("types").get().state["plan"] == Plan("work")
+    remote.thread("turns").append("messages", {"role": "user"}, Plan("ask"), tag="asked")
+    remote.thread("turns").append(("messages",), (1, 2))
+    remote.thread("turns").increment("n", 2)
+    remote.thread("turns").add_to_set("seen", "a", b"b")
+    remote.thread("turns").max("top", 1 << 70)
+    remote.thread("turns").update({"n": Increment(), "messages": Append("ho"), "seen": AddToSet(3), "top": Max(1)})
+    assert writable.store.thread("turns").get().state == {
+        "messages": [{"role": "user"}, Plan("ask"), (1, 2), "ho"],
+        "n": 3,
+        "seen": {"a", b"b", 3},
+        "top": 1 << 70,
+    }
     remote.thread("chat").fork("edited", at="c6", changes={"plan.goal": "work"})
     assert writable.store.thread("chat").get("edited").state["plan"] == {"goal": "work", "done": 2}
     remote.state(agent="a")["x"] = (1, 2)
     assert remote.state(agent="a").setdefault("x", 3) == (1, 2)
     assert remote.state(agent="a").increment("n", 2) == 2
+    remote.state(agent="a").patch("dict", {"n": Increment(3), "log": Append((1, 2))})
+    assert writable.store.state(agent="a").pop("dict") == {"n": 3, "log": [(1, 2)]}
     remote.state(agent="a").copy_to(remote.state(agent="b"))
     assert dict(writable.store.state(agent="b")) == {"x": (1, 2), "n": 2}
     with remote.sessions.start(user="bob") as session:
@@ -187,11 +200,11 @@ def test_errors_are_those_of_a_store(remote: holdfast.Store) -> None:
 
 def test_what_a_served_store_lacks_says_so_by_name(remote: holdfast.Store, filled: holdfast.Store) -> None:
     for call, name in (
-        (lambda: remote.export("x"), "Store.export"),
-        (lambda: remote.import_("x"), "Store.import_"),
-        (lambda: remote.copy_to("x.db"), "Store.copy_to"),
+        (lambda: remote.maintenance.export("x"), "store.maintenance.export"),
+        (lambda: remote.maintenance.import_("x"), "store.maintenance.import_"),
+        (lambda: remote.maintenance.copy_to("x.db"), "store.maintenance.copy_to"),
         (lambda: remote.transaction(), "Store.transaction"),
-        (lambda: remote.transact(lambda together: None), "Store.transact"),
+        (lambda: remote.transaction(lambda together: None), "Store.transaction"),
         (lambda: remote.schemas, "Store.schemas"),
         (lambda: remote.sharing, "Store.sharing"),
         (lambda: remote.backups("x"), "Store.backups"),
@@ -200,7 +213,7 @@ def test_what_a_served_store_lacks_says_so_by_name(remote: holdfast.Store, fille
         (lambda: remote.maintenance.repair("other.db"), "store.maintenance.repair"),
         (lambda: remote.state(agent="a").change("n", lambda value: value), "State.change"),
         (lambda: remote.thread("chat").merge("what-if", resolve=lambda *_: None), "a function"),
-        (lambda: filled.copy_to(remote), "not a served one"),
+        (lambda: filled.maintenance.copy_to(remote), "not a served one"),
         (lambda: remote.jobs.add("x", "backup", settings={"repository": "/x"}), "'backup'"),
         (lambda: remote.artifacts.register("/etc/passwd", keep=False), "its bytes"),
         (lambda: remote.redaction.reveal("x", keys="file:/etc/passwd"), "own keys"),  # type: ignore[arg-type]
@@ -301,7 +314,7 @@ def test_a_token_decides_who_acts(filled: holdfast.Store) -> None:
                 lambda: alice.audit.query(),
                 lambda: alice.access.issue_token(None),
                 lambda: alice.maintenance.verify(),
-                lambda: alice.stats(),
+                lambda: alice.status(),
                 lambda: alice.jobs.list(),
                 lambda: alice.encryption_keys.list(),
             ):

@@ -29,10 +29,15 @@ _WORD = re.compile(r"<(u-[12])-word-(\d+)>")
 MOVES = ["move", "copy", "rename"]
 """Edits that put what somebody wrote elsewhere."""
 
+OPERATORS = ["append", "add_to_set", "max"]
+"""Edits that do not read what they change."""
+
 _EDITS = st.lists(
     st.tuples(
         st.sampled_from(["u-1", "u-2", "u-2"]),
-        st.sampled_from(["list", "text", "dict", "nested", "large", "drop", "key", "branch", "restore", *MOVES]),
+        st.sampled_from(
+            ["list", "text", "dict", "nested", "large", "drop", "key", "branch", "restore", *MOVES, *OPERATORS]
+        ),
         st.integers(0, 99),
     ),
     min_size=1,
@@ -73,6 +78,9 @@ def _edit(state: dict[str, Any], how: str, word: str, number: int) -> dict[str, 
 @example([("u-1", "dict", 0), ("u-1", "dict", 0), ("u-2", "dict", 0)])
 @example([("u-1", "key", 0), ("u-2", "copy", 0)])
 @example([("u-1", "nested", 0), ("u-2", "rename", 0)])
+@example([("u-1", "append", 0), ("u-2", "append", 0), ("u-1", "add_to_set", 0), ("u-2", "add_to_set", 0)])
+@example([("u-1", "max", 0), ("u-1", "max", 0), ("u-2", "append", 0)])
+@example([("u-1", "max", 0), ("u-2", "max", 0), ("u-1", "max", 0)])
 def test_only_what_the_other_wrote_is_left(edits: list[tuple[str, str, int]]) -> None:
     with holdfast.open("memory://") as store:
         thread = store.thread("group")
@@ -84,6 +92,14 @@ def test_only_what_the_other_wrote_is_left(edits: list[tuple[str, str, int]]) ->
                 thread.switch(f"branch {step}")
             elif how == "restore":
                 thread.restore(thread.log()[number % len(thread.log())].id)
+            elif how == "append":
+                thread.append("list", {"content": f"<{user}-word-{step}>"}, metadata={"subject": user})
+            elif how == "add_to_set":
+                thread.add_to_set(
+                    "set", f"<{user}-word-{step}>", f"<{user}-word-{number % 3}>", metadata={"subject": user}
+                )
+            elif how == "max":
+                thread.max("top", f"<{user}-word-{step}>", metadata={"subject": user})
             else:
                 state = _edit(thread.get().state, how, f"<{user}-word-{step}>", number)
                 thread.put(state, metadata={"subject": user})

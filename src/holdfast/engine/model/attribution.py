@@ -278,7 +278,10 @@ class _Attribution:
             added, existing = _set_items(operator.operand), _set_items(before)
             marked = mark.items if isinstance(mark, SetMark) else existing if is_marked(mark) else frozenset[bytes]()
             return _simple(SetMark(marked | (added - existing) if mine else marked - added))
-        return mark  # a sum or a maximum says nothing of who contributed to it
+        if msgpack.is_str(operator.operand):  # the greater of two texts
+            after = flatten(apply(operator, before, self._large.__getitem__))
+            return mark if before is not None and after == flatten(before) else self._new(after)
+        return mark  # a sum or a maximum of numbers says nothing of who contributed to it
 
 
 def _has(packed: Packed, mark: Mark, value: bytes, marked: bool) -> bool:

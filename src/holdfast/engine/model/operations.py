@@ -107,6 +107,13 @@ def set_to(packed: Packed) -> Set:
     return Set(packed if is_whole else flatten(packed))
 
 
+def has_operator(operation: Operation | None) -> bool:
+    """Return whether an operation is an update operator, or has one in nested dicts."""
+    if isinstance(operation, EditMap):
+        return any(has_operator(below) for _, below in operation.put)
+    return isinstance(operation, Combine)
+
+
 # Applying -----------------------------------------------------------------------------------------------------
 
 

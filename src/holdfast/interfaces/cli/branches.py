@@ -10,7 +10,8 @@ import click
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.interfaces.cli.base import CliContext, command, dry_run_option, yes_option
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
-from holdfast.interfaces.cli.formatting import plural
+from holdfast.interfaces.cli.formatting import plural, safe
+from holdfast.interfaces.cli.scope_args import read_value
 
 if TYPE_CHECKING:
     pass
@@ -155,3 +156,26 @@ def restore(session: CliContext, thread: str, revision: str, branch: str | None)
     """
     checkpoint = session.open(write=True).thread(thread).restore(at=revision, branch=branch)
     session.report(f"{checkpoint.id} has the state of {checkpoint.metadata['restored']}.", checkpoint)
+
+
+@command("append")
+@click.argument("thread", type=THREAD)
+@click.argument("path")
+@click.argument("items", nargs=-1, required=True, metavar="ITEM...")
+@click.option("--text", is_flag=True, help="The items are text, not JSON.")
+@click.option("--branch", type=BRANCH, help="Save it on this branch; by default after HEAD.")
+@click.option("--create", is_flag=True, help="Create the store if there is none.")
+def append(
+    session: CliContext, thread: str, path: str, items: tuple[str, ...], text: bool, branch: str | None, create: bool
+) -> None:
+    """Append items to a list in the state of a thread, as a new checkpoint. The list starts empty.
+
+    An ITEM is JSON, or with --text text; - is standard input.
+
+    \b
+    holdfast append chat messages '{"role": "user", "content": "Where is my parcel?"}'
+    holdfast append chat plan.steps "call the carrier" --text
+    """
+    values = [read_value(each, f"{path} of thread {thread!r}", text=text, raw=False) for each in items]
+    checkpoint = session.open(write=True, create=create).thread(thread).append(path, *values, branch=branch)
+    session.report(f"{checkpoint.id} has {plural(len(values), 'item')} more at {safe(path)}.", checkpoint)

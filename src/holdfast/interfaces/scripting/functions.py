@@ -141,7 +141,7 @@ class ScriptType:
 
 
 OPERATORS = ("Increment", "Append", "AddToSet", "Max")
-"""What changes a value in `patch` and `update_field`."""
+"""What changes a value in `patch`, `update` and `update_field`."""
 
 
 def type_names(name: str) -> dict[str, Any]:
