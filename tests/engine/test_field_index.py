@@ -191,12 +191,12 @@ def test_forks_have_their_own_values_and_revisions_are_checked(store: Store) -> 
 def test_copies_and_files_have_the_index(store: Store, tmp_path: Path) -> None:
     fill(store, 4)
     with holdfast.open(tmp_path / "b.db") as other:
-        store.copy_to(other)
+        store.maintenance.copy_to(other)
         assert named(other, "meta.user=u1") == ["t01"]
         assert stored(other) == stored(store)
     with holdfast.open("memory://") as other:
-        store.export(tmp_path / "all.hfa")
-        other.import_(tmp_path / "all.hfa")
+        store.maintenance.export(tmp_path / "all.hfa")
+        other.maintenance.import_(tmp_path / "all.hfa")
         assert named(other, "meta.user=u1") == ["t01"]
     run(LineCopier(store._engine).copy({Line("", "t01"): Line("", "again")}))
     assert named(store, "meta.user=u1") == ["again", "t01"]
