@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.backends.interface import ColumnHint
-from holdfast.backends.tables import Table
+from holdfast.backends.tables import REFS, Table
 
 THREAD_STEP = "id <> '' AND substr(line, 1, 1) <> '␞'"
 """The condition of steps that a scan by time has: those of threads that were not pruned. What happened in other lines
@@ -17,6 +17,9 @@ FAILED = "outcome NOT IN ('changed', 'ok', 'skipped')"
 
 RARE = "kind NOT IN ('change', 'hook')"
 """The condition of events of kinds that are rare among many others."""
+
+STATUS = "kind = 'status'"
+"""The condition of references that have the status of a thread."""
 
 ORIGIN = "'\"␞origin\":'"
 """The text in the metadata of a step of a thread that says who saved it and why."""
@@ -30,7 +33,7 @@ def hint_conditions(space: Table, hints: Sequence[ColumnHint], contains: str) ->
     `contains` is how the dialect says that a column has a text in it: `instr({}, {})`."""
     conditions, texts = list[str](), list[str]()
     for column, values, excluded, is_part in hints:
-        if column not in space.columns or not values:
+        if column not in space.all_columns or not values:
             continue
         texts += values
         if is_part:
@@ -43,6 +46,8 @@ def hint_conditions(space: Table, hints: Sequence[ColumnHint], contains: str) ->
             conditions += [f"{column} <> ''"] if column in ("actor", "cause") and not excluded else []
             if column == "outcome" and (values == _SUCCESSES if excluded else not {*values} & {*_SUCCESSES}):
                 conditions.append(FAILED)
-        if column == "kind" and not excluded and not _FREQUENT & {*values}:
+        if column == "kind" and not excluded and space is not REFS and not _FREQUENT & {*values}:
             conditions.append(RARE)
+        if column == "kind" and space is REFS and values == ("status",):
+            conditions.append(STATUS)
     return conditions, texts

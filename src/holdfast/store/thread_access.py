@@ -24,12 +24,14 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import LineKind, is_thread, line_kind, parse_kind, short_name
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, LineSummary, check_name
+from holdfast.engine.thread_status import IDLE, ThreadState, parse_status
 from holdfast.engine.types import SCAN_LIMIT, ThreadInfo
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 
 if TYPE_CHECKING:
     from holdfast.agents.api.agents import Agents, AsyncAgents
+    from holdfast.engine.engine import Engine
     from holdfast.engine.types import Progress
     from holdfast.history.search import SearchPage
     from holdfast.security.access.policy import Right
@@ -146,13 +148,15 @@ class ThreadListing:
         *,
         prefix: str = "",
         where: str | None = None,
+        status: ThreadState | None = None,
         kind: LineKind | Literal["all"] = "thread",
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[ThreadInfo]:
         """List the threads of this tenant by name: a page of them.
 
-        Only those that start with a prefix; those that match a query, `where` (see `search`). Agents, scopes, sessions
+        Only those that start with a prefix; those that match a query, `where` (see `search`); those with a `status`,
+        such as `"waiting"` (see `Thread.status`), which an index finds, except for idle ones. Agents, scopes, sessions
         and the store's own records are lines of steps as threads are: `kind` lists those.
         """
         check_name(prefix, "start of a name")
@@ -162,18 +166,21 @@ class ThreadListing:
         of_kind = _checked_kind(kind)
         engine, tenant = self._handle.engine, self._handle.tenant
         visible = await self._visible(of_kind)
-        if where is None:
-            summaries = await self._list(of_kind, prefix, after, count + 1, visible)
+        if status is not None:
+            listed = await self._list_by_status(parse_status(status), of_kind, prefix, where, after, count + 1, visible)
+        elif where is None:
+            listed = await self._described(await self._list(of_kind, prefix, after, count + 1, visible))
         else:
             from holdfast.history.search import prepare
 
-            summaries = await prepare(engine, tenant, where, of_kind, visible).threads(prefix, after, count + 1)
+            search = prepare(engine, tenant, where, of_kind, visible)
+            listed = await self._described(await search.threads(prefix, after, count + 1))
         return Page.cut(
-            [ThreadInfo.of(summary) for summary in summaries],
+            listed,
             count,
             lambda info: info.thread,
             lambda cursor: ThreadListing.threads(
-                self, prefix=prefix, where=where, kind=kind, limit=count, cursor=cursor
+                self, prefix=prefix, where=where, status=status, kind=kind, limit=count, cursor=cursor
             ),
         )
 
@@ -258,6 +265,55 @@ class ThreadListing:
             if len(page) < limit or len(found) >= limit:
                 return found[:limit]
             after = page[-1].line.name
+
+    async def _described(self, summaries: Iterable[LineSummary]) -> list[ThreadInfo]:
+        return [await described(self._handle.engine, summary) for summary in summaries]
+
+    async def _list_by_status(
+        self,
+        status: ThreadState,
+        kind: LineKind | None,
+        prefix: str,
+        where: str | None,
+        after: str,
+        limit: int,
+        visible: Visible | None,
+    ) -> list[ThreadInfo]:
+        """List threads with a status by name, those that may be listed and match a query."""
+        from holdfast.history.search import prepare
+
+        if kind != "thread":
+            raise InvalidError("only threads have a status, and no other kind of lines", hint="Leave out kind")
+        engine, tenant, found = self._handle.engine, self._handle.tenant, list[ThreadInfo]()
+        search = None if where is None else prepare(engine, tenant, where, kind, visible)
+        if status == IDLE:  # nothing is stored of most of them
+            pages = self._all_pages(prefix, after, limit)
+        else:
+            pages = engine.lines.list_by_status(tenant, status, prefix, after, limit)
+        async for page in pages:
+            if visible is not None:
+                page = await filter_visible(visible, page, lambda each: each.line)
+            for summary in page:
+                info = await described(engine, summary)
+                if info.status == status and (search is None or await search.matches_thread(summary)):
+                    found.append(info)
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def _all_pages(self, prefix: str, after: str, limit: int) -> AsyncIterator[list[LineSummary]]:
+        while page := await self._handle.engine.lines.list_threads(self._handle.tenant, prefix, after, limit):
+            yield page
+            after = page[-1].line.name
+
+
+async def described(engine: Engine, summary: LineSummary) -> ThreadInfo:
+    """Describe a line as a thread. A status that no run of a graph stored is derived."""
+    if summary.status is None and summary.latest is not None:
+        from holdfast.history.thread_status import derive_status
+
+        summary = summary._replace(status=await derive_status(engine, summary.line, summary.latest))
+    return ThreadInfo.of(summary)
 
 
 def _checked_kind(kind: str) -> LineKind | None:

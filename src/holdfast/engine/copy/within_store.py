@@ -19,7 +19,7 @@ from holdfast.engine.copy_mark import COPY, remove_remains
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
-from holdfast.engine.row_format import OWNER, SUBJECT, TTL, Line, StepRef, info_row, is_about_step, origin_mark
+from holdfast.engine.row_format import OWNER, STATUS, SUBJECT, TTL, Line, StepRef, info_row, is_about_step, origin_mark
 from holdfast.errors import ConflictError, QuotaError
 
 _DEPENDENT = (FOLDS, NODES, OBJECTS, WRITES)
@@ -101,7 +101,7 @@ class LineCopier:
             async for row in scan_rows(self._backend, REFS, old)
             if (is_about_step(row) and row.columns[0] in ids)
             or (row.key[2] == OWNER and self._owned)
-            or row.key[2] in (SUBJECT, TTL)
+            or row.key[2] in (SUBJECT, TTL, STATUS)
         ]
         (marks,) = await self._backend.read([Get(LINKS, [origin_mark(old)])])
         last += [Put(LINKS, rename_row(row, new)) for row in marks]
