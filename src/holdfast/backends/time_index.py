@@ -18,8 +18,9 @@ FAILED = "outcome NOT IN ('changed', 'ok', 'skipped')"
 RARE = "kind NOT IN ('change', 'hook')"
 """The condition of events of kinds that are rare among many others."""
 
-STATUS = "kind = 'status'"
-"""The condition of references that have the status of a thread."""
+STOPPED = "kind = 'status' AND substr(target, 1, 7) IN ('failed ', 'waiting')"
+"""The condition of references that say that a thread waits or failed, which are few and looked for. That a thread runs
+or is done changes with every run, and has no index to be kept."""
 
 ORIGIN = "'\"␞origin\":'"
 """The text in the metadata of a step of a thread that says who saved it and why."""
@@ -48,6 +49,6 @@ def hint_conditions(space: Table, hints: Sequence[ColumnHint], contains: str) ->
                 conditions.append(FAILED)
         if column == "kind" and not excluded and space is not REFS and not _FREQUENT & {*values}:
             conditions.append(RARE)
-        if column == "kind" and space is REFS and values == ("status",):
-            conditions.append(STATUS)
+        if column == "target" and space is REFS and {*values} <= {"failed ", "waiting "}:
+            conditions.append(STOPPED)
     return conditions, texts

@@ -15,12 +15,10 @@ from typing import Literal, TypeAlias, get_args
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, ColumnHint, Put, Row, Scan
 from holdfast.backends.tables import REFS, Key
-from holdfast.codec.compression import Compression
-from holdfast.codec.envelope import BodyKind, wrap
 from holdfast.engine.context import EngineContext
 from holdfast.engine.leases import Lease, is_held
 from holdfast.engine.namespaces import is_thread, root_of
-from holdfast.engine.row_format import HINT, LEASE, STATUS, Line, StepRef, open_body, status_key
+from holdfast.engine.row_format import HINT, LEASE, STATUS, Line, StepRef
 from holdfast.errors import CorruptError, InvalidError
 
 ThreadState: TypeAlias = Literal["idle", "running", "waiting", "failed", "unfinished", "done"]
@@ -43,7 +41,6 @@ RUN_SECONDS = 30.0
 """How long a thread is running without a sign of life of the process that has its lease."""
 
 _WEIGHT = 300
-_MAX_BODY = 4096
 
 
 class StoredStatus(NamedTuple):
@@ -56,16 +53,15 @@ class StoredStatus(NamedTuple):
     @classmethod
     def of(cls, row: Row) -> StoredStatus:
         """Return the status in a row of `refs`."""
-        word = row.columns[0]
+        word, _, step = str(row.columns[0]).partition(" ")
         for status in STATES:
             if status == word:
-                return cls(status, int(row.columns[1]), open_body(row, _MAX_BODY).decode())
+                return cls(status, int(row.columns[1]), step)
         raise CorruptError(f"{word!r} is no status of a thread", where=f"thread {row.key[1]!s}", hint=HINT)
 
     def row(self, line: Line) -> Row:
         """Return the row of `refs`."""
-        body = wrap(self.step.encode(), codec=BodyKind.RAW, compression=Compression.NONE)
-        return Row(status_key(line), (self.status, self.since), body)
+        return Row((*line, STATUS, "", ""), (f"{self.status} {self.step}", self.since))
 
     def is_of(self, head: StepRef) -> bool:
         """Return whether the status still holds if this is HEAD. A run that goes on stores steps, but no status."""
@@ -103,27 +99,27 @@ def has_status(context: EngineContext, line: Line) -> bool:
     return context.cache.get(("status", line)) is not None
 
 
-def attach_status(
-    context: EngineContext, line: Line, status: ThreadState, more: Callable[[str], Sequence[Change]] | None = None
-) -> Callable[[str], Sequence[Change]]:
-    """Return the changes that are to be attached to a step after which a thread has a status, besides `more`."""
-    own = partial(_with_step, context, line, status)
-    return own if more is None else lambda step: [*more(step), *own(step)]
+def status_changes(
+    context: EngineContext, line: Line, status: ThreadState, step: str, parent: str | None
+) -> Callable[[str], Sequence[Change]] | None:
+    """Return what is to be attached to a step after which a thread has a status; None if the row has it already."""
+    known: _KnownStatus | None = context.cache.get(("status", line))
+    # Only after the step that it holds for: another process may have changed it with a later one.
+    if known is not None and known.status == status != DONE and known.step == parent:
+        known.step = step
+        return None
+    return partial(_with_step, context, line, status)
 
 
 def _with_step(context: EngineContext, line: Line, status: ThreadState, step: str) -> Sequence[Change]:
-    """Return the change that stores a status together with a step; none if the row has it already."""
     known: _KnownStatus | None = context.cache.get(("status", line))
-    if known is not None:
-        if known.step == step and known.status in (WAITING, FAILED):
-            return ()  # pending writes of the step were stored before it
-        tip = context.cache.get(("line", line))
-        # Only after the step that is stored last: another process may have changed the status with a later one.
-        if known.status == status != DONE and tip is not None and tip.point is not None and tip.point.id == known.step:
-            known.step = step
-            return ()
-    context.cache.put(("status", line), _KnownStatus(status, step), _WEIGHT)
-    return (Put(REFS, StoredStatus(status, context.clock(), step).row(line)),)
+    if known is None:
+        context.cache.put(("status", line), _KnownStatus(status, step), _WEIGHT)
+    elif known.step == step and known.status in (WAITING, FAILED):
+        return ()  # pending writes of the step were stored before it
+    else:
+        known.status, known.step, known.task = status, step, ""
+    return (Put(REFS, Row((*line, STATUS, "", ""), (f"{status} {step}", context.clock()))),)
 
 
 def with_writes(
@@ -178,7 +174,7 @@ def status_scan(context: EngineContext, tenant: str, status: ThreadState, start:
     """Return the query for the rows of threads that may have a status, by name, from a key on."""
     hints = [ColumnHint("kind", (LEASE if status == RUNNING else STATUS,))]
     if status != RUNNING and not context.rows.hides_columns:
-        hints.append(ColumnHint("target", (status,)))
+        hints.append(ColumnHint("target", (f"{status} ",), contains=True))
     return Scan(REFS, (tenant,), start, limit=limit, hints=tuple(hints))
 
 
@@ -187,7 +183,11 @@ def may_have(row: Row, status: ThreadState) -> bool:
     key, name = row.key, str(row.key[1])
     if not is_thread(name):
         return False
-    return key[2:4] == (LEASE, _RUN) if status == RUNNING else key[2] == STATUS and row.columns[0] == status
+    return (
+        key[2:4] == (LEASE, _RUN)
+        if status == RUNNING
+        else key[2] == STATUS and str(row.columns[0]).startswith(f"{status} ")
+    )
 
 
 def parse_status(status: object) -> ThreadState:

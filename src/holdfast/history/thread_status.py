@@ -7,7 +7,7 @@ without such channels says nothing, and the thread is idle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -47,16 +47,17 @@ _VERSION = "version of "
 _MARKS = {_ERROR: FAILED, _INTERRUPT: WAITING, _RESUME: UNFINISHED}
 
 
-def status_of_state(values: Mapping[str, Any], versions: Iterable[str]) -> ThreadState:
+def status_of_state(values: Mapping[str, Any], versions: Collection[str]) -> ThreadState:
     """Return the status of a graph whose newest checkpoint has these values, and versions of these channels."""
-    for name, value in values.items():
-        if name.startswith(_TRIGGER) or name == _START:
+    for name in values:
+        start = name[:10]
+        if start == _TRIGGER or name == _START:
             return UNFINISHED
-        if name == _SENDS and value:
+        if start[:5] == _JOIN and _is_complete(name, values[name]):
             return UNFINISHED
-        if name.startswith(_JOIN) and _is_complete(name, value):
-            return UNFINISHED
-    return DONE if any(name == _START or name.startswith(_TRIGGER) for name in versions) else IDLE
+    if values.get(_SENDS):
+        return UNFINISHED
+    return DONE if _START in versions or any(name.startswith(_TRIGGER) for name in versions) else IDLE
 
 
 def _is_complete(join: str, value: object) -> bool:
@@ -69,10 +70,13 @@ def _is_complete(join: str, value: object) -> bool:
     return len("+".join(map(str, value))) == len(awaited)
 
 
-def status_of_writes(channels: Iterable[str]) -> ThreadState | None:
+def status_of_writes(writes: Sequence[tuple[str, Any]]) -> ThreadState | None:
     """Return the status of a graph of which a task wrote to these channels; None if they do not change it."""
-    found = [_MARKS[channel] for channel in channels if channel in _MARKS]
-    return next((status for status in (FAILED, WAITING) if status in found), UNFINISHED if found else None)
+    found: ThreadState | None = None
+    for channel, _ in writes:
+        if channel in _MARKS and found != FAILED:
+            found = WAITING if found == WAITING != _MARKS[channel] != FAILED else _MARKS[channel]
+    return found
 
 
 class _Marks(NamedTuple):

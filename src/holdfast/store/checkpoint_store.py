@@ -32,7 +32,7 @@ from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
 from holdfast.engine.row_format import Branch, Line, StepRef, check_name, readable
 from holdfast.engine.schema_bindings import ASIDE, LineSchema, RenameTask
 from holdfast.engine.step_info import StepInfo
-from holdfast.engine.thread_status import ThreadState, attach_status
+from holdfast.engine.thread_status import ThreadState, status_changes
 from holdfast.engine.types import PendingWrite, to_datetime
 from holdfast.engine.validation import optional_name
 from holdfast.errors import (
@@ -277,10 +277,10 @@ class CheckpointStore:
             stamp=stamp,
             line_schema=await self._schema(line),
         )
-        if ttl is not None:
-            request.attached_changes = attach_ttl(self._engine, line, ttl)
         if status is not None:
-            request.attached_changes = attach_status(self._engine.context, line, status, request.attached_changes)
+            request.attached_changes = status_changes(self._handle.engine.context, line, status, id, parent)
+        if ttl is not None:
+            request.attached_changes = attach_ttl(self._engine, line, ttl, request.attached_changes)
         try:
             await self._engine.writer.save(request)
         except (NotFoundError, ConflictError) as error:

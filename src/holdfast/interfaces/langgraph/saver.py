@@ -224,7 +224,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             (WRITES_IDX_MAP.get(channel, number), channel, self._written(value))
             for number, (channel, value) in enumerate(writes)
         ]
-        recorded = self.recorder.take(task_id, writes)
+        recorded, status = self.recorder.take(task_id, writes), status_of_writes(writes)
         put = partial(
             self._checkpoints.put_writes,
             graph_forms.stored_thread(config),
@@ -232,7 +232,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             stored,
             task_id=task_id,
             task_path=task_path,
-            status=None if graph_forms.namespace_of(config) else status_of_writes(channel for channel, _ in writes),
+            status=status if status is None or not graph_forms.namespace_of(config) else None,
         )
         try:
             await put(recorded=recorded)
