@@ -27,7 +27,6 @@ from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, is_th
 from holdfast.engine.namespaces import MARK as BETWEEN
 from holdfast.engine.row_format import (
     AT_HEAD,
-    STATUS,
     Branch,
     Line,
     LineInfo,
@@ -159,7 +158,7 @@ class LineIndex:
         if self._can_index:
             self.note_index(line.tenant, any(row.key == index_key(line.tenant) for row in refs))
         if is_thread(line.name):
-            note_status(self._context, line, next((row for row in refs if row.key[2] == STATUS), None))
+            note_status(self._context, line, refs)
         if not lines:
             self._context.cache.drop(("line", line))
             return None

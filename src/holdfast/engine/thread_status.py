@@ -79,14 +79,14 @@ class _KnownStatus:
         self.task = task
 
 
-def note_status(context: EngineContext, line: Line, row: Row | None) -> None:
-    """Cache the status of a thread that was read from the store, if it has one."""
+def note_status(context: EngineContext, line: Line, rows: Sequence[Row]) -> None:
+    """Cache the status of a thread that is among rows that were read from the store. What is known of that step, or a
+    later one, stays: it may be about to be stored."""
     with suppress(CorruptError):  # of one that cannot be read nothing is known, and the next one replaces it
-        if row is not None:
-            stored = StoredStatus.of(row)
+        stored = stored_status(rows)
+        known: _KnownStatus | None = None if stored is None else context.cache.get(("status", line))
+        if stored is not None and (known is None or known.step < stored.step):
             context.cache.put(("status", line), _KnownStatus(stored.status, stored.step), _WEIGHT)
-            return
-    context.cache.drop(("status", line))
 
 
 def forget_status(context: EngineContext, line: Line) -> None:
@@ -115,11 +115,20 @@ def _with_step(context: EngineContext, line: Line, status: ThreadState, step: st
     known: _KnownStatus | None = context.cache.get(("status", line))
     if known is None:
         context.cache.put(("status", line), _KnownStatus(status, step), _WEIGHT)
-    elif known.step == step and known.status in (WAITING, FAILED):
-        return ()  # pending writes of the step were stored before it
+    elif known.step > step or (known.step == step and known.status in (WAITING, FAILED)):
+        return ()  # pending writes of this step or of a later one were stored before it
     else:
         known.status, known.step, known.task = status, step, ""
     return (Put(REFS, Row((*line, STATUS, "", ""), (f"{status} {step}", context.clock()))),)
+
+
+def overtaken_status(context: EngineContext, line: Line, status: ThreadState) -> Sequence[Change]:
+    """Return the change that stores the status of a thread again, if pending writes changed it while a step was stored
+    with another one: whichever was stored last, what the writes say counts."""
+    known: _KnownStatus | None = context.cache.get(("status", line))
+    if known is None or known.status == status or known.status not in (WAITING, FAILED):
+        return ()
+    return (Put(REFS, StoredStatus(known.status, context.clock(), known.step).row(line)),)
 
 
 def with_writes(

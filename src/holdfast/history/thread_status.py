@@ -30,6 +30,7 @@ from holdfast.engine.thread_status import (
     WAITING,
     StoredStatus,
     ThreadState,
+    forget_status,
     is_running,
     note_status,
     status_keys,
@@ -173,7 +174,8 @@ async def refresh_status(engine: Engine, line: Line) -> None:
     now = StoredStatus(status, engine.context.clock(), head.id).row(root)
     condition = engine.lines.step_exists(root, head)
     if await engine.context.backend.apply([condition, Put(REFS, now)]) is None:
-        note_status(engine.context, root, now)
+        forget_status(engine.context, root)
+        note_status(engine.context, root, [now])
 
 
 # Questions and errors ---------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
 from holdfast.engine.row_format import Branch, Line, StepRef, check_name, readable
 from holdfast.engine.schema_bindings import ASIDE, LineSchema, RenameTask
 from holdfast.engine.step_info import StepInfo
-from holdfast.engine.thread_status import ThreadState, status_changes
+from holdfast.engine.thread_status import ThreadState, overtaken_status, status_changes
 from holdfast.engine.types import PendingWrite, to_datetime
 from holdfast.engine.validation import optional_name
 from holdfast.errors import (
@@ -290,6 +290,10 @@ class CheckpointStore:
             named = await self._pack(line, state, {**entries, FOLLOWS: parent or ""}, None)
             again = replace(request, state=named, parent=ROOT if existing is None else None, schema="", permit=None)
             await self._engine.writer.save(again)
+        if request.attached_changes is not None and status is not None:
+            changes = overtaken_status(self._engine.context, line, status)
+            if changes:
+                await self._engine.context.apply(changes)
 
     async def _pack(
         self, line: Line, state: Mapping[str, Any], entries: Mapping[str, Any], parent: str | None

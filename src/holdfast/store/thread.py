@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.schemas.registry import VersionUse
     from holdfast.schemas.schema_set import SchemaSet
     from holdfast.store.checkpoint_fields import CheckpointFields
+    from holdfast.store.thread_run import ThreadRun
 
 
 class ThreadOperations(ThreadReferences, Generic[S]):
@@ -175,6 +176,15 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         from holdfast.history.thread_status import read_status
 
         return await read_status(self._engine, self._line)
+
+    def running(self) -> ThreadRun:
+        """Return the lease of a run, for `with` or `async with`: the thread is *running* while this process has it.
+
+        For the time in which a graph works on the thread. Raises `ConflictError` if another process has the lease.
+        """
+        from holdfast.store.thread_run import ThreadRun
+
+        return ThreadRun(self._handle, self._line)
 
     @operation
     @needs("read")
