@@ -18,7 +18,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := $(wildcard src tests tools examples benchmarks)
 
-# $(call setup,LEVEL): install what is missing for demo, dev or servers.
+# $(call setup,LEVEL): install what is missing for demo, dev, servers or peers.
 define setup
 	@python="$(PYTHON)"; if [ "$(origin PYTHON)" = file ] && "$(PY)" -c '' 2>/dev/null; then python="$(PY)"; fi; test -n "$$python" || { echo "Holdfast needs Python 3.11 or newer, and none was found. Install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python" >&2; exit 1; }; \
 	"$$python" tools/bootstrap.py $(1) "$(VENV)"
@@ -36,7 +36,7 @@ test: ## Lint, types, layers and the everyday tests, within ten minutes
 	@$(PY) -m tools.suite test
 
 nightly: ## All tests on every store and composition, coverage, benchmarks, other Pythons
-	$(call setup,servers)
+	$(call setup,peers)
 	@$(PY) -m tools.suite nightly
 
 torture: ## The long fault and fuzzing runs
@@ -63,11 +63,11 @@ docs: ## Check the documents and build them into build/docs
 	@echo "built build/docs/index.html"
 
 bench: ## Run the benchmarks and print the figures
-	$(call setup,servers)
+	$(call setup,peers)
 	$(PY) -m benchmarks.run
 
 bench-check: ## Run the benchmarks; fail when a ratio is under its recorded floor
-	$(call setup,servers)
+	$(call setup,peers)
 	$(PY) -m benchmarks.run --check
 
 matrix: ## Run the suites on every store, and write what each guarantees into docs/guides/stores.md
@@ -88,12 +88,13 @@ build: ## Build the sdist and the wheel into dist/ and check them
 COMPILE = $(PY) -m uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--custom-compile-command "make lock"
 
-# The other locks take the versions of dev.txt, so that one environment can hold them all.
+# The other locks take the versions of dev.txt (peers.txt those of servers.txt too), so that one environment can hold them all.
 lock: ## Compile the locks in requirements/ (UPGRADE=1 takes newer releases)
 	$(call setup,dev)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --all-extras -o requirements/dev.txt pyproject.toml requirements/dev.in
 	$(COMPILE) -c requirements/dev.txt -o requirements/demo.txt pyproject.toml requirements/demo.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/servers.txt requirements/servers.in
+	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -c requirements/servers.txt -o requirements/peers.txt requirements/peers.in
 	$(COMPILE) -c requirements/dev.txt -o requirements/uv.txt requirements/uv.in
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/audit.txt requirements/audit.in
 	cd requirements/azurite && npm $(if $(UPGRADE),update,install) --package-lock-only

@@ -14,8 +14,10 @@ from benchmarks import (
     agents,
     artifacts,
     backup,
+    call_costs,
     cases,
     encryption,
+    feature_costs,
     history,
     langgraph_calls,
     langgraph_chat,
@@ -50,6 +52,7 @@ Case = Callable[[], list[Figure] | Result]
 
 CASES: tuple[Case, ...] = (
     *cases.CASES,
+    *call_costs.CASES,
     *store_cases.CASES,
     *langgraph_calls.CASES,
     *langgraph_chat.CASES,
@@ -71,6 +74,7 @@ CASES: tuple[Case, ...] = (
     *migrations.CASES,
     *schema_checks.CASES,
     *encryption.CASES,
+    *feature_costs.CASES,
     *replay.CASES,
     *backup.CASES,
     *promises.CASES,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 MINIMUM = (3, 11)
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = {"demo": ("demo",), "dev": ("dev",), "servers": ("dev", "servers")}
+LOCKS = {"demo": ("demo",), "dev": ("dev",), "servers": ("dev", "servers"), "peers": ("dev", "servers", "peers")}
 """The locks of each level, lowest level first."""
 
 

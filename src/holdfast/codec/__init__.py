@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
 
-from holdfast.codec.bulk_packing import PackedMessages, pack_messages
+from holdfast.codec.bulk_packing import PackedMessages, encode_small, pack_messages
 from holdfast.codec.message_cache import MessageParts
 from holdfast.codec.opaque import OpaqueValue
 from holdfast.codec.packer import Packer, locate
@@ -87,6 +87,9 @@ class Codec:
         Raises `UnsupportedError`, `CircularReferenceError`, `TooDeepError` or `TooLargeError`, with the path to the
         part at fault.
         """
+        packed = encode_small(value, self.max_bytes)
+        if packed is not None and len(packed) <= self.max_bytes:
+            return packed
         try:
             return Packer(self.registry, self.max_bytes, lenient=self._lenient).pack_top(value)
         except (HoldfastError, RuntimeError) as error:

@@ -49,7 +49,7 @@ def compress(data: bytes, method: Compression | None = None) -> tuple[Compressio
         body = compress(data, method)[1]
         return (method, body) if len(body) < len(data) else (Compression.NONE, data)
     if method is Compression.ZSTD_DICTIONARY_1:
-        return method, zstd.compress(data, 1, zstd_dict=dictionary().as_digested_dict)
+        return method, _compress_small(data)
     if method is Compression.ZSTD:
         return method, zstd.compress(data, 3) if len(data) <= _CHUNK else _compress_in_chunks(data)
     if method is Compression.GZIP:
@@ -57,6 +57,20 @@ def compress(data: bytes, method: Compression | None = None) -> tuple[Compressio
 
         return method, gzip.compress(data, 6, mtime=0)
     return method, data
+
+
+_idle: list[zstd.ZstdCompressor] = []
+"""Compressors with the dictionary that no thread is using: to create one takes longer than to compress a step."""
+
+
+def _compress_small(data: bytes) -> bytes:
+    try:
+        compressor = _idle.pop()
+    except IndexError:
+        compressor = zstd.ZstdCompressor(1, zstd_dict=dictionary().as_digested_dict)
+    body = compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
+    _idle.append(compressor)  # not if it was interrupted: it would go on with the same frame
+    return body
 
 
 def _compress_in_chunks(data: bytes) -> bytes:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Row
@@ -105,8 +106,7 @@ ConvertState: TypeAlias = "Callable[[PackedMap | Edit, StepRef | None, LoadedSta
 """Returns what to save in place of a state or an edit, given the parent as of the attempt."""
 
 
-@dataclass(slots=True)
-class AppendRequest:
+class AppendRequest(Struct, eq=False):
     """A step to append: a whole packed state, or an edit of the parent's."""
 
     line: Line
@@ -378,8 +378,8 @@ class Appender:
             tip = batch.tips[line] = await tip_to_append(self._lines, line)
         else:
             tip = LineTip(before.info, before.point, is_only_branch=False)
-        if tip is not None:
-            await self._require_new_id(request)  # according to this tip: it may be another one a moment later
+        if tip is not None and request.id and not tip.is_followed_by(request.id, request.parent):
+            await self._require_new_id(request)
         conditions: list[Change] = []
         if tip is None:
             if request.parent is not None and not isinstance(request.parent, Root) and request.parent != MAIN:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from holdfast.backends.interface import Change, Create, Ensure, Expect, Put, Row
 from holdfast.backends.tables import BRANCHES, STEPS, Key
@@ -33,8 +34,7 @@ class Condition(Enum):
     ROWS = "the readable rows are as they were"
 
 
-@dataclass(slots=True)
-class PreparedStep:
+class PreparedStep(Struct, eq=False):
     """A step ready to commit, with the changes that store it, some of them conditional."""
 
     line: Line
@@ -79,8 +79,7 @@ class PreparedStep:
         return StepInfo(self.point, self.step.header, None if self.parent is None else self.parent.id)
 
 
-@dataclass(slots=True)
-class Chain:
+class Chain(Struct):
     """The progress of independent requests that are appended one after the other, as many as fit into a batch."""
 
     in_flight: bool = False

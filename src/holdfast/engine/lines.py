@@ -105,6 +105,11 @@ class LineTip(NamedTuple):
     """The generation of the store in which the line was last restored in place."""
     has_branches: bool = False  # besides the first one, as far as is known
 
+    def is_followed_by(self, id: str, parent: At) -> bool:
+        """Return whether a step with an id and this parent comes after all others, so that none of them has its id."""
+        point = self.point
+        return self.is_only_branch and (point is None or (point.id < id and parent in (None, point.id)))
+
 
 class LineIndex:
     """Finds lines, steps and branches in a store."""
@@ -174,14 +179,21 @@ class LineIndex:
 
     async def revalidate_tip(self, line: Line) -> LineTip | None:
         """Return the tip of a line without branches: a cached one is only checked for later steps."""
+        return (await self.revalidate_tip_and(line))[0]
+
+    async def revalidate_tip_and(self, line: Line, *others: Query) -> tuple[LineTip | None, list[list[Row]]]:
+        """Return the tip of a line as `revalidate_tip` does, and of the same request the answers to other queries."""
         cached = self.cached_tip(line)
-        if cached is not None and cached.is_only_branch and cached.point is not None:
-            point = cached.point
-            since = Scan(STEPS, (*line, point.branch), start=(point.seq,), limit=2, bodies=False)
-            (rows,) = await self._backend.read([since])
-            if len(rows) == 1 and StepRef.of(rows[0]) == point:  # neither followed nor rewritten
-                return cached
-        return await self.load_tip(line)
+        point = cached.point if cached is not None and cached.is_only_branch else None
+        check: Query = Get(LINES, [tuple(line)])
+        if point is not None:
+            check = Scan(STEPS, (*line, point.branch), start=(point.seq,), limit=2, bodies=False)
+        rows, *answers = await self._backend.read([check, *others])
+        if point is not None and len(rows) == 1 and StepRef.of(rows[0]) == point:  # neither followed nor rewritten
+            return cached, answers
+        if cached is None and not rows:
+            return None, answers  # nobody has written to it yet
+        return await self.load_tip(line), answers
 
     def note_index(self, tenant: str, exists: bool) -> None:
         """Cache whether a tenant has a text index."""
@@ -442,14 +454,12 @@ class LineIndex:
     async def find_id(self, line: Line, id: str, parent: At) -> Row | None:
         """Return the row of the step with an id, if there is one.
 
-        The store is not read where the new step follows the latest one and its id is greater: if that is out of date,
-        the position will be occupied.
+        The store is not read where the new step follows the cached tip: if that is out of date, the position will be
+        occupied.
         """
         cached = self.cached_tip(line)
-        if cached is not None and cached.is_only_branch:
-            latest = cached.point
-            if latest is None or (latest.id < id and parent in (None, latest.id)):
-                return None
+        if cached is not None and cached.is_followed_by(id, parent):
+            return None
         (rows,) = await self._backend.read([self._query(line, id)])
         return rows[0] if rows else None
 

@@ -8,8 +8,10 @@ are found by their position; by id, the last revision is found.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec.structs import replace
 
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, STEPS, WRITES

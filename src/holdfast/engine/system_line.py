@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from msgspec.msgpack import encode
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Change, Delete, Expect, Put, Row, Scan
+from holdfast.backends.interface import Change, Delete, Expect, Put, Query, Row, Scan
 from holdfast.backends.tables import LINES, LINKS, STEPS
 from holdfast.engine import trace_context
 from holdfast.engine.append import AppendRequest
@@ -247,6 +247,10 @@ class SystemLine:
     async def tip(self) -> LineTip | None:
         """Return the current tip of the line; None if it does not exist yet."""
         return await self.engine.lines.revalidate_tip(self.line)
+
+    async def tip_and(self, *others: Query) -> tuple[LineTip | None, list[list[Row]]]:
+        """Return the current tip of the line, and of the same request the answers to other queries."""
+        return await self.engine.lines.revalidate_tip_and(self.line, *others)
 
     def tip_unchanged(self, tip: LineTip | None) -> list[Change]:
         """Return the conditions that the line still has this tip."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from holdfast.backends.interface import Change, Put
 from holdfast.backends.runtime.drivers import run

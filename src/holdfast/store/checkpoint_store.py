@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
+
+from msgspec.structs import replace
 
 from holdfast.codec import Codec
 from holdfast.engine.append import AppendRequest, OnConflict

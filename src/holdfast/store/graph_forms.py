@@ -86,10 +86,13 @@ def version_entry(channel: str) -> str:
     return f"{_VERSION}{channel}"
 
 
+_MAPPINGS = (dict, Mapping)  # dicts are recognised at once
+
+
 def configurable(config: Config | None) -> Mapping[str, Any]:
     """Return the part of a config that names a checkpoint."""
-    found = config.get("configurable") if isinstance(config, dict | Mapping) else None
-    if not isinstance(found, dict | Mapping):
+    found = config.get("configurable") if isinstance(config, _MAPPINGS) else None
+    if not isinstance(found, _MAPPINGS):
         raise InvalidError("the config has no 'configurable'", hint="Pass {'configurable': {'thread_id': …}}")
     return found
 

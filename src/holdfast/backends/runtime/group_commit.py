@@ -304,9 +304,12 @@ def _resolve_futures(batches: list[PendingBatch]) -> None:
         pending.deliver()
 
 
+_WRITES = (Create, Ensure, Put)
+
+
 def body_bytes(batch: Batch) -> int:
     """Return the size of the bodies in a batch."""
-    return sum(len(change.row.body) for change in batch if isinstance(change, Create | Ensure | Put))
+    return sum([len(change.row.body) for change in batch if isinstance(change, _WRITES)])
 
 
 def copy_error(error: Exception) -> Exception:

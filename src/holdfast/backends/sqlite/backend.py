@@ -188,6 +188,10 @@ _LARGE_LOG_PAGES = 10_000
 _VACUUM_PAGES = 1_000
 _MERGE_PAGES = 500
 
+_OPENING_READS = 2
+"""With so many reads a store is opened. A connection for them alone would cost as much as the rest of opening, and
+programs that only save need none."""
+
 _failed: set[str] = set()
 """Files that could not be flushed by this process, and whose log has not been written back since."""
 
@@ -208,6 +212,8 @@ class SQLiteBackend(Backend):
         self._space = DiskSpace(settings.path)
         self._checkpoint_at = self._space_check_at = 0
         self._is_alone = False
+        self._reads = 0
+        """How many reads used the connection for writing."""
         self._missing: frozenset[str] = frozenset()
         self._timed = True
 
@@ -443,7 +449,8 @@ class SQLiteBackend(Backend):
 
     def _read_once(self, action: Callable[[apsw.Cursor, A], T], argument: A) -> T:
         connections = self._connections
-        if self._settings.exclusive:
+        if self._settings.exclusive or self._reads < _OPENING_READS:
+            self._reads += 1
             with connections.writing:
                 cursor = connections.writer()
                 try:

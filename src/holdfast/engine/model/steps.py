@@ -124,6 +124,7 @@ class Step:
     header: StepHeader
     edit: EditMap = field(default_factory=EditMap)
     _stored: Stored | None = field(default=None, init=False, repr=False, compare=False)
+    _sizes: list[int] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def stored(self) -> Stored:
@@ -138,7 +139,9 @@ class Step:
     @property
     def sizes(self) -> list[int]:
         """Return the number of bytes of each stored operation."""
-        return [sum(map(len, parts)) for _, parts in self.stored]
+        if self._sizes is None:
+            self._sizes = [sum(map(len, parts)) for _, parts in self.stored]
+        return self._sizes
 
     def digests(self, salt: bytes) -> Digests:
         """Return what the commit hash covers of the changes: digests of stored bytes, never of re-encoded ones."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias
 
-from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Row
+from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row
 from holdfast.backends.tables import LINES, LINKS, REFS, Key
 from holdfast.engine.engine import Engine
 from holdfast.engine.guard import Action, Guard, Permit
@@ -80,11 +80,22 @@ class ThreadOwnership(NamedTuple):
 
 async def read_ownership(engine: Engine, line: Line) -> ThreadOwnership:
     """Read who owns a thread, by its line or that of a namespace."""
-    root = root_of(line)
-    owners, lines, former = await engine.context.backend.read(
-        [Get(REFS, [owner_key(root)]), Get(LINES, [tuple(root)]), Get(LINKS, [_former_key(root)])]
-    )
-    is_free = not owners and not lines and len(await engine.lines.family(root)) == 1
+    return await _ownership(engine, line, ())
+
+
+def _owner_query(line: Line) -> Query:
+    return Get(REFS, [owner_key(root_of(line))])
+
+
+async def _ownership(engine: Engine, line: Line, owners: Sequence[Row]) -> ThreadOwnership:
+    """Return who owns a thread, given the row of its owner if that was read and there is one."""
+    root, is_free = root_of(line), False
+    former: Sequence[Row] = ()
+    if not owners:
+        owners, lines, former = await engine.context.backend.read(
+            [_owner_query(line), Get(LINES, [tuple(root)]), Get(LINKS, [_former_key(root)])]
+        )
+        is_free = not owners and not lines and len(await engine.lines.family(root)) == 1
     return ThreadOwnership(root, owners[0] if owners else None, is_free, former[0] if former else None)
 
 
@@ -315,10 +326,11 @@ class IdentityGuard(Guard):
         what = f"{self.actor} may not {right} this: {refusal.why}"
         return DeniedError(what, where=f"thread {line}", hint=refusal.hint, code=refusal.code)
 
-    async def thread_rights(self) -> tuple[IdentityRights, list[Change]]:
-        """Return the current rights, and the conditions that they stay so."""
-        tip = await self._access.tip()
-        return await self._rights(tip), self._access.tip_unchanged(tip)
+    async def read_thread(self, line: Line) -> tuple[ThreadOwnership, IdentityRights, list[Change]]:
+        """Return who owns a thread, and the current rights with the conditions that they stay so."""
+        tip, (owners,) = await self._access.tip_and(_owner_query(line))
+        found = await _ownership(self.engine, line, owners)
+        return found, await self._rights(tip), self._access.tip_unchanged(tip)
 
     def frozen_condition(self) -> Change:
         """Return the condition that the identity is not frozen."""
@@ -434,8 +446,7 @@ class _ThreadConditions:
     async def check(self) -> None:
         """Read the owner and the rights, and raise if they do not permit it."""
         guard, right = self._guard, self._right
-        found = await read_ownership(guard.engine, self._line)
-        rights, unchanged = await guard.thread_rights()
+        found, rights, unchanged = await guard.read_thread(self._line)
         owner, now = found.name, guard.engine.context.clock()
         # Nobody owns a thread that does not exist: whoever saves it first does.
         is_first = found.is_free and self._creates

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import LINKS, Key
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.engine import Engine
@@ -93,6 +93,10 @@ class AccessRegistry:
     async def tip(self) -> LineTip | None:
         """Return the current tip of the line."""
         return await self._line.tip()
+
+    async def tip_and(self, *others: Query) -> tuple[LineTip | None, list[list[Row]]]:
+        """Return the current tip of the line, and of the same request the answers to other queries."""
+        return await self._line.tip_and(*others)
 
     def tip_unchanged(self, tip: LineTip | None) -> list[Change]:
         """Return the conditions that the line still has this tip."""
