@@ -47,7 +47,11 @@ def wanted(lock: str) -> list[Requirement]:
 
 
 def test_locks_hold_everything_asked_for() -> None:
-    assert LOCKS.keys() == {path.stem for path in FOLDER.glob("*.in")} == {"audit", "demo", "dev", "peers", "servers", "uv"}
+    assert (
+        LOCKS.keys()
+        == {path.stem for path in FOLDER.glob("*.in")}
+        == {"audit", "demo", "dev", "peers", "servers", "uv"}
+    )
     wrong = [
         f"{lock}: {requirement}"
         for lock in LOCKS

@@ -27,6 +27,7 @@ ORIGIN = "'\"␞origin\":'"
 
 _SUCCESSES = ("changed", "ok", "skipped")
 _FREQUENT = {"change", "hook"}
+_OF_STATUS = ColumnHint("kind", ("status",))
 
 
 def hint_conditions(space: Table, hints: Sequence[ColumnHint], contains: str) -> tuple[list[str], list[str]]:
@@ -49,6 +50,6 @@ def hint_conditions(space: Table, hints: Sequence[ColumnHint], contains: str) ->
                 conditions.append(FAILED)
         if column == "kind" and not excluded and space is not REFS and not _FREQUENT & {*values}:
             conditions.append(RARE)
-        if column == "target" and space is REFS and {*values} <= {"failed ", "waiting "}:
+        if column == "target" and space is REFS and _OF_STATUS in hints and {*values} <= {"failed ", "waiting "}:
             conditions.append(STOPPED)
     return conditions, texts

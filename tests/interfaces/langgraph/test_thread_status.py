@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphRecursionError
 from langgraph.types import Command
 from msgspec.structs import force_setattr
@@ -16,6 +17,7 @@ from msgspec.structs import force_setattr
 import holdfast
 from holdfast.backends.interface import Put
 from holdfast.encryption import Encryption, LocalKeys, generate_key
+from holdfast.engine.thread_status import STATES
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.store.store import Store
@@ -33,8 +35,8 @@ def store(tmp_path: Path) -> Any:
 def play(store: Any, kind: str, value: Any = None, *, thread: str = "", **options: Any) -> None:
     """Run a graph on a thread of the name of its kind."""
     graph = build(kind).compile(checkpointer=HoldfastSaver(store), **options)
-    config = {"configurable": {"thread_id": thread or kind}, "recursion_limit": 6}
-    graph.invoke({"log": []} if value is None else value, config)  # type: ignore[arg-type]
+    config: RunnableConfig = {"configurable": {"thread_id": thread or kind}, "recursion_limit": 6}
+    graph.invoke({"log": []} if value is None else value, config)
 
 
 def status(store: Store, thread: str) -> str:
@@ -42,8 +44,8 @@ def status(store: Store, thread: str) -> str:
     found = store.thread(thread).status().status
     assert store.thread(thread).info().status == found
     assert {each.thread: each.status for each in store.threads()}[thread] == found
-    for each in ("idle", "running", "waiting", "failed", "unfinished", "done"):
-        assert (thread in [info.thread for info in store.threads(status=each)]) is (each == found), each  # type: ignore[arg-type]
+    for each in STATES:
+        assert (thread in [info.thread for info in store.threads(status=each)]) is (each == found), each
     return found
 
 
@@ -83,18 +85,18 @@ def test_an_error_is_told_with_its_node_class_and_message(
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("kind", ["asks", "subgraph-asks"])
-def test_a_question_waits_until_it_is_answered(store: Store, kind: str, durability: str) -> None:
+def test_a_question_waits_until_it_is_answered(store: Store, kind: str, durability: Any) -> None:
     graph = build(kind).compile(checkpointer=HoldfastSaver(store))
     config: Any = {"configurable": {"thread_id": kind}}
-    graph.invoke({"log": []}, config, durability=durability)  # type: ignore[arg-type]
+    graph.invoke({"log": []}, config, durability=durability)
     assert status(store, kind) == "waiting"
     (question,) = store.thread(kind).status().questions
     assert question.value == {"ask": "May ada@example.com be paid?"}
     assert question.node == ("first" if kind == "asks" else "child")
-    graph.invoke(Command(resume="yes"), config, durability=durability)  # type: ignore[arg-type]
+    graph.invoke(Command(resume="yes"), config, durability=durability)
     assert status(store, kind) == "waiting"
     assert [each.value for each in store.thread(kind).status().questions] == ["Really?"]
-    graph.invoke(Command(resume={store.thread(kind).status().questions[0].id: "yes"}), config, durability=durability)  # type: ignore[arg-type]
+    graph.invoke(Command(resume={store.thread(kind).status().questions[0].id: "yes"}), config, durability=durability)
     assert status(store, kind) == "done"
 
 

@@ -173,7 +173,7 @@ def _totals(
     }
     largest: ThreadInfo | None = None
     with session.progress("Counting") as progress:
-        for number, each in enumerate(chain.from_iterable(_list(store, "", None, kind) for kind in kinds), 1):
+        for number, each in enumerate(chain.from_iterable(_list(store, "", None, None, kind) for kind in kinds), 1):
             totals["steps"] += each.steps
             totals["branches"] += each.branches
             totals["line_bytes"] += each.bytes
