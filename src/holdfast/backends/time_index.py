@@ -18,9 +18,9 @@ FAILED = "outcome NOT IN ('changed', 'ok', 'skipped')"
 RARE = "kind NOT IN ('change', 'hook')"
 """The condition of events of kinds that are rare among many others."""
 
-STOPPED = "kind = 'status' AND substr(target, 1, 7) IN ('failed ', 'waiting')"
-"""The condition of references that say that a thread waits or failed, which are few and looked for. That a thread runs
-or is done changes with every run, and has no index to be kept."""
+_STOPPED = ("failed ", "waiting ")
+"""The statuses of threads that are few and looked for. That a thread runs or is done changes with every run, and has no
+index to be kept."""
 
 ORIGIN = "'\"␞origin\":'"
 """The text in the metadata of a step of a thread that says who saved it and why."""
@@ -28,6 +28,12 @@ ORIGIN = "'\"␞origin\":'"
 _SUCCESSES = ("changed", "ok", "skipped")
 _FREQUENT = {"change", "hook"}
 _OF_STATUS = ColumnHint("kind", ("status",))
+
+
+def stopped(contains: str) -> str:
+    """Return the condition of references that say that a thread waits or failed, as their index has it."""
+    either = " OR ".join(contains.format("target", f"'{status}'") for status in _STOPPED)
+    return f"kind = 'status' AND ({either})"
 
 
 def hint_conditions(space: Table, hints: Sequence[ColumnHint], contains: str) -> tuple[list[str], list[str]]:
@@ -50,6 +56,6 @@ def hint_conditions(space: Table, hints: Sequence[ColumnHint], contains: str) ->
                 conditions.append(FAILED)
         if column == "kind" and not excluded and space is not REFS and not _FREQUENT & {*values}:
             conditions.append(RARE)
-        if column == "target" and space is REFS and _OF_STATUS in hints and {*values} <= {"failed ", "waiting "}:
-            conditions.append(STOPPED)
+        if column == "target" and space is REFS and _OF_STATUS in hints and {*values} <= {*_STOPPED}:
+            conditions.append(stopped(contains))
     return conditions, texts

@@ -26,7 +26,7 @@ from holdfast.backends.tables import (
     Table,
     WordList,
 )
-from holdfast.backends.time_index import FAILED, ORIGIN, RARE, STOPPED, THREAD_STEP, hint_conditions
+from holdfast.backends.time_index import FAILED, ORIGIN, RARE, THREAD_STEP, hint_conditions, stopped
 
 VERSION = 1
 """The version of the layout. A new one cannot be used by older versions of Holdfast."""
@@ -100,7 +100,7 @@ TIME_INDEXES = {
         "events_cause": "events (tenant, cause, time) WHERE cause <> ''",
         "events_rare": f"events (tenant, kind, time) WHERE {RARE}",
         "events_failed": f"events (tenant, time) WHERE {FAILED}",
-        "refs_stopped": f"refs (tenant, line) WHERE {STOPPED}",
+        "refs_stopped": f"refs (tenant, line) WHERE {stopped(_CONTAINS)}",
     }.items()
 }
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast._views import size
-from holdfast.engine.thread_status import STATES
 from holdfast.errors import CorruptError
-from holdfast.interfaces.cli.base import KINDS, CliContext, command, kinds_option, parse_kinds
+from holdfast.interfaces.cli.base import KINDS, STATUSES, CliContext, command, kinds_option, parse_kinds
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import ago, line_counts, plural, safe, when
 
@@ -37,7 +36,7 @@ _ORDERS: dict[str, Callable[[ThreadInfo], Any]] = {
 @click.argument("pattern", default="", type=THREAD)
 @click.option("--kind", type=KINDS, default="thread", help="List agents, scopes, sessions or all instead of threads.")
 @click.option("--where", metavar="QUERY", help="Those that match a query, such as 'steps>100 updated>7d'.")
-@click.option("--status", type=click.Choice(STATES), help="Those with a status: 'waiting' for an answer, for example.")
+@click.option("--status", type=STATUSES, help="Those with a status: 'waiting' for an answer, for example.")
 @click.option("--sort", type=click.Choice([*_ORDERS]), default="name", help="The order: by name, or the largest first.")
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Show at most N.")
