@@ -127,8 +127,8 @@ def memory_of_a_state() -> list[Figure]:
         return [missing("promise: memory of a state while it is saved", "there is no /proc")]
     figures = []
     with tempfile.TemporaryDirectory() as name:
-        for kind in ("messages", "text"):
-            for what in ("saved", "read"):
+        for kind in ("messages", "text", "entries"):
+            for what in ("saved", "saved again", "read"):
                 ran = subprocess.run(
                     [sys.executable, "-c", _CHILD, f"{name}/{kind}.db", kind, what, str(_MEGABYTES)],
                     check=True,
@@ -140,8 +140,7 @@ def memory_of_a_state() -> list[Figure]:
                         f"promise: memory while {kind} are {what} / their size",
                         float(ran.stdout) / _MEGABYTES,
                         "x",
-                        ceiling=6,
-                        goal=4,
+                        ceiling=4,
                         note=f"{_MEGABYTES} MB",
                     )
                 )
@@ -161,19 +160,24 @@ def resident(field):
 
 
 store = holdfast.open(f"sqlite:///{path}")
-if what == "saved":
-    one = 2000 if kind == "messages" else 1 << 20
+if what != "read":
+    one = 1 << 20 if kind == "text" else 2000
     values = [f"{number:09} " * (one // 10) for number in range(size // one)]
-    state = {"messages": [{"role": "user", "content": each} for each in values]} if kind == "messages" else {
-        f"text {number}": each for number, each in enumerate(values)
-    }
+    if kind == "messages":
+        state = {"messages": [{"role": "user", "content": each} for each in values], "turn": 1}
+    else:
+        state = {f"{kind} {number}": each for number, each in enumerate(values)} | {"turn": 1}
+        state = {"memory": state, "turn": 1} if kind == "entries" else state
     del values
 store.thread("warm").put({"messages": ["a"]})
 store.thread("warm").get()
+if what == "saved again":
+    store.thread("large").put(state)
+    state["turn"] = 2
 gc.collect()
 pathlib.Path("/proc/self/clear_refs").write_text("5")
 before = resident("VmRSS")
-if what == "saved":
+if what != "read":
     store.thread("large").put(state)
 else:
     state = store.thread("large").get()

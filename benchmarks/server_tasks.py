@@ -22,6 +22,9 @@ _WIDTH = 32
 _ROUNDS = 12
 _REPEATS = 3
 
+_SERVER_FLOOR = 1.2
+"""Of what the server's processes spend."""
+
 
 def _threads(name: str, url: str) -> Cost:
     with THREADED[name](url) as saver, ThreadPoolExecutor(_WIDTH) as workers:
@@ -108,6 +111,19 @@ async def _task_calls(name: str, url: str) -> Cost:
     return meter.cost
 
 
+def _run_tasks(name: str, url: str) -> Cost:
+    return asyncio.run(_tasks(name, url))
+
+
+def _run_task_calls(name: str, url: str) -> Cost:
+    return asyncio.run(_task_calls(name, url))
+
+
+def _ratio(what: str, theirs: float, ours: float, done: int, floor: float, goal: float) -> Figure:
+    note = f"{theirs / done:.2f} ms against {ours / done:.2f} ms"
+    return Figure(what, theirs / ours, "x", floor, None, note, goal)
+
+
 def many_at_a_time_on_postgres() -> Result:
     """32 threads, and 32 asyncio tasks, on one PostgreSQL server"""
     try:
@@ -116,25 +132,38 @@ def many_at_a_time_on_postgres() -> Result:
         return Result([missing("32 at a time on PostgreSQL", why)])
     figures: list[Figure] = []
     rows: list[Row] = []
-    for what, each, run, theirs, floor in (
-        ("32 threads, graphs", "turn", _threads, POSTGRES, 0.8),
-        ("32 tasks, graphs", "turn", lambda name, url: asyncio.run(_tasks(name, url)), ASYNC_POSTGRES, 1.6),
-        ("32 threads, calls", "call", _thread_calls, POSTGRES, 1.1),
-        ("32 tasks, calls", "call", lambda name, url: asyncio.run(_task_calls(name, url)), ASYNC_POSTGRES, 1.6),
+    for what, each, run, theirs, floor, cpu_floor, cpu_goal in (
+        ("32 threads, graphs", "turn", _threads, POSTGRES, 0.8, 0.5, 1),
+        ("32 tasks, graphs", "turn", _run_tasks, ASYNC_POSTGRES, 1.6, 1.1, 1.5),
+        ("32 threads, calls", "call", _thread_calls, POSTGRES, 1.1, 0.8, 1),
+        ("32 tasks, calls", "call", _run_task_calls, ASYNC_POSTGRES, 1.6, 1.3, 1.5),
     ):
         done = _WIDTH * (_ROUNDS - 1 if each == "turn" else 3 * _ROUNDS)
         taken: dict[str, list[Cost]] = {}
+        spent: dict[str, list[float]] = {}
         for name in turns((OURS, theirs, REFERENCE), _REPEATS):
-            taken.setdefault(name, []).append(run(name, server.fresh()))
+            url, before = server.fresh(), servers.postgres_cpu()
+            taken.setdefault(name, []).append(run(name, url))
+            after = servers.postgres_cpu()
+            if before is not None and after is not None:
+                spent.setdefault(name, []).append(after - before)
         wall = {name: statistics.median(found.wall for found in found_) for name, found_ in taken.items()}
         rates = {name: done / wall[name] * 1000 for name in wall}
         note = (
             f"{rates[OURS]:,.0f} {each}s a second against {rates[theirs]:,.0f}; without a store {rates[REFERENCE]:,.0f}"
         )
         figures.append(Figure(f"{what}: Holdfast / {theirs}", rates[OURS] / rates[theirs], "x", floor, None, note, 3))
+        cpu = {name: min(found.cpu for found in found_) for name, found_ in taken.items()}
+        figures.append(
+            _ratio(f"{what}: client CPU, {theirs} / Holdfast", cpu[theirs], cpu[OURS], done, cpu_floor, cpu_goal)
+        )
+        if spent:
+            used = {name: min(found) for name, found in spent.items()}
+            name = f"{what}: server CPU, {theirs} / Holdfast"
+            figures.append(_ratio(name, used[theirs], used[OURS], done, _SERVER_FLOOR, 2))
         for name, found_ in taken.items():
-            cpu = statistics.median(found.cpu for found in found_)
-            rows.append(Row(f"{what} on PostgreSQL, per {each}", name, wall[name] / done, cpu / done))
+            middle = statistics.median(found.cpu for found in found_)
+            rows.append(Row(f"{what} on PostgreSQL, per {each}", name, wall[name] / done, middle / done))
     return Result(figures, rows)
 
 

@@ -6,6 +6,7 @@ They are those of the tests. Where one cannot be had on this machine, `Missing` 
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from tests.servers.processes import HOST, Missing
 from tests.servers.s3 import SeaweedServer, object_store
 from tests.servers.valkey import RedisServer
 
-__all__ = ["LOCAL", "STORES", "Missing", "Place", "mongodb", "postgres", "redis", "server_of"]
+__all__ = ["LOCAL", "STORES", "Missing", "Place", "mongodb", "postgres", "postgres_cpu", "redis", "server_of"]
 
 
 class _Postgres(PostgresServer):
@@ -44,6 +45,24 @@ def postgres() -> PostgresServer:
             found = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
             assert found == ("on",), f"{setting} is off, and nothing measured there would count"
     return server
+
+
+def postgres_cpu() -> float | None:
+    """Milliseconds of CPU that the server and its processes have used; None where no `/proc` says."""
+    if not Path("/proc/self/stat").exists():
+        return None
+    main = (postgres().directory / "data" / "postmaster.pid").read_text().split()[0]
+    ticks = 0
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = place.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended just now
+        if place.parent.name == main:
+            ticks += sum(map(int, fields[11:15]))  # with those of its processes that ended
+        elif fields[1] == main:
+            ticks += sum(map(int, fields[11:13]))
+    return ticks * 1000 / os.sysconf("SC_CLK_TCK")
 
 
 @functools.cache

@@ -107,10 +107,36 @@ def state_set_and_get() -> Result:
                 goal=3,
             ),
             Figure("state: p50 of a durable set / of a bare commit", middle, "x", ceiling=8, goal=2),
+            *(
+                Figure(f"state: {what}, diskcache that flushes / Holdfast", _ahead(times), "x", floor=floor, goal=goal)
+                for what, times, floor, goal in (("p50 of a set", sets, 0.2, 0.8), ("p50 of a get", gets, 0.12, 0.7))
+            ),
             *absent,
         ],
         tables=[table],
     )
+
+
+def state_bytes() -> list[Figure]:
+    """Bytes of a file for each key that was set once: diskcache has the value, Holdfast also its history and audit."""
+    with tempfile.TemporaryDirectory() as name:
+        path, sizes = pathlib.Path(name, "state.db"), list[int]()
+        for count in (1, _ROUNDS):
+            with holdfast.open(path) as store:
+                state = store.state(agent="researcher")
+                for number in range(count):
+                    state.set(f"key/{number:06}", _VALUE)
+            sizes.append(path.stat().st_size)
+        ours = (sizes[1] - sizes[0]) / _ROUNDS
+        with diskcache.Cache(name) as cache:
+            empty = cache.volume()
+            for number in range(_ROUNDS):
+                cache.set(f"key/{number:06}", _VALUE)
+            theirs = (cache.volume() - empty) / _ROUNDS
+    return [
+        Figure("state: bytes of a set", ours, "bytes", ceiling=850),
+        Figure("state: bytes of a set, diskcache / Holdfast", theirs / ours, "x", floor=0.22, goal=0.4),
+    ]
 
 
 def state_of_many_keys() -> list[Figure]:
@@ -148,8 +174,12 @@ def _at(times: dict[str, list[float]], who: str, percent: int) -> float:
     return times[who][len(times[who]) * percent // 100]
 
 
+def _ahead(times: dict[str, list[float]]) -> float:
+    return _at(times, "diskcache, flushing", 50) / _at(times, "Holdfast", 50)
+
+
 def _cells(times: dict[str, list[float]], who: str) -> list[str]:
     return [f"{_at(times, who, percent):.0f}" for percent in (50, 99)] if who in times else ["", ""]
 
 
-CASES = (state_set_and_get, state_of_many_keys)
+CASES = (state_set_and_get, state_bytes, state_of_many_keys)

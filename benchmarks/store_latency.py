@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import os
+import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+import obstore
+import psycopg
+import pymongo
+from redis import Redis
 
 import holdfast
 from benchmarks.langgraph_work import chat
-from benchmarks.measure import Figure, Result, Table, missing, turns
-from benchmarks.servers import STORES, Missing, Place
+from benchmarks.measure import Figure, Job, Result, Table, missing, turns
+from benchmarks.servers import STORES, Missing, Place, server_of
+from holdfast.backends.urls import url_to_path
+from tests.servers.s3 import object_store
 
 T = TypeVar("T")
 
@@ -25,8 +38,9 @@ _COLD = 12
 class _Agent:
     """A chat of 200 messages on one store, to which more come."""
 
-    def __init__(self, place: Place, stack: ExitStack) -> None:
+    def __init__(self, place: Place, stack: ExitStack, bare_write: Job | None = None) -> None:
         self._place = place
+        self._bare_write = bare_write
         self._messages = chat((_MESSAGES + _WARM + _COLD) // 2 + 1)
         self._length = 0
         self._store = stack.enter_context(self._opened())
@@ -42,6 +56,11 @@ class _Agent:
         """One more, and a look, in the store that is open."""
         self._timed("append", partial(self._append, self._store))
         self._timed("read", partial(_read, self._store))
+
+    def bare(self) -> None:
+        """The least that the same store can do durably."""
+        assert self._bare_write is not None
+        self._timed("bare write", self._bare_write)
 
     def cold(self) -> None:
         """In stores that are opened for the purpose: new connections, and nothing remembered."""
@@ -67,6 +86,65 @@ def _read(store: holdfast.Store) -> object:
     return store.thread("chat").get().state
 
 
+def _in_sqlite(place: Place, stack: ExitStack) -> Job:
+    connection = apsw.Connection(f"{url_to_path(place.url)}-bare")
+    stack.callback(connection.close)
+    for pragma in ("journal_mode = WAL", "synchronous = FULL"):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    connection.execute("CREATE TABLE bare (body BLOB)")
+    return lambda: connection.execute("INSERT INTO bare VALUES (?)", (_BARE,))
+
+
+def _in_files(place: Place, stack: ExitStack) -> Job:
+    path = stack.enter_context(tempfile.TemporaryDirectory(dir=Path(str(url_to_path(place.url))).parent))
+    numbers = itertools.count()
+
+    def write() -> None:
+        with Path(path, str(next(numbers))).open("xb") as file:
+            file.write(_BARE)
+            file.flush()
+            os.fsync(file.fileno())
+
+    return write
+
+
+def _in_postgres(place: Place, stack: ExitStack) -> Job:
+    connection = stack.enter_context(psycopg.connect(place.url, autocommit=True))
+    connection.execute("CREATE TABLE bare (body bytea)")
+    return lambda: connection.execute("INSERT INTO bare VALUES (%b)", (_BARE,), prepare=True)
+
+
+def _in_mongodb(place: Place, stack: ExitStack) -> Job:
+    client = stack.enter_context(pymongo.MongoClient[dict[str, Any]](place.url))
+    bare = client.get_default_database()["bare"]
+    return lambda: bare.insert_one({"body": _BARE})
+
+
+def _in_redis(place: Place, stack: ExitStack) -> Job:
+    del place
+    client = stack.enter_context(Redis(*server_of("redis")))
+    return lambda: client.rpush("bare", _BARE)
+
+
+def _in_s3(place: Place, stack: ExitStack) -> Job:
+    del stack
+    bucket = object_store(place.url.split("/")[2], place.options)
+    numbers = itertools.count()
+    return lambda: obstore.put(bucket, f"bare/{next(numbers)}", _BARE)
+
+
+_BARE = random.Random(1).randbytes(1000)
+_BARE_WRITES: dict[str, Callable[[Place, ExitStack], Job]] = {
+    "sqlite": _in_sqlite,
+    "file": _in_files,
+    "postgresql": _in_postgres,
+    "mongodb": _in_mongodb,
+    "redis": _in_redis,
+    "s3": _in_s3,
+}
+"""One durable write of a kilobyte, with the server's own client and nothing else."""
+
+
 def latency_on_every_store() -> Result:
     """Appending a message and reading the latest state of a chat of 200, warm and cold, on every store"""
     figures: list[Figure] = []
@@ -74,18 +152,23 @@ def latency_on_every_store() -> Result:
     with ExitStack() as stack:
         for kind, opener in STORES.items():
             try:
-                agents[kind] = _Agent(stack.enter_context(opener(None)), stack)
+                place = stack.enter_context(opener(None))
+                agents[kind] = _Agent(place, stack, _BARE_WRITES[kind](place, stack))
             except Missing as why:
                 figures.append(missing(f"latency on {kind}", why))
         gc.collect()
         for kind in turns(agents, _WARM):
             agents[kind].warm()
+            agents[kind].bare()
         for kind in turns(agents, _COLD):
             agents[kind].cold()
-    columns = ["append", "read", "open", "first append", "first read"]
+    columns = ["append", "bare write", "read", "open", "first append", "first read"]
     rows = [(kind, [f"{agent.median(what):.2f} ms" for what in columns]) for kind, agent in agents.items()]
     base = agents["sqlite"]
     for kind, agent in agents.items():
+        append, bare = agent.median("append"), agent.median("bare write")
+        note = f"a bare durable write takes {bare:.2f} ms"
+        figures.append(Figure(f"{kind}: p50 of an append", append, "ms", None, 40, note, goal=10))
         if kind != "sqlite":
             taken, beside = agent.median("append"), base.median("append")
             note = f"{taken:.2f} ms against {beside:.2f} ms"

@@ -109,7 +109,7 @@ NODES = [
         IndexNode((CHILD, CHILD)),
     )
 ]
-ROOTS = [encode_root(MapRoot(None, 0)), encode_root(MapRoot(CHILD, 7))]
+ROOTS = [encode_root(MapRoot(None, 0)), encode_root(MapRoot(CHILD, 7)), encode_root(MapRoot(CHILD, 7), b"step")]
 OPERATIONS = [
     encode_operation(operation)
     for operation in (
@@ -296,7 +296,7 @@ def fuzz_node_lookup(data: bytes) -> None:
 
 def fuzz_root(data: bytes) -> None:
     root = decode_root(data)
-    assert decode_root(encode_root(root)) == root
+    assert decode_root(encode_root(*root)) == root
 
 
 def fuzz_pointer(data: bytes) -> None:

@@ -284,7 +284,7 @@ def test_records_of_the_model_are_read() -> None:
         assert found.commit(SALT) == frozen[f"commit hash{name}"]
     for name, node in (("segment", SEGMENT), ("leaf", LEAF), ("index", INDEX)):
         assert decode_node(encode_node(node, SALT)[0], frozen[f"node: {name}"]) == node
-    assert decode_root(frozen["root"]) == MapRoot(CHILD, 3)
+    assert decode_root(frozen["root"]) == (MapRoot(CHILD, 3), b"")
     assert parse_pointer(frozen["pointer"]) == LargePointer(100_000, SALT, b"d" * 32)
     stored = frozen["step: schemas, writes, salt of the line"]
     assert Step.decode(stored, "id", "chat@2") == SCHEMAS

@@ -218,9 +218,11 @@ def test_a_batch_that_waits_for_others_is_answered_by_its_deadline(near: Near) -
     groups = near._groups
     assert groups is not None
     with ThreadPoolExecutor(near.slots + 2) as pool:
-        sent = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in range(near.slots)]
-        while len(groups._open) < near.slots:
-            time.sleep(0.001)
+        sent = []
+        for slot in range(near.slots):  # a group each
+            sent.append(pool.submit(lambda seq: run(near.apply([a_step(seq)])), slot))
+            while len(groups._open) <= slot:
+                time.sleep(0.001)
         with hurried(near, 0.5):  # the groups in progress have a minute
             waiting = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in (10, 11)]
             for each in waiting:
@@ -247,12 +249,86 @@ def test_batches_that_come_at_once_are_sent_together(near: Near) -> None:
     assert groups is not None
     with ThreadPoolExecutor(40) as pool:
         made = [pool.submit(lambda seq: run(near.apply([a_step(seq)])), seq) for seq in range(40)]
-        while len(groups._queued) < 38 - near.slots:
+        while len(groups._queued) + sum(map(len, [*groups._open.values()])) < 40:
             time.sleep(0.001)
         near.server.open = True
         assert {each.result() for each in made} == {None}
     assert sum(near.server.groups) == 40
     assert len(near.server.groups) < 20
+
+
+def test_batches_of_tasks_in_one_turn_are_one_group(near: Near) -> None:
+    async def main() -> None:
+        await asyncio.gather(*(arun(near.apply([a_step(seq)])) for seq in range(40)))
+
+    asyncio.run(main())
+    assert near.server.groups == [40]
+
+
+def test_two_loops_and_threads_are_answered_each(near: Near) -> None:
+    async def task(seq: int) -> None:
+        for turn in range(10):
+            assert await arun(near.apply([a_step(100 * seq + turn)])) is None
+            assert len((await arun(near.read([Get(STEPS, [("t", "l", 0, 100 * seq + turn)])])))[0]) == 1
+
+    async def main(first: int) -> None:
+        await asyncio.gather(*(task(seq) for seq in range(first, first + 10)))
+
+    with ThreadPoolExecutor(3) as pool:
+        loops = [pool.submit(asyncio.run, main(first)) for first in (0, 10)]
+        for seq in range(10_000, 10_020):
+            assert run(near.apply([a_step(seq)])) is None
+        for each in loops:
+            each.result(60)
+    assert sum(near.server.groups) == 2 * 10 * 10 + 20
+
+
+def test_a_cancelled_task_leaves_its_batch_and_the_others(near: Near) -> None:
+    async def main() -> None:
+        near.server.open = False
+        tasks = [asyncio.create_task(arun(near.apply([a_step(seq)]))) for seq in range(3)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        near.server.open = True
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in found] == [type(None), asyncio.CancelledError, type(None)]
+
+    asyncio.run(main())
+    assert near.server.groups == [3]
+
+
+def test_closing_waits_for_the_saves_of_tasks() -> None:
+    async def main() -> None:
+        store = await arun(Near.open("near://closing-with-saves"))
+        saves = [asyncio.create_task(arun(store.apply([a_step(seq)]))) for seq in range(5)]
+        await asyncio.sleep(0)  # they are on their way, and nobody has been woken
+        await arun(store.close())
+        assert await asyncio.gather(*saves) == [None] * 5
+        assert store.server.groups == [5]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("after", ["thread", "loop", "close"])
+def test_a_loop_that_stopped_in_the_middle_of_a_turn_holds_up_nobody(after: str) -> None:
+    store = run(Near.open(f"near://stopped-{after}"))
+    stopped = asyncio.new_event_loop()
+
+    async def submit() -> None:
+        stopped.stop()
+        await arun(store.apply([a_step(0)]))
+
+    task = stopped.create_task(submit())
+    stopped.run_forever()
+    assert store.server.groups == []
+    if after == "thread":
+        assert run(store.apply([a_step(1)])) is None
+    elif after == "loop":
+        assert asyncio.run(arun(store.apply([a_step(1)]))) is None
+    run(store.close())
+    assert sum(store.server.groups) == (1 if after == "close" else 2)
+    stopped.run_until_complete(task)  # its answer is there
+    stopped.close()
 
 
 def test_an_empty_batch_waits_for_those_before_it(near: Near) -> None:

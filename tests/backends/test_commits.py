@@ -219,6 +219,53 @@ def test_a_cancelled_task_leaves_its_batch_and_the_others(queue: CommitQueue, re
     assert recorder.committed == [named("first"), named("second"), named("third")]
 
 
+def test_tasks_of_one_turn_of_a_loop_are_one_group(queue: CommitQueue, recorder: Recorder) -> None:
+    async def task(number: int) -> None:
+        for turn in range(3):
+            await queue.submit(named(f"{turn} {number}")).watch()
+
+    async def main() -> None:
+        await asyncio.gather(*(task(number) for number in range(64)))
+
+    asyncio.run(main())
+    assert recorder.groups == [[named(f"{turn} {number}") for number in range(64)] for turn in range(3)]
+
+
+def test_a_thread_that_keeps_its_loop_from_running_can_save(queue: CommitQueue, recorder: Recorder) -> None:
+    async def main() -> None:
+        first = queue.submit(named("task")).watch()
+        assert queue.submit(named("call")).wait() is None
+        assert await first is None
+
+    asyncio.run(main())
+    assert recorder.committed == [named("task"), named("call")]
+
+
+@pytest.mark.parametrize("after", ["thread", "loop", "close"])
+def test_a_loop_that_stopped_in_the_middle_of_a_turn_holds_up_nobody(recorder: Recorder, after: str) -> None:
+    queue = CommitQueue(recorder, "here")
+    stopped = asyncio.new_event_loop()
+
+    def submit() -> None:
+        queue.submit(named("first")).watch()
+        stopped.stop()
+
+    async def main() -> None:
+        assert await queue.submit(named("second")).watch() is None
+
+    stopped.call_soon(submit)
+    stopped.run_forever()
+    assert recorder.groups == []
+    if after == "thread":
+        assert queue.submit(named("second")).wait() is None
+    elif after == "loop":
+        asyncio.run(main())
+    queue.close()
+    stopped.close()
+    committed = [batch for batch in recorder.committed if batch]
+    assert committed == [named("first")] + [named("second")] * (after != "close")
+
+
 def test_a_loop_that_ended_is_not_missed(queue: CommitQueue, recorder: Recorder) -> None:
     async def give_up() -> None:
         recorder.gate.clear()

@@ -17,7 +17,7 @@ from holdfast.backends.tables import NODES, REFS, TABLES
 from holdfast.codec import Codec
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
-from holdfast.engine.ids import new_id
+from holdfast.engine.ids import new_id, time_of
 from holdfast.engine.leases import Lease
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, TooLargeError
 from holdfast.store.store import Store
@@ -363,10 +363,17 @@ def test_deleted_while_it_is_listed(fresh: Backends) -> None:
     ],
 )
 def test_ids_that_are_made_sort_after_the_parents(after: str) -> None:
-    for _ in range(5):
-        made = new_id(10**18, after)
+    for short in (False, True, True, False, True):
+        made = new_id(10**18, after, short=short)
         assert made > after
         after = made
+
+
+def test_short_ids_sort_by_time_with_others() -> None:
+    made = [new_id(10**18 + 100 * number, short=bool(number % 2)) for number in range(40)]
+    assert made == sorted(made)
+    assert [time_of(id) for id in made] == [10**18 + 100 * number for number in range(40)]
+    assert {len(id) for id in made} == {23, 36}
 
 
 def test_an_id_that_would_be_too_long_is_not_made() -> None:

@@ -12,7 +12,7 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 
 import holdfast
-from holdfast.agents.steps.records import StepLine
+from holdfast.agents.steps.records import StepLine, StoredStep
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.interface import Put
 from holdfast.backends.runtime.drivers import run
@@ -612,7 +612,7 @@ def test_a_kill_in_the_middle(moment: Any, tmp_path: Path) -> None:
 # Agents and sessions ------------------------------------------------------------------------------------------------
 
 
-def leave_record(store: Store, id: str, key: str, record: dict[str, Any]) -> None:
+def leave_record(store: Store, id: str, key: str, record: object) -> None:
     """Leave the record of a process that ended while it waited."""
     line = StepLine(AgentLine(store._handle, id))
 
@@ -629,7 +629,8 @@ def test_agents_that_are_at_work_stay(store: Store, clock: Clock) -> None:
     store.agents.timers("timed").set("wake", "200d")
     leave_record(store, "asleep", "sleep/nap", {"due": later, "ended": ""})
     leave_record(store, "waits", "wait/answer", {"name": "answer", "deadline": later, "ended": False, "signal": None})
-    leave_record(store, "retries", "step/charge", {"state": "waiting", "due": later})
+    waiting = StoredStep("waiting", 1, "charge", b"", b"", clock.now, "", due=later)
+    leave_record(store, "retries", "step/charge", [waiting.pack()])
     clock.now += 100 * DAY
     report = store.maintenance.delete_stale("updated<90d", kinds="agent", dry_run=True)
     at_work = {

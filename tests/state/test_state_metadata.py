@@ -28,5 +28,5 @@ def test_metadata_is_as_the_codec_packs_it(keys: set[str], correlation: str, cau
         packed = open_step(line, rows[0], 1 << 20).header.metadata
     about = default_codec.unpack(packed)
     assert default_codec.pack(about) == packed
-    assert about["before"] == dict.fromkeys(keys, 0)
+    assert about["before"] == (dict.fromkeys(keys, 0) if len(keys) > 1 else 0)
     assert (about["actor"], about["correlation"], about["cause"]) == ("agent:a", correlation, cause)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import holdfast
 from holdfast import MISSING, Store
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, InvalidError, NotFoundError
+from holdfast.hooks import HookContext
 from tests.state.kit import Clock, store_on
 from tests.support.interference import InterferingBackend
 
@@ -51,6 +53,60 @@ def test_the_history_of_keys(store: Store, clock: Clock) -> None:
     assert (first.time, first.correlation, first.actor, first.cause) == (began, "first", "", "")
     assert state.history("nothing") == []
     assert store.state(agent="none").history() == []
+
+
+@pytest.mark.parametrize("where", ["memory", "sqlite"])
+def test_a_change_that_is_made_alone_is_correlated_with_its_step(where: str, tmp_path: Path) -> None:
+    with holdfast.open("memory://" if where == "memory" else tmp_path / "a.db") as store:
+        state, other = store.state(session="s", agent="a"), store.state(agent="b")
+        store.sessions.start("s")
+        other["k"] = 1
+        (first,) = other.history()
+        assert first.correlation == first.id
+        other["k"] = 2
+        del other["k"]
+        with holdfast.correlation(first.correlation):
+            other["x"] = 1
+            store.thread("t").put({"n": 1})
+        belong = [("k", "set"), ("x", "set")]
+        found = store.audit.query(correlation=first.id, kind="change")
+        assert sorted((each.key, each.action) for each in found) == belong
+        events = store.timeline.query(f"correlation:{first.id}")
+        assert [(event.kind, event.key) for event in events if event.kind == "change"] == [
+            ("change", "x"),
+            ("change", "k"),
+        ]
+        assert [event.scope for event in events if event.kind == "checkpoint"] == ["thread:t"]
+        assert [past.before for past in other.history("k")] == [2, 1, 0]
+        # Changes that are made together share one; so do those of a session.
+        with store.transaction() as both:
+            both.state(agent="b")["y"] = 1
+            both.state(agent="c")["y"] = 1
+        (here,), (there,) = other.history("y"), store.state(agent="c").history("y")
+        assert here.correlation == there.correlation not in ("", here.id, there.id)
+        state["k"] = 1
+        assert state.history()[0].correlation == "s"
+        assert store.audit.verify().ok
+
+
+def test_a_change_whose_scope_is_deleted_keeps_its_correlation(store: Store) -> None:
+    state = store.state(user="u")
+    state["k"] = 1
+    (made,) = state.history()
+    store.erasure.erase("u")
+    found = store.audit.query(correlation=made.id, action="set")
+    assert [(each.scope, each.correlation) for each in found] == [("user:u", made.id)]
+    assert store.audit.verify().ok
+
+
+def test_what_hooks_change_belongs_to_the_change(store: Store) -> None:
+    @store.hooks.before("state.set", scope="agent:a")
+    def mirror(call: HookContext) -> None:
+        store.state(agent="mirror")["k"] = call.value
+
+    store.state(agent="a")["k"] = 1
+    (made,), (mirrored,) = store.state(agent="a").history(), store.state(agent="mirror").history()
+    assert made.correlation == mirrored.correlation not in ("", made.id)
 
 
 def test_a_long_history_in_parts(store: Store) -> None:

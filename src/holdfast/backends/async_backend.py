@@ -26,14 +26,15 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from holdfast.backends.distribution import BATCHES, Distribution
-from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row, closed_error
+from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row, Suspension, closed_error
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
-from holdfast.backends.runtime.future_wait import FutureWait
 from holdfast.backends.runtime.group_commit import Outcome, body_bytes, copy_error
 from holdfast.backends.runtime.group_queue import MAX_BYTES, GroupQueue, QueuedBatch, batch_weight
+from holdfast.backends.runtime.loop_inbox import LoopInbox, inbox_of
 from holdfast.backends.runtime.loop_thread import LoopThread
 from holdfast.errors import HoldfastError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
 
@@ -140,7 +141,7 @@ class LoopBackend(Backend):
             loop, self._loop = self._loop, None
         if loop is not None:
             try:
-                await LoopTask(lambda future: loop.finish(self._shut_down, future))
+                await LoopTask(lambda task: loop.finish(self._shut_down, task))
             finally:
                 loop.stop()
 
@@ -154,7 +155,7 @@ class LoopBackend(Backend):
     async def start(self) -> None:
         """Connect. Part of opening."""
         try:
-            await LoopTask(lambda future: self._schedule(_do_nothing, future))
+            await LoopTask(lambda task: self._schedule(_do_nothing, task))
         except BaseException:
             if self._loop is not None:
                 self._loop.give_up()  # do not wait for the rest of the timeout
@@ -164,7 +165,7 @@ class LoopBackend(Backend):
     async def _run_in_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine in the store's loop, and return its result. Interrupted calls are retried."""
         deadline = time.monotonic() + self._timeout  # the clock of the loop
-        task: LoopTask[T] = LoopTask(lambda future: self._schedule(lambda: self._retry(call, deadline), future))
+        task: LoopTask[T] = LoopTask(lambda task: self._schedule(lambda: self._retry(call, deadline), task))
         return await task
 
     async def _run_once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -176,13 +177,13 @@ class LoopBackend(Backend):
             except ServerInterrupted as interrupted:
                 raise self._give_up_error(str(interrupted), sent=False) from interrupted
 
-        task: LoopTask[T] = LoopTask(lambda future: self._schedule(once, future))
+        task: LoopTask[T] = LoopTask(lambda task: self._schedule(once, task))
         return await task
 
-    def _schedule(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
-        """Run a coroutine in the store's loop, and put its result into a future."""
+    def _schedule(self, start: Callable[[], Coroutine[Any, Any, T]], task: LoopTask[T]) -> LoopInbox:
+        """Run a coroutine in the store's loop, for a task that waits for its result."""
         with self._lock:  # so that nothing is scheduled after the loop was told to stop
-            self._get_loop().run(start, future)
+            return self._get_loop().run(start, task)
 
     async def _retry(self, call: Callable[[], Coroutine[Any, Any, T]], deadline: float, change: bool = False) -> T:
         """Call until there is an answer, but not beyond the deadline. `change`: it may change the store."""
@@ -312,17 +313,17 @@ class ServerBackend(LoopBackend):
 
     async def apply(self, batch: Batch) -> int | None:
         self._check_size(batch)
-        task: LoopTask[int | None] = LoopTask(lambda future: self._submit(batch, future))
+        task: LoopTask[int | None] = LoopTask(lambda task: self._submit(batch, task))
         return await task
 
-    def _submit(self, batch: Batch, future: Future[int | None]) -> None:
+    def _submit(self, batch: Batch, task: LoopTask[int | None]) -> LoopInbox:
         with self._lock:
             loop = self._get_loop()
             groups = self._groups
             assert groups is not None  # noqa: S101 - created with the loop
             weight = batch_weight(batch)
             deadline = time.monotonic() + self._timeout + weight / PACE
-            loop.call(groups.add, QueuedBatch(batch, weight, future, deadline), future)
+            return loop.call(partial(groups.add, QueuedBatch(batch, weight, task, deadline)), task)
 
     def _on_new_loop(self) -> None:
         if self._groups is not None:
@@ -347,15 +348,75 @@ class ServerBackend(LoopBackend):
         return await self._retry(lambda: self._commit(batches, stamp), deadline, change=True)
 
 
-class LoopTask(FutureWait[T]):
-    """A wait for the store's loop."""
+class LoopTask(Suspension[T]):
+    """A wait for a result that is set in the store's loop. Cancelling the wait cancels nothing.
 
-    def __init__(self, start: Callable[[Future[T]], None]) -> None:
-        super().__init__()
+    Those of the tasks of an event loop go to the store's loop together at the end of a turn, and so do their results.
+    """
+
+    _result: T
+    _error: BaseException | None = None
+    _is_done = False
+    _signal: threading.Lock | None = None
+    _caller: LoopInbox | None = None
+
+    def __init__(self, start: Callable[[LoopTask[T]], LoopInbox]) -> None:
+        """`start` adds the work to the inbox of the store's loop, which it returns."""
         self._start = start
 
-    def begin(self) -> None:
-        self._start(self.future)
+    def wait(self) -> T:
+        self._signal = signal = threading.Lock()
+        signal.acquire()
+        self._begin().wake()
+        signal.acquire()  # until there is a result
+        if self._error is None:
+            return self._result
+        try:
+            raise self._error
+        finally:
+            self._error = None  # its traceback refers to this
+
+    def watch(self) -> asyncio.Future[T]:
+        loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[T] = loop.create_future()
+        self._caller = caller = inbox_of(loop)
+        caller.wake_after_turn(self._begin())
+        return self._future
+
+    def _begin(self) -> LoopInbox:
+        start = self._start
+        del self._start  # the first task stays with the loop, which must not keep the store alive
+        return start(self)
+
+    def done(self) -> bool:
+        """Return whether there is a result."""
+        return self._is_done
+
+    def set_result(self, result: T) -> None:
+        """Set the result, in the store's loop."""
+        self._result = result
+        self._deliver()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Set an error to raise, in the store's loop."""
+        self._error = error
+        self._deliver()
+
+    def _deliver(self) -> None:
+        self._is_done = True
+        if self._signal is not None:
+            self._signal.release()
+        elif self._caller is not None:
+            self._caller.add(self._resolve)
+            inbox_of(asyncio.get_running_loop()).wake_after_turn(self._caller)
+
+    def _resolve(self) -> None:
+        if self._future.done():
+            return  # cancelled
+        if self._error is None:
+            self._future.set_result(self._result)
+        else:
+            self._future.set_exception(self._error)
 
 
 class _Loop:
@@ -364,26 +425,32 @@ class _Loop:
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, Closable]]) -> None:
         self._thread = LoopThread("holdfast-network")
         self._loop = self._thread.loop
+        self._inbox = inbox_of(self._loop)
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = False
         self._connected: Future[Closable] = Future()
         self._connected.set_running_or_notify_cancel()
         self._loop.call_soon_threadsafe(self._spawn, begin, self._connected)
 
-    def run(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
-        """Run a coroutine once the store is connected, and put its result into a future."""
+    def run(self, start: Callable[[], Coroutine[Any, Any, T]], task: LoopTask[T]) -> LoopInbox:
+        """Run a coroutine once the store is connected, and give its result to a task."""
+        return self.call(partial(self._spawn, start, task), task)
+
+    def call(self, function: Callable[[], None], task: LoopTask[Any]) -> LoopInbox:
+        """Call a function once the store is connected, or fail a task. Returns the inbox to wake."""
 
         def proceed(connected: Future[Closable]) -> None:
             error = connected.exception()
             if error is None:
-                self._spawn(start, future)
+                function()
             else:
-                future.set_exception(_copy_any_error(error))
+                task.set_exception(_copy_any_error(error))
 
-        self._when_connected(proceed)
+        self._inbox.add(partial(self._connected.add_done_callback, proceed))
+        return self._inbox
 
-    def finish(self, end: Callable[[], Coroutine[Any, Any, None]], future: Future[None]) -> None:
-        """Run a coroutine if the store was connected."""
+    def finish(self, end: Callable[[], Coroutine[Any, Any, None]], future: LoopTask[None] | Future[None]) -> LoopInbox:
+        """Run a coroutine if the store was connected. Returns the inbox to wake."""
 
         def proceed(connected: Future[Closable]) -> None:
             if connected.exception() is None:
@@ -391,7 +458,8 @@ class _Loop:
             else:
                 future.set_result(None)
 
-        self._when_connected(proceed)
+        self._inbox.add(partial(self._connected.add_done_callback, proceed))
+        return self._inbox
 
     def give_up(self) -> None:
         """Stop trying to connect."""
@@ -403,18 +471,6 @@ class _Loop:
 
         self._loop.call_soon_threadsafe(cancel)
 
-    def call(self, function: Callable[[T], None], argument: T, future: Future[Any]) -> None:
-        """Call a function once the store is connected, or fail its future."""
-
-        def proceed(connected: Future[Closable]) -> None:
-            error = connected.exception()
-            if error is None:
-                function(argument)
-            else:
-                future.set_exception(_copy_any_error(error))
-
-        self._when_connected(proceed)
-
     def failed(self) -> bool:
         """Return whether the store could not be connected."""
         return self._connected.done() and self._connected.exception() is not None
@@ -422,6 +478,7 @@ class _Loop:
     def stop(self) -> None:
         """End the thread. Reads in progress fail, as the store is closed."""
         self._ended = True
+        self._inbox.wake()
         self._thread.stop()
 
     def abandon(self, where: str) -> None:
@@ -432,20 +489,14 @@ class _Loop:
         closed: Future[None] = Future()
         closed.set_running_or_notify_cancel()
         closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
-        self.finish(self._close_connections, closed)
+        self.finish(self._close_connections, closed).wake()
 
     async def _close_connections(self) -> None:
         closing = self._connected.result().close()
         if closing is not None:
             await closing
 
-    def _when_connected(self, proceed: Callable[[Future[Closable]], None]) -> None:
-        if self._connected.done():
-            self._loop.call_soon_threadsafe(proceed, self._connected)
-        else:
-            self._connected.add_done_callback(lambda connected: self._loop.call_soon_threadsafe(proceed, connected))
-
-    def _spawn(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
+    def _spawn(self, start: Callable[[], Coroutine[Any, Any, T]], future: LoopTask[T] | Future[T]) -> None:
         def done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             if not future.done():  # cancelled before it started
@@ -466,7 +517,7 @@ def _stop_loops() -> None:
         loop.stop()
 
 
-async def _run_into(start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
+async def _run_into(start: Callable[[], Coroutine[Any, Any, T]], future: LoopTask[T] | Future[T]) -> None:
     try:
         result = await start()
     except asyncio.CancelledError:

@@ -51,7 +51,8 @@ def hint_conditions(space: Table, hints: Sequence[ColumnHint], contains: str) ->
             places = ", ".join("?" * len(values))
             conditions.append(f"{column} {'NOT IN' if excluded else 'IN'} ({places})")
             # As the indexes have it.
-            conditions += [f"{column} <> ''"] if column in ("actor", "cause") and not excluded else []
+            if column in ("actor", "cause", "correlation") and not excluded and "" not in values:
+                conditions.append(f"{column} <> ''")
             if column == "outcome" and (values == _SUCCESSES if excluded else not {*values} & {*_SUCCESSES}):
                 conditions.append(FAILED)
         if column == "kind" and not excluded and space is not REFS and not _FREQUENT & {*values}:

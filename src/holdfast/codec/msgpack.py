@@ -42,7 +42,10 @@ _RAW_ARRAY = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _ANY = msgspec.msgpack.Decoder().decode
 
 LONG = 1024
-"""From this many bytes on, a list is split by the decoder, and memory that the encoder leaves unused is released."""
+"""From this many bytes on, a list is split by the decoder."""
+
+_COMPACT = 512
+"""From this many bytes on, memory that the encoder leaves unused is released."""
 
 _SAFE_RECURSION_LIMIT = 10_000
 """Up to this recursion limit, Python stops the decoder before the main thread's stack overflows."""
@@ -142,7 +145,7 @@ def binary_header(size: int) -> bytes:
 
 def compact(encoded: bytes) -> bytes:
     """Return what the encoder made without the unused memory behind it, which is up to half of its size."""
-    return encoded if len(encoded) < LONG else bytes(memoryview(encoded))
+    return encoded if len(encoded) < _COMPACT else bytes(memoryview(encoded))
 
 
 def join_array(items: Sequence[bytes]) -> bytes:

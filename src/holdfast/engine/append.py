@@ -10,6 +10,7 @@ Inside a process, `AppendQueue` keeps writers of one line from racing: those tha
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -30,11 +31,11 @@ from holdfast.engine.ids import new_id
 from holdfast.engine.inherited_schemas import InheritedSchemas
 from holdfast.engine.line_head import is_in_history
 from holdfast.engine.lines import MAIN, At, LineIndex, LineTip, OnBranch, Root
-from holdfast.engine.loaded_states import child_state, folded_state
+from holdfast.engine.loaded_states import NodeRows, child_state, folded_state
 from holdfast.engine.model.large_pointers import LARGE
 from holdfast.engine.model.large_values import set_aside
 from holdfast.engine.model.nodes import WrittenBy
-from holdfast.engine.model.operations import EditMap
+from holdfast.engine.model.operations import HEAVY, EditMap
 from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.steps import NO_ORIGIN, KeySchemas, PendingWriteRow, Step, StepHeader, StepOrigin, StepParent
 from holdfast.engine.model.workspace import MissingNode
@@ -64,6 +65,7 @@ from holdfast.errors import (
     InvalidError,
     NotFoundError,
     QuotaError,
+    TooLargeError,
     TransientError,
     UnavailableError,
     UnsupportedError,
@@ -229,6 +231,10 @@ class Appender:
         self._heads = heads
         self._projector = projector
         self._indexer = indexer
+        self._max_fold = context.backend.capabilities.max_batch // 3
+        """The most bytes of changes that are folded before their turn: the step and its nodes are one batch."""
+        self._max_cached = context.cache.max_bytes // 4
+        """The most bytes of changes whose nodes are cached."""
         self.inherited = InheritedSchemas(context, lines, states, heads)
         self.protection: Protection | None = None
         """Replaces sensitive data; set when the first policy is added."""
@@ -292,6 +298,11 @@ class Appender:
                 if chain is not None and len(requests) > 1:
                     chain.in_flight = False
                     requests = requests[:1]
+                    continue
+                if isinstance(error, TooLargeError) and (
+                    early := max((each.folded_early for each in batch.steps), default=0)
+                ):
+                    self._max_fold = early  # this store takes the step, perhaps, but not with its nodes
                     continue
                 # Another writer may have created the line, or stored what is to be saved.
                 if not isinstance(error, QuotaError) or await self._up_to_date(batch):
@@ -552,13 +563,14 @@ class Appender:
         if not (schema := request.schema) and loaded is not None and parent is not None and loaded.schema != "":
             schema = await self.inherited.inherit(request, edit, parent, loaded)
         time = max(request.time or now or self._context.clock(), 0 if parent is None else parent.time)
-        id = request.id or new_id(time, "" if parent is None else parent.id)
+        in_thread = is_thread(line.name)
+        id = request.id or new_id(time, "" if parent is None else parent.id, short=not in_thread)
         parents = () if parent is None else (StepParent(parent.branch, parent.seq, parent.hash), *request.merged)
         header = StepHeader(id, parents, time, request.stamp, request.kind, schema, request.metadata)
         readable = request.readable
         if request.key_schemas:
             header = header._replace(key_schemas=request.key_schemas)
-        if not is_thread(line.name):
+        if not in_thread:
             header = header._replace(events=request.events, salt=os.urandom(_SALT))
         elif request.origin != NO_ORIGIN:
             header, readable = header._replace(origin=request.origin), add_origin(readable, request.origin)
@@ -584,14 +596,21 @@ class Appender:
             child.fresh = {**child.fresh, **objects}
         ws = None
         more: list[Ensure | Put] = []
-        if len(child.tail) >= (request.fold_every or self._context.fold_every) or (
-            request.fold_every and child.tail_weight > _HEAVY
-        ):
-            ws, root = await self._states.fold(line, child, info.salt)
-            more = [Ensure(NODES, node_row(line, info.form, node, data)) for node, data in ws.created.items()]
-            more.append(Put(FOLDS, fold_row(line, position, commit, info, root)))
+        weight, limit = child.tail_weight, _HEAVY if request.fold_every else HEAVY
+        early = weight if limit < weight < self._max_fold else 0
+        if early or len(child.tail) >= (request.fold_every or self._context.fold_every):
+            rows = NodeRows(line, info.form) if weight > self._max_cached else None
+            ws, root = await self._states.fold(line, child, info.salt, rows)
             objects.update(ws.objects)
-            child = folded_state(child, info.form, root, {**child.fresh, **ws.created, **ws.objects})
+            if rows is None:
+                more = [Ensure(NODES, node_row(line, info.form, node, data)) for node, data in ws.created.items()]
+                child = folded_state(child, info.form, root, {**child.fresh, **ws.created, **ws.objects})
+            else:
+                more = [Ensure(NODES, row) for row in rows.rows]
+                child = folded_state(child, info.form, root, ChainMap({**child.fresh, **ws.objects}, rows))
+                ws = None  # the nodes would displace all else from the cache
+            own_header = header if sum(sizes) > HEAVY else None
+            more.append(Put(FOLDS, fold_row(line, position, commit, info, root, own_header)))
         marks = request.origin != NO_ORIGIN and self._context.cache.get(("origin", line)) != info.created
         if marks:
             more.append(Ensure(LINKS, Row(origin_mark(line), (info.created, ""))))
@@ -603,7 +622,7 @@ class Appender:
         depth = 0 if parent is None else parent.depth + 1
         tail = len(child.tail)
         point = StepRef(*position, id, revision, depth, commit, time, request.kind, readable, tail, size, beside)
-        prepared = PreparedStep(line, info, point, step, child, parent, ws, marks_origin=marks)
+        prepared = PreparedStep(line, info, point, step, child, parent, ws, early, marks)
         for condition in conditions:
             prepared.add(condition, Condition.LINE)
         if new_branch:

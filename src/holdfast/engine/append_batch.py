@@ -44,6 +44,8 @@ class PreparedStep(Struct, eq=False):
     loaded: LoadedState
     parent: StepRef | None
     ws: Workspace | None
+    folded_early: int = 0
+    """The weight of the changes that were folded before their turn; 0 if none were."""
     marks_origin: bool = False
     """Whether it marks its line as one with steps that have origins."""
     changes: list[Change] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from holdfast._named_tuple import NamedTuple
@@ -82,18 +83,25 @@ class EntryReader:
             return FoundEntry(key, apply(operation, before), origin)
         return await self._replay(line, loaded, key)
 
+    async def may_have(self, line: Line, loaded: LoadedState, keys: Sequence[bytes], end: bytes) -> bool:
+        """Return whether a state may have one of some keys, which sort before `end`. Most have no keys there: then
+        nothing is searched for them."""
+        changed, root = changed_keys(loaded), loaded.root.child
+        for key in keys:
+            if key in changed:
+                return True
+        if root is None:
+            return False
+        name = ("before", line, root.id, end)
+        count: int | None = self._cache.get(name)
+        if count is None:
+            count = root.size - await self._states.nodes(line, loaded, node_lookup.count(loaded.root, end))
+            self._cache.put(name, count, _WEIGHT)
+        return bool(count)
+
     async def find_rare(self, line: Line, loaded: LoadedState, key: bytes, end: bytes) -> FoundEntry | None:
-        """Return the entry of a key that sorts before `end`. States without keys there, as most, are not searched."""
-        root = loaded.root.child
-        if root is not None and key not in changed_keys(loaded):
-            name = ("before", line, root.id, end)
-            count: int | None = self._cache.get(name)
-            if count is None:
-                count = root.size - await self._states.nodes(line, loaded, node_lookup.count(loaded.root, end))
-                self._cache.put(name, count, _WEIGHT)
-            if not count:
-                return None
-        return await self.find(line, loaded, key)
+        """Return the entry of a key that sorts before `end`: see `may_have`."""
+        return await self.find(line, loaded, key) if await self.may_have(line, loaded, (key,), end) else None
 
     async def count(self, line: Line, loaded: LoadedState, start: bytes) -> int:
         """Return how many keys a state has from `start` on, in their order."""

@@ -7,7 +7,6 @@ detected by the step, and an altered step by its hash.
 from __future__ import annotations
 
 import hashlib
-from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,6 +16,7 @@ from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Put, Row
 from holdfast.backends.tables import EVENTS, Scalar
 from holdfast.engine.model.scopes import MARK
+from holdfast.engine.model.steps import digest_text
 from holdfast.engine.namespaces import AGENTS
 from holdfast.engine.row_format import Line, event_body
 from holdfast.engine.trace_context import Trace
@@ -29,8 +29,6 @@ BETWEEN = "\t"
 
 EventContent: TypeAlias = tuple[tuple[Scalar, ...], bytes]
 """The content of a row: its columns, and packed details."""
-
-_FOR_URLS = bytes.maketrans(b"+/", b"-_")
 
 
 def place_of(name: str) -> str:
@@ -45,6 +43,12 @@ def lines_of(scope: str) -> list[str]:
 
 
 _AGENT, _AGENTS = "agent:", AGENTS.removeprefix(MARK)
+
+
+def correlation_of(kind: str, correlation: str, id: str) -> str:
+    """Return the correlation id of a row, given its kind, what it has stored, and the id of its step. A change that
+    belongs to nothing else has none stored: it is correlated with its own step."""
+    return id if not correlation and kind == "change" else correlation
 
 
 class Event(NamedTuple):
@@ -89,5 +93,4 @@ def rows(line: Line, id: str, contents: Sequence[EventContent], first: int = 0) 
 
 def digest(contents: Sequence[tuple[Sequence[Scalar], bytes]]) -> str:
     """Return the digest of rows for their step."""
-    sha = hashlib.sha256(encode([(*columns, detail) for columns, detail in contents])).digest()
-    return b2a_base64(sha, newline=False).translate(_FOR_URLS, b"=").decode()
+    return digest_text(hashlib.sha256(encode([(*columns, detail) for columns, detail in contents])).digest())

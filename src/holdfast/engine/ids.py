@@ -1,4 +1,8 @@
-"""Ids of steps that sort by time, in the form of version 6 UUIDs, and what ids and names of steps cannot be."""
+"""Ids of steps that sort by time, in the form of version 6 UUIDs, and what ids and names of steps cannot be.
+
+Steps of lines that are no threads, which are written in great numbers, have the first part of such a UUID as their id:
+the time, and 14 random bits. Both forms sort together by time.
+"""
 
 from __future__ import annotations
 
@@ -45,20 +49,22 @@ def check_new_name(text: object, what: str) -> str:
     return name
 
 
-def new_id(time: int, after: str = "") -> str:
-    """Return an id for a step at this time (nanoseconds since 1970) that sorts after another one.
+def new_id(time: int, after: str = "", *, short: bool = False) -> str:
+    """Return an id for a step at this time (nanoseconds since 1970) that sorts after another one; a short one, for a
+    step of a line that is no thread.
 
     They sort by time together with those of frameworks that use version 6 UUIDs, as LangGraph does.
     """
-    id = _uuid6(time // 100 + _GREGORIAN)
+    form = _short if short else _uuid6
+    id = form(time // 100 + _GREGORIAN)
     if id > after:
         return id
     ticks = _ticks(after)
     if ticks is not None and ticks + 1 < _END:  # the other id comes from a clock that is ahead
-        return _uuid6(ticks + 1)
+        return form(ticks + 1)
     # An id in a format of the caller's own: a continuation of it sorts after it.
     stem, _, last = after.partition("~")
-    return check_name(f"{stem}~{new_id(time, last)}", "id made to follow that of the parent")
+    return check_name(f"{stem}~{new_id(time, last, short=short)}", "id made to follow that of the parent")
 
 
 def _uuid6(ticks: int) -> str:
@@ -67,7 +73,13 @@ def _uuid6(ticks: int) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-_UUID6 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[0-9a-f]{4}-[0-9a-f]{12}")
+def _short(ticks: int) -> str:
+    bits = rng.getrandbits(14)
+    digits = f"{(ticks >> 12 << 16 | 0x6000 | ticks & 0xFFF) << 16 | 0x8000 | bits:020x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:]}"
+
+
+_UUID6 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[0-9a-f]{4}(?:-[0-9a-f]{12})?")
 _END = 1 << 60
 
 
@@ -78,6 +90,6 @@ def time_of(id: str) -> int:
 
 
 def _ticks(id: str) -> int | None:
-    """Return the time in a version 6 UUID; None if it is not one."""
+    """Return the time in a version 6 UUID, or in the first part of one; None if it is neither."""
     match = _UUID6.fullmatch(id)
     return None if match is None else int("".join(match.groups()), 16)

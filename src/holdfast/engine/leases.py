@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
@@ -39,10 +39,7 @@ class Lease:
         self._line = line
         self._purpose = purpose
         self._life = _LIFE_NS if life is None else int(life * 1e9)
-        from holdfast.backends.runtime.process_identity import process_identity  # what only reads needs no lease
-
-        token = f"{process_identity()}{_AFTER_PROCESS}{os.urandom(8).hex()}"
-        self._row = Row((*line, LEASE, purpose, ""), (token, context.clock()))
+        self._row = Row((*line, LEASE, purpose, ""), (new_token(), context.clock()))
 
     @property
     def token(self) -> str:
@@ -68,21 +65,19 @@ class Lease:
     async def require_free(self, observe: float = 0) -> tuple[Scalar, ...] | None:
         """Raise `ConflictError` if another process has the lease. Returns what its row must still be to acquire it.
 
-        One whose process has ended is free at once, if that is known on this machine. One that has expired is free; or
-        only if it is not renewed within `observe` seconds, either, where its holder may well live: clocks differ, are
-        set, and go on while a machine sleeps.
+        See `has_lapsed` for when one is free.
         """
         rows = await self._read()
-        if rows and _is_abandoned(rows[0]):
-            return rows[0].columns
-        # In both directions: clocks of two machines differ a little, and one that was set back may show a future time.
-        if rows and abs(self._context.clock() - int(rows[0].columns[1])) < self._life:
+        if not rows:
+            return None
+
+        async def is_unchanged() -> bool:
+            return await self._read() == rows
+
+        token, time = rows[0].columns
+        if not await has_lapsed(str(token), int(time), self._life, self._context.clock, observe, is_unchanged):
             raise self._conflict()
-        if rows and observe:
-            await Pause(observe)
-            if await self._read() != rows:
-                raise self._conflict()
-        return rows[0].columns if rows else None
+        return rows[0].columns
 
     async def _read(self) -> list[Row]:
         (rows,) = await self._context.backend.read([Get(REFS, [self._row.key])])
@@ -140,6 +135,38 @@ class Lease:
         )
 
 
+def new_token() -> str:
+    """Return a token for whoever takes a lease, which no other has. It names the process."""
+    from holdfast.backends.runtime.process_identity import process_identity  # what only reads needs no lease
+
+    return f"{process_identity()}{_AFTER_PROCESS}{os.urandom(8).hex()}"
+
+
+async def has_lapsed(
+    token: str,
+    time: int,
+    life: int,
+    clock: Callable[[], int],
+    observe: float = 0,
+    is_unchanged: Callable[[], Awaitable[bool]] | None = None,
+) -> bool:
+    """Return whether a lease is free, by the token of its holder, its time, and how many nanoseconds it is valid.
+
+    One whose process has ended is free at once, if that is known on this machine. One that has expired is free; or only
+    if it is not renewed within `observe` seconds, either, where its holder may well live: clocks differ, are set, and
+    go on while a machine sleeps.
+    """
+    if _is_abandoned(token):
+        return True
+    # In both directions: clocks of two machines differ a little, and one that was set back may show a future time.
+    if abs(clock() - time) < life:
+        return False
+    if observe and is_unchanged is not None:
+        await Pause(observe)
+        return await is_unchanged()
+    return True
+
+
 def append_pause(context: EngineContext, line: Line) -> Lease:
     """Return the lease under which a rewrite makes its last step: writers wait, and it cannot be overtaken."""
     return Lease(context, line, _PAUSE, _PAUSE_NS / 1e9)
@@ -157,11 +184,11 @@ def is_paused(refs: Iterable[Row], clock: Callable[[], int]) -> bool:
 
 def is_held(lease: Row, life: float, clock: Callable[[], int]) -> bool:
     """Return whether a lease is valid: it has not expired, and its process is not known to have ended."""
-    return abs(clock() - int(lease.columns[1])) < life * 1e9 and not _is_abandoned(lease)
+    return abs(clock() - int(lease.columns[1])) < life * 1e9 and not _is_abandoned(str(lease.columns[0]))
 
 
-def _is_abandoned(lease: Row) -> bool:
+def _is_abandoned(token: str) -> bool:
     """Return whether the process that has a lease is known to have ended."""
     from holdfast.backends.runtime.process_identity import has_ended
 
-    return bool(has_ended(str(lease.columns[0]).partition(_AFTER_PROCESS)[0]))
+    return bool(has_ended(token.partition(_AFTER_PROCESS)[0]))

@@ -2,16 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 
+from holdfast.backends.interface import Row
 from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.operations import Combine, EditMap, Operation, Set, compose
 from holdfast.engine.model.packed_state import PackedMap, flatten
+from holdfast.engine.row_format import Line, node_row, open_node
 from holdfast.engine.state_loader import LoadedState, weigh
 
 _RECENT = 1024
 """Keys that were folded last are remembered only up to this number."""
+
+
+class NodeRows(MutableMapping[bytes, bytes]):
+    """New nodes by id, as the rows that store them: those of a large state take less memory."""
+
+    def __init__(self, line: Line, form: int) -> None:
+        self._line = line
+        self._form = form
+        self._rows: dict[bytes, Row] = {}
+
+    @property
+    def rows(self) -> Iterable[Row]:
+        """Return the rows."""
+        return self._rows.values()
+
+    def __getitem__(self, id: bytes) -> bytes:
+        return open_node(self._rows[id])[1]
+
+    def __setitem__(self, id: bytes, node: bytes) -> None:
+        self._rows[id] = node_row(self._line, self._form, id, node)
+
+    def __delitem__(self, id: bytes) -> None:
+        del self._rows[id]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 def unfolded_state(packed: PackedMap, origins: Mapping[bytes, WrittenBy], last: WrittenBy) -> LoadedState:
@@ -29,7 +61,7 @@ def child_state(
 ) -> LoadedState:
     """Return the state after an edit of another; packed, if that is in memory."""
     if loaded is None:
-        loaded = LoadedState(EMPTY, 0, known=({}, ()))
+        loaded = LoadedState(EMPTY, 0, known=({}, ()), pointers=frozenset())
     child = LoadedState(
         loaded.root, loaded.form, (*loaded.tail, (origin, edit)), loaded.tail_weight + size, fresh=loaded.fresh
     )
@@ -41,6 +73,8 @@ def child_state(
         # About the old weight and that of the change; it is computed exactly when the state is folded.
         child.known = (packed, ())
         child.known_weight = loaded.known_weight + size if loaded.known_weight else weigh(packed)
+        if loaded.pointers is not None and not loaded.pointers and next(pointers(edit), None) is None:
+            child.pointers = loaded.pointers
     elif loaded.known is not None:
         base, since = loaded.known
         child.known, child.known_weight = (base, (*since, edit)), loaded.known_weight
@@ -69,6 +103,8 @@ def folded_state(loaded: LoadedState, form: int, root: MapRoot, unsaved: Mapping
         cached = None  # applying so many changes would cost more than reading the nodes
     folded = LoadedState(root, form, (), 0, cached, weigh(cached[0]) if cached else 0, unsaved)
     folded.schema = loaded.schema
+    if cached is not None and not cached[1]:
+        folded.pointers = loaded.pointers
     if loaded.changed_keys is not None:
         folded.changed_keys = {}
         if len(loaded.changed_keys) <= _RECENT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from msgspec import MsgspecError, Struct
@@ -19,11 +20,13 @@ from holdfast.codec.envelope import DAMAGED, BodyKind, OpenedRecord, unwrap, wra
 from holdfast.engine.model.large_pointers import PIECE, LargePointer, join, parse_pointer, split
 from holdfast.engine.model.line_salt import SALT_SIZE
 from holdfast.engine.model.nodes import MapRoot, decode_root, encode_root
+from holdfast.engine.model.scopes import Scope
 from holdfast.engine.model.steps import (
     NO_ORIGIN,
     RECORDED,
     PendingWriteRow,
     Step,
+    StepHeader,
     StepOrigin,
     StepParent,
     StubProof,
@@ -217,6 +220,10 @@ PIN, HOLD, LEASE, OWNER, SUBJECT, TTL, STATUS = "pin", "hold", "lease", "owner",
 """Kinds of references. The names of pins and holds are reasons. The others, and holds, refer to no step."""
 
 
+RUNNING = "running"
+"""The kind of links that say that somebody runs a durable step. They belong to no step of their line."""
+
+
 def owner_key(root: Line) -> Key:
     """Return the key of the reference to the identity that owns a thread, by the thread's root line."""
     return (*root, OWNER, "", "")
@@ -366,6 +373,19 @@ def readable(codec: Codec, metadata: dict[str, object]) -> str:
         return encode_json(codec.to_plain(metadata)).decode()
 
 
+def readable_of_line(name: str, codec: Codec, metadata: dict[str, object]) -> str:
+    """Return the metadata of a step of a line as JSON, as its row has it. That of a scope has only who made it: the
+    rows of its events say the rest."""
+    if not _is_scope(name):
+        return readable(codec, metadata)
+    return readable(codec, {"actor": metadata["actor"]}) if "actor" in metadata else ""
+
+
+@lru_cache(4096)
+def _is_scope(name: str) -> bool:
+    return Scope.of_line(name) is not None
+
+
 ORIGIN = "␞origin"
 """The entry with the origin of a step in its metadata as JSON, from which it is found without reading the step."""
 
@@ -402,17 +422,32 @@ HINT = "Verify the thread, and repair it from a mirror or a backup"
 # Folds, nodes, large values -----------------------------------------------------------------------------------
 
 
-def fold_row(line: Line, place: tuple[int, int], commit: bytes, info: LineInfo, root: MapRoot) -> Row:
+def fold_row(
+    line: Line, place: tuple[int, int], commit: bytes, info: LineInfo, root: MapRoot, header: StepHeader | None = None
+) -> Row:
     """Return the row of `folds` for the state at a step. It has the salt of the line, too: whatever can be read of a
-    line can be verified, even if the row of the line is lost."""
-    return Row((*line, *place), (info.form, commit), wrap(info.salt + encode_root(root)))
+    line can be verified, even if the row of the line is lost. With the header of a large step, that is read from here,
+    and not with all the changes."""
+    step, schema = (b"", "") if header is None else (Step(header).encode(), header.schema)
+    return Row((*line, *place), (info.form, commit), wrap(info.salt + encode_root(root, step), schema=schema))
 
 
 def open_fold(row: Row, commit: bytes) -> MapRoot:
     """Return the root of the state at a step with this commit hash."""
+    return _open_fold(row, commit)[0]
+
+
+def open_fold_header(row: Row, point: StepRef) -> StepHeader | None:
+    """Return the header of a step from the row of its folded state; None if it is not there."""
+    _, data, schema = _open_fold(row, point.hash)
+    return Step.decode(data, point.id, schema).header if data else None
+
+
+def _open_fold(row: Row, commit: bytes) -> tuple[MapRoot, bytes, str]:
     if row.columns[1] != commit:
         raise CorruptError("a folded state belongs to another checkpoint", where=f"row {row.key}", hint=HINT)
-    return decode_root(unwrap(row.body).content[SALT_SIZE:])
+    record = unwrap(row.body)
+    return (*decode_root(record.content[SALT_SIZE:]), record.schema)
 
 
 def stored_salt(table: Table, row: Row, max_bytes: int) -> bytes:

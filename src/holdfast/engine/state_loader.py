@@ -6,7 +6,7 @@ immutable in meaning: the commit hash that is its key in the cache names it for 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence, Set
 from itertools import compress
 from operator import methodcaller
 from typing import TypeVar
@@ -127,7 +127,9 @@ class StateLoader:
         return loaded
 
     def cache_state(self, line: Line, commit: bytes, loaded: LoadedState) -> None:
-        """Cache the state at a commit."""
+        """Cache the state at a commit. One that is larger than the cache is read again, as far as it is needed."""
+        if loaded.known_weight > self._cache.max_bytes:
+            loaded = replace(loaded, known=None, known_weight=0)
         self._cache.put((line, commit), loaded, loaded.weight)
 
     def forget(self, line: Line, commit: bytes) -> None:
@@ -344,10 +346,17 @@ class StateLoader:
         states = await self.with_large(line, loaded, apply_edits)
         return {place: await self.resolve_pointers(line, state) for place, state in states.items()}
 
-    async def fold(self, line: Line, loaded: LoadedState, salt: bytes = NO_SALT) -> tuple[Workspace, MapRoot]:
+    async def fold(
+        self,
+        line: Line,
+        loaded: LoadedState,
+        salt: bytes = NO_SALT,
+        created: MutableMapping[NodeId, bytes] | None = None,
+    ) -> tuple[Workspace, MapRoot]:
         """Fold a state: return its root, and the new nodes and large values in a workspace. Nothing is stored. What is
-        to be stored, or compared with what is, needs the salt of the line."""
-        ws = Workspace(salt)
+        to be stored, or compared with what is, needs the salt of the line. New nodes go to `created`, if it is given.
+        """
+        ws = Workspace(salt, created)
 
         async def fold_all(load: LoadLarge) -> MapRoot:
             return await self.nodes(line, loaded, fold.fold(ws, loaded.root, loaded.tail, load))

@@ -12,7 +12,7 @@ from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
 from holdfast.engine.model.drafts import Draft, MapDraft
 from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
-from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
+from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set, set_to
 from holdfast.engine.model.operators import UpdateOperator, combine
 from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_state, unpack
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
@@ -377,7 +377,7 @@ class _EditBuilder:
             old = await self._state.old(path)
             if old is not None:
                 return diff(old, new)
-        return Set(flatten(new))
+        return set_to(new)
 
     async def _operation(
         self, path: tuple[Any, ...], packed_key: bytes, change: _ChangeTree | Packed | Combine

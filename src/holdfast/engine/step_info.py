@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Get, Row
-from holdfast.backends.tables import STEPS
+from holdfast.backends.interface import Get, Row, Scan
+from holdfast.backends.tables import FOLDS, STEPS, Key
 from holdfast.engine.context import EngineContext
+from holdfast.engine.model.large_pointers import LARGE
 from holdfast.engine.model.steps import StepHeader
-from holdfast.engine.row_format import HINT, Line, StepRef, open_step, where
+from holdfast.engine.row_format import HINT, Line, StepRef, open_fold_header, open_step, where
 from holdfast.errors import CorruptError, HoldfastError, NotFoundError
 
 
@@ -62,21 +63,26 @@ class StepInfoReader:
         self, line: Line, missing: dict[tuple[int, int], StepRef], rows: Sequence[Row]
     ) -> dict[tuple[int, int], StepInfo]:
         loaded_rows = {row.key: row for row in rows if row.body}
-        keys = [key for point in missing.values() if (key := (*line, *point[:2])) not in loaded_rows]
+        unread: dict[Key, StepRef] = {
+            key: point for point in missing.values() if (key := (*line, *point[:2])) not in loaded_rows
+        }
+        headers = await self._folded_headers(unread)
+        keys = [key for key, point in unread.items() if point[:2] not in headers]
         if keys:
             (rows_read,) = await self._context.backend.read([Get(STEPS, keys, required=True)])
             loaded_rows.update((row.key, row) for row in rows_read)
-        headers = {}
         for position, point in missing.items():
+            if position in headers:
+                continue
             row = loaded_rows.get((*line, *point[:2]))
             if row is None:
                 raise _deleted(line)
             headers[position] = open_step(line, row, self._context.max_bytes).header
         parents = {header.parents[0][:2] for header in headers.values() if header.parents}
         ids = {row.key[2:]: StepRef.of(row).id for row in loaded_rows.values()}
-        parent_keys = [(*line, *place) for place in parents if place not in ids]
-        if parent_keys:
-            (rows_read,) = await self._context.backend.read([Get(STEPS, parent_keys, required=True)])
+        ids.update((position, missing[position].id) for position in headers)
+        scans = [Scan(STEPS, (*line, *place), bodies=False, required=1) for place in parents if place not in ids]
+        for rows_read in await self._context.unchecked.read(scans) if scans else ():
             ids.update((row.key[2:], StepRef.of(row).id) for row in rows_read)
         heads = {}
         for position, header in headers.items():
@@ -88,6 +94,17 @@ class StepInfoReader:
             heads[position] = StepInfo(missing[position], header, parent or None)
             self.keep(line, heads[position])
         return heads
+
+    async def _folded_headers(self, points: Mapping[Key, StepRef]) -> dict[tuple[int, int], StepHeader]:
+        """Return the headers of large steps, which are stored with their folded states, too."""
+        keys = [key for key, point in points.items() if not point.tail and point.size > LARGE]
+        (rows,) = await self._context.backend.read([Get(FOLDS, keys)]) if keys else ([],)
+        headers = {}
+        for row in rows:
+            point = points[row.key]
+            if row.columns[1] == point.hash and (header := open_fold_header(row, point)) is not None:
+                headers[point[:2]] = header
+        return headers
 
     async def require_parents(self, line: Line, heads: Sequence[StepInfo]) -> None:
         """Raise `CorruptError` if a step is missing that one of these follows. Stubs of pruned steps are there."""

@@ -23,7 +23,7 @@ from holdfast.engine.model.operations import EditMap, Set
 from holdfast.engine.model.packed_state import Packed, flatten, pack_channel, pack_name, unpack, unpack_name
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import ACCESS, AUDIT
-from holdfast.engine.row_format import Line, StepRef, readable
+from holdfast.engine.row_format import Line, StepRef, readable_of_line
 from holdfast.engine.state_loader import LoadedState
 from holdfast.engine.step_info import StepInfo
 from holdfast.engine.trace_context import Trace
@@ -106,7 +106,7 @@ class StepAudit:
             metadata.update(more)
         request.events = digest(self._contents) if self._contents else ""
         request.metadata = pack(metadata)
-        request.readable = readable(self._engine.context.codec, metadata)
+        request.readable = readable_of_line(self._line.name, self._engine.context.codec, metadata)
 
     @property
     def _protection(self) -> Protection | None:

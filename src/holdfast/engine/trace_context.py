@@ -63,10 +63,14 @@ def enter(trace: Trace) -> None:
 
 def current_or_new(default: str = "") -> Trace:
     """Return the current trace; if it has no correlation id, with a default or a new one. New ones sort by time."""
-    trace = current()
-    if default and not _current.get().correlation:
-        return trace._replace(correlation=default)
+    trace = current_or_default(default)
     return trace if trace.correlation else trace._replace(correlation=_new_id())
+
+
+def current_or_default(default: str) -> Trace:
+    """Return the current trace; with a correlation id of its own, or this one, which may be empty."""
+    trace = current()
+    return trace._replace(correlation=default) if default and not _current.get().correlation else trace
 
 
 def _new_id() -> str:

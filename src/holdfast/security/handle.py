@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Protocol, TypedDict, cast, runtime_checkable
 
 from msgspec import Struct, field
@@ -25,7 +26,7 @@ class StoreHandle(Struct, frozen=True):
 
     def line(self, scope: Scope) -> Line:
         """Return the line of a scope."""
-        return Line(self.tenant, scope.line)
+        return _line(self.tenant, scope)
 
     def thread_line(self, thread: str) -> Line:
         """Return the line of a thread that a caller names. `InvalidError` if it is the name of another kind of line:
@@ -40,6 +41,11 @@ class StoreHandle(Struct, frozen=True):
     def now(self) -> int:
         """Return the time in nanoseconds since 1970."""
         return self.engine.context.clock()
+
+
+@lru_cache(4096)
+def _line(tenant: str, scope: Scope) -> Line:
+    return Line(tenant, scope.line)
 
 
 @runtime_checkable

@@ -174,7 +174,9 @@ async def changes_of(handle: StoreHandle, line: Line, row: Row, wanted: str | No
     touched = {names.unpack_key(key): True for key, _ in step.edit.put}
     touched |= {names.unpack_key(key): False for key in step.edit.removed}
     before = about.get("before")
-    if before is None:
+    if isinstance(before, int):  # of the only key that it changed
+        before = {key: before for key in touched if key}
+    elif before is None:
         before = await _versions_before(handle, line, point, [each for each in touched if wanted in (None, each)])
     touched |= {key: key in touched and touched[key] for key in before}
     for key in sorted(touched):
@@ -190,7 +192,7 @@ async def changes_of(handle: StoreHandle, line: Line, row: Row, wanted: str | No
                 point.seq + 1 if there else 0,
                 to_datetime(point.time),
                 str(about.get("actor", "")),
-                str(about.get("correlation", "")),
+                str(about.get("correlation", point.id)),
                 str(about.get("cause", "")),
                 point.id,
                 point.seq + 1,

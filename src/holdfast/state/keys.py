@@ -6,7 +6,6 @@ Keys have no control characters: names that start with one are internal, as `\\0
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from holdfast.engine.model.nodes import sort_key
@@ -74,7 +73,9 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 def pack_value(handle: StoreHandle, key: str, value: Any) -> Packed:
     """Pack the value of a key. Errors give the path of a value that cannot be packed."""
-    if type(value) in _SCALARS:
-        with suppress(HoldfastError):  # the long way names the key
-            return handle.codec.pack(value)
-    return pack_channel(handle.codec, key, value)
+    if type(value) not in _SCALARS:
+        return pack_channel(handle.codec, key, value)
+    try:
+        return handle.codec.pack(value)
+    except HoldfastError:
+        return pack_channel(handle.codec, key, value)  # names the key

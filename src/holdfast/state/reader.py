@@ -77,13 +77,21 @@ class ScopeView:
         self._line = line
         self._schemas = handle.engine.value_schemas if migrate else None
 
-    async def find_version(self, key: str) -> KeyVersion | None:
-        """Return the version of a key, also if it has expired; None if there is no such key. The value is not read."""
+    async def is_plain(self, key: str) -> bool:
+        """Return whether a key, if there is one, neither expires nor has the version of a schema, as most."""
+        loaded, beside = self._loaded, (names.pack_ttl(key), names.pack_mark(key))
+        entries = self._handle.engine.entries
+        return loaded is None or not await entries.may_have(self._line, loaded, beside, names.FIRST)
+
+    async def find_version(self, key: str, *, expires: bool = True) -> KeyVersion | None:
+        """Return the version of a key, also if it has expired; None if there is no such key. The value is not read.
+        Without `expires`, the key is known to have no time at which it does."""
         if self._loaded is None:
             return None
-        entries = self._handle.engine.entries
-        origin = await entries.origin(self._line, self._loaded, pack_name(key))
-        return None if origin is None else KeyVersion(origin.seq + 1, await self._expires(self._loaded, key))
+        origin = await self._handle.engine.entries.origin(self._line, self._loaded, pack_name(key))
+        if origin is None:
+            return None
+        return KeyVersion(origin.seq + 1, await self._expires(self._loaded, key) if expires else 0)
 
     async def find(self, key: str) -> StoredValue | None:
         """Return the value of a key, also if it has expired; None if there is no such key."""
@@ -93,7 +101,9 @@ class ScopeView:
         if entry is None:
             return None
         found = StoredValue(entry, await self._expires(self._loaded, key))
-        return found if self.schema(key) is None else await self.upgraded(key, await self._marked(key, found))
+        if self._schemas is None or self.schema(key) is None:
+            return found
+        return await self.upgraded(key, await self._marked(key, found))
 
     async def find_stored(self, key: str) -> StoredValue | None:
         """Return the value of a key as it is stored, also if it has expired, with the version of its schema; None if
@@ -152,7 +162,10 @@ class ScopeView:
         return {unpack_name(each.key): each.value for each in found}
 
     async def _expires(self, loaded: LoadedState, key: str) -> int:
-        found = await self._handle.engine.entries.find_rare(self._line, loaded, names.pack_ttl(key), names.FIRST)
+        entries, name = self._handle.engine.entries, names.pack_ttl(key)
+        if not await entries.may_have(self._line, loaded, (name,), names.FIRST):
+            return 0
+        found = await entries.find(self._line, loaded, name)
         return 0 if found is None else int(unpack(self._handle.codec, found.value))
 
     async def find_live(self, key: str) -> StoredValue | None:
@@ -172,8 +185,8 @@ class ScopeView:
 
     async def item(self, key: str) -> StateItem | None:
         """Return a key with its value as new objects; None if there is no such key, or it has expired."""
-        found = await self.find_live(key)
-        return None if found is None else self.to_item(key, found.entry, found.expires)
+        found = await self.find(key)
+        return None if found is None or 0 < found.expires <= self.now else self.to_item(key, found.entry, found.expires)
 
     def to_item(self, key: str, entry: FoundEntry, expires: int) -> StateItem:
         """Build the public form of an entry."""

@@ -306,9 +306,6 @@ class StateOperations:
     def _key(self, key: object) -> str:
         return self._handle.guard.key(self.scope, key)
 
-    async def _item(self, key: str) -> StateItem | None:
-        return await self._reader.item(key)
-
     async def _operate(self, key: str, operator: UpdateOperator) -> Packed:
         made: list[Packed] = []
         await self._write([KeyWrite(self._key(key), "patch", operator=operator, made=made.append, keep_expiry=True)])
@@ -325,7 +322,7 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
 
     @operation
     async def _find(self, key: str) -> StateItem | None:
-        return await self._item(key)
+        return await self._reader.item(key)
 
     @operation
     async def _count(self) -> int:
@@ -336,6 +333,11 @@ class State(SyncApi, StateOperations, MutableMapping[str, Any]):
         if found is None:
             raise KeyError(key)
         return found.value
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, as new objects; the default, if there is no such key."""
+        found = self._find(key)
+        return default if found is None else found.value
 
     def __setitem__(self, key: str, value: Any) -> None:
         self.set(key, value)
@@ -424,13 +426,13 @@ class AsyncState(AsyncApi, StateOperations):
     @operation
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, as new objects; the default, if there is no such key."""
-        found = await self._item(key)
+        found = await self._reader.item(key)
         return default if found is None else found.value
 
     @operation
     async def has(self, key: str) -> bool:
         """Whether a key exists."""
-        return await self._item(key) is not None
+        return await self._reader.item(key) is not None
 
     @operation
     async def count(self) -> int:

@@ -13,6 +13,7 @@ then. Whoever reads a scope in a session reads the row first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Expect, Get, Put, Row
@@ -46,6 +47,7 @@ def maintenance_handle(handle: StoreHandle) -> StoreHandle:
     return StoreHandle(handle.engine, handle.tenant, MaintenanceGuard(handle.guard.actor))
 
 
+@lru_cache(4096)
 def session_of(scope: Scope) -> Scope | None:
     """Return the scope of the session that a scope is or lies in; None if it is in none."""
     for place, part in enumerate(scope.parts):

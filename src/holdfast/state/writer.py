@@ -142,7 +142,7 @@ async def commit_request(
     handle: StoreHandle, scope: Scope, writes: Writes, preconditions: Preconditions | None = None
 ) -> AppendRequest:
     """Return the request that changes keys of a scope, to be saved with others."""
-    _, (request,) = await _prepare(handle, {scope: writes}, None, (), preconditions)
+    _, (request,) = await _prepare(handle, {scope: writes}, None, (), preconditions, is_whole=False)
     return request
 
 
@@ -152,15 +152,23 @@ async def _prepare(
     checks: Mapping[Scope, Check] | None,
     requests: Sequence[AppendRequest],
     preconditions: Preconditions | None,
+    *,
+    is_whole: bool = True,
 ) -> tuple[list[_LineEdit], list[AppendRequest]]:
-    trace = trace_context.current_or_new(session_id(writes))
-    edits = []
+    """Return the edits of scopes, and all requests. `is_whole` says that nothing else is saved with them."""
+    # A change that is made alone needs no correlation id: the id of its step is one. What hooks change belongs to it,
+    # and is made before there is that id.
+    is_alone = is_whole and len(writes) == 1 and not requests and handle.engine.hooks is None
+    trace = (trace_context.current_or_default if is_alone else trace_context.current_or_new)(session_id(writes))
+    edits, together = list[_LineEdit](), list[AppendRequest]()
     for scope, several in writes.items():
         keys = () if callable(several) else [each.key for each in several]
         permit = await handle.guard.allow("write", scope, keys)
         check = None if checks is None else checks.get(scope)
-        edits.append(_LineEdit(handle, scope, several, trace, permit, check))
-    together = [*(edit.request for edit in edits), *requests]
+        edit = _LineEdit(handle, scope, several, trace, permit, check)
+        edits.append(edit)
+        together.append(edit.request)
+    together += requests
     sessions = sessions_active(handle, writes)
     if sessions is not None:
         await sessions(False)  # before anyone is told of a value: the conditions are evaluated after the edit
@@ -237,10 +245,15 @@ class _LineEdit:
         if self._check is not None:
             await self._check(view)
         writes = await self._writes(view) if callable(self._writes) else self._writes
+        computed, sources = list[KeyWrite](), set[str]()
+        for each in writes:
+            if each.compute is not None or each.operator is not None:
+                computed.append(each)
+            if each.scope_schema:
+                sources.add(each.scope_schema)
         if self.request.convert is None:
-            await self._take_schema(view, {each.scope_schema for each in writes} - {""})
-        computed = [each for each in writes if each.compute is not None or each.operator is not None]
-        if any(each.action != "expire" for each in computed):
+            self.request.schema = await self._schema_of(view, sources) if sources else ""
+        if computed and any(each.action != "expire" for each in computed):
             # What is computed of a value tells what it was; and whoever may read it may do so no longer, at a later
             # attempt.
             seen = [each.key for each in computed]
@@ -253,17 +266,17 @@ class _LineEdit:
             self._schemas, self.request.key_schemas = {}, ()
         for each in writes:
             await self._edit_key(view, parent, loaded, each, put, removed)
-        self._describe(writes)
+        self._describe(writes, put[0][0] if put else removed[0] if removed else b"")
         return EditMap(tuple(removed), tuple(put))
 
-    async def _take_schema(self, view: ScopeView, schemas: set[str]) -> None:
-        """Give the scope the version of the one that its keys are copied from. Raises `UnsupportedError` if it has
-        keys of another."""
-        self.request.schema = ""
+    async def _schema_of(self, view: ScopeView, schemas: set[str]) -> str:
+        """Return the version that the scope gets, from those that its keys are copied from. Raises `UnsupportedError`
+        if it has keys of another."""
+        found = ""
         for schema in schemas:
             here = await view.scope_schema()
             if here == schema or not await view.keys():
-                self.request.schema = schema
+                found = schema
             elif here or not await self._handle.engine.appender.inherited.is_unversioned(self._line, schema):
                 raise UnsupportedError(
                     f"keys of {schema} would be beside those of {here or 'a scope without a version'}",
@@ -271,6 +284,7 @@ class _LineEdit:
                     hint="Attach the schema, so that what is copied is upgraded: store.schemas.attach(…)",
                     code="schema-mixed",
                 )
+        return found
 
     async def _edit_key(
         self,
@@ -282,13 +296,14 @@ class _LineEdit:
         removed: list[bytes],
     ) -> None:
         """Add the change of one key to what is put and removed."""
-        schema = None if each.action == "delete" else view.schema(each.key)
+        marked = self._handle.engine.value_schemas is not None
+        schema = view.schema(each.key) if marked and each.action != "delete" else None
+        is_plain = await view.is_plain(each.key)
         old: StoredValue | KeyVersion | None
         if schema is not None or self._needs_value(each):
-            marked = self._handle.engine.value_schemas is not None
             old = await (view.find_stored(each.key) if marked else view.find(each.key))
         else:
-            old = await view.find_version(each.key)
+            old = await view.find_version(each.key, expires=not is_plain)
         live = None if old is None or 0 < old.expires <= view.now else old
         version = 0 if live is None else live.version
         stored = live if isinstance(live, StoredValue) else None
@@ -336,10 +351,10 @@ class _LineEdit:
             if old is not None:
                 removed.append(packed_key)
                 removed += [names.pack_ttl(each.key)] * bool(old.expires)
-                if await view.find_mark(each.key) is not NO_MARK:
+                if not is_plain and await view.find_mark(each.key) is not NO_MARK:
                     removed.append(names.pack_mark(each.key))
             return
-        if schema is None and each.mark is None and live is not None and action != "expire":
+        if schema is None and each.mark is None and live is not None and not is_plain and action != "expire":
             reference = (await view.find_mark(each.key)).reference
             if reference:
                 inherited = self._handle.engine.appender.inherited
@@ -398,24 +413,31 @@ class _LineEdit:
             each.action != "delete" and not each.is_patch and not each.whole and weigh(each.packed) > _WORTH_COMPARING
         )
 
-    def _describe(self, writes: Sequence[KeyWrite]) -> None:
-        """Set the metadata of the step: who made it and why, and the previous versions of its keys."""
+    def _describe(self, writes: Sequence[KeyWrite], first: bytes) -> None:
+        """Set the metadata of the step: who made it and why, and the previous versions of its keys. `first` is the
+        packed name of the first channel that it changes."""
         more: dict[str, object] = {}
         if self._trace.artifacts:
             more["artifacts"] = list(self._trace.artifacts)
-        if len(self.written) <= _MANY:
-            more["before"] = {each.key: each.before for each in self.written}
+        written = self.written
+        if len(written) == 1 and pack_name(written[0].key) == first:  # which names the key
+            more["before"] = written[0].before
+        elif len(written) <= _MANY:
+            more["before"] = {each.key: each.before for each in written}
         actor, self._time = self._handle.guard.actor, self._handle.now()
         events = [
             Event("change", actor, done.action, done.key, each.outcome)
-            for done, each in zip(self.written, writes, strict=True)
+            for done, each in zip(written, writes, strict=True)
         ]
         if self.hooks is not None:
             if self.hooks.notes:
                 events = [self._with_notes(event, self.hooks) for event in events]
             events += self.hooks.events
         self._audit.describe(self.request, self._time, events, more)
-        actions = {each.action for each in self.written}
+        if len(written) == 1:
+            self.request.kind = written[0].action
+            return
+        actions = {each.action for each in written}
         if actions != {"set", "delete"} and len(actions) > 1:
             actions -= {"delete"}  # which the keys that it took away tell by themselves
         self.request.kind = actions.pop() if len(actions) == 1 else "batch"

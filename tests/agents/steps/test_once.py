@@ -15,6 +15,7 @@ import holdfast
 from holdfast import Store
 from holdfast.agents import AsyncPersistentAgent, Retry
 from holdfast.agents.steps.records import RETRY, StepRecord
+from holdfast.agents.steps.runs import read_run
 from holdfast.backends.interface import Batch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
@@ -447,7 +448,9 @@ def test_a_process_that_was_presumed_dead_records_its_result_unless_another_reso
 
     def slow() -> str:
         line = desk.steps._line
-        run(line.agent.handle.engine.context.backend.apply([line.lease("charge", 1).end()]))
+        attempt = run(read_run(line, "charge"))
+        assert attempt is not None
+        run(attempt.release())
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()

@@ -41,6 +41,9 @@ def test_policies_for_sensitive_data_apply_to_what_is_recorded(tmp_path: Path, m
             got = desk.wait_for(name, key=name, timeout=0)
             assert got is not None
             assert "[redacted:" in got.value
+        secrets = [desk.once("password reset", lambda: {"password": "hunter2 of the user"}) for _ in range(2)]
+        assert "[redacted:" in secrets[1]["password"], "by its name"
+        assert desk.steps.get("password reset").state == "done"
         assert (len(record.idempotency_key), len(record.digest)) == (32, 40), "the store's own are as they were"
         assert desk.steps.get("result") == record
         assert not store.agents.signal(ID, "signal", SECRET, id=id)

@@ -10,10 +10,10 @@ import pytest
 
 import holdfast
 from holdfast.agents import PersistentAgent
-from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
-from tests.damaged import flipped
 from holdfast.engine.thread_status import STATES
 from holdfast.interfaces.cli.base import STATUSES
+from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
+from tests.damaged import flipped
 from tests.interfaces.cli import kit
 
 Hf = Callable[..., kit.Result]

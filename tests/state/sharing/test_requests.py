@@ -248,8 +248,7 @@ def test_hearts_go_on_after_a_failure_that_passes_and_stop_after_one_that_does_n
         assert ended.wait(60)
         time.sleep(0.02)
 
-    with Heartbeat(0.006) as heartbeat:
-        heartbeat.call(handler, None, beat).wait()
+    Heartbeat(0.006).call(handler, None, beat).wait()
     assert beats == [0, 1, 2]
 
     async def async_handler(_: object) -> None:
@@ -259,8 +258,7 @@ def test_hearts_go_on_after_a_failure_that_passes_and_stop_after_one_that_does_n
 
     async def main() -> None:
         beats.clear()
-        with Heartbeat(0.006) as heartbeat:
-            await heartbeat.call(async_handler, None, beat).watch()
+        await Heartbeat(0.006).call(async_handler, None, beat).watch()
         assert beats == [0, 1, 2]
 
     asyncio.run(main())

@@ -238,7 +238,11 @@ class AgentOperations(OnceOperations):
 
     @property
     def _step_line(self) -> StepLine:
-        return StepLine(self.persister.line, self.persister)
+        lifecycle = self.persister.lifecycle
+        line: StepLine | None = lifecycle.step_line
+        if line is None:
+            line = lifecycle.step_line = StepLine(self.persister.line, self.persister)
+        return line
 
     def _reach(self, kind: str, key: str) -> None:
         """Remember that this process has come to a sleep or a wait, for versions of the code."""

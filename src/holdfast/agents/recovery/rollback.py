@@ -8,6 +8,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from msgspec import structs
+
 from holdfast.agents.recovery.fallback import read_completely
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.runtime.two_phase import incomplete_error
@@ -142,7 +144,7 @@ async def _old_state_request(
         use = VersionUse(line.handle.engine, line.handle.tenant, line.handle.guard.actor)
         conditions = use.conditions([record.schema, messages], line.where)
         request.preconditions = both_preconditions(request.preconditions, conditions)
-    return replace(request, state=values)
+    return structs.replace(request, state=values)
 
 
 async def restore_request(line: AgentLine, source: Engine, point: StepRef) -> AppendRequest | None:

@@ -118,6 +118,8 @@ class Lifecycle:
         """The changes that were found half-done at starts, and how they were resolved."""
         self.owns_status = False
         """Whether this object set the agent's status, and not a process that is gone."""
+        self.step_line: Any = None
+        """The `StepLine` of its durable steps, once it was used."""
         self.reached_steps: set[str] = set()
         """The records of durable steps, sleeps and waits that this process has come to."""
         self.recorded_steps: frozenset[str] | None = None

@@ -8,15 +8,16 @@ from typing import Any, TypeVar, overload
 
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.steps.once import (
-    LEASE,
     OnceCall,
     OnUnknown,
     Retry,
     StepOptions,
+    list_steps,
     read_step,
     resolve_step,
+    step_keys,
 )
-from holdfast.agents.steps.records import StepLine, StepRecord
+from holdfast.agents.steps.records import LEASE, StepLine, StepRecord
 from holdfast.agents.steps.signals import Signal, pending_signals
 from holdfast.agents.steps.timers import Timer, cancel_timer, list_timers, set_timer
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
@@ -188,7 +189,7 @@ class StepsOperations(OnceOperations):
 
     async def _choose_version(self, name: str, checked: int, within: str) -> int:
         reached = set() if self._persister is None else self._persister.lifecycle.reached_steps
-        found = checked
+        begun, found = await step_keys(self._line), checked
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
             nonlocal found
@@ -197,6 +198,7 @@ class StepsOperations(OnceOperations):
                 found = item.value
                 return []
             keys = [key for kind in ("step/", "sleep/", "wait/") for key in await view.keys(kind + within)]
+            keys += (key for key in begun if key.startswith(f"step/{within}"))
             found = checked if reached.issuperset(keys) else 0
             return [self._line.put(f"version/{name}", found)]
 
@@ -242,11 +244,8 @@ class StepsOperations(OnceOperations):
         await self._line.require("read")
         count = validation.require_count(limit, "limit")
         after = validation.cursor_text(cursor)
-        items = await self._line.read(
-            lambda view: view.items("step/", after=f"step/{after}" if after else "", limit=count + 1)
-        )
         return Page.cut(
-            [StepRecord.of(item.key.partition("/")[2], dict(item.value)) for item in items],
+            await list_steps(self._line, after, count + 1),
             count,
             lambda record: record.key,
             lambda cursor: StepsOperations.list(self, limit=count, cursor=cursor),

@@ -1,11 +1,8 @@
 """Running a durable step: once, whoever asks for it, and however often.
 
-The process that runs a step has its lease, and has recorded that it is running before it calls the function. So a
-record that says `running`, with a lease that is free, is one of an attempt whose process died: the function may have
-been called, or not. That is not guessed, but resolved by a policy.
-
-The lease only says who may begin. What an attempt may record is decided by its token in the record: a process that was
-presumed dead still records its result, unless another has resolved the step meanwhile.
+A step takes two batches. The first puts the row of an attempt (`runs`), on condition that nobody has one, and that
+nothing was recorded since this process read the line: so a step that is new costs no read. The second records the
+outcome and removes the row. What became of an attempt whose process died is not guessed, but resolved by a policy.
 """
 
 from __future__ import annotations
@@ -13,29 +10,41 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import secrets
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from functools import cache, partial
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.steps.records import (
+    LEASE,
     LEASE_LOST,
     RETRY,
+    LinePlace,
+    NothingToWrite,
+    RecordedStep,
     StepLine,
     StepRecord,
+    StepState,
+    StoredStep,
     deleted_error,
     digest_arguments,
     lost_error,
 )
+from holdfast.agents.steps.runs import StepRun, list_runs, read_run, run_absent
 from holdfast.agents.storage.record import error_text
+from holdfast.backends.interface import Change
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.engine import validation
-from holdfast.engine.leases import Lease
+from holdfast.engine.guard import UNCONDITIONAL, Permit
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.optimistic import Attempts
 from holdfast.engine.rng import rng
 from holdfast.engine.row_format import Line
 from holdfast.errors import (
@@ -61,9 +70,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.steps")
 
-LEASE = 15.0
-"""For how many seconds without a sign of life a process that runs a step is believed to live, by default."""
-
 _MAX_ERROR = 2000
 """How many characters of an error are recorded as text."""
 
@@ -79,6 +85,9 @@ time between two renewals."""
 
 _UNNAMED = "<lambda>"
 """The name of functions without one, which are not compared."""
+
+ENDED = ("done", "failed")
+"""The states of a step that is not run again."""
 
 _active: ContextVar[frozenset[tuple[Line, str]]] = ContextVar("steps that are running here", default=frozenset())
 
@@ -110,6 +119,9 @@ class Retry:
         return float(min(first * self.factor ** min(attempts - 1, 64), longest)) if first else 0.0
 
 
+_NO_RETRY = Retry(0)
+
+
 @dataclass(slots=True)
 class StepOptions:
     """The options of a step, as they were given."""
@@ -124,7 +136,7 @@ class StepOptions:
     def check(self) -> None:
         """Raise `InvalidError` for wrong options."""
         if type(self.retry) is int:
-            self.retry = Retry(self.retry)
+            self.retry = _NO_RETRY if self.retry == 0 else Retry(self.retry)
         if not isinstance(self.retry, Retry):
             raise InvalidError(f"retry is a number or a Retry, not {self.retry!r}"[:200])
         final: tuple[object, ...] = self.final
@@ -154,53 +166,85 @@ class OnceCall:
     is_async: bool = False
     persister: AgentPersister | None = None
     """That of a live agent."""
-    digest: str = field(default="", init=False)
+    digest: bytes = field(default=b"", init=False)
+    permit: Permit = field(default=UNCONDITIONAL, init=False)
 
     async def run(self) -> Any:
         """Return the recorded result, or run the step and record it; raises its recorded error likewise."""
         self._check()
-        await self.line.require("write")
+        self.permit = await self.line.require("write")
         await self.line.require("read")  # it returns what is recorded
+        attempts = Attempts("beginning a step", self._where)
         watch: WatchOperations | None = None
+        again = False
         while True:
-            record = await read_step(self.line, self.key)
-            if record is None:
-                await self._check_unused()
+            seen = await find_step(self.line, self.key, stored=again)
+            if seen.run is None:
+                ended = await self._go_on(seen, again, attempts)
+            elif await self._is_lapsed(seen.run):
+                ended = await self._resolve_unknown(seen, seen.run, attempts)
             else:
-                self._require_same(record)
-                if record.state in ("done", "failed"):
-                    return await outcome_of(self.line, record)
-                await _wait_until_due(self.line, record)
-            life = parse_seconds(self.options.lease, "lease") if record is None else record.lease
-            lease = self.line.lease(self.key, life)
-            try:
-                await self._take(lease, life, record)
-            except ConflictError:
                 if watch is None:
                     watch = self.line.watch(f"step/{self.key}")
                     await WatchOperations.start(watch)  # and look again: it may have ended just now
-                else:
-                    await WatchOperations.poll(watch, min(life / 4, 1.0))  # its process may die without a change
-                continue
-            try:
-                ended, value = await self._run_leased(lease)
-            finally:
-                with suppress(TransientError, UnavailableError):  # it expires anyway, and the outcome matters more
-                    await lease.release()
-            if ended:
-                return value
+                else:  # its process may die without a change
+                    await WatchOperations.poll(watch, min(seen.run.step.lease / 4, 1.0))
+                ended = None
+            if ended is not None:
+                return ended[0]
+            again = True
 
-    async def _take(self, lease: Lease, life: float, record: StepRecord | None) -> None:
-        """Acquire the lease. If the outcome of an attempt is unknown and nobody is to resolve that, leave the lease to
-        the process, which may yet record it, and raise the error."""
-        if record is None or record.state != "running" or self.options.on_unknown != "raise":
-            await lease.acquire(life * _OBSERVED)
-            return
-        await lease.require_free(life * _OBSERVED)
-        latest = await read_step(self.line, self.key)  # it may have ended, or been begun again, before it was free
-        if latest == record:
-            raise unknown_error(self.line, record)
-        raise ConflictError("the step was changed by another process", where=self._where)
+    async def _go_on(self, seen: SeenStep, again: bool, attempts: Attempts) -> tuple[Any] | None:
+        """Return the recorded outcome, or run the step; None to look again."""
+        recorded = seen.recorded
+        if recorded is None:
+            await self._check_unused()
+        else:
+            self._require_same(recorded.step)
+            if recorded.step.state in ENDED:
+                if again or await self.line.is_current(seen.place):
+                    return (await outcome_of(self.line, recorded, seen.place),)
+                return None
+            await _wait_until_due(self.line, recorded.record)
+        run = await self._begin(seen, seen.stale, None if recorded is None else recorded.step, "", again)
+        if run is None:
+            await attempts.begin()
+            return None
+        return await self._attempt(run)
+
+    async def _is_lapsed(self, run: StepRun) -> bool:
+        self._require_same(run.step)
+        return await run.has_lapsed(run.step.lease * _OBSERVED)
+
+    async def _resolve_unknown(self, seen: SeenStep, run: StepRun, attempts: Attempts) -> tuple[Any] | None:
+        """Apply the policy to an attempt whose outcome is unknown. If nobody is to resolve that, leave the row to its
+        process, which may yet record it, and raise the error."""
+        policy, held = self.options.on_unknown, run
+        if policy == "raise":
+            if run.is_same(await read_run(self.line, self.key)):  # it has not ended before it was free
+                raise unknown_error(self.line, run.record)
+            return None
+        if callable(policy):
+            taken = await run.take()
+            if taken is None:
+                return None
+            try:
+                decision = await invoke(policy, run.record)
+                if decision is not RETRY:
+                    await self._record(taken, "done", result=decision, resolved="decided")
+                    return (decision,)
+            except GeneratorExit:
+                raise
+            except BaseException:
+                with suppress(TransientError, UnavailableError):  # it expires anyway, and the error matters more
+                    await taken.release()
+                raise
+            held = taken
+        begun = await self._begin(seen, held, run.step, "retry", True)
+        if begun is None:
+            await attempts.begin()
+            return None
+        return await self._attempt(begun)
 
     def _check(self) -> None:
         self.options.check()
@@ -220,7 +264,7 @@ class OnceCall:
             )
         self.digest = digest_arguments(self.line, self.key, self.args, self.kwargs)
 
-    def _require_same(self, record: StepRecord) -> None:
+    def _require_same(self, record: StoredStep) -> None:
         if record.digest and record.digest != self.digest:
             raise ConflictError(
                 "the step was started with different arguments",
@@ -244,8 +288,8 @@ class OnceCall:
             return
         lifecycle, key = self.persister.lifecycle, f"step/{self.key}"
         if lifecycle.recorded_steps is None:
-            recorded = await self.line.read(lambda view: view.keys("step/"))
-            lifecycle.recorded_steps = frozenset(recorded) - lifecycle.reached_steps
+            recorded = await step_keys(self.line)
+            lifecycle.recorded_steps = recorded - lifecycle.reached_steps
         unused = sorted(lifecycle.recorded_steps - lifecycle.reached_steps)
         if not unused:
             return
@@ -266,86 +310,80 @@ class OnceCall:
     def _where(self) -> str:
         return f"step {self.key!r} of {self.line.where}"
 
-    # Under the lease --------------------------------------------------------------------------------------------
+    # An attempt -------------------------------------------------------------------------------------------------
 
-    async def _run_leased(self, lease: Lease) -> tuple[bool, Any]:
-        """Run an attempt. Returns whether the step ended, and its result."""
-        record = await read_step(self.line, self.key)
-        if record is not None and record.state in ("done", "failed"):
-            return False, None  # another process was first: its result is read as at any other time
-        resolved = ""
-        if record is not None and record.state == "running":
-            decision = await self._resolve_unknown(record)
-            if decision is not RETRY:
-                await self._record(lease, "done", result=decision, resolved="decided", token=record.token)
-                return True, decision
-            resolved = "retry"
-        key = record.idempotency_key if record is not None else secrets.token_hex(16)
-        if not await self._begin(lease, record, key, resolved):
-            return False, None
-        return await self._attempt(lease, key)
+    async def _begin(
+        self, seen: SeenStep, before: StepRun | None, step: StoredStep | None, resolved: str, again: bool
+    ) -> StepRun | None:
+        """Begin an attempt: put its row, in place of one `before`. None if the step is not as it was seen."""
+        line = self.line
+        run = StepRun.begin(
+            line,
+            self.key,
+            StoredStep(
+                "running",
+                1 if step is None else step.attempts + 1,
+                _function_name(self.function),
+                os.urandom(16) if step is None else step.idempotency_key,
+                self.digest,
+                line.agent.handle.now(),
+                f"{_host()} {os.getpid()}",
+                agent_version=self.agent_version,
+                resolved=resolved or ("" if step is None else step.resolved),
+                lease=parse_seconds(self.options.lease, "lease"),
+            ),
+        )
+        guards = self.permit.guards
+        conditions = [*(() if guards is None else await guards(again)), *await line.agent_exists(again)]
+        if seen.run is None:  # otherwise the row tells that nothing was recorded
+            conditions += await line.unchanged_since(seen.place, again)
+        try:
+            failed = await line.agent.handle.engine.context.backend.apply([*conditions, *run.put_over(before)])
+        except GeneratorExit:
+            raise
+        except BaseException:
+            with suppress(Exception):  # it may have been put, and only the answer was lost
+                await run.release(before, called=False)
+            raise
+        return run if failed is None else None
 
-    async def _resolve_unknown(self, record: StepRecord) -> Any:
-        policy = self.options.on_unknown
-        if policy == "raise":
-            raise unknown_error(self.line, record)
-        return RETRY if policy == "retry" or not callable(policy) else await invoke(policy, record)
+    async def _attempt(self, run: StepRun) -> tuple[Any] | None:
+        """Run an attempt. Returns the result; None if the step is to be attempted again."""
+        try:
+            return await self._call_and_record(run)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if not run.is_over:
+                with suppress(TransientError, UnavailableError):  # it expires anyway, and the outcome matters more
+                    await run.release()
+            raise
 
-    async def _begin(self, lease: Lease, before: StepRecord | None, idempotency_key: str, resolved: str) -> bool:
-        """Record that an attempt begins. Returns False if the step is not as it was before."""
-        begun = False
-
-        async def writes(view: ScopeView) -> list[KeyWrite]:
-            nonlocal begun
-            stored = await _stored(view, self.key)
-            own = stored is not None and stored.get("token") == lease.token  # and only the answer was lost
-            begun = own or (None if stored is None else StepRecord.of(self.key, stored)) == before
-            if own or not begun:
-                return []
-            entry = {
-                "state": "running",
-                "attempts": (0 if stored is None else stored["attempts"]) + 1,
-                "function": _function_name(self.function),
-                "idempotency_key": idempotency_key,
-                "started": view.now,
-                "agent_version": self.agent_version,
-                "by": f"{socket.gethostname()} {os.getpid()}",
-                "lease": parse_seconds(self.options.lease, "lease"),
-                "digest": self.digest,
-                "resolved": resolved or ("" if stored is None else stored.get("resolved", "")),
-                "token": lease.token,
-            }
-            return [self.line.put(f"step/{self.key}", entry)]
-
-        await self.line.write(writes, lease)
-        return begun
-
-    async def _attempt(self, lease: Lease, idempotency_key: str) -> tuple[bool, Any]:
+    async def _call_and_record(self, run: StepRun) -> tuple[Any] | None:
         retry = self.options.retry
         assert isinstance(retry, Retry)  # noqa: S101 - `check` made it one
         returned: list[Any] = []
         try:
-            value = await self._call(lease, idempotency_key, returned)
+            value = await self._call(run, returned)
         except OutcomeUnknownError:
             raise  # the function itself does not know: the step stays as one whose outcome is unknown
         except GeneratorExit:
             raise
         except Exception as error:
-            record = await read_step(self.line, self.key)
-            attempts = 1 if record is None else record.attempts
+            attempts = run.step.attempts
             if isinstance(error, self.options.final) or attempts > retry.count:
-                await self._record(lease, "failed", error=error)
+                await self._record(run, "failed", error=error)
                 raise
             pause = retry.pause_after(attempts) * (0.75 + 0.5 * rng.random())
-            await self._record(lease, "waiting", error=error, due=self.line.agent.handle.now() + int(pause * 1e9))
-            return False, None
+            await self._record(run, "waiting", error=error, due=self.line.agent.handle.now() + int(pause * 1e9))
+            return None
         except BaseException:
             for value in returned:  # it was cancelled just after the function had ended
                 with suppress(Exception):
-                    await self._record(lease, "done", result=value)
+                    await self._record(run, "done", result=value)
             raise
         try:
-            await self._record(lease, "done", result=value)
+            await self._record(run, "done", result=value)
         except (InvalidError, UnsupportedError, DeniedError) as error:  # the value; the step was run all the same
             failure = InvalidError(
                 f"the step was run, and its result cannot be recorded: {error.what}",
@@ -353,15 +391,15 @@ class OnceCall:
                 hint="Return plain values; it is recorded as failed, and not run again",
                 code="step-result",
             )
-            await self._record(lease, "failed", error=failure)
+            await self._record(run, "failed", error=failure)
             raise failure from error
-        return True, value
+        return (value,)
 
-    async def _call(self, lease: Lease, idempotency_key: str, returned: list[Any]) -> Any:
+    async def _call(self, run: StepRun, returned: list[Any]) -> Any:
         """Call the function, and note also in a list what it returned."""
-        kwargs = dict(self.kwargs)
+        kwargs = self.kwargs
         if _takes_key(self.function) and "idempotency_key" not in kwargs:
-            kwargs["idempotency_key"] = idempotency_key
+            kwargs = {**kwargs, "idempotency_key": run.step.idempotency_key.hex()}
 
         async def call_async(_: object) -> Any:
             result = self.function(*self.args, **kwargs)
@@ -374,42 +412,45 @@ class OnceCall:
 
         token = _active.set(_active.get() | {(self.line.line, self.key)})
         try:
-            with Heartbeat(self.options.lease) as heartbeat:
-                return await heartbeat.call(call_async if self.is_async else call, None, lease.renew)
+            return await Heartbeat(self.options.lease).call(call_async if self.is_async else call, None, run.renew)
         finally:
             _active.reset(token)
 
     async def _record(
         self,
-        lease: Lease,
-        state: str,
+        run: StepRun,
+        state: StepState,
         *,
         result: Any = None,
         error: Exception | None = None,
         due: int = 0,
         resolved: str = "",
-        token: str | None = None,
     ) -> None:
-        """Record how an attempt ended, unless another process has resolved it: this one's, or the one with a token. It
-        is attempted for a while, and when the task is cancelled, since the result is nowhere else."""
-        expected = lease.token if token is None else token
+        """Record how an attempt ended, unless another process has resolved it. It is attempted for a while, and when
+        the task is cancelled, since the result is nowhere else."""
+        resolved = resolved or run.step.resolved
 
         async def writes(view: ScopeView) -> list[KeyWrite]:
-            stored = await _stored(view, self.key)
-            current = None if stored is None else (stored.get("token", ""), stored["state"])
-            if current == (lease.token, state):
-                return []  # an earlier attempt recorded it, and only the answer was lost
-            if stored is None:
+            return ending(self.line, self.key, run.step, state, view.now, result, error, due, resolved)
+
+        async def conditions(again: bool) -> list[Change]:
+            """Return the removal of the row, which nobody has removed or replaced."""
+            if not again or await run.reload():
+                return run.removal()
+            recorded = (await find_step(self.line, self.key)).recorded
+            if recorded is None:
                 raise deleted_error(self._where)
-            if current != (expected, "running"):
-                raise lost_error(self._where)
-            return ending(
-                self.line, self.key, {**stored, "token": lease.token}, state, view.now, result, error, due, resolved
-            )
+            if run.has_ended(recorded) and (recorded.step.state, recorded.step.resolved) == (state, resolved):
+                raise NothingToWrite("an earlier attempt recorded it, and only the answer was lost")
+            raise lost_error(self._where)
+
+        async def write() -> None:
+            await self.line.write(writes, conditions=conditions)
+            run.is_over = True
 
         for number in range(1, _RECORD_ATTEMPTS + 1):
             try:
-                await self.line.write(writes)
+                await write()
                 return
             except HoldfastError as failure:
                 if isinstance(failure, InvalidError | UnsupportedError) or failure.code in _NOT_RETRIED:
@@ -426,15 +467,15 @@ class OnceCall:
                 raise
             except BaseException:
                 with suppress(Exception):  # the caller must see the interruption
-                    await self.line.write(writes)
+                    await write()
                 raise
 
 
 def ending(
     line: StepLine,
     key: str,
-    stored: dict[str, Any],
-    state: str,
+    step: StoredStep,
+    state: StepState,
     now: int,
     result: Any = None,
     error: Exception | None = None,
@@ -442,46 +483,106 @@ def ending(
     resolved: str = "",
 ) -> list[KeyWrite]:
     """Return the changes that end an attempt."""
-    entry = {**stored, "state": state, "ended": now, "due": due, "resolved": resolved or stored.get("resolved", "")}
-    entry["error"] = "" if error is None else error_text(error, _MAX_ERROR)
-    entry["error_kind"] = "" if error is None else type(error).__name__
-    writes = [line.put(f"step/{key}", entry, "ok" if error is None else "error")]
-    if state == "done":
-        writes.append(line.put(f"result/{key}", result))
-    elif state == "failed" and error is not None:
+    ended = replace(
+        step,
+        state=state,
+        ended=now,
+        due=due,
+        resolved=resolved or step.resolved,
+        error_kind="" if error is None else type(error).__name__,
+    )
+    if error is None:
+        return line.put_step(key, ended, outcome=result if state == "done" else MISSING)
+    text = error_text(error, _MAX_ERROR)
+    if state == "failed":
+        with suppress(HoldfastError):  # its text is recorded
+            return line.put_step(key, ended, text, error)
+    return line.put_step(key, ended, text)
+
+
+class SeenStep(NamedTuple):
+    """A step as it was seen at the end of its line."""
+
+    place: LinePlace
+    recorded: RecordedStep | None
+    run: StepRun | None
+    """The attempt that has not ended. It is looked for only in the store."""
+    stale: StepRun | None
+    """The row of an attempt whose end is recorded."""
+
+
+async def find_step(line: StepLine, key: str, *, stored: bool = True) -> SeenStep:
+    """Return a step as it is in memory, without rows of attempts, or as it is stored."""
+    while True:
+        # The row before the line: the batch that removes it records the outcome there.
+        run = await read_run(line, key) if stored else None
+        place = await line.place(stored=stored)
         try:
-            writes.append(line.put(f"result/{key}", error))
-        except HoldfastError:  # its text is recorded
-            writes.append(line.put(f"result/{key}", None))
-    return writes
+            recorded = await line.read_at(place, lambda view: recorded_in(view, key))
+        except NotFoundError:  # the line was pruned or deleted meanwhile
+            if stored and place == await line.place(stored=True):
+                raise
+            stored = True
+            continue
+        if run is not None and run.has_ended(recorded):
+            return SeenStep(place, recorded, None, run)
+        return SeenStep(place, recorded, run, None)
 
 
 async def read_step(line: StepLine, key: str) -> StepRecord | None:
     """Return the record of a step."""
-    stored = await line.read(lambda view: _stored(view, key))
-    return None if stored is None else StepRecord.of(key, stored)
+    seen = await find_step(line, key)
+    if seen.run is not None:
+        return seen.run.record
+    return None if seen.recorded is None else seen.recorded.record
 
 
-async def _stored(view: ScopeView, key: str) -> dict[str, Any] | None:
+async def list_steps(line: StepLine, after: str, limit: int) -> list[StepRecord]:
+    """Return the first steps after a key, in the order of keys."""
+    runs = {each.key: each for each in await list_runs(line) if each.key > after}
+    start = f"step/{after}" if after else ""
+    items = await line.read(lambda view: view.items("step/", after=start, limit=limit))
+    found: dict[str, RecordedStep | StepRun] = {
+        each.key: each for each in (RecordedStep.of(item.key, item.value) for item in items)
+    }
+    last = max(found) if len(found) == limit else None
+    for key, run in runs.items():
+        recorded = found.get(key)
+        if (last is None or key <= last) and not (isinstance(recorded, RecordedStep) and run.has_ended(recorded)):
+            found[key] = run
+    return [found[key].record for key in sorted(found)[:limit]]
+
+
+async def step_keys(line: StepLine) -> frozenset[str]:
+    """Return the keys of the line that steps have which have begun."""
+    runs = [f"step/{each.key}" for each in await list_runs(line)]
+    return frozenset((*runs, *await line.read(lambda view: view.keys("step/"))))
+
+
+async def recorded_in(view: ScopeView, key: str) -> RecordedStep | None:
+    """Return a step that has ended, or waits."""
     item = await view.item(f"step/{key}")
-    return None if item is None else dict(item.value)
+    return None if item is None else RecordedStep.of(item.key, item.value)
 
 
-async def outcome_of(line: StepLine, record: StepRecord) -> Any:
+async def outcome_of(line: StepLine, recorded: RecordedStep, place: LinePlace) -> Any:
     """Return the recorded result of a step, or raise its recorded error."""
-    item = await line.read(lambda view: view.item(f"result/{record.key}"))
-    value = None if item is None else item.value
+    value = recorded.outcome
+    if value is MISSING:  # it is large, or an error that could not be stored
+        item = await line.read_at(place, lambda view: view.item(f"result/{recorded.key}"))
+        value = None if item is None else item.value
+    record = recorded.step
     if record.state == "done":
         return value
     if isinstance(value, Exception):
         raise value
     raise HandlerError(
-        f"the step failed: {record.error}",
-        where=f"step {record.key!r} of {line.where}",
+        f"the step failed: {recorded.error}",
+        where=f"step {recorded.key!r} of {line.where}",
         hint="To run it again: steps.resolve(key, retry=True)",
         code="step-failed",
         kind=record.error_kind,
-        message=record.error,
+        message=recorded.error,
     )
 
 
@@ -506,6 +607,11 @@ def unknown_error(line: StepLine, record: StepRecord) -> OutcomeUnknownError:
     )
 
 
+@cache
+def _host() -> str:
+    return socket.gethostname()
+
+
 def _function_name(function: Callable[..., Any]) -> str:
     """Return the name of a function, without those of functions that it is defined in; that of a partial is the one of
     its function."""
@@ -518,49 +624,53 @@ def _function_name(function: Callable[..., Any]) -> str:
 
 
 def _takes_key(function: Callable[..., Any]) -> bool:
+    if isinstance(function, FunctionType) and not hasattr(function, "__wrapped__"):  # the usual case, which is fast
+        code = function.__code__
+        return "idempotency_key" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     try:
         return "idempotency_key" in inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False
 
 
+def _under_way_error(where: str, seen: SeenStep) -> ConflictError:
+    life = "" if seen.run is None else f"; if its process died, wait {seen.run.step.lease:g} s"
+    return ConflictError("the step is being run", where=where, hint=f"Wait until it ends{life}", code="under-way")
+
+
 async def resolve_step(line: StepLine, key: str, how: Literal["result", "error", "retry"], value: Any) -> StepRecord:
     """Record by hand what became of a step."""
     await line.require("write")
     key = line.check_key(key)
-    record = await read_step(line, key)
-    if record is None:
-        raise NotFoundError("there is no such step", where=f"step {key!r} of {line.where}", hint="See steps.list()")
-    lease = line.lease(key, record.lease)
-    try:
-        await lease.acquire()
-    except ConflictError:
-        raise ConflictError(
-            "the step is being run",
-            where=f"step {key!r} of {line.where}",
-            hint=f"Wait until it ends; if its process died, wait {record.lease:g} s",
-            code="under-way",
-        ) from None
+    seen = await find_step(line, key)
+    where = f"step {key!r} of {line.where}"
+    if seen.run is None and seen.recorded is None:
+        raise NotFoundError("there is no such step", where=where, hint="See steps.list()")
+    if seen.run is not None and not await seen.run.has_lapsed():
+        raise _under_way_error(where, seen)
+    run = seen.run or seen.stale
+
+    async def conditions(again: bool) -> list[Change]:
+        if again:
+            now = await read_run(line, key)
+            if not (now is None if run is None else run.is_same(now)):
+                raise _under_way_error(where, seen)
+        return run_absent(line, key) if run is None else run.removal()
 
     async def writes(view: ScopeView) -> list[KeyWrite]:
-        stored = await _stored(view, key)
-        if stored is None or stored["state"] == "done":
-            raise ConflictError(
-                "the step is done, and its result is recorded", where=f"step {key!r} of {line.where}", code="step-done"
-            )
-        stored["token"] = lease.token
+        stored = await recorded_in(view, key)
+        step = run.step if run is not None and not run.has_ended(stored) else None if stored is None else stored.step
+        if step is None or step.state == "done":
+            raise ConflictError("the step is done, and its result is recorded", where=where, code="step-done")
         if how == "retry":
-            stored["attempts"] = 0
-            return ending(line, key, stored, "waiting", view.now, resolved="by hand", due=view.now)
+            again = replace(step, attempts=0)
+            return ending(line, key, again, "waiting", view.now, resolved="by hand", due=view.now)
         if how == "error":
             failure = value if isinstance(value, Exception) else HandlerError(str(value), code="step-failed")
-            return ending(line, key, stored, "failed", view.now, error=failure, resolved="by hand")
-        return ending(line, key, stored, "done", view.now, value, resolved="by hand")
+            return ending(line, key, step, "failed", view.now, error=failure, resolved="by hand")
+        return ending(line, key, step, "done", view.now, value, resolved="by hand")
 
-    try:
-        await line.write(writes, lease)
-    finally:
-        await lease.release()
+    await line.write(writes, conditions=conditions)
     found = await read_step(line, key)
     assert found is not None  # noqa: S101 - it was just written
     return found

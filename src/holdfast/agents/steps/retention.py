@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from holdfast.agents.steps.records import StepLine
+from holdfast.agents.steps.once import ENDED
+from holdfast.agents.steps.records import RecordedStep, StepLine
+from holdfast.agents.steps.runs import list_runs
 from holdfast.agents.steps.timers import cancel_timer, row_removals
 from holdfast.agents.storage import listing
 from holdfast.agents.storage.agent_line import AgentLine, agent_id
@@ -21,7 +23,7 @@ from holdfast.engine.guard import Permit, both_preconditions
 from holdfast.engine.namespaces import agent_of
 from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.row_format import Line
-from holdfast.errors import ConflictError, DeniedError
+from holdfast.errors import DeniedError
 from holdfast.security.audit.retain import remove_lines
 from holdfast.security.handle import StoreHandle
 from holdfast.state.reader import ScopeView, StateItem
@@ -86,24 +88,22 @@ async def find_pending(line: StepLine) -> str:
     """Return what an agent is doing or has yet to do: a step that a process runs, or something with a time that is to
     come. Empty if there is nothing."""
     now = line.agent.handle.now()
+    for run in await list_runs(line):
+        if not await run.has_lapsed():
+            return f"step {run.key!r} is running"
     for item in await line.read(lambda view: view.items()):
         kind, _, key = item.key.partition("/")
-        if kind not in _KINDS:
-            continue
-        if kind == "step" and item.value["state"] == "running":
-            try:
-                await line.lease(key, item.value["lease"]).require_free()
-            except ConflictError:
-                return f"step {key!r} is running"
-        elif _number(_time_to_come(kind, item.value)) > now:
+        if kind in _KINDS and _number(_time_to_come(kind, item)) > now:
             return f"{kind} {key!r} is not over"
     return ""
 
 
-def _time_to_come(kind: str, value: dict[str, Any]) -> int | datetime:
+def _time_to_come(kind: str, item: StateItem) -> int | datetime:
     """Return when something is due or over that has not ended; 0 if there is no such time."""
     if kind == "step":
-        return value.get("due") or 0 if value["state"] == "waiting" else 0
+        step = RecordedStep.of(item.key, item.value).step
+        return step.due if step.state == "waiting" else 0
+    value: dict[str, Any] = item.value
     if kind in ("wait", "sleep"):
         return 0 if value["ended"] else value["deadline" if kind == "wait" else "due"] or 0
     return value["due"] if kind == "timer" else 0
@@ -115,9 +115,10 @@ _KINDS = ("step", "wait", "sleep", "signal", "timer")
 def _is_old(item: StateItem, kind: str, before: int) -> bool:
     if item.key.partition("/")[0] != kind:
         return False
-    value: dict[str, Any] = item.value
     if kind == "step":
-        return value["state"] in ("done", "failed") and 0 < value.get("ended", 0) < before
+        step = RecordedStep.of(item.key, item.value).step
+        return step.state in ENDED and 0 < step.ended < before
+    value: dict[str, Any] = item.value
     if kind == "wait":
         signal = value["signal"] or {}
         return bool(value["ended"]) and 0 < _number(signal.get("time") or value["deadline"]) < before
@@ -171,7 +172,7 @@ async def delete_agent(handle: StoreHandle, id: str, unchanged: Sequence[Change]
             return [*unchanged, Expect(STEPS, (*line.line, last.branch, last.seq + 1), None), *timers]
 
         guards, steps = both_preconditions(permit.guards, require_unchanged), StepLine(line).line
-        lines = [line.line, *([steps] if await handle.engine.lines.latest_step(steps) is not None else [])]
+        lines = [line.line, *([steps] if await handle.engine.lines.load_tip(steps) is not None else [])]
         await remove_lines(handle.engine, lines, handle.guard.actor, guards)
         hooks.call_after(newest.depth + 1, newest.id)
 
@@ -179,7 +180,7 @@ async def delete_agent(handle: StoreHandle, id: str, unchanged: Sequence[Change]
 async def _delete_steps(line: AgentLine, permit: Permit) -> bool:
     """Delete the steps and timers of an agent that was never saved. Returns whether there are any."""
     handle, steps = line.handle, StepLine(line).line
-    if await handle.engine.lines.latest_step(steps) is None:
+    if await handle.engine.lines.load_tip(steps) is None:
         return False
 
     async def guards(again: bool) -> list[Change]:

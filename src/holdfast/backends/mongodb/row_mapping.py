@@ -164,7 +164,7 @@ def _hint_conditions(scan: Scan) -> Iterator[Document]:
             yield from ({column: {"$regex": re.escape(each)}} for each in values)
         else:
             yield {column: {"$nin" if excluded else "$in": list(values)}}
-        if column == "cause" and not excluded and not contains:
+        if column in ("cause", "correlation") and not (excluded or contains or "" in values):
             yield {column: {"$gt": ""}}  # as its index has it
 
 

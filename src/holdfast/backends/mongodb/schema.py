@@ -62,7 +62,7 @@ _TIME_INDEXES: Mapping[Table, Mapping[str, tuple[tuple[str, ...], Document]]] = 
     STEPS: {"time": (("time", "_id"), THREAD_STEP)},
     EVENTS: {
         "time": (("time", "_id", "kind", "outcome"), {}),
-        "correlation": (("correlation", "time", "_id"), {}),
+        "correlation": (("correlation", "time", "_id"), {"correlation": {"$gt": ""}}),
         "cause": (("cause", "time", "_id"), {"cause": {"$gt": ""}}),
     },
 }

@@ -16,8 +16,7 @@ Options, as arguments or in the URL's query:
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -42,7 +41,7 @@ from holdfast.backends.postgres.change_log import build_query, parse_since, read
 from holdfast.backends.postgres.connection import PostgresConnection, ResultRows, Statement
 from holdfast.backends.postgres.errors import bad_value_error, rejection_error, translate
 from holdfast.backends.postgres.options import SCHEMES, PostgresOptions, read_options
-from holdfast.backends.postgres.pool import ConnectionPool
+from holdfast.backends.postgres.pool import ConnectionPool, ConnectionUse
 from holdfast.backends.postgres.queries import (
     MAX_COMBINED,
     PLANNER_SETTINGS,
@@ -234,13 +233,14 @@ class PostgresBackend(ServerBackend):
 
             return await work(connection, self._options.schema, connection.query if self._tenant is None else query)
 
-    @contextlib.asynccontextmanager
-    async def _connection(self, sent: bool = False) -> AsyncIterator[PostgresConnection]:
-        """A connection of the pool. Errors of the driver are translated."""
-        try:
-            async with self._pool.use() as connection:
-                yield connection
-        except psycopg.Error as error:
-            if self._pool.closed:
-                raise closed_error(self.url) from error
-            raise translate(error, self.url, self._options.schema, sent) from error
+    def _connection(self, sent: bool = False) -> ConnectionUse:
+        """A connection of the pool for the length of a block."""
+        return self._pool.use(self._translate_sent if sent else self._translate)
+
+    def _translate(self, error: psycopg.Error, sent: bool = False) -> Exception:
+        if self._pool.closed:
+            return closed_error(self.url)
+        return translate(error, self.url, self._options.schema, sent)
+
+    def _translate_sent(self, error: psycopg.Error) -> Exception:
+        return self._translate(error, sent=True)

@@ -6,7 +6,8 @@ PostgreSQL's text has no NUL; so in names NUL is stored as 01 01, and 01 as 01 0
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.backends.tables import Scalar
@@ -63,9 +64,8 @@ def pack_text(text: str) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def pack_number(number: int) -> bytes:
-    """Pack a number as an element of an array."""
-    return _ELEMENT.pack(8, number)
+pack_number: Callable[[int], bytes] = partial(_ELEMENT.pack, 8)
+"""Pack a number as an element of an array."""
 
 
 def pack_bytes(data: bytes) -> bytes:

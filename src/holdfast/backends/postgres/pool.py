@@ -6,8 +6,7 @@ It connects only on demand, reports at once why it cannot, and never reuses a co
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 
 import psycopg
 from psycopg import AsyncConnection
@@ -56,21 +55,29 @@ class ConnectionPool:
         self._never_prepare = False
         self.closed = False
 
-    @contextlib.asynccontextmanager
-    async def use(self) -> AsyncIterator[PostgresConnection]:
-        """Take a connection for the length of the block."""
-        async with self._free:
+    def use(self, translate: Callable[[psycopg.Error], Exception]) -> ConnectionUse:
+        """Take a connection for the length of a block. The driver's errors in it are translated."""
+        return ConnectionUse(self, translate)
+
+    async def acquire(self) -> PostgresConnection:
+        """Take a connection, until `release`."""
+        await self._free.acquire()
+        try:
             connection = self._pop_idle() or await self._connect()
-            self._used.add(connection)
-            try:
-                yield connection
-            except BaseException as error:
-                self._release_after_error(connection, error)
-                raise
-            else:
-                self._idle.append(connection)
-            finally:
-                self._used.discard(connection)
+        except BaseException:
+            self._free.release()
+            raise
+        self._used.add(connection)
+        return connection
+
+    def release(self, connection: PostgresConnection, error: BaseException | None) -> None:
+        """Return a connection, after an error or without one."""
+        if error is None:
+            self._idle.append(connection)
+        else:
+            self._release_after_error(connection, error)
+        self._used.discard(connection)
+        self._free.release()
 
     def close(self) -> None:
         """Close all connections, also those in use, and open no more."""
@@ -140,3 +147,23 @@ class ConnectionPool:
             )
         if server.standby:
             raise ServerInterrupted("the server is a standby, which lags behind and takes no changes")
+
+
+class ConnectionUse:
+    """A connection of a pool for the length of a block: a class, since a generator takes several times as long."""
+
+    __slots__ = ("_connection", "_pool", "_translate")
+    _connection: PostgresConnection
+
+    def __init__(self, pool: ConnectionPool, translate: Callable[[psycopg.Error], Exception]) -> None:
+        self._pool = pool
+        self._translate = translate
+
+    async def __aenter__(self) -> PostgresConnection:
+        self._connection = connection = await self._pool.acquire()
+        return connection
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._pool.release(self._connection, error)
+        if isinstance(error, psycopg.Error):
+            raise self._translate(error) from error

@@ -88,12 +88,11 @@ def split_rows(queries: Sequence[Query], found: _Found) -> list[list[Row]]:
     parts: list[list[tuple[Any, ...]]] = [[] for _ in queries]
     for values in found:
         parts[values[0]].append(values)
-    widths = _widths([query.space.name for query in queries])
-    results = []
-    for query, part in zip(queries, parts, strict=True):
-        sort = itemgetter(*_positions(query.space, widths))
-        results.append(_READERS[query.space.name]([sort(values) for values in part]))
-    return results
+    sorters = _sorters(tuple([query.space.name for query in queries]))
+    return [
+        _READERS[query.space.name]([sort(values) for values in part])
+        for query, part, sort in zip(queries, parts, sorters, strict=True)
+    ]
 
 
 def _shape(query: Query) -> tuple[_Shape, list[BinaryValue]]:
@@ -214,7 +213,6 @@ def _widths(names: Iterable[str]) -> tuple[int, int, int]:
     return text, number, data
 
 
-@lru_cache(256)
 def _positions(space: Table, widths: tuple[int, int, int]) -> list[int]:
     """The positions of the columns of a table among those, after the number of the query."""
     at = [1, 1 + widths[0], 1 + widths[0] + widths[1]]
@@ -223,6 +221,13 @@ def _positions(space: Table, widths: tuple[int, int, int]) -> list[int]:
         positions.append(at[kind])
         at[kind] += 1
     return positions
+
+
+@lru_cache(256)
+def _sorters(names: tuple[str, ...]) -> list[Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
+    """Functions that take the columns of each table out of the row of a combined statement."""
+    widths = _widths(names)
+    return [itemgetter(*_positions(_TABLES[name], widths)) for name in names]
 
 
 def _reader(space: Table) -> Callable[[_Found], list[Row]]:

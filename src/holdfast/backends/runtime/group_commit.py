@@ -1,8 +1,11 @@
 """Group commit: one flush for the batches of many callers.
 
 There is no writer thread. A sync caller that finds no leader becomes the leader: it commits all queued batches as one
-group, its own among them, and passes the lead on if more were queued meanwhile. Batches of asyncio tasks are committed
-by one worker thread, which the first of them starts.
+group, its own among them, and passes the lead on if more were queued meanwhile.
+
+Batches of asyncio tasks are committed by one worker thread, which the first of them starts. Those that the tasks of a
+loop submit in one turn of the loop are gathered, and queued together at its end: one group and one wake-up for all, and
+the worker does not contend with the tasks for the interpreter.
 
 A signal may interrupt a leader or a waiter anywhere. So each action is recorded in the queue before it starts, and
 `_release` completes it.
@@ -62,10 +65,10 @@ class PendingBatch(Suspension[int | None]):
         """Return a future. Cancelling it does not cancel the batch, which is still applied or fails as a whole."""
         import asyncio
 
-        self.loop = asyncio.get_running_loop()
-        self.future = self.loop.create_future()
-        self._queue.submit_to_worker(self)
-        return self.future
+        self.loop = loop = asyncio.get_running_loop()
+        self.future = future = loop.create_future()
+        self._queue.gather(self, loop)
+        return future
 
     def result(self) -> int | None:
         if isinstance(self.outcome, Exception):
@@ -100,6 +103,9 @@ class CommitQueue:
         """Forget the queue and the leader: a forked child does not have those threads."""
         self._lock = threading.RLock()
         self._queued: deque[PendingBatch] = deque()
+        self._gathered: list[PendingBatch] = []
+        """The batches of tasks that are queued at the end of a turn of one of the loops that follow."""
+        self._gathering: set[asyncio.AbstractEventLoop] = set()
         self._leader: _Leader | None = None
         self._group: Sequence[PendingBatch] = ()
         self._outcomes: list[Outcome] = []
@@ -140,6 +146,8 @@ class CommitQueue:
             with self._lock:
                 if self._closed and not even_closed:
                     raise closed_error(self._where)
+                if self._gathered:
+                    self._queue_gathered()  # they were submitted before
                 if self._leader is None:  # so nothing is queued
                     self._leader = pending
                     self._group, self._outcomes = (pending,), []
@@ -174,15 +182,25 @@ class CommitQueue:
             if interrupt is not None:
                 raise interrupt
 
-    def submit_to_worker(self, pending: PendingBatch) -> None:
-        """Queue a batch for the worker thread."""
+    def gather(self, pending: PendingBatch, loop: asyncio.AbstractEventLoop) -> None:
+        """Queue a batch for the worker thread, with those of other tasks, when this turn of the loop ends."""
         with self._lock:
             if self._closed:
                 raise closed_error(self._where)
             if self._worker is None:
                 self._worker = _Worker(self)
-            self._queued.append(pending)
-            if self._leader is None:
+            self._gathered.append(pending)
+            if loop not in self._gathering:  # another loop that gathers may have been stopped
+                self._gathering.add(loop)
+                loop.call_soon(self._queue_gathered)
+
+    def _queue_gathered(self) -> None:
+        """Queue the batches that were gathered, and wake the worker if nobody leads."""
+        with self._lock:
+            self._gathering.clear()
+            gathered, self._gathered = self._gathered, []
+            self._queued.extend(gathered)
+            if self._leader is None and self._queued and self._worker is not None:
                 self._leader = self._worker
                 self._worker.wake_queue.put(True)
 

@@ -10,8 +10,7 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.backends.distribution import BATCHES, Distribution
 from holdfast.backends.interface import Batch, key_of
@@ -34,12 +33,20 @@ GiveUp: TypeAlias = Callable[[str, bool], Exception]
 """Makes the error for a batch whose time is over, of the reason and whether it may have been committed."""
 
 
+class Waiter(Protocol):
+    """Waits for the outcome of a batch, such as a future."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: int | None, /) -> None: ...
+    def set_exception(self, error: Exception, /) -> None: ...
+
+
 class QueuedBatch(NamedTuple):
-    """A batch, its approximate size, the future for its outcome, and the time by which its caller has an answer."""
+    """A batch, its approximate size, who waits for its outcome, and the time by which they have an answer."""
 
     batch: Batch
     weight: int
-    future: Future[int | None] | asyncio.Future[int | None]
+    future: Waiter
     deadline: float
 
 
@@ -71,6 +78,7 @@ class GroupQueue:
         self._open: dict[asyncio.Future[None], list[QueuedBatch]] = {}
         """The groups in progress, by the task that gives their batches outcomes."""
         self._expiry: asyncio.TimerHandle | None = None
+        self._is_starting = False
 
     @property
     def is_idle(self) -> bool:
@@ -85,12 +93,14 @@ class GroupQueue:
         self._queued.append(queued)
         if self._give_up is not None and (self._expiry is None or queued.deadline < self._expiry.when()):
             self._expire_at(queued.deadline)
-        self._start()
+        if self._free and not self._is_starting:
+            self._is_starting = True
+            asyncio.get_running_loop().call_soon(self._start)  # with all that are added in this turn of the loop
 
     async def drain(self) -> None:
         """Wait until all batches have outcomes."""
-        while self._open:
-            await asyncio.wait(self._open)
+        while not self.is_idle:
+            await (asyncio.wait(self._open) if self._open else asyncio.sleep(0))
 
     def _expire_at(self, time: float) -> None:
         expire = weakref.WeakMethod(self._expire)  # the loop keeps no store alive that was dropped
@@ -131,6 +141,7 @@ class GroupQueue:
             self._expire_at(min(left))
 
     def _start(self) -> None:
+        self._is_starting = False
         while self._free and self._queued:
             group = self._next_group()
             if not group:
@@ -183,7 +194,7 @@ class GroupQueue:
             self._free.append(slot)
 
 
-def _set_outcome(future: Future[int | None] | asyncio.Future[int | None], outcome: Outcome) -> None:
+def _set_outcome(future: Waiter, outcome: Outcome) -> None:
     if future.done():
         return  # its caller could not wait any longer
     if isinstance(outcome, Exception):

@@ -95,7 +95,7 @@ TIME_INDEXES = {
         "steps_time": f"steps (tenant, time) WHERE {THREAD_STEP}",
         "steps_origin": f"steps (tenant, time) WHERE {_CONTAINS.format('metadata', ORIGIN)}",
         "events_time": "events (tenant, time, kind, action)",
-        "events_correlation": "events (tenant, correlation, time)",
+        "events_correlation": "events (tenant, correlation, time) WHERE correlation <> ''",
         "events_actor": "events (tenant, actor, time) WHERE actor <> ''",
         "events_cause": "events (tenant, cause, time) WHERE cause <> ''",
         "events_rare": f"events (tenant, kind, time) WHERE {RARE}",

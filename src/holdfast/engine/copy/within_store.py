@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
-from holdfast.backends.interface import Change, Create, Expect, Get, Put
+from holdfast.backends.interface import Change, Create, Expect, Get, Put, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Key
 from holdfast.engine.context import Apply
@@ -19,7 +19,18 @@ from holdfast.engine.copy_mark import COPY, remove_remains
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
-from holdfast.engine.row_format import OWNER, STATUS, SUBJECT, TTL, Line, StepRef, info_row, is_about_step, origin_mark
+from holdfast.engine.row_format import (
+    OWNER,
+    RUNNING,
+    STATUS,
+    SUBJECT,
+    TTL,
+    Line,
+    StepRef,
+    info_row,
+    is_about_step,
+    origin_mark,
+)
 from holdfast.errors import ConflictError, QuotaError
 
 _DEPENDENT = (FOLDS, NODES, OBJECTS, WRITES)
@@ -103,8 +114,8 @@ class LineCopier:
             or (row.key[2] == OWNER and self._owned)
             or row.key[2] in (SUBJECT, TTL, STATUS)
         ]
-        (marks,) = await self._backend.read([Get(LINKS, [origin_mark(old)])])
-        last += [Put(LINKS, rename_row(row, new)) for row in marks]
+        links = await self._backend.read([Get(LINKS, [origin_mark(old)]), Scan(LINKS, (*old, RUNNING))])
+        last += [Put(LINKS, rename_row(row, new)) for rows in links for row in rows]
         async for table, row in stream_line(self._backend, old, _DEPENDENT):
             if table is not FOLDS or row.key[2:] in positions:
                 await writer.put(Put(table, rename_row(row, new)))

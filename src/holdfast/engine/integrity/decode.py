@@ -23,7 +23,7 @@ from holdfast.engine.model.nodes import WrittenBy
 from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, KeepRun, Operation, Set
 from holdfast.engine.model.packed_state import flatten, unpack_state
 from holdfast.engine.model.steps import Step
-from holdfast.engine.row_format import StepRef, open_fold, open_step
+from holdfast.engine.row_format import StepRef, open_fold, open_fold_header, open_step
 from holdfast.engine.state_loader import LoadedState, StateLoader
 from holdfast.errors import CorruptError, InvalidError, UnsupportedError
 
@@ -97,6 +97,7 @@ class LineDecoder:
                 return None  # rewritten meanwhile
             folded = LoadedState(open_fold(folds[0], point.hash), int(folds[0].columns[0]))
             same = await self._same(before, folded) if before is not None else await self._read(folded)
+            same &= open_fold_header(folds[0], point) in (None, step.header)
         except _UNDECODABLE as error:
             self._add(point, str(error))
             return None

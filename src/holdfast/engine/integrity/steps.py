@@ -16,7 +16,7 @@ from holdfast.engine.integrity.check import TOGETHER, LineCheck, Where
 from holdfast.engine.integrity.findings import FindingCode, Severity
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.steps import Step, StepOrigin
-from holdfast.engine.row_format import Branch, StepRef, add_origin, decode_step, info_of, readable
+from holdfast.engine.row_format import Branch, StepRef, add_origin, decode_step, info_of, readable_of_line
 from holdfast.errors import CorruptError, HoldfastError
 
 _STUB = (0, "pruned", 0)
@@ -246,7 +246,8 @@ class StepCheck:
         """Return whether metadata as text matches the metadata and the origin."""
         try:
             value = self.check.codec.unpack(packed)
-            expected = add_origin(readable(self.check.codec, value), origin) if isinstance(value, dict) else text
+            is_dict, name = isinstance(value, dict), self.check.line.name
+            expected = add_origin(readable_of_line(name, self.check.codec, value), origin) if is_dict else text
         except HoldfastError:
             return True  # reported when it is decoded
         if text == expected:

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from holdfast.codec import msgpack
 from holdfast.engine.model import sequences
 from holdfast.engine.model.large_pointers import LARGE, is_pointer, parse_pointer, pointer_to
-from holdfast.engine.model.operations import ChangeItem, Combine, EditList, EditMap, EditText, KeepRun, Operation, Set
+from holdfast.engine.model.operations import (
+    ChangeItem,
+    Combine,
+    EditList,
+    EditMap,
+    EditText,
+    KeepRun,
+    Operation,
+    Set,
+    set_to,
+)
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map, flatten, packed_size
 
 _SHORT = 64
@@ -52,7 +62,7 @@ def diff(old: Packed, new: Packed, depth: int = 0) -> Operation | None:
     if edit == NOTHING:
         return None
     if edit is None or depth >= MAX_EDITS or not (_is_small(edit, new) or _weight(edit) < packed_size(new)):
-        return Set(flatten(new))
+        return set_to(new)
     return edit
 
 
@@ -81,7 +91,7 @@ def diff_maps(old: PackedMap, new: PackedMap, depth: int = 0) -> EditMap:
         before = old.get(key)
         if before is value or (type(value) is bytes and before == value):
             continue  # most of them
-        change: Operation | None = Set(flatten(value)) if before is None else diff(before, value, depth + 1)
+        change: Operation | None = set_to(value) if before is None else diff(before, value, depth + 1)
         if change is not None:
             put.append((key, change))
     return EditMap(removed, tuple(put), moved(list(old), new))
@@ -236,7 +246,7 @@ def _diff_lines(old: bytes, new: bytes, offset: int) -> list[KeepRun | bytes]:
 
 def _weight(operation: Operation) -> int:
     if isinstance(operation, Set):
-        return _PART + len(operation.value)
+        return _PART + packed_size(operation.packed)
     if isinstance(operation, EditMap):
         keys = sum(map(len, operation.removed)) + sum(map(len, operation.moved))
         return keys + sum(_PART + len(key) + _weight(change) for key, change in operation.put)

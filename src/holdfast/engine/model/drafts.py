@@ -26,7 +26,7 @@ from holdfast.engine.model.operations import (
     Set,
     apply,
 )
-from holdfast.engine.model.packed_state import as_items, as_map, flatten
+from holdfast.engine.model.packed_state import PackedMap, as_items, as_map, flatten
 from holdfast.engine.model.workspace import Rounds, Workspace
 from holdfast.errors import CorruptError
 
@@ -127,7 +127,8 @@ def _put(
     else:
         value = entry.value
     if isinstance(operation, Set):
-        entry.value = operation.value
+        packed = operation.packed
+        entry.value = packed if isinstance(packed, bytes) else _split_value(packed, origin)
     else:
         entry.value = yield from _change(ws, value, operation, entry.origin, origin, load)
     entry.origin = origin
@@ -174,7 +175,7 @@ def as_list(value: Draft | None, origin: WrittenBy) -> ListDraft | None:
         return ListDraft(value, [KeepRun(0, list_tree.size(value))])
     if isinstance(value, bytes):
         items = as_items(value)
-        return None if items is None else ListDraft(ListRoot(None), [[ListItem(item, origin) for item in items]])
+        return None if items is None else _split_list(items, origin)
     return value if isinstance(value, ListDraft) else None
 
 
@@ -184,11 +185,23 @@ def as_dict(value: Draft | None, origin: WrittenBy) -> MapDraft | None:
         return MapDraft(value, value.ranks)
     if isinstance(value, bytes):
         entries = as_map(value)
-        if entries is None:
-            return None
-        drafts = {key: EntryDraft(rank, flatten(entry), origin) for rank, (key, entry) in enumerate(entries.items())}
-        return MapDraft(EMPTY, len(drafts), dict(drafts))
+        return None if entries is None else _split_dict(entries, origin)
     return value if isinstance(value, MapDraft) else None
+
+
+def _split_value(packed: list[bytes] | PackedMap, origin: WrittenBy) -> ListDraft | MapDraft:
+    return _split_list(packed, origin) if isinstance(packed, list) else _split_dict(packed, origin)
+
+
+def _split_list(items: list[bytes], origin: WrittenBy) -> ListDraft:
+    return ListDraft(ListRoot(None), [[ListItem(item, origin) for item in items]])
+
+
+def _split_dict(entries: PackedMap, origin: WrittenBy) -> MapDraft:
+    drafts: dict[bytes, EntryDraft | None] = {
+        key: EntryDraft(rank, flatten(entry), origin) for rank, (key, entry) in enumerate(entries.items())
+    }
+    return MapDraft(EMPTY, len(drafts), drafts)
 
 
 def _edit_list(ws: Workspace, draft: ListDraft, edit: EditList, origin: WrittenBy, load: LoadLarge) -> Rounds[None]:

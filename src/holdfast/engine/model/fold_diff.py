@@ -9,8 +9,8 @@ from __future__ import annotations
 from holdfast.engine.model import list_tree, map_tree
 from holdfast.engine.model.diff import MAX_EDITS, NOTHING, ListParts, diff, diff_lists, joined, moved
 from holdfast.engine.model.nodes import ChildRef, ListRoot, MapRoot, Slot, digest_items
-from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, Set
-from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map, flatten
+from holdfast.engine.model.operations import ChangeItem, EditList, EditMap, KeepRun, Operation, set_to
+from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map
 from holdfast.engine.model.workspace import Rounds, Workspace
 
 
@@ -23,9 +23,9 @@ def diff_folded(ws: Workspace, root: MapRoot, new: PackedMap, depth: int = 0) ->
     put: list[tuple[bytes, Operation]] = []
     for key, value in new.items():
         slot = old.get(key)
-        change: Operation | None = Set(flatten(value))
-        if slot is not None:
-            change = yield from _diff_slot(ws, slot, value, depth + 1)
+        change: Operation | None = (
+            set_to(value) if slot is None else (yield from _diff_slot(ws, slot, value, depth + 1))
+        )
         if change is not None:
             put.append((key, change))
     return EditMap(tuple(key for key in old if key not in new), tuple(put), moved(list(old), new))
@@ -42,7 +42,7 @@ def _diff_slot(ws: Workspace, slot: Slot, new: Packed, depth: int) -> Rounds[Ope
         edit = None if items is None else (yield from _diff_list(ws, slot, items, depth))
     if edit == NOTHING:
         return None
-    return Set(flatten(new)) if edit is None or depth >= MAX_EDITS else edit
+    return set_to(new) if edit is None or depth >= MAX_EDITS else edit
 
 
 def _diff_list(ws: Workspace, root: ListRoot, new: list[bytes], depth: int) -> Rounds[Operation]:

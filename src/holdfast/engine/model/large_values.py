@@ -37,7 +37,8 @@ def pointers(edit: EditMap) -> Iterator[bytes]:
         if isinstance(operation, EditMap):
             yield from pointers(operation)
         elif isinstance(operation, Set):
-            yield from filter(is_pointer, (operation.value,))
+            if isinstance(operation.packed, bytes) and is_pointer(operation.packed):
+                yield operation.packed
         elif isinstance(operation, EditList):
             for part in operation.parts:
                 if not isinstance(part, KeepRun | ChangeItem):
@@ -46,7 +47,8 @@ def pointers(edit: EditMap) -> Iterator[bytes]:
 
 def _operation(operation: Operation, shorten: _Shorten) -> Operation:
     if isinstance(operation, Set):
-        return operation if is_container(operation.value) else Set(shorten(operation.value))
+        packed = operation.packed
+        return operation if not isinstance(packed, bytes) or is_container(packed) else Set(shorten(packed))
     if isinstance(operation, EditMap):
         return _map(operation, shorten)
     if isinstance(operation, EditList):

@@ -134,6 +134,9 @@ def sort_key(key: bytes) -> bytes:
 
 # Stored form --------------------------------------------------------------------------------------------------
 
+_WITH_STEP = 4
+"""How many parts the root of a state has together with its step."""
+
 _SEGMENT, _LEAF, _INDEX = range(3)
 _VALUE, _LIST, _MAP = range(3)
 
@@ -198,18 +201,20 @@ def check_node(id: NodeId, data: bytes, salt: bytes) -> None:
         )
 
 
-def encode_root(root: MapRoot) -> bytes:
-    """Return the stored form of a state's root."""
-    return encode(_slot(root))
+def encode_root(root: MapRoot, step: bytes = b"") -> bytes:
+    """Return the stored form of a state's root; with that of its step without the changes, if that is given."""
+    return encode([*_slot(root), step] if step else _slot(root))
 
 
-def decode_root(data: bytes) -> MapRoot:
-    """Decode a state's root from its stored form."""
+def decode_root(data: bytes) -> tuple[MapRoot, bytes]:
+    """Decode a state's root from its stored form, and return what it has of the step."""
     reader = ByteReader(data, "the root of a state")
-    root = parse_slot(reader.packed(SLOT_FORM), reader)
-    if not isinstance(root, MapRoot):
+    parts = reader.packed(SLOT_FORM)
+    step = parts.pop() if len(parts) == _WITH_STEP else b""
+    root = parse_slot(parts, reader)
+    if not isinstance(root, MapRoot) or not isinstance(step, bytes):
         raise reader.error("is not a dict")
-    return root
+    return root, step
 
 
 def _slot(slot: Slot) -> list[Any]:

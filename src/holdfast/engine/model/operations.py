@@ -18,7 +18,16 @@ from msgspec.msgpack import encode
 from holdfast._named_tuple import NamedTuple
 from holdfast.codec import msgpack
 from holdfast.engine.model.operators import Rule, combine
-from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap, as_items, as_map, flatten
+from holdfast.engine.model.packed_state import (
+    POINTER,
+    Packed,
+    PackedMap,
+    as_items,
+    as_map,
+    flat_parts,
+    flatten,
+    packed_size,
+)
 from holdfast.errors import CorruptError, InvalidError, TooLargeError
 
 LoadLarge: TypeAlias = Callable[[bytes], bytes]
@@ -42,7 +51,13 @@ class ChangeItem(NamedTuple):
 class Set(Struct, frozen=True):
     """Replace the whole value."""
 
-    value: bytes
+    packed: Packed
+    """The value. A large one may be in parts, which it has in common with the state."""
+
+    @property
+    def value(self) -> bytes:
+        """Return the packed bytes of the value."""
+        return self.packed if isinstance(self.packed, bytes) else flatten(self.packed)
 
 
 class EditList(Struct, frozen=True):
@@ -82,6 +97,15 @@ class Combine(Struct, frozen=True):
 
 Operation: TypeAlias = Set | EditList | EditMap | EditText | Combine
 
+HEAVY = 1 << 20
+"""A change of more bytes is not copied, and folded at once."""
+
+
+def set_to(packed: Packed) -> Set:
+    """Return the operation that replaces a value by this one. A large one is not copied."""
+    is_whole = isinstance(packed, bytes) or packed_size(packed) > HEAVY
+    return Set(packed if is_whole else flatten(packed))
+
 
 # Applying -----------------------------------------------------------------------------------------------------
 
@@ -93,7 +117,7 @@ def _nothing_large(pointer: bytes) -> bytes:
 def apply(operation: Operation, packed: Packed | None, load: LoadLarge = _nothing_large) -> Packed:
     """Return the value after an operation. `load` is called for large values that it changes in part."""
     if isinstance(operation, Set):
-        return operation.value
+        return operation.packed
     if isinstance(packed, bytes) and packed.startswith(POINTER):
         packed = load(packed)
     if isinstance(operation, EditText):
@@ -196,10 +220,13 @@ def encode_operation(operation: Operation) -> bytes:
 
 
 def encode_parts(operation: Operation) -> tuple[bytes, ...]:
-    """Return the stored form of an operation in parts, of which a large value is one: it is not copied."""
+    """Return the stored form of an operation in parts. A large value is one or more of them: it is not copied."""
     if not isinstance(operation, Set):
         return (encode(_to_parts(operation)),)
-    value = operation.value
+    value = operation.packed
+    if not isinstance(value, bytes):
+        parts = flat_parts(value)
+        return (_SET_BYTES + msgpack.binary_header(sum(map(len, parts))), *parts)
     if len(value) < msgpack.LONG:
         return (encode((_SET, value)),)
     return (_SET_BYTES + msgpack.binary_header(len(value)), value)

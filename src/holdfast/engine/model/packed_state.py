@@ -8,7 +8,6 @@ values by packed key, so that two states can be compared and changed piece by pi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from types import NoneType
@@ -67,9 +66,15 @@ def pack_state(codec: Codec, state: Mapping[str, Any], memory: StatePacker | Non
 
 def pack_channel(codec: Codec, name: str, value: Any) -> Packed:
     """Pack one channel, as in a state."""
-    if type(value) is dict and len(value) <= _FEW:
-        with suppress(HoldfastError):  # the slow way reports the path
-            return _split_dict(value, *codec.pack_items((value,)))
+    if type(value) is not dict or len(value) > _FEW:
+        return _pack_alone(codec, name, value)
+    try:
+        return _split_dict(value, *codec.pack_items((value,)))
+    except HoldfastError:
+        return _pack_alone(codec, name, value)  # reports the path
+
+
+def _pack_alone(codec: Codec, name: str, value: Any) -> Packed:
     (packed,) = pack_state(codec, {name: value}).values()
     return packed
 
@@ -175,11 +180,28 @@ def _split_dict(value: Any, data: bytes) -> Packed:
 
 def flatten(packed: Packed) -> bytes:
     """Return the packed bytes of the whole value."""
-    if isinstance(packed, bytes):
-        return packed
+    return packed if isinstance(packed, bytes) else b"".join(flat_parts(packed))
+
+
+def flat_parts(packed: list[bytes] | PackedMap) -> list[bytes]:
+    """Return the packed bytes of the whole value in parts, which are not copied."""
+    parts = _inner_parts(packed)
+    start = parts[0] + parts[1][:1] if len(parts) > 1 else parts[0]
+    return [msgpack.ESCAPE, *parts] if msgpack.top(start) != start else parts
+
+
+def _inner_parts(packed: list[bytes] | PackedMap) -> list[bytes]:
+    """Return the parts of a value in the form inside others."""
     if isinstance(packed, list):
-        return msgpack.top(msgpack.join_array(list(map(inner, packed))))
-    return msgpack.join_map([(key, inner(flatten(value))) for key, value in packed.items()])
+        return [msgpack.array_header(len(packed)), *map(inner, packed)]
+    parts = [msgpack.map_header(len(packed))]
+    for key, value in packed.items():
+        parts.append(key)
+        if isinstance(value, bytes):
+            parts.append(inner(value))
+        else:
+            parts += _inner_parts(value)
+    return parts
 
 
 def packed_size(packed: Packed) -> int:

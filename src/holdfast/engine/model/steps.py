@@ -12,6 +12,7 @@ and without the salt nothing can be guessed from them about the rest.
 from __future__ import annotations
 
 import hashlib
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -159,13 +160,14 @@ class Step:
         header = self.header
         fields = (header.parents, header.time, header.stamp, header.kind, header.metadata)
         rest: tuple[object, ...] = ()
+        events = a2b_base64(header.events.encode().translate(_FROM_URLS) + b"=") if header.events else b""
         if line_salt or header.key_schemas:
-            rest = (header.events, header.salt, header.origin, line_salt)
+            rest = (events, header.salt, header.origin, line_salt)
             rest = (*rest, header.key_schemas) if header.key_schemas else rest
         elif header.origin != NO_ORIGIN:
-            rest = (header.events, header.salt, header.origin)
+            rest = (events, header.salt, header.origin)
         elif header.salt:
-            rest = (header.events, header.salt)
+            rest = (events, header.salt)
         if sum(self.sizes) < _LARGE:
             operations = [each for key, parts in self.stored for each in (key, b"".join(parts))]
             return encode((fields, operations, writes, *rest))
@@ -259,6 +261,14 @@ def without_recordings(data: bytes) -> bytes:
     return encode(found)
 
 
+def digest_text(digest: bytes) -> str:
+    """Return the digest of event rows as text: base64 for URLs."""
+    return b2a_base64(digest, newline=False).translate(_FOR_URLS, b"=").decode()
+
+
+_FOR_URLS, _FROM_URLS = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
+
+
 def _sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
@@ -272,7 +282,7 @@ class _StoredStep(Struct, array_like=True, forbid_unknown_fields=True):
     fields: _Fields
     operations: list[bytes]
     writes: list[tuple[str, str, int, str, bytes, str]] = []
-    events: str = ""
+    events: bytes = b""
     salt: bytes = b""
     origin: tuple[str, str, str] = NO_ORIGIN
     line_salt: bytes = b""
@@ -290,9 +300,12 @@ def _header(found: _StoredStep, id: str, schema: str) -> StepHeader:
     parents, time, stamp, kind, metadata = found.fields
     if any(len(commit) != _HASH_SIZE for _, _, commit in parents):
         raise CorruptError("the parents in a stored step are malformed")
+    if len(found.events) not in (0, _HASH_SIZE):
+        raise CorruptError("the digest of the events of a stored step is malformed")
     if found.events and not found.salt:
         raise CorruptError("a stored step has events but no salt")
     named = tuple(StepParent(*parent) for parent in parents)
     origin = NO_ORIGIN if found.origin is NO_ORIGIN else StepOrigin(*found.origin)
-    header = StepHeader(id, named, time, stamp, kind, schema, metadata, found.events, found.salt, origin)
+    events = digest_text(found.events) if found.events else ""
+    header = StepHeader(id, named, time, stamp, kind, schema, metadata, events, found.salt, origin)
     return header._replace(key_schemas=tuple(found.key_schemas)) if found.key_schemas else header

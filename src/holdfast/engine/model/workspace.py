@@ -7,7 +7,7 @@ new ones, so that nothing is read twice and nothing is stored that existed befor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, MutableMapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
@@ -48,10 +48,10 @@ class Workspace:
     of their line; where nothing is stored, any salt does.
     """
 
-    def __init__(self, salt: bytes = NO_SALT) -> None:
+    def __init__(self, salt: bytes = NO_SALT, created: MutableMapping[NodeId, bytes] | None = None) -> None:
         self.salt = salt
         self._nodes: dict[NodeId, Node] = {}
-        self.created: dict[NodeId, bytes] = {}
+        self.created: MutableMapping[NodeId, bytes] = {} if created is None else created
         self.objects: dict[bytes, bytes] = {}
 
     @property

@@ -24,6 +24,7 @@ from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
+from holdfast.engine.model.operations import HEAVY
 from holdfast.engine.model.steps import Step, StepParent, StubProof
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import is_thread
@@ -458,17 +459,18 @@ class Rewriter:
                 loaded = await self._states.load(line, point)
             tree = await self._states.tree(line, loaded, progress.info.salt)
             progress.pointers |= tree.pointers
-            await self._store(progress, lease, row, tree.root, tree.nodes, tree.objects)
+            await self._store(progress, lease, row, step, tree.root, tree.nodes, tree.objects)
             return
         loaded = LoadedState(last.root, last.form, (*last.tail, (WrittenBy(*point[:2]), step.edit)), fresh=last.fresh)
         progress.pointers.update(pointers(step.edit))
         # Where steps are removed, the others are folded where they were: what follows them stays as it is.
-        if len(loaded.tail) < self._context.fold_every and (point.tail or not progress.dropped):
+        heavy = sum(step.sizes) > HEAVY
+        if len(loaded.tail) < self._context.fold_every and (point.tail or not (progress.dropped or heavy)):
             progress.keep(row, loaded, ())
             return
         ws, root = await self._states.fold(line, loaded, progress.info.salt)
         progress.pointers.update(ws.objects)
-        await self._store(progress, lease, row, root, ws.created, ws.objects)
+        await self._store(progress, lease, row, step, root, ws.created, ws.objects)
         self._states.keep_nodes(ws)
 
     async def _store(
@@ -476,6 +478,7 @@ class Rewriter:
         progress: RewriteProgress,
         lease: Lease | None,
         row: Row,
+        step: Step,
         root: MapRoot,
         nodes: Mapping[bytes, bytes],
         objects: Mapping[bytes, bytes],
@@ -496,7 +499,8 @@ class Rewriter:
                         raise await self._lease_lost(line)
                     raise ConcurrentChange
                 await lease.renew_if_due()
-        fold = fold_row(line, (point.branch, point.seq), point.hash, progress.fresh, root)
+        header = step.header if sum(step.sizes) > HEAVY else None
+        fold = fold_row(line, (point.branch, point.seq), point.hash, progress.fresh, root, header)
         progress.folds.append(fold)
         unsaved: Mapping[bytes, bytes] = {} if progress.scratch is None else progress.scratch
         loaded = LoadedState(root, progress.fresh.form, fresh=unsaved)

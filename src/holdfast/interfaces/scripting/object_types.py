@@ -108,7 +108,11 @@ OBJECT_TYPES: dict[str, ObjectType] = {
     "IdentityView": ObjectType(
         "store.identity_view IdentityView", "transact", _SCOPED, "identity mode", excluded={"transaction": _BLOCK}
     ),
-    "Thread": ObjectType("store.thread Thread", omitted={"get": "lazy"}),
+    "Thread": ObjectType(
+        "store.thread Thread",
+        omitted={"get": "lazy"},
+        excluded={"running": f"{_OWN}a block."},
+    ),
     "State": ObjectType(
         "state.scope_state State",
         "watch pop setdefault",

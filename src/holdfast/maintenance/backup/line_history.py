@@ -35,7 +35,7 @@ from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.rewrite.rewriter import RewritePlan
-from holdfast.engine.row_format import ERASE, Branch, Line, LineInfo, StepRef, info_of, info_row, is_about_step
+from holdfast.engine.row_format import ERASE, RUNNING, Branch, Line, LineInfo, StepRef, info_of, info_row, is_about_step
 from holdfast.maintenance.backup.line_rows import TABLES_BY_NAME, LineRow, LineRows
 from holdfast.security.audit.removals import RECORDED_KINDS, ArrivalRecord, RemovalRecord
 from holdfast.security.audit.retain import REMOVE
@@ -407,7 +407,7 @@ class LineHistory:
             kept |= {key: row for key, row in known.items() if key not in links and gone.isdisjoint(key)}
         else:
             kept = {key: row for key, row in links.items() if later.isdisjoint((key[1], row.columns[1]))}
-            kept |= {key: row for key, row in known.items() if row.columns[1] in ids}
+            kept |= {key: row for key, row in known.items() if row.columns[1] in ids or key[0] == RUNNING}
         found.tables[LINKS.name] = kept
 
     def _set(self, found: LineRows, table: Table, rows: Iterable[tuple[Key, tuple[Scalar, ...], bytes]]) -> None:

@@ -35,7 +35,7 @@ from holdfast.engine.model.operations import EditMap
 from holdfast.engine.model.operations import Set as SetValue
 from holdfast.engine.model.packed_state import Packed, PackedMap, as_map, flatten, unpack, unpack_name
 from holdfast.engine.model.steps import Step
-from holdfast.engine.namespaces import is_thread
+from holdfast.engine.namespaces import agent_of, is_thread
 from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import ERASE, PIN, Branch, Line, StepRef, open_step
 from holdfast.engine.state_loader import LoadedState
@@ -272,8 +272,8 @@ class LineEraser:
 
 
 def is_message(line: Line, step: Step) -> bool:
-    """Return whether a step published a message, which has nothing of the one before it."""
-    return step.header.kind == PUBLISH and not is_thread(line.name)
+    """Return whether a step published a message, or recorded a durable step, which have nothing of those before."""
+    return (step.header.kind == PUBLISH and not is_thread(line.name)) or agent_of(line) is not None
 
 
 def _mark_of(mark: Mark, key: bytes) -> Mark:

@@ -58,7 +58,7 @@ from holdfast.engine.row_format import (
     node_row,
     object_rows,
     open_fold,
-    readable,
+    readable_of_line,
 )
 from holdfast.engine.state_loader import LoadedState, StateLoader, pointers_in
 from holdfast.errors import ConflictError, CorruptError, HoldfastError, NotFoundError
@@ -391,7 +391,7 @@ class RepairAttempt:
         wrong = {each.column for each in self._check.found.findings if each.place == point[:2]}
         if "metadata" in wrong:
             value = self._ground.codec.unpack(header.metadata)
-            text = readable(self._ground.codec, value) if isinstance(value, dict) else ""
+            text = readable_of_line(self._line.name, self._ground.codec, value) if isinstance(value, dict) else ""
             right = right._replace(metadata=add_origin(text, header.origin))
         revision, beside = self._unproven.get(point[:2], (right.revision, right.beside))
         return right._replace(revision=revision, beside=beside)

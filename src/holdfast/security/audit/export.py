@@ -51,6 +51,7 @@ from holdfast.security.audit.verify import (
     find_mismatches,
     id_of,
     packed_detail,
+    with_key,
 )
 from holdfast.security.encryption.file_key import FileKey, new_file_key, open_file_key
 
@@ -451,9 +452,10 @@ def _removed_lines(codec: Codec, document: dict[str, Any]) -> dict[str, int]:
 
 
 def _check_rows(codec: Codec, metadata: bytes, document: dict[str, Any], expected: str) -> list[str]:
-    about = codec.unpack(metadata)
+    about: dict[str, Any] = codec.unpack(metadata)
+    changed = [b64decode(name, validate=True) for name, _ in document["operations"]]
     wrong = [] if codec.to_plain(about) == document["about"] else ["what it says about itself is not its metadata"]
-    return wrong + find_mismatches(expected, *_rows_of(document), about)
+    return wrong + find_mismatches(expected, *_rows_of(document), with_key(about, changed))
 
 
 # Archive --------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from holdfast._fields import Hidden, Local
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import EVENTS, LINKS, STEPS
-from holdfast.engine.events import BETWEEN, lines_of, place_of
+from holdfast.engine.events import BETWEEN, correlation_of, lines_of, place_of
 from holdfast.engine.ids import time_of
 from holdfast.engine.model.scopes import MARK, THREAD, parse_place, place_of_line
 from holdfast.engine.model.steps import NO_ORIGIN
@@ -139,7 +139,7 @@ class EventColumns(NamedTuple):
             scope if scope.startswith(_THREAD) else place_of(scope),
             key,
             str(outcome),
-            str(correlation),
+            correlation_of(str(kind), str(correlation), str(row.key[2])),
             str(cause),
             int(duration),
         )

@@ -14,7 +14,7 @@ from holdfast.backends.interface import Change, Delete, Expect, Row, Scan
 from holdfast.backends.tables import EVENTS, LINES, STEPS, TABLES
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.engine import Engine
-from holdfast.engine.events import BETWEEN, Event
+from holdfast.engine.events import BETWEEN, Event, correlation_of
 from holdfast.engine.guard import Preconditions
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.model.scopes import MARK
@@ -132,5 +132,5 @@ def _retained_event(engine: Engine, row: Row, *, details: bool) -> Event:
         int(duration),
         codec.pack({**detail, STEP: id}),
         int(time),
-        Trace(str(correlation), str(cause)),
+        Trace(correlation_of(str(kind), str(correlation), id), str(cause)),
     )

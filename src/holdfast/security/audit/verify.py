@@ -8,7 +8,7 @@ exported before (`store.maintenance.heads`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ from holdfast.codec import Codec
 from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, digest
 from holdfast.engine.integrity.check import find_salt
+from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import Step, StepParent, StubProof
 from holdfast.engine.namespaces import ACCESS, AUDIT
@@ -221,7 +222,8 @@ async def _verify_line(
                 report.archived += 1
                 erased = True
             if step is not None:
-                about = codec.unpack(step.header.metadata)
+                changed = [*(name for name, _ in step.edit.put), *step.edit.removed]
+                about = with_key(codec.unpack(step.header.metadata), changed)
                 wrong += find_mismatches(digest(contents) if erased else step.header.events, numbers, contents, about)
                 removed.update(_removed_lines(line, rows, contents, codec))
             elif point.pruned and not problem:
@@ -322,6 +324,17 @@ def unpack_detail(codec: Codec, row: Row, max_bytes: int) -> dict[str, Any]:
     """Return the details of a row."""
     packed = packed_detail(row, max_bytes)
     return codec.unpack(packed) if packed else {}
+
+
+def with_key(about: dict[str, Any], changed: Iterable[bytes]) -> dict[str, Any]:
+    """Return the metadata of a step with the version before of its key, also where it has no more than the version,
+    since it changed only one key. The names of what it changed are packed."""
+    before = about.get("before")
+    if not isinstance(before, int):
+        return about
+    keys = (unpack_name(name) for name in changed if name)
+    found = {key: before for key in keys if not key.startswith("\0")}
+    return {**about, "before": found} if found else about
 
 
 def find_mismatches(

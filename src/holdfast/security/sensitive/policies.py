@@ -25,7 +25,7 @@ _SHARED = ("topic:", "requests:", "pipeline:", "document:")
 _STEPS = "/steps:main"
 """The end of the names of lines with durable steps of agents."""
 
-_STEP_VALUES, _STEP_RECORDS = ("result/", "signal/", "wait/"), ("step/", "timer/")
+_STEP_VALUES, _STEP_RECORDS = ("step/", "result/", "signal/", "wait/"), ("timer/",)
 """Their content: values of users, and records with keys and tokens of the store's own besides."""
 
 

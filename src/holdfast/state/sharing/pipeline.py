@@ -159,20 +159,20 @@ class PipelineOperations(SharedOperations):
         lease is extended while the function runs. Its changes have the item as their cause.
         """
         tried = done = 0
-        with Heartbeat(lease) as heartbeat:
-            while limit is None or tried < limit:
-                task = await PipelineOperations.take(self, stage, lease=lease, timeout=timeout)
-                if task is None:
-                    break
-                result, failure = None, None
-                extend = partial(PipelineOperations.extend, self, task, lease)
-                try:
-                    with task.causing():
-                        result = await heartbeat.call(handler, task.value, extend)
-                except Exception as error:  # noqa: BLE001 - it is stored with the item
-                    failure = error
-                done += await self._finish(task, result, failure, delay)
-                tried += 1
+        heartbeat = Heartbeat(lease)
+        while limit is None or tried < limit:
+            task = await PipelineOperations.take(self, stage, lease=lease, timeout=timeout)
+            if task is None:
+                break
+            result, failure = None, None
+            extend = partial(PipelineOperations.extend, self, task, lease)
+            try:
+                with task.causing():
+                    result = await heartbeat.call(handler, task.value, extend)
+            except Exception as error:  # noqa: BLE001 - it is stored with the item
+                failure = error
+            done += await self._finish(task, result, failure, delay)
+            tried += 1
         return done
 
     @operation(changes=True)

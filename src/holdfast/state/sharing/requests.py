@@ -187,18 +187,18 @@ class RequestsOperations(SharedOperations):
         changes have the request as their cause.
         """
         served = 0
-        with Heartbeat(lease) as heartbeat:
-            while limit is None or served < limit:
-                request = await RequestsOperations.take(self, lease=lease, timeout=timeout)
-                if request is None:
-                    break
-                extend = partial(RequestsOperations.extend, self, request, lease)
-                try:
-                    with request.causing():
-                        answer = _Answer(True, await heartbeat.call(handler, request.value, extend))
-                except Exception as error:  # noqa: BLE001 - it is sent to the caller
-                    answer = _failure(error)
-                served += await self._answer_if_held(request, answer)
+        heartbeat = Heartbeat(lease)
+        while limit is None or served < limit:
+            request = await RequestsOperations.take(self, lease=lease, timeout=timeout)
+            if request is None:
+                break
+            extend = partial(RequestsOperations.extend, self, request, lease)
+            try:
+                with request.causing():
+                    answer = _Answer(True, await heartbeat.call(handler, request.value, extend))
+            except Exception as error:  # noqa: BLE001 - it is sent to the caller
+                answer = _failure(error)
+            served += await self._answer_if_held(request, answer)
         return served
 
     @operation(changes=True)

@@ -93,7 +93,7 @@ async def read_messages(place: SharedResource, page: LogPage) -> list[TopicMessa
                 unpack(handle.codec, resolved[_PACKED]),
                 to_datetime(point.time),
                 str(about.get("actor", "")),
-                str(about.get("correlation", "")),
+                str(about.get("correlation", point.id)),
                 str(about.get("cause", "")),
                 point.id,
             )

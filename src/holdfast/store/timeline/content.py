@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+from holdfast.agents.steps.records import RecordedStep
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.codec.envelope import DAMAGED
@@ -134,9 +135,9 @@ class ContentReader:
         name, (point, step) = pack_name(fields.key), read
         if fields.kind == STEP:
             with suppress(HoldfastError):
-                record = await read_at(self._engine, line, point, partial(self._find, line, name))
-                if isinstance(record, dict) and "state" in record:
-                    return ": ".join(filter(None, (str(record["state"]), str(record.get("error", "")))))
+                value = await read_at(self._engine, line, point, partial(self._find, line, name))
+                recorded = RecordedStep.of(fields.key, value)
+                return ": ".join(filter(None, (recorded.step.state, recorded.error)))
             return ""
         put = tuple(each for each in step.edit.put if each[0] == name)
         parts = summarize(Step(step.header, EditMap((), put)))

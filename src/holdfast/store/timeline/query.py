@@ -19,13 +19,14 @@ from msgspec.json import encode
 
 from holdfast.backends.interface import ColumnHint
 from holdfast.backends.tables import EVENTS, STEPS, Table
+from holdfast.engine.ids import time_of
 from holdfast.engine.model.scopes import THREAD, Scope, parse_place
 from holdfast.engine.row_format import ORIGIN
 from holdfast.engine.text_index.tokenize import fold
 from holdfast.errors import InvalidError
 from holdfast.history.query import NUMBER, TEXT, TIME, And, Field, MatchAll, Not, Or, Query, TextTerm, walk
 from holdfast.store.timeline.event import CHECKPOINT, STEP, SUCCESSES, EventFields, span_of
-from holdfast.store.timeline.rows import TimeInterval
+from holdfast.store.timeline.rows import SKEW, TimeInterval
 
 FIELDS = {
     **dict.fromkeys(("kind", "action", "outcome", "actor", "scope", "thread", "agent", "key", "hook"), TEXT),
@@ -136,6 +137,8 @@ def narrow(query: Query, interval: TimeInterval) -> TimeInterval:
             low, high = each.range
             since = since if low is None else max(since, int(low))
             until = until if high is None else min(until, int(high) + 1)
+        elif each.name == "correlation" and each.exact and (made := time_of(each.exact)):
+            since = max(since, made - SKEW)  # what belongs to a step does not come before it
     return TimeInterval(since, until)
 
 
@@ -174,5 +177,6 @@ def hints_of(query: Query, table: Table, *, errors: bool = False) -> tuple[Colum
         elif each.name == "trace":
             hints.append(ColumnHint("cause", (value,), contains=True))
         elif each.name in ("action", "outcome", "actor", "correlation", "cause"):
-            hints.append(ColumnHint(each.name, (value,)))
+            if each.name != "correlation" or not time_of(value):  # the id of a step: its own row does not have it
+                hints.append(ColumnHint(each.name, (value,)))
     return tuple(hints)

@@ -18,7 +18,7 @@ from holdfast.store.timeline.position import RowTest, TimedRow, TimelinePosition
 _FIRST, _MOST = 128, 2048
 """How many rows are read at a time: at first, and at most."""
 
-_SKEW = 3600 * 10**9
+SKEW = 3600 * 10**9
 """How much later than the time in the id of its step an event can have happened, in nanoseconds: clocks differ."""
 
 MAX_TIME = 2**63 - 1
@@ -184,4 +184,4 @@ class ScannedRows(TimelineReader):
         if not recorded or len(prefix) < 2 or self._forward:
             return False
         worst = found[-1].position.time if len(found) >= count else self._interval.since
-        return recorded < worst - _SKEW
+        return recorded < worst - SKEW
