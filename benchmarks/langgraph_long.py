@@ -97,7 +97,7 @@ def thread_of_10000_messages() -> Result:
                 1.3,
                 None,
                 f"{best[SQLITE].wall:.0f} ms against {best[OURS].wall:.0f} ms",
-                goal=2,
+                goal=1.5,
             )
         ],
         [

@@ -28,6 +28,7 @@ from hypothesis import settings
 from msgspec.msgpack import encode
 
 import holdfast
+from holdfast.agents.steps.records import RecordedStep, StoredStep
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Put, Row, Scan
 from holdfast.backends.object_store import formats
 from holdfast.backends.sqlite import salvage
@@ -54,6 +55,12 @@ COLUMNS = ("1", 0, 0, b"h" * 32, 0, "", "", 0, 0, -1)
 PAGE = 512
 
 # What is called with the bytes --------------------------------------------------------------------------------
+
+
+def fuzz_durable_step(data: bytes) -> None:
+    """The fields of a durable step."""
+    with contextlib.suppress(HoldfastError):
+        RecordedStep.of("step/key", [data, "", None])
 
 
 def fuzz_object(data: bytes) -> None:
@@ -223,6 +230,7 @@ TARGETS = {
     "declared index": Target(fuzz_declared_index, lambda: [encode(("user", "plan"))]),
     "ledger of erasures": Target(fuzz_ledger, lambda: [b"d" * 16 + bytes(8)]),
     "message of a replay": Target(fuzz_replay_message, lambda: [b"{}", bytes(7) + b"\x02" + bytes(7) + b"\x01{}x"]),
+    "durable step": Target(fuzz_durable_step, lambda: [StoredStep("done", 1, "f", b"k", b"d", 1, "here").pack()]),
     "SQLite file": Target(fuzz_sqlite_file, sqlite_files),
 }
 

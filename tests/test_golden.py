@@ -230,6 +230,7 @@ RECORDS: dict[str, bytes] = {
     "node: leaf": encode_node(LEAF, SALT)[1],
     "node: index": encode_node(INDEX, SALT)[1],
     "root": encode_root(MapRoot(CHILD, 3)),
+    "root: heavy step": encode_root(MapRoot(CHILD, 3), Step(STEP.header).encode()),
     "pointer": LargePointer(100_000, SALT, b"d" * 32).encode(),
     "envelope": protect(wrap(b"content", schema="1.2.0", compression=Compression.NONE), CONTEXT),
     "envelope: empty": protect(b"", CONTEXT),
@@ -285,6 +286,8 @@ def test_records_of_the_model_are_read() -> None:
     for name, node in (("segment", SEGMENT), ("leaf", LEAF), ("index", INDEX)):
         assert decode_node(encode_node(node, SALT)[0], frozen[f"node: {name}"]) == node
     assert decode_root(frozen["root"]) == (MapRoot(CHILD, 3), b"")
+    root, heavy = decode_root(frozen["root: heavy step"])
+    assert (root, Step.decode(heavy, "id", "1.2.0").header) == (MapRoot(CHILD, 3), STEP.header)
     assert parse_pointer(frozen["pointer"]) == LargePointer(100_000, SALT, b"d" * 32)
     stored = frozen["step: schemas, writes, salt of the line"]
     assert Step.decode(stored, "id", "chat@2") == SCHEMAS

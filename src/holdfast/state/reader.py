@@ -185,8 +185,14 @@ class ScopeView:
 
     async def item(self, key: str) -> StateItem | None:
         """Return a key with its value as new objects; None if there is no such key, or it has expired."""
-        found = await self.find(key)
-        return None if found is None or 0 < found.expires <= self.now else self.to_item(key, found.entry, found.expires)
+        if self._loaded is None:
+            return None
+        if self._schemas is not None:
+            found = await self.find_live(key)
+            return None if found is None else self.to_item(key, found.entry, found.expires)
+        entry = await self._handle.engine.entries.find(self._line, self._loaded, pack_name(key))
+        expires = 0 if entry is None else await self._expires(self._loaded, key)
+        return None if entry is None or 0 < expires <= self.now else self.to_item(key, entry, expires)
 
     def to_item(self, key: str, entry: FoundEntry, expires: int) -> StateItem:
         """Build the public form of an entry."""

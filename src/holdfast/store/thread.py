@@ -52,9 +52,14 @@ class ThreadOperations(ThreadReferences, Generic[S]):
     """Operations on one thread. `Thread` and `AsyncThread` have these as methods."""
 
     def __init__(self, handle: StoreHandle, name: str) -> None:
-        self.name = name
         self._handle = handle
         self._line = handle.thread_line(name)
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The name of the thread."""
+        return self._name
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -72,6 +77,9 @@ class ThreadOperations(ThreadReferences, Generic[S]):
     ) -> Checkpoint[S]:
         """Save the state of the thread as a new checkpoint. Stores what differs from the parent's state.
 
+        Its `fields` are `parent: str | Checkpoint`, `branch: str`, `on_conflict`, `id: str`, `metadata: Mapping`,
+        `tag: str`, `labels: Iterable[str]`, `kind: str` and `ttl`.
+
         The parent is HEAD, unless one is given (a checkpoint, or its id), or a branch by its name. What is saved to
         another branch than that of HEAD does not move HEAD. If another writer saved after the same parent first,
         `on_conflict` decides: `"overwrite"`, the default without a parent, saves after the new HEAD; `"branch"`, the
@@ -84,7 +92,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that equals the parent's is not
         saved: the parent is returned. A `ttl`, such as `"30d"`, is set for the whole thread, as by `expire`.
         """
-        request = self._put_request(state, if_changed, self._append_fields(**fields))
+        request = self._put_request(state, if_changed, self._append_fields("Thread.put", fields))
         return await self._merge_branch(await self._save(request), fields)
 
     @operation(changes=True)
@@ -104,7 +112,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         cost does not depend on how large it is. The other arguments are those of `put`.
         """
         fields.setdefault("kind", "update")
-        request = self._update_request(changes, remove, self._append_fields(**fields))
+        request = self._update_request(changes, remove, self._append_fields("Thread.update", fields))
         return await self._merge_branch(await self._save(request), fields)
 
     @operation(changes=True)
@@ -119,7 +127,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         line, engine = self._line, self._engine
         point = await self._find(at)
         packed = await engine.lines.read_step(line, point, partial(engine.states.values, line))
-        fields = self._append_fields(branch=branch, kind="restore")
+        fields = self._append_fields("Thread.restore", {"branch": branch, "kind": "restore"})
         unheld = await engine.delta_reader().unread(line, point)
         fields |= langgraph_compat.step_fields(engine, line, {"restored": point.id}, unheld)
         fields["schema"], fields["preconditions"] = await self._version_use().conditions_at(line, point)
@@ -503,10 +511,14 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     # Inside ---------------------------------------------------------------------------------------------------
 
-    def _append_fields(self, **fields: Unpack[CheckpointFields]) -> dict[str, Any]:
-        from holdfast.store.checkpoint_fields import append_fields  # loaded only here: who only reads does without
+    def _append_fields(self, call: str, fields: CheckpointFields) -> dict[str, Any]:
+        # Loaded only here: who only reads does without.
+        from holdfast.store.checkpoint_fields import append_fields, unknown_field_error
 
-        return append_fields(self._handle, self._line, **fields)
+        try:
+            return append_fields(self._handle, self._line, **fields)
+        except TypeError as error:
+            raise unknown_field_error(call, fields) or error from None
 
     def _put_request(self, state: S, if_changed: bool, fields: dict[str, Any]) -> AppendRequest:
         from holdfast.engine.reserved_channels import (
@@ -635,5 +647,7 @@ def check_schema(schema: object) -> None:
     if schema is None or is_typeddict(schema) or (isinstance(schema, type) and issubclass(schema, dict)):
         return
     raise UnsupportedError(
-        "the schema of a thread is a TypedDict, or dict", where=repr(schema)[:80], hint="Declare a typing.TypedDict"
+        "the schema of a thread must be a TypedDict, or dict",
+        where=repr(schema)[:80],
+        hint="Declare a typing.TypedDict",
     )

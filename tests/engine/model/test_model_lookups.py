@@ -36,7 +36,7 @@ def tree(names: list[str]) -> tuple[MapRoot, dict[bytes, bytes]]:
         pack_name(name): MapEntry(pack_name(name), rank, bytes([rank % 100]), WrittenBy(0, rank))
         for rank, name in enumerate(names)
     }
-    return driven(map_tree.update(ws, MapRoot(None, 0), changes, len(names)), {}), ws.created
+    return driven(map_tree.update(ws, MapRoot(None, 0), changes, len(names)), {}), dict(ws.created)
 
 
 NAMES = st.lists(st.text("abcé", max_size=6), unique=True, max_size=300)

@@ -220,11 +220,11 @@ def test_copies_exports_backups_and_archives_have_the_status(store: Store, tmp_p
         {"ask": "May ada@example.com be paid?"}
     ]
     with holdfast.open(tmp_path / "b.db") as other:
-        store.copy_to(other)
+        store.maintenance.copy_to(other)
         assert status(other, "asks") == "waiting"
-    store.export(tmp_path / "export.hfx", threads=["asks"])
+    store.maintenance.export(tmp_path / "export.hfx", threads=["asks"])
     with holdfast.open(tmp_path / "c.db") as other:
-        other.import_(tmp_path / "export.hfx")
+        other.maintenance.import_(tmp_path / "export.hfx")
         assert status(other, "asks") == "waiting"
     store.backups(tmp_path / "backups").create()
     play(store, "asks", Command(resume="yes"))
