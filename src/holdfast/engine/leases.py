@@ -179,10 +179,12 @@ def pause_key(line: Line) -> Key:
 
 def is_paused(refs: Iterable[Row], clock: Callable[[], int]) -> bool:
     """Return whether a pause is among these rows, and still valid."""
-    pauses = [row for row in refs if row.key[2:4] == (LEASE, _PAUSE)]
-    return any(
-        abs(clock() - int(row.columns[1])) < _PAUSE_NS and not _is_abandoned(str(row.columns[0])) for row in pauses
-    )
+    return any(row.key[2:4] == (LEASE, _PAUSE) and is_held(row, _PAUSE_NS / 1e9, clock) for row in refs)
+
+
+def is_held(lease: Row, life: float, clock: Callable[[], int]) -> bool:
+    """Return whether a lease is valid: it has not expired, and its process is not known to have ended."""
+    return abs(clock() - int(lease.columns[1])) < life * 1e9 and not _is_abandoned(str(lease.columns[0]))
 
 
 def _is_abandoned(token: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import BRANCHES, FIELDS, LINES, REFS, STEPS, TABLES
+from holdfast.backends.tables import BRANCHES, FIELDS, LINES, REFS, STEPS, TABLES, Key
 from holdfast.engine.branch_graph import BranchGraph, Position
 from holdfast.engine.checked_rows import read_filtered
 from holdfast.engine.context import Apply, EngineContext
@@ -24,9 +24,27 @@ from holdfast.engine.line_head import end_query, find_head, newest_query
 from holdfast.engine.metadata_filter import MetadataFilter
 from holdfast.engine.model.line_salt import NO_SALT, SALT_SIZE
 from holdfast.engine.model.scopes import MARK
-from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, line_kind, root_of, short_name
+from holdfast.engine.namespaces import AGENTS, LineKind, below, index_key, is_thread, line_kind, root_of, short_name
 from holdfast.engine.namespaces import MARK as BETWEEN
-from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, LineSummary, StepRef, info_of, info_row
+from holdfast.engine.row_format import (
+    AT_HEAD,
+    Branch,
+    Line,
+    LineInfo,
+    LineSummary,
+    StepRef,
+    info_of,
+    info_row,
+    status_key,
+)
+from holdfast.engine.thread_status import (
+    ThreadState,
+    may_have,
+    note_status,
+    show_status,
+    status_keys,
+    status_scan,
+)
 from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
 T = TypeVar("T")
@@ -129,13 +147,15 @@ class LineIndex:
         return [await self._tip(line, answers[place * size : (place + 1) * size]) for place, line in enumerate(lines)]
 
     def _tip_queries(self, line: Line) -> list[Query]:
-        index = [index_key(line.tenant)] if self._can_index else []
+        more = [index_key(line.tenant)] if self._can_index else []
+        if is_thread(line.name):
+            more.append(status_key(line))
         return [
             Get(LINES, [tuple(line)]),
             newest_query(line),
             end_query(line, 0),
             Scan(BRANCHES, tuple(line), limit=1),
-            Get(REFS, [pause_key(line), restored_key(line), *index]),
+            Get(REFS, [pause_key(line), restored_key(line), *more]),
         ]
 
     async def _tip(self, line: Line, answers: Sequence[list[Row]]) -> LineTip | None:
@@ -143,6 +163,8 @@ class LineIndex:
         lines, newest, head, branches, refs = answers
         if self._can_index:
             self.note_index(line.tenant, any(row.key == index_key(line.tenant) for row in refs))
+        if is_thread(line.name):
+            note_status(self._context, line, refs)
         if not lines:
             self._context.cache.drop(("line", line))
             return None
@@ -318,6 +340,22 @@ class LineIndex:
         infos = {row.key: info_of(Row(row.key, row.columns)) for row in rows}
         return await self._listed([(line, infos[tuple(line)]) for line in lines if tuple(line) in infos])
 
+    async def list_by_status(
+        self, tenant: str, status: ThreadState, prefix: str, after: str, limit: int
+    ) -> AsyncIterator[list[LineSummary]]:
+        """Yield pages of threads that may have a stored status, by name: those that start with a prefix, after a
+        name."""
+        start: Key = (max(prefix, after + "\0" if after else ""),)
+        while True:
+            (rows,) = await self._backend.read([status_scan(self._context, tenant, status, start, limit)])
+            names = (str(row.key[1]) for row in rows if may_have(row, status))
+            (infos,) = await self._backend.read([Get(LINES, [(tenant, name) for name in names])])
+            matches = sorted(row for row in infos if str(row.key[1]).startswith(prefix))
+            yield await self._listed([(Line(tenant, str(row.key[1])), info_of(row)) for row in matches])
+            if len(rows) < limit or not str(rows[-1].key[1]).startswith(prefix):
+                return
+            start = (*rows[-1].key[1:4], str(rows[-1].key[4]) + "\0")
+
     async def _listed(self, lines: Sequence[tuple[Line, LineInfo]]) -> list[LineSummary]:
         """Summarize lines of a listing. One that is damaged is listed without steps, and does not hide the others."""
         try:
@@ -342,10 +380,15 @@ class LineIndex:
         second = [
             end_query(line, number) for (line, _), numbers in zip(lines, branches, strict=True) for number in numbers
         ]
-        heads = iter(await self._backend.read(second))
-        summaries = []
+        asked = [key for line, _ in lines if is_thread(line.name) for key in status_keys(line)]
+        refs, *ends = await self._backend.read([Get(REFS, asked), *second])
+        heads, summaries = iter(ends), []
+        statuses: dict[str, list[Row]] = {}
+        for row in refs:
+            statuses.setdefault(str(row.key[1]), []).append(row)
         for (line, info), latest, main, numbers in zip(lines, pages[::3], pages[1::3], branches, strict=True):
             points = [StepRef.of(row) for rows in (main, *(next(heads) for _ in numbers)) for row in rows]
+            head = StepRef.of(await find_head(self._context.unchecked, line, latest[0])) if latest else None
             summaries.append(
                 LineSummary(
                     line,
@@ -354,7 +397,8 @@ class LineIndex:
                     sum(point.seq + 1 for point in points) - info.pruned,
                     1 + len(numbers),
                     sum(point.size for point in points),
-                    StepRef.of(await find_head(self._context.unchecked, line, latest[0])) if latest else None,
+                    head,
+                    status=show_status(self._context, statuses.get(line.name, ()), head),
                 )
             )
         return summaries

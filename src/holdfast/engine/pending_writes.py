@@ -19,6 +19,7 @@ from holdfast.engine.guard import current_authority
 from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.steps import RECORDED, PendingWriteRow
 from holdfast.engine.row_format import Line, StepRef, info_row, open_write, open_writes, write_row
+from holdfast.engine.thread_status import ThreadState, forget_status, with_writes
 from holdfast.engine.types import PendingWrite
 
 if TYPE_CHECKING:
@@ -75,14 +76,18 @@ class PendingWrites:
         self.protection: Protection | None = None
         """Replaces sensitive data; set when the first policy is added."""
 
-    async def put(self, line: Line, step: str, writes: Sequence[PendingWriteRow]) -> None:
-        """Store writes. An existing one is not replaced, unless its place is negative."""
+    async def put(
+        self, line: Line, step: str, writes: Sequence[PendingWriteRow], status: ThreadState | None = None
+    ) -> None:
+        """Store writes. An existing one is not replaced, unless its place is negative. They may change the status of
+        the thread."""
         if self.protection is not None:
             writes = await self.protection.protect_writes(line, writes)
         rows = [(write_row(line, step, write), write.place < 0) for write in writes]
         # If all are new, it is known afterwards what is stored.
         ordinary: type[Create | Ensure] = Create
         again, preconditions = False, current_authority().preconditions
+        marks: Sequence[Change] | None = None
         while True:
             conditions = [] if preconditions is None else await preconditions(again)
             tip = await self._lines.tip(line)
@@ -91,7 +96,15 @@ class PendingWrites:
             else:
                 first = self._lines.line_unchanged(line, tip.info)
             changes = [Put(WRITES, row) if is_mark else ordinary(WRITES, row) for row, is_mark in rows]
-            failed = await self._context.apply([*conditions, first, *changes])
+            if status is not None and marks is None:
+                head = None if tip is None else tip.point
+                marks = with_writes(self._context, line, head, step, status, writes[0].task)
+            try:
+                failed = await self._context.apply([*conditions, first, *changes, *(marks or ())])
+            except BaseException:
+                if marks:
+                    forget_status(self._context, line)
+                raise
             if failed is None:
                 break
             if failed > len(conditions):

@@ -188,6 +188,8 @@ class LineSummary(NamedTuple):
     size: int
     latest: StepRef | None
     damaged: bool = False
+    status: str | None = "idle"
+    """The status of a thread; None if it has to be derived."""
 
     @classmethod
     def of_damaged(cls, line: Line, created: int = 0) -> LineSummary:
@@ -214,7 +216,7 @@ class Branch(NamedTuple):
         return Row((*line, self.branch), self[1:])
 
 
-PIN, HOLD, LEASE, OWNER, SUBJECT, TTL = "pin", "hold", "lease", "owner", "subject", "ttl"
+PIN, HOLD, LEASE, OWNER, SUBJECT, TTL, STATUS = "pin", "hold", "lease", "owner", "subject", "ttl", "status"
 """Kinds of references. The names of pins and holds are reasons. The others, and holds, refer to no step."""
 
 
@@ -237,6 +239,11 @@ def ttl_key(root: Line) -> Key:
     return (*root, TTL, "", "")
 
 
+def status_key(root: Line) -> Key:
+    """Return the key of the reference that has the status of a thread, by the thread's root line."""
+    return (*root, STATUS, "", "")
+
+
 def may_be_hold(ref: Row) -> bool:
     """Return whether a damaged reference may be a hold. Holds and leases alone refer to no step."""
     return ref.key[2] == HOLD or (not ref.columns[0] and ref.key[2] != LEASE)
@@ -244,7 +251,7 @@ def may_be_hold(ref: Row) -> bool:
 
 def is_about_step(ref: Row) -> bool:
     """Return whether a reference refers to a step, and is removed with it."""
-    return bool(ref.columns[0]) and ref.key[2] not in (HOLD, LEASE, OWNER, SUBJECT, TTL)
+    return bool(ref.columns[0]) and ref.key[2] not in (HOLD, LEASE, OWNER, SUBJECT, TTL, STATUS)
 
 
 def info_of(row: Row) -> LineInfo:

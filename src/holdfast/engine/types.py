@@ -5,12 +5,13 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeAlias, cast
 
 from holdfast._fields import Hidden, Internal, Label, computed
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Capabilities
 from holdfast.engine.namespaces import LineKind, line_kind, short_name
+from holdfast.engine.thread_status import ThreadState
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default, which `typing` has from Python 3.13 on
@@ -130,6 +131,7 @@ class ThreadInfo(NamedTuple):
     latest: Hidden[str | None]
     kind: LineKind = "thread"
     damaged: bool = False
+    status: ThreadState = "idle"
 
     @property
     @computed
@@ -143,8 +145,41 @@ class ThreadInfo(NamedTuple):
         latest = None if summary.latest is None else summary.latest.id
         created, updated = to_datetime(summary.created), to_datetime(summary.updated)
         name = summary.line.name
-        kind, damaged = line_kind(name), summary.damaged
-        return cls(name, created, updated, summary.steps, summary.branches, summary.size, latest, kind, damaged)
+        kind, damaged, status = line_kind(name), summary.damaged, cast("ThreadState", summary.status or "idle")
+        return cls(name, created, updated, summary.steps, summary.branches, summary.size, latest, kind, damaged, status)
+
+
+class Question(NamedTuple):
+    """A question of a thread that waits for an answer: an interrupt of a graph."""
+
+    id: str
+    """The id of the interrupt, to answer it among several."""
+    node: str
+    """The node that asks."""
+    value: Any
+    """What it asks."""
+
+
+class ThreadStatus(NamedTuple):
+    """What a thread does, or why it does nothing.
+
+    It is *running* while a process works on it under a lease, *waiting* for the answers to its `questions`, *failed*
+    with an error of a node, or *done*. It is *unfinished* if there is more to do and nobody is known to do it: the
+    process died, was interrupted or stopped at a breakpoint or a limit. Everything else is *idle*.
+    """
+
+    status: ThreadState
+    since: datetime | None = None
+    """When it became that, if it is stored."""
+    checkpoint: str | None = None
+    """The checkpoint that it is about: HEAD."""
+    questions: list[Question] = []  # noqa: RUF012 - never changed
+    node: str = ""
+    """The node that failed."""
+    error: str = ""
+    """The class of the error."""
+    message: str = ""
+    """The message of the error."""
 
 
 class BranchInfo(NamedTuple):

@@ -34,6 +34,7 @@ from holdfast.engine.rewrite.rewriter import Choose, RewritePlan
 from holdfast.engine.row_format import Branch, Line, StepRef, check_name, readable
 from holdfast.engine.schema_bindings import ASIDE, LineSchema, RenameTask
 from holdfast.engine.step_info import StepInfo
+from holdfast.engine.thread_status import ThreadState, overtaken_status, status_changes
 from holdfast.engine.types import PendingWrite, to_datetime
 from holdfast.engine.validation import optional_name
 from holdfast.errors import (
@@ -249,12 +250,14 @@ class CheckpointStore:
         metadata: Mapping[str, Any] | None = None,
         kind: str = "save",
         ttl: Duration | None = None,
+        status: ThreadState | None = None,
     ) -> None:
         """Save a checkpoint after the one with the id `parent`, or as a first one.
 
         A second checkpoint on one parent opens a branch. The same id with other content is a new revision of it. If
         there is no such parent, or the id was saved after another one, the checkpoint is saved as it is, and reads with
-        the parent that was named. A `ttl` is that of `Thread.put`.
+        the parent that was named. A `ttl` is that of `Thread.put`. A `status` is that of the thread, after this
+        checkpoint; the namespaces of a thread have none.
         """
         line = self._line(thread)
         optional_name(parent, "id of a checkpoint")
@@ -279,8 +282,10 @@ class CheckpointStore:
             stamp=stamp,
             line_schema=await self._schema(line),
         )
+        if status is not None:
+            request.attached_changes = status_changes(self._handle.engine.context, line, status, id, parent)
         if ttl is not None:
-            request.attached_changes = attach_ttl(self._engine, line, ttl)
+            request.attached_changes = attach_ttl(self._engine, line, ttl, request.attached_changes)
         try:
             await self._engine.writer.save(request)
         except (NotFoundError, ConflictError) as error:
@@ -290,6 +295,10 @@ class CheckpointStore:
             named = await self._pack(line, state, {**entries, FOLLOWS: parent or ""}, None)
             again = replace(request, state=named, parent=ROOT if existing is None else None, schema="", permit=None)
             await self._engine.writer.save(again)
+        if request.attached_changes is not None and status is not None:
+            changes = overtaken_status(self._engine.context, line, status)
+            if changes:
+                await self._engine.context.apply(changes)
 
     async def _pack(
         self, line: Line, state: Mapping[str, Any], entries: Mapping[str, Any], parent: str | None
@@ -357,12 +366,13 @@ class CheckpointStore:
         task_id: str,
         task_path: str = "",
         recorded: tuple[int, Mapping[str, Any]] | None = None,
+        status: ThreadState | None = None,
     ) -> None:
         """Store what a task wrote after the checkpoint with this id, which need not be saved yet.
 
         A write is a number, a channel and a value. A number that the task used before keeps its first value; negative
         numbers are for values that replace each other. `recorded` has the calls that the task made, with a number of
-        its own.
+        its own. A `status` is that of the thread, if the writes change it.
         """
         line = self._line(thread)
         check_name(id, "id of a checkpoint")
@@ -390,7 +400,7 @@ class CheckpointStore:
         if recorded is not None:
             value = pack_recording(self._codec, recorded[1], redact, self._engine.protection)
             rows.append(PendingWriteRow(task_path, task_id, recorded[0], RECORDED, value, reference))
-        await self._engine.writes.put(line, id, rows)
+        await self._engine.writes.put(line, id, rows, status)
 
     # Reading --------------------------------------------------------------------------------------------------
 

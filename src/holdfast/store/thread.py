@@ -20,10 +20,20 @@ from holdfast.engine.paths import Path, require_path, require_range
 from holdfast.engine.pending_writes import decode_writes
 from holdfast.engine.row_format import StepRef, check_name
 from holdfast.engine.step_info import StepInfo
-from holdfast.engine.types import BranchInfo, Checkpoint, PendingWrite, Revision, S, ThreadInfo, to_datetime
+from holdfast.engine.thread_status import has_status
+from holdfast.engine.types import (
+    BranchInfo,
+    Checkpoint,
+    PendingWrite,
+    Revision,
+    S,
+    ThreadInfo,
+    ThreadStatus,
+    to_datetime,
+)
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.security.handle import StoreHandle
-from holdfast.store.thread_access import needs, thread_access
+from holdfast.store.thread_access import described, needs, thread_access
 from holdfast.store.thread_references import ThreadReferences
 
 if TYPE_CHECKING:
@@ -36,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.schemas.registry import VersionUse
     from holdfast.schemas.schema_set import SchemaSet
     from holdfast.store.checkpoint_fields import CheckpointFields
+    from holdfast.store.thread_run import ThreadRun
 
 
 class ThreadOperations(ThreadReferences, Generic[S]):
@@ -192,7 +203,27 @@ class ThreadOperations(ThreadReferences, Generic[S]):
     @needs("read")
     async def info(self) -> ThreadInfo:
         """Summarize the thread. Raises `NotFoundError`."""
-        return ThreadInfo.of(await self._lines.summary(self._line))
+        return await described(self._engine, await self._lines.summary(self._line))
+
+    @operation
+    @needs("read")
+    async def status(self) -> ThreadStatus:
+        """Return what the thread does, or why it does nothing: it waits for an answer, a node failed, it is done.
+
+        Raises `NotFoundError`. See the guide "Threads and checkpoints".
+        """
+        from holdfast.history.thread_status import read_status
+
+        return await read_status(self._engine, self._line)
+
+    def running(self) -> ThreadRun:
+        """Return the lease of a run, for `with` or `async with`: the thread is *running* while this process has it.
+
+        For the time in which a graph works on the thread. Raises `ConflictError` if another process has the lease.
+        """
+        from holdfast.store.thread_run import ThreadRun
+
+        return ThreadRun(self._handle, self._line)
 
     @operation
     @needs("read")
@@ -450,7 +481,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         """
         from holdfast.history import branches
 
-        return self._checkpoint(await branches.switch(self._engine, self._line, branch))
+        return await self._moved(await branches.switch(self._engine, self._line, branch))
 
     @operation(changes=True)
     @needs("read", "write")
@@ -485,7 +516,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         head = await merge.merge(
             self._engine, self._line, theirs, into, strategy=strategy, resolve=resolve, metadata=metadata
         )
-        return self._checkpoint(head)
+        return await self._moved(head)
 
     # Owner ----------------------------------------------------------------------------------------------------
 
@@ -579,6 +610,14 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     async def _save(self, request: AppendRequest) -> Checkpoint[S]:
         (head,) = await self._engine.writer.save(request)
+        return await self._moved(head)
+
+    async def _moved(self, head: StepInfo) -> Checkpoint[S]:
+        """Return a checkpoint that was saved by other means than a run of a graph, whose status it may change."""
+        if has_status(self._engine.context, self._line):
+            from holdfast.history.thread_status import refresh_status
+
+            await refresh_status(self._engine, self._line)
         return self._checkpoint(head)
 
     async def _merge_branch(self, saved: Checkpoint[S], fields: CheckpointFields) -> Checkpoint[S]:

@@ -25,12 +25,14 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import LineKind, is_thread, line_kind, parse_kind, short_name
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, LineSummary, check_name
+from holdfast.engine.thread_status import IDLE, ThreadState, parse_status
 from holdfast.engine.types import SCAN_LIMIT, ThreadInfo
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
 
 if TYPE_CHECKING:
     from holdfast.agents.api.agents import Agents, AsyncAgents
+    from holdfast.engine.engine import Engine
     from holdfast.engine.types import Progress
     from holdfast.engine.update_order import UpdatePosition
     from holdfast.history.search import SearchPage
@@ -154,6 +156,7 @@ class ThreadListing:
         *,
         prefix: str = "",
         where: str | None = None,
+        status: ThreadState | None = None,
         kind: LineKind | Literal["all"] = "thread",
         order: Literal["name", "updated"] = "name",
         limit: int = 100,
@@ -161,8 +164,9 @@ class ThreadListing:
     ) -> Page[ThreadInfo]:
         """List the threads of this tenant by name, or by their last update, the latest first: a page of them.
 
-        Only those that start with a prefix; those that match a query, `where` (see `search`). A filter by an entry of
-        metadata, as in `where="meta.user=alice"`, finds them by an index; see the guide "Search". Agents, scopes,
+        Only those that start with a prefix; those that match a query, `where` (see `search`); those with a `status`,
+        such as `"waiting"` (see `Thread.status`), which an index finds, except for idle ones. A filter by an entry of
+        metadata, as in `where="meta.user=alice"`, finds them by an index, too; see the guide "Search". Agents, scopes,
         sessions and the store's own records are lines of steps as threads are: `kind` lists those.
         """
         check_name(prefix, "start of a name")
@@ -172,28 +176,35 @@ class ThreadListing:
         of_kind = _checked_kind(kind)
         engine, tenant = self._handle.engine, self._handle.tenant
         visible = await self._visible(of_kind)
+        if status is not None:
+            status = parse_status(status)
+            if of_kind != "thread":
+                raise InvalidError("only threads have a status, and no other kind of lines", hint="Leave out kind")
         if order not in ("name", "updated"):
             raise InvalidError(f"threads are listed by name or updated, not {ascii(order)[:80]}")
         if order == "updated":
             if of_kind != "thread":
                 raise InvalidError("only threads are listed by their last update", hint="Leave out kind or order")
-            page = await self._list_updated(prefix, where, after, count, visible)
+            page = await self._list_updated(prefix, where, status, after, count, visible)
             page._read = lambda cursor: ThreadListing.threads(
-                self, prefix=prefix, where=where, order=order, limit=count, cursor=cursor
+                self, prefix=prefix, where=where, status=status, order=order, limit=count, cursor=cursor
             )
             return page
-        if where is None:
-            summaries = await self._list(of_kind, prefix, after, count + 1, visible)
+        if status is not None:
+            listed = await self._list_by_status(status, prefix, where, after, count + 1, visible)
+        elif where is None:
+            listed = await self._described(await self._list(of_kind, prefix, after, count + 1, visible))
         else:
             from holdfast.history.search import prepare
 
-            summaries = await prepare(engine, tenant, where, of_kind, visible).threads(prefix, after, count + 1)
+            search = prepare(engine, tenant, where, of_kind, visible)
+            listed = await self._described(await search.threads(prefix, after, count + 1))
         return Page.cut(
-            [ThreadInfo.of(summary) for summary in summaries],
+            listed,
             count,
             lambda info: info.thread,
             lambda cursor: ThreadListing.threads(
-                self, prefix=prefix, where=where, kind=kind, limit=count, cursor=cursor
+                self, prefix=prefix, where=where, status=status, kind=kind, limit=count, cursor=cursor
             ),
         )
 
@@ -266,7 +277,13 @@ class ThreadListing:
         return self._handle.guard.visible_threads
 
     async def _list_updated(
-        self, prefix: str, where: str | None, cursor: str, limit: int, visible: Visible | None
+        self,
+        prefix: str,
+        where: str | None,
+        status: ThreadState | None,
+        cursor: str,
+        limit: int,
+        visible: Visible | None,
     ) -> Page[ThreadInfo]:
         """List threads by their last update: a page of them."""
         from holdfast.engine.update_order import UpdateOrder, UpdatePosition, in_order
@@ -276,13 +293,17 @@ class ThreadListing:
         after = UpdatePosition.parse(cursor) if cursor else None
         run = prepare(engine, tenant, where or "", "thread", visible)
         terms = await run.field_terms()
-        found: list[tuple[UpdatePosition, LineSummary]] = []
+        found: list[tuple[UpdatePosition, ThreadInfo]] = []
         if terms:
             names, more = await engine.fields.threads(tenant, terms, prefix, _FEW)
             if not more:
                 own = {name: certain for name, certain in names.items() if name.startswith(prefix)}
-                few = in_order(await run.matching_candidates(own), after)
-                found = [(UpdatePosition.of(each), each) for each in few[: limit + 1]]
+                for summary in in_order(await run.matching_candidates(own), after):
+                    info = await described(engine, summary)
+                    if status in (None, info.status):
+                        found.append((UpdatePosition.of(summary), info))
+                        if len(found) > limit:
+                            break
                 return self._page_of_updated(found, limit)
         order = UpdateOrder(engine.context, engine.lines, tenant)
         async for positions in order.pages(after, limit + 1):
@@ -295,15 +316,17 @@ class ThreadListing:
                 for summary in await run.matching_candidates(some):
                     position = by_name[summary.line.name]
                     if after is None or await order.is_last(position, summary):
-                        found.append((position, summary))
+                        info = await described(engine, summary)
+                        if status in (None, info.status):
+                            found.append((position, info))
                 if len(found) > limit:
                     return self._page_of_updated(found, limit)
         return self._page_of_updated(found, limit)
 
     @staticmethod
-    def _page_of_updated(found: Sequence[tuple[UpdatePosition, LineSummary]], limit: int) -> Page[ThreadInfo]:
+    def _page_of_updated(found: Sequence[tuple[UpdatePosition, ThreadInfo]], limit: int) -> Page[ThreadInfo]:
         following = str(found[limit - 1][0]) if 0 < limit < len(found) else None
-        return Page([ThreadInfo.of(summary) for _, summary in found[:limit]], following)
+        return Page([info for _, info in found[:limit]], following)
 
     async def _list(
         self, kind: LineKind | None, prefix: str, after: str, limit: int, visible: Visible | None
@@ -318,6 +341,52 @@ class ThreadListing:
             if len(page) < limit or len(found) >= limit:
                 return found[:limit]
             after = page[-1].line.name
+
+    async def _described(self, summaries: Iterable[LineSummary]) -> list[ThreadInfo]:
+        return [await described(self._handle.engine, summary) for summary in summaries]
+
+    async def _list_by_status(
+        self,
+        status: ThreadState,
+        prefix: str,
+        where: str | None,
+        after: str,
+        limit: int,
+        visible: Visible | None,
+    ) -> list[ThreadInfo]:
+        """List threads with a status by name, those that may be listed and match a query."""
+        from holdfast.history.search import prepare
+
+        engine, tenant, found = self._handle.engine, self._handle.tenant, list[ThreadInfo]()
+        search = None if where is None else prepare(engine, tenant, where, "thread", visible)
+        if status == IDLE:  # nothing is stored of most of them
+            pages = self._all_pages(prefix, after, limit)
+        else:
+            pages = engine.lines.list_by_status(tenant, status, prefix, after, limit)
+        async for page in pages:
+            if visible is not None:
+                page = await filter_visible(visible, page, lambda each: each.line)
+            for summary in page:
+                info = await described(engine, summary)
+                if info.status == status and (search is None or await search.matches_thread(summary)):
+                    found.append(info)
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def _all_pages(self, prefix: str, after: str, limit: int) -> AsyncIterator[list[LineSummary]]:
+        while page := await self._handle.engine.lines.list_threads(self._handle.tenant, prefix, after, limit):
+            yield page
+            after = page[-1].line.name
+
+
+async def described(engine: Engine, summary: LineSummary) -> ThreadInfo:
+    """Describe a line as a thread. A status that no run of a graph stored is derived."""
+    if summary.status is None and summary.latest is not None:
+        from holdfast.history.thread_status import derive_status
+
+        summary = summary._replace(status=await derive_status(engine, summary.line, summary.latest))
+    return ThreadInfo.of(summary)
 
 
 def _checked_kind(kind: str) -> LineKind | None:

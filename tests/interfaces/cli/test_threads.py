@@ -10,6 +10,8 @@ import pytest
 
 import holdfast
 from holdfast.agents import PersistentAgent
+from holdfast.engine.thread_status import STATES
+from holdfast.interfaces.cli.base import STATUSES
 from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
 from tests.damaged import flipped
 from tests.interfaces.cli import kit
@@ -29,9 +31,16 @@ def names(result: kit.Result) -> list[str]:
 
 def test_a_table(hf: Hf) -> None:
     found = hf("threads")
-    assert found.lines[0].split() == ["NAME", "STEPS", "BRANCHES", "SIZE", "UPDATED"]
+    assert found.lines[0].split() == ["NAME", "STATUS", "STEPS", "BRANCHES", "SIZE", "UPDATED"]
     assert names(found) == ["chat/anna", "t1", "t2"]
-    assert re.fullmatch(r"t1 +8 +2 +\d.* k?B +\d+ \w+ ago", found.lines[2])
+    assert re.fullmatch(r"t1 +idle +8 +2 +\d.* k?B +\d+ \w+ ago", found.lines[2])
+
+
+def test_by_status(hf: Hf) -> None:
+    assert names(hf("threads", "--status", "idle")) == ["chat/anna", "t1", "t2"]
+    assert names(hf("threads", "--status", "waiting")) == []
+    assert tuple(STATUSES.choices) == STATES
+    assert {record["status"] for record in hf("threads", "--json").records} == {"idle"}
 
 
 def test_as_json(hf: Hf) -> None:

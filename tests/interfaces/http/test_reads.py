@@ -26,6 +26,7 @@ READS = (
     "/threads",
     "/threads/chat",
     "/threads/chat/branches",
+    "/threads/chat/status",
     "/threads/chat/log",
     "/threads/chat/checkpoints/HEAD",
     "/threads/chat/checkpoints/HEAD/value",

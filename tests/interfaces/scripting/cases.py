@@ -47,6 +47,8 @@ store.thread("chat").log(metadata={"user": "ada"})[0].step
 list(store.thread("chat").log(limit=1).all())
 store.threads(prefix="ch")
 store.threads(limit=-1) # invalid
+store.threads(status="idle", prefix="ch")
+store.threads(status="asleep") # invalid
 store.search("hey")
 len(store.changes().threads)
 store.status(kinds=["thread"]).threads
@@ -69,6 +71,8 @@ store.thread("t").pending_writes()
 store.thread("t").pending_writes("nothing") # not-found
 store.thread("t").get(-1) # invalid
 store.thread("t").info()
+store.thread("t").status().status
+store.thread("nothing").status() # not-found
 store.thread("t").log(label="good")
 store.thread("t").diff("HEAD~1", "HEAD")
 store.thread("t").diff(state={"a": 5}).summary

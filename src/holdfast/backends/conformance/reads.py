@@ -227,6 +227,25 @@ class Reads(Suite):
                     assert all(row in some for row in fit), both
                     assert some == [row for row in rows if row in some], both
 
+    def test_hints_about_references_leave_out_nothing_that_fits(self, store: Driven) -> None:
+        targets = ("waiting 1", "failed 1", "done waiting 2", "unfinished 3", "waiting", "")
+        rows = [
+            Row(("tenant", line, kind, "", ""), (target, 1))
+            for kind in ("lease", "status", "tag")
+            for line, target in zip("abcdef", targets, strict=True)
+        ]
+        store.fill(REFS, sorted(rows))
+        of_kind = ColumnHint("kind", ("status",))
+        for status in ("waiting ", "failed ", "unfinished "):
+            part = ColumnHint("target", (status,), contains=True)
+            for hints in ((of_kind,), (part,), (of_kind, part)):
+                found = store.read(Scan(REFS, ("tenant",), hints=hints))[0]
+                fit = [row for row in sorted(rows) if all(_fits_reference(row, hint) for hint in hints)]
+                assert fit, hints
+                assert [row for row in found if row in fit] == fit, hints
+                limited = store.read(Scan(REFS, ("tenant",), ("b",), limit=2, hints=hints))[0]
+                assert limited == [row for row in found if str(row.key[1]) >= "b"][:2], hints
+
     def test_without_bodies(self, store: Driven) -> None:
         store.fill(STEPS, GRID)
         for by in ("", "id"):
@@ -255,6 +274,11 @@ class Reads(Suite):
         names = [b"", b"\0", b"\0\0", b"\0\xff", b"\1", b"0", b"A", b"a", b"a\0", b"aa", b"\x7f", b"\x80", b"\xc3\xa9"]
         names += [b"\xff", b"\xff\0", b"\xff\xff"]
         _ordered(store, [row_of(NODES, "tenant", "line", 7, name) for name in names], 3)
+
+
+def _fits_reference(row: Row, hint: ColumnHint) -> bool:
+    value = str(dict(zip(REFS.all_columns, (*row.key, *row.columns), strict=True))[hint.column])
+    return any(each in value if hint.contains else each == value for each in hint.values)
 
 
 def _bounds(store: Driven, start: Key, stop: Key, found: list[tuple[int, int]]) -> None:

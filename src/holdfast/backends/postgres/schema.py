@@ -32,7 +32,7 @@ from holdfast.backends.tables import (
     Table,
     WordList,
 )
-from holdfast.backends.time_index import FAILED, ORIGIN, RARE, THREAD_STEP
+from holdfast.backends.time_index import FAILED, ORIGIN, RARE, THREAD_STEP, stopped
 
 VERSION = 1
 """The layout, in the table `version`. Goes up when older versions of Holdfast cannot use the tables."""
@@ -174,6 +174,7 @@ _TIME_INDEXES = {
     "events_cause": "events (tenant, cause, time) WHERE cause <> ''",
     "events_rare": f"events (tenant, kind, time) WHERE {RARE}",
     "events_failed": f"events (tenant, time) WHERE {FAILED}",
+    "refs_stopped": f"refs (tenant, line) WHERE {stopped(CONTAINS)}",
     "events_time": "events (tenant, time, kind)",
 }
 

@@ -26,7 +26,7 @@ from holdfast.backends.tables import (
     Table,
     WordList,
 )
-from holdfast.backends.time_index import FAILED, ORIGIN, RARE, THREAD_STEP, hint_conditions
+from holdfast.backends.time_index import FAILED, ORIGIN, RARE, THREAD_STEP, hint_conditions, stopped
 
 VERSION = 1
 """The version of the layout. A new one cannot be used by older versions of Holdfast."""
@@ -88,7 +88,7 @@ CREATE VIEW threads AS
 
 _CONTAINS = "instr({}, {})"
 
-# By time, across lines; and what is looked for among many events. What is rare has an index of its own.
+# By time, across lines; what is looked for among many events; threads that stopped. What is rare has its own index.
 TIME_INDEXES = {
     name: f"CREATE INDEX IF NOT EXISTS {name} ON {definition}"
     for name, definition in {
@@ -100,6 +100,7 @@ TIME_INDEXES = {
         "events_cause": "events (tenant, cause, time) WHERE cause <> ''",
         "events_rare": f"events (tenant, kind, time) WHERE {RARE}",
         "events_failed": f"events (tenant, time) WHERE {FAILED}",
+        "refs_stopped": f"refs (tenant, line) WHERE {stopped(_CONTAINS)}",
     }.items()
 }
 

@@ -32,7 +32,7 @@ from holdfast.backends.tables import (
 from holdfast.engine.checked_rows import storage_of
 from holdfast.engine.line_head import end_query
 from holdfast.engine.optimistic import ConcurrentChange
-from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, SUBJECT, TTL, Line
+from holdfast.engine.row_format import HOLD, LEASE, OWNER, PIN, STATUS, SUBJECT, TTL, Line
 
 LINE_TABLES = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS, STEPS)
 """The tables with rows of a line, besides its own row, in the order in which they are written: what steps need comes
@@ -47,7 +47,7 @@ _FEW = 64
 _FIRST_PAGE = 8
 """How many rows are read at first: then more of small ones, and fewer of large ones."""
 
-OF_LINE = (HOLD, OWNER, SUBJECT, TTL)
+OF_LINE = (HOLD, OWNER, SUBJECT, TTL, STATUS)
 """Kinds of references to a line and not to a step."""
 
 

@@ -20,7 +20,18 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.fields import added_rows, is_metadata, value_of
 from holdfast.engine.leases import Lease
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
-from holdfast.engine.row_format import OWNER, RUNNING, SUBJECT, TTL, Line, StepRef, info_row, is_about_step, origin_mark
+from holdfast.engine.row_format import (
+    OWNER,
+    RUNNING,
+    STATUS,
+    SUBJECT,
+    TTL,
+    Line,
+    StepRef,
+    info_row,
+    is_about_step,
+    origin_mark,
+)
 from holdfast.errors import ConflictError, QuotaError
 
 _DEPENDENT = (FOLDS, NODES, OBJECTS, WRITES)
@@ -102,7 +113,7 @@ class LineCopier:
             async for row in scan_rows(self._backend, REFS, old)
             if (is_about_step(row) and row.columns[0] in ids)
             or (row.key[2] == OWNER and self._owned)
-            or row.key[2] in (SUBJECT, TTL)
+            or row.key[2] in (SUBJECT, TTL, STATUS)
         ]
         links = await self._backend.read([Get(LINKS, [origin_mark(old)]), Scan(LINKS, (*old, RUNNING))])
         last += [Put(LINKS, rename_row(row, new)) for rows in links for row in rows]

@@ -388,6 +388,9 @@ dry_run_option = context_option(
 KINDS = click.Choice(("thread", "agent", "scope", "session", "access", "audit", "system", "all"))
 """The kinds of lines."""
 
+STATUSES = click.Choice(("idle", "running", "waiting", "failed", "unfinished", "done"))
+"""The statuses of threads."""
+
 
 def kinds_option(text: str) -> Callable[[F], F]:
     """`--kind`: lines of these kinds; may be repeated."""

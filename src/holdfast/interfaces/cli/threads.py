@@ -11,11 +11,12 @@ import click
 
 from holdfast._views import size
 from holdfast.errors import CorruptError
-from holdfast.interfaces.cli.base import KINDS, CliContext, command, kinds_option, parse_kinds
+from holdfast.interfaces.cli.base import KINDS, STATUSES, CliContext, command, kinds_option, parse_kinds
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import ago, line_counts, plural, safe, when
 
 if TYPE_CHECKING:
+    from holdfast.engine.thread_status import ThreadState
     from holdfast.engine.types import StoreStatus, ThreadInfo
     from holdfast.store.store import Store
 
@@ -35,6 +36,7 @@ _ORDERS: dict[str, Callable[[ThreadInfo], Any]] = {
 @click.argument("pattern", default="", type=THREAD)
 @click.option("--kind", type=KINDS, default="thread", help="List agents, scopes, sessions or all instead of threads.")
 @click.option("--where", metavar="QUERY", help="Those that match a query, such as 'steps>100 updated>7d'.")
+@click.option("--status", type=STATUSES, help="Those with a status: 'waiting' for an answer, for example.")
 @click.option("--sort", type=click.Choice([*_ORDERS]), default="name", help="The order: by name, or the largest first.")
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Show at most N.")
@@ -44,12 +46,13 @@ def threads(
     pattern: str,
     kind: str,
     where: str | None,
+    status: ThreadState | None,
     sort: str,
     reverse: bool,
     limit: int | None,
     names: bool,
 ) -> None:
-    """List the threads: their steps, branches, size and last change.
+    """List the threads: their status, steps, branches, size and last change.
 
     PATTERN is the start of a name, or a pattern in which * stands for any text.
 
@@ -57,11 +60,12 @@ def threads(
     holdfast threads 'support-*' --sort size -n 10
     holdfast threads --where 'steps>100 updated>7d'
     holdfast threads --where 'meta.user=alice' --sort updated -n 20
+    holdfast threads --status waiting
     holdfast threads --kind all
     """
     damaged: list[str] = []
     by_update = sort == "updated" and kind == "thread" and not reverse
-    listed = _noting_damage(_list(session.open(), pattern, where, kind, by_update, limit), damaged)
+    listed = _noting_damage(_list(session.open(), pattern, where, status, kind, by_update, limit), damaged)
     if not by_update and (sort != "name" or reverse):
         listed = iter(sorted(listed, key=_ORDERS[sort], reverse=(sort != "name") is not reverse))
     if limit is not None:
@@ -70,21 +74,31 @@ def threads(
         session.report((safe(each.name) for each in listed), None)
     else:
         what = f"{kind}s" if kind in ("thread", "agent", "scope", "session") else "lines"
-        none = f"There are no {what}." if not pattern and where is None else f"No {what} match."
-        hidden = ("damaged",) if kind == "all" else ("damaged", "kind")
-        session.list(listed, none=none, first=("name", "steps", "branches", "bytes"), hidden=hidden, updated=_updated)
+        everything = not pattern and where is None and status is None
+        none = f"There are no {what}." if everything else f"No {what} match."
+        hidden = ("damaged",) if kind == "all" else ("damaged", "kind", *(["status"] if kind != "thread" else []))
+        session.list(
+            listed, none=none, first=("name", "status", "steps", "branches", "bytes"), hidden=hidden, updated=_updated
+        )
     if damaged:
         raise _damage_error(f"damaged: {', '.join(damaged[:_NAMED])}{', …' if len(damaged) > _NAMED else ''}")
 
 
 def _list(
-    store: Store, pattern: str, where: str | None, kind: str, by_update: bool = False, limit: int | None = None
+    store: Store,
+    pattern: str,
+    where: str | None,
+    status: ThreadState | None,
+    kind: str,
+    by_update: bool = False,
+    limit: int | None = None,
 ) -> Iterator[ThreadInfo]:
     prefix = pattern.partition("*")[0]
     regex = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL) if "*" in pattern else None
     size = _PAGE if limit is None else min(max(limit, 1), _PAGE)
     order: Literal["name", "updated"] = "updated" if by_update else "name"
-    page = store.threads(prefix=prefix, limit=size, where=where, kind=kind, order=order)  # type: ignore[arg-type]
+    of_kind: Any = kind  # one of KINDS
+    page = store.threads(prefix=prefix, limit=size, where=where, status=status, kind=of_kind, order=order)
     yield from (each for each in page.all() if regex is None or regex.fullmatch(each.name))
 
 
@@ -170,7 +184,7 @@ def _totals(
     }
     largest: ThreadInfo | None = None
     with session.progress("Counting") as progress:
-        for number, each in enumerate(chain.from_iterable(_list(store, "", None, kind) for kind in kinds), 1):
+        for number, each in enumerate(chain.from_iterable(_list(store, "", None, None, kind) for kind in kinds), 1):
             totals["steps"] += each.steps
             totals["branches"] += each.branches
             totals["line_bytes"] += each.bytes

@@ -26,6 +26,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from holdfast.backends.runtime.drivers import arun, make_both, run
 from holdfast.engine.namespaces import split_name, thread_name
 from holdfast.errors import ConfigError, InvalidError, UnsupportedError
+from holdfast.history.thread_status import status_of_state, status_of_writes
 from holdfast.interfaces.langgraph import tasks
 from holdfast.interfaces.langgraph.recorder import RunRecorder, incomplete
 from holdfast.recording.journal import RecordMode
@@ -170,6 +171,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     ) -> RunnableConfig:
         """Save a checkpoint after the one that the config names. Returns a config that names the new one."""
         thread, parent = graph_forms.stored_thread(config), graph_forms.checkpoint_id_of(config)
+        namespace = graph_forms.namespace_of(config)
         described = get_checkpoint_metadata(config, metadata)
         await self._checkpoints.save(
             thread,
@@ -180,10 +182,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             bookkeeping=graph_forms.bookkeeping_of(checkpoint),
             metadata=cast(dict[str, Any], described),
             kind=str(described.get("source", "save")),
-            ttl=None if self._ttl is None or graph_forms.namespace_of(config) else self._ttl,
+            ttl=None if self._ttl is None or namespace else self._ttl,
+            # The status of a thread is that of its graph: what happens in subgraphs reaches it.
+            status=None if namespace else status_of_state(checkpoint["channel_values"], checkpoint["channel_versions"]),
         )
         where = graph_forms.configurable(config)
-        namespace = graph_forms.namespace_of(config)
         made: RunnableConfig = graph_forms.config_of(where["thread_id"], namespace, checkpoint["id"])
         return made
 
@@ -221,7 +224,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             (WRITES_IDX_MAP.get(channel, number), channel, self._written(value))
             for number, (channel, value) in enumerate(writes)
         ]
-        recorded = self.recorder.take(task_id, writes)
+        recorded, status = self.recorder.take(task_id, writes), status_of_writes(writes)
         put = partial(
             self._checkpoints.put_writes,
             graph_forms.stored_thread(config),
@@ -229,6 +232,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             stored,
             task_id=task_id,
             task_path=task_path,
+            status=status if status is None or not graph_forms.namespace_of(config) else None,
         )
         try:
             await put(recorded=recorded)
@@ -240,8 +244,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     put_writes, aput_writes = make_both(_put_writes)
 
     def _written(self, value: Any) -> Any:
-        # LangGraph reads the errors of tasks back as text.
-        return repr(value) if isinstance(value, BaseException) else value
+        if not isinstance(value, BaseException):
+            return value
+        # LangGraph reads the errors of tasks back as text. Classes with a text of their own may leave out the name.
+        text, name = repr(value), type(value).__name__
+        return text if value.args and text.startswith(f"{name}(") else f"{name}({str(value)!r})"
 
     # Reading --------------------------------------------------------------------------------------------------
 

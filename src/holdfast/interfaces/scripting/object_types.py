@@ -104,7 +104,9 @@ OBJECT_TYPES: dict[str, ObjectType] = {
         omitted={"backups": "keys options"},
     ),
     "IdentityView": ObjectType("store.identity_view IdentityView", "transaction", _SCOPED, "identity mode"),
-    "Thread": ObjectType("store.thread Thread", omitted={"get": "lazy"}),
+    "Thread": ObjectType(
+        "store.thread Thread", omitted={"get": "lazy"}, excluded={"running": "It is for Python programs only: a block."}
+    ),
     "State": ObjectType(
         "state.scope_state State",
         "watch pop setdefault",

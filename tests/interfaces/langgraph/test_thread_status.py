@@ -1,0 +1,289 @@
+"""The status of threads of real graphs: how they ended or stopped, in every list, and across other features."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphRecursionError
+from langgraph.types import Command
+from msgspec.structs import force_setattr
+
+import holdfast
+from holdfast.backends.interface import Put
+from holdfast.encryption import Encryption, LocalKeys, generate_key
+from holdfast.engine.thread_status import STATES
+from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.langgraph import HoldfastSaver
+from holdfast.store.store import Store
+from tests.interfaces.langgraph.status_graphs import PaymentError, build
+
+NO_KILL = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with holdfast.open(tmp_path / "a.db") as opened:
+        yield opened
+
+
+def play(store: Any, kind: str, value: Any = None, *, thread: str = "", **options: Any) -> None:
+    """Run a graph on a thread of the name of its kind."""
+    graph = build(kind).compile(checkpointer=HoldfastSaver(store), **options)
+    config: RunnableConfig = {"configurable": {"thread_id": thread or kind}, "recursion_limit": 6}
+    graph.invoke({"log": []} if value is None else value, config)
+
+
+def status(store: Store, thread: str) -> str:
+    """Return the status of a thread, which is the same wherever it is asked for."""
+    found = store.thread(thread).status().status
+    assert store.thread(thread).info().status == found
+    assert {each.thread: each.status for each in store.threads()}[thread] == found
+    for each in STATES:
+        assert (thread in [info.thread for info in store.threads(status=each)]) is (each == found), each
+    return found
+
+
+@pytest.mark.parametrize("kind", ["chain", "joins", "defers", "sends", "subgraph"])
+def test_a_graph_that_reached_its_end_is_done(store: Store, kind: str) -> None:
+    play(store, kind)
+    assert status(store, kind) == "done"
+    play(store, kind)
+    assert status(store, kind) == "done"
+
+
+def test_an_async_graph_that_reached_its_end_is_done(store: Store) -> None:
+    graph = build("sends").compile(checkpointer=HoldfastSaver(store))
+    asyncio.run(graph.ainvoke({"log": []}, {"configurable": {"thread_id": "async"}}))
+    assert status(store, "async") == "done"
+
+
+@pytest.mark.parametrize(
+    ("kind", "node", "error", "message"),
+    [
+        ("fails", "first", "PaymentError", "the card of ada@example.com was refused"),
+        ("refuses", "first", "ValueError", "it's 'late'"),
+        ("send-fails", "sent", "ValueError", "it's 'late'"),
+    ],
+)
+def test_an_error_is_told_with_its_node_class_and_message(
+    store: Store, kind: str, node: str, error: str, message: str
+) -> None:
+    with pytest.raises((PaymentError, ValueError)):
+        play(store, kind)
+    assert status(store, kind) == "failed"
+    found = store.thread(kind).status()
+    assert (found.node, found.error, found.message) == (node, error, message)
+    assert found.since is not None
+    assert found.checkpoint == store.thread(kind).get().id
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("kind", ["asks", "subgraph-asks"])
+def test_a_question_waits_until_it_is_answered(store: Store, kind: str, durability: Any) -> None:
+    graph = build(kind).compile(checkpointer=HoldfastSaver(store))
+    config: Any = {"configurable": {"thread_id": kind}}
+    graph.invoke({"log": []}, config, durability=durability)
+    assert status(store, kind) == "waiting"
+    (question,) = store.thread(kind).status().questions
+    assert question.value == {"ask": "May ada@example.com be paid?"}
+    assert question.node == ("first" if kind == "asks" else "child")
+    graph.invoke(Command(resume="yes"), config, durability=durability)
+    assert status(store, kind) == "waiting"
+    assert [each.value for each in store.thread(kind).status().questions] == ["Really?"]
+    graph.invoke(Command(resume={store.thread(kind).status().questions[0].id: "yes"}), config, durability=durability)
+    assert status(store, kind) == "done"
+
+
+def test_a_run_in_which_a_task_failed_has_failed_whatever_others_ask(store: Store) -> None:
+    with pytest.raises(ValueError, match="late"):
+        play(store, "one-asks-one-fails")
+    assert status(store, "one-asks-one-fails") == "failed"
+
+
+@pytest.mark.parametrize("kind", ["breaks", "joins"])
+def test_a_graph_at_a_breakpoint_is_unfinished_and_done_when_it_went_on(store: Store, kind: str) -> None:
+    play(store, kind, interrupt_before=["second"])
+    assert status(store, kind) == "unfinished"
+    build(kind).compile(checkpointer=HoldfastSaver(store)).invoke(None, {"configurable": {"thread_id": kind}})
+    assert status(store, kind) == "done"
+
+
+def test_a_graph_that_reached_the_recursion_limit_is_unfinished(store: Store) -> None:
+    with pytest.raises(GraphRecursionError):
+        play(store, "loops")
+    assert status(store, "loops") == "unfinished"
+
+
+@NO_KILL
+def test_a_graph_that_was_killed_is_unfinished_and_not_running(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    command = [sys.executable, "-m", "tests.interfaces.langgraph.status_graphs", str(path)]
+    killed = subprocess.run(command, check=False, timeout=60, capture_output=True)
+    assert killed.returncode == -9, killed.stderr
+    with holdfast.open(path) as store:
+        assert status(store, "killed") == "unfinished"
+        with store.thread("killed").running():
+            assert status(store, "killed") == "running"
+
+
+def test_a_lease_that_was_not_renewed_makes_no_thread_run(tmp_path: Path) -> None:
+    clock = [1_000 * 10**9]
+    with holdfast.open(tmp_path / "a.db") as store:
+        context = store._handle.engine.context
+        play(store, "breaks", interrupt_before=["second"])
+        force_setattr(context, "clock", lambda: clock[0])
+        with store.thread("breaks").running():
+            assert status(store, "breaks") == "running"
+            with pytest.raises(ConflictError), store.thread("breaks").running():
+                pass
+            clock[0] += 31 * 10**9
+            assert status(store, "breaks") == "unfinished"
+
+
+def test_a_thread_without_a_graph_is_idle_and_runs_under_a_lease(store: Store) -> None:
+    store.thread("plain").put({"a": 1})
+    assert status(store, "plain") == "idle"
+    with store.thread("plain").running():
+        assert status(store, "plain") == "running"
+    assert status(store, "plain") == "idle"
+    with pytest.raises(NotFoundError):
+        store.thread("none").status()
+    with pytest.raises(InvalidError):
+        store.threads(status="asleep")  # type: ignore[arg-type]
+
+
+def test_an_async_store_tells_the_same(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with await holdfast.aopen(tmp_path / "a.db") as store:
+            graph = build("asks").compile(checkpointer=HoldfastSaver(store))
+            await graph.ainvoke({"log": []}, {"configurable": {"thread_id": "t"}})
+            assert (await store.thread("t").status()).status == "waiting"
+            assert [each.thread for each in await store.threads(status="waiting")] == ["t"]
+            await store.thread("u").put({})
+            async with store.thread("u").running():
+                assert (await store.thread("u").status()).status == "running"
+
+    asyncio.run(work())
+
+
+def test_the_row_is_written_only_when_the_status_changes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    context = store._handle.engine.context
+    apply = context.backend.apply
+
+    async def counting(batch: Any) -> Any:
+        failed = await apply(batch)
+        rows = [each.row for each in batch if isinstance(each, Put) and each.row.key[2:3] == ("status",)]
+        written.extend(str(row.columns[0]).split(" ")[0] for row in rows if failed is None)
+        return failed
+
+    monkeypatch.setattr(context.backend, "apply", counting)
+    play(store, "chain")
+    assert written == ["unfinished", "done"]
+    play(store, "chain")
+    assert written == ["unfinished", "done"] * 2
+    store.thread("plain").put({"a": 1})
+    assert written == ["unfinished", "done"] * 2
+
+
+# Crossings --------------------------------------------------------------------------------------------------------
+
+
+def test_head_that_moves_has_the_status_of_the_branch_it_is_on(store: Store) -> None:
+    play(store, "asks")
+    thread = store.thread("asks")
+    thread.fork("other", at="HEAD~1")
+    thread.switch("main")
+    found = status(store, "asks")
+    assert found in ("unfinished", "waiting")
+    thread.restore(0)
+    assert status(store, "asks") == "unfinished"
+    play(store, "chain")
+    middle = store.thread("chain").log()[1]
+    store.thread("chain").restore(middle.id)
+    assert status(store, "chain") == "unfinished"
+    store.thread("chain").update({"log": [7]})
+    assert status(store, "chain") == "unfinished"
+
+
+def test_copies_exports_backups_and_archives_have_the_status(store: Store, tmp_path: Path) -> None:
+    play(store, "asks")
+    HoldfastSaver(store).copy_thread("asks", "copied")
+    assert status(store, "copied") == "waiting"
+    assert [each.value for each in store.thread("copied").status().questions] == [
+        {"ask": "May ada@example.com be paid?"}
+    ]
+    with holdfast.open(tmp_path / "b.db") as other:
+        store.maintenance.copy_to(other)
+        assert status(other, "asks") == "waiting"
+    store.maintenance.export(tmp_path / "export.hfx", threads=["asks"])
+    with holdfast.open(tmp_path / "c.db") as other:
+        other.maintenance.import_(tmp_path / "export.hfx")
+        assert status(other, "asks") == "waiting"
+    store.backups(tmp_path / "backups").create()
+    play(store, "asks", Command(resume="yes"))
+    play(store, "asks", Command(resume="yes"))
+    assert status(store, "asks") == "done"
+    with holdfast.open(tmp_path / "d.db") as other:
+        other.backups(tmp_path / "backups").restore()
+        assert status(other, "asks") == "waiting"
+
+
+def test_a_pruned_thread_keeps_its_status_and_a_deleted_one_has_none(store: Store) -> None:
+    play(store, "asks")
+    HoldfastSaver(store).prune(["asks"])
+    assert status(store, "asks") == "waiting"
+    assert store.thread("asks").status().questions
+    store.thread("asks").delete()
+    assert list(store.threads(status="waiting")) == []
+    store.thread("asks").put({"a": 1})
+    assert status(store, "asks") == "idle"
+
+
+@pytest.mark.parametrize("hide_names", [False, True])
+def test_an_encrypted_store_hides_the_status_and_finds_those_that_wait(tmp_path: Path, hide_names: bool) -> None:
+    encryption = Encryption(LocalKeys(generate_key()), hide_names=hide_names)
+    with holdfast.open(tmp_path / "a.db", encryption=encryption) as store:
+        play(store, "asks")
+        play(store, "chain")
+        assert status(store, "asks") == "waiting"
+        assert status(store, "chain") == "done"
+        assert store.thread("asks").status().questions[0].value == {"ask": "May ada@example.com be paid?"}
+        checkpoint = store.thread("asks").get().id
+    data = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert checkpoint.encode() in data
+    assert f"waiting {checkpoint}".encode() not in data
+    assert b"ada@example.com" not in data
+
+
+def test_erasure_reaches_the_question(store: Store) -> None:
+    play(store, "asks")
+    store.erasure.assign("ada", "asks")
+    store.erasure.erase("ada")
+    with pytest.raises(NotFoundError):
+        store.thread("asks").status()
+    assert list(store.threads(status="waiting")) == []
+
+
+def test_an_identity_sees_the_status_of_what_it_may_read(store: Store) -> None:
+    ada = store.as_identity(agent="ada")
+    play(ada, "asks", thread="hers")
+    play(store, "asks", thread="ours")
+    assert [each.thread for each in ada.threads(status="waiting")] == ["hers"]
+    assert ada.thread("hers").status().status == "waiting"
+    with pytest.raises((DeniedError, NotFoundError)):
+        ada.thread("ours").status()
+
+
+def test_a_verified_store_is_sound(store: Store) -> None:
+    play(store, "asks")
+    play(store, "chain")
+    assert store.maintenance.verify().ok
+    with pytest.raises(HoldfastError):
+        store.thread("").status()
