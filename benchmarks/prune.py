@@ -75,7 +75,7 @@ def pruned(threads: int, steps: int, keep: int, folder: pathlib.Path) -> dict[st
     url = f"sqlite:///{folder}/prune.db"
     fill(url, threads, steps)
     with holdfast.open(url) as store:
-        before = store.stats().bytes
+        before = store.status().bytes
     theirs, ours = os.pipe()
     command = [sys.executable, "-c", _NOT_ALONE + _WRITE, url, str(threads)]
     writer = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, text=True)
@@ -86,7 +86,7 @@ def pruned(threads: int, steps: int, keep: int, folder: pathlib.Path) -> dict[st
         done = subprocess.run(command, stdin=theirs, capture_output=True, text=True, check=True)
         with holdfast.open(url) as store:
             store.thread("stop").tag("now")
-            after = store.stats().bytes
+            after = store.status().bytes
         said, _ = writer.communicate(timeout=60)
     finally:
         writer.kill()

@@ -108,6 +108,18 @@ def test_guides_and_examples_use_public_names_only() -> None:
     assert private == set()
 
 
+def test_guides_name_public_errors_only() -> None:
+    every = {name for name, kind in vars(holdfast.errors).items() if isinstance(kind, type)}
+    pages = [PROJECT / "README.md", *(PROJECT / "docs" / "guides").glob("*.md")]
+    named = {(page.name, name) for page in pages for name in re.findall(r"\b[A-Z]\w*Error\b", page.read_text())}
+    assert len(named) > 100
+    assert {(page, name) for page, name in named if name in every - set(holdfast.errors.__all__)} == set()
+
+
+def test_a_store_has_few_members() -> None:
+    assert len([name for name in dir(holdfast.Store) if not name.startswith("_")]) <= 27, "a part may have it"
+
+
 def test_other_names_are_not() -> None:
     with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'nonsense'"):
         holdfast.nonsense  # type: ignore[attr-defined]  # noqa: B018

@@ -177,7 +177,7 @@ def fuzz_row(data: bytes) -> None:
 def fuzz_export(data: bytes) -> None:
     with holdfast.open("memory://") as target:
         with contextlib.suppress(HoldfastError):
-            target.import_(io.BytesIO(data))
+            target.maintenance.import_(io.BytesIO(data))
             assert target.maintenance.verify().ok
             return
         assert target.threads() == []
@@ -294,7 +294,7 @@ def application() -> Any:
 @cache
 def exported() -> bytes:
     file = io.BytesIO()
-    store().export(file)
+    store().maintenance.export(file)
     return file.getvalue()
 
 

@@ -125,7 +125,7 @@ WRITERS = {
 }
 
 LOOKING = [
-    *[("threads",), ("threads", "--json"), ("log", "t"), ("show", "t"), ("tag", "t"), ("stats",)],
+    *[("threads",), ("threads", "--json"), ("log", "t"), ("show", "t"), ("tag", "t"), ("status",)],
     *[("state", "list"), ("state", "get", "agent:a", "plan")],
 ]
 COMPARING = [("diff", "t"), ("blame", "t", "a"), ("session", "list"), ("audit",)]

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from holdfast.backends.runtime.drivers import declaration_of
 from holdfast.interfaces.http.forwards import FORWARDS, first_sentence
 from holdfast.store.catalogue import CataloguedOperation, StorePart, store_parts
 
@@ -45,9 +46,17 @@ def reference() -> str:
 
 
 def _part(part: StorePart) -> Iterator[str]:
-    yield from (f"## {_ACCESS.get(part.name, f'store.{part.name}')}", "")
+    found = list(part.operations())
+    of_identity = [each for each in found if declaration_of(part.owner, each.name) is None]
+    yield from _table(_ACCESS.get(part.name, f"store.{part.name}"), [each for each in found if each not in of_identity])
+    if of_identity:
+        yield from _table("store.as_identity(…)", of_identity)
+
+
+def _table(access: str, operations: Iterable[CataloguedOperation]) -> Iterator[str]:
+    yield from (f"## {access}", "")
     yield from ("| operation | | changes | rights | HTTP | scripts |", "|---|---|---|---|---|---|")
-    yield from map(_row, part.operations())
+    yield from map(_row, operations)
     yield ""
 
 

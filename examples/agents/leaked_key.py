@@ -38,7 +38,7 @@ def main() -> None:
         print(f"replaced in {done.lines} thread, {done.checkpoints} checkpoint pruned")
         print(store.thread("chat-1").get().state["messages"][1])
 
-        store.redaction.protect("redact")  # or HOLDFAST_SENSITIVE=redact, for all programs
+        store.redaction.protect("redact")  # or HOLDFAST_REDACTION=redact, for all programs
         store.thread("chat-1").put({"messages": ["Why does my push fail?", f"Does {key} work?"]})
         print(store.thread("chat-1").get().state["messages"][1])
         print(f"{len(store.redaction.credentials().findings)} credentials are left")

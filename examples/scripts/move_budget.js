@@ -6,7 +6,7 @@
 
 const { from, to, amount } = args;
 
-const budgets = await store.transact(async (transaction) => {
+const budgets = await store.transaction(async (transaction) => {
   const giver = transaction.state(`agent:${from}`), receiver = transaction.state(`agent:${to}`);
   const left = (await giver.get("budget", 0)) - amount;
   if (left < 0) throw new holdfast.errors.VetoError(`${from} has ${left + amount}, and not ${amount}`);

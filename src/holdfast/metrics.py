@@ -1,4 +1,4 @@
-"""Metrics of stores, for Prometheus and OpenTelemetry: `to_prometheus(store.metrics())`."""
+"""Metrics of stores, for Prometheus and OpenTelemetry: `to_prometheus(store.maintenance.metrics())`."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_maintenance(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "s.db") as store, holdfast.open("memory://") as copy:
         store.agents.save_state("a", type="crawler", state="idle", data={"n": 1})
         store.agents.record_transition("a", "idle", "busy", trigger="go")
-        store.copy_to(copy)
+        store.maintenance.copy_to(copy)
         copy.agents.record_transition("a", "busy", "done", trigger="end")
         assert [each.trigger for each in copy.agents.transitions("a")] == ["end", "go"]
         assert store.agents.rollback("a", "idle").state == "idle"

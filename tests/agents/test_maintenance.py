@@ -53,7 +53,7 @@ def test_an_agent_is_no_thread(store: Store) -> None:
     store.maintenance.build_index()
     assert [thread.thread for thread in store.threads()] == ["chat"]
     assert store.threads(prefix="␞") == []
-    assert store.stats().threads == 1
+    assert store.status().threads == 1
     assert store.search("secret") == []
     assert [str(each.scope) for each in store.scopes()] == []
     assert store.maintenance.verify(level="decode").findings == []
@@ -62,7 +62,7 @@ def test_an_agent_is_no_thread(store: Store) -> None:
 def test_agents_are_copied(store: Store) -> None:
     lived(store)
     other = opened(MemoryBackend())
-    store.copy_to(other)
+    store.maintenance.copy_to(other)
     same(store, other)
     assert other.maintenance.verify().findings == []
     assert other.audit.verify().ok
@@ -71,10 +71,10 @@ def test_agents_are_copied(store: Store) -> None:
 def test_agents_are_exported_and_imported(store: Store) -> None:
     lived(store)
     file = io.BytesIO()
-    store.export(file, threads=["a"], kinds="agent")
+    store.maintenance.export(file, threads=["a"], kinds="agent")
     file.seek(0)
     other = opened(MemoryBackend())
-    other.import_(file)
+    other.maintenance.import_(file)
     same(store, other)
 
 
@@ -102,7 +102,7 @@ def test_old_versions_are_pruned_when_asked_for_and_the_agent_stays(store: Store
 def test_held_and_repaired(store: Store, tmp_path: Path) -> None:
     lived(store)
     with holdfast.open(f"sqlite:///{tmp_path}/mirror.db") as mirror:
-        store.copy_to(mirror)
+        store.maintenance.copy_to(mirror)
         from holdfast.backends.interface import Put, Row, Scan
         from holdfast.backends.runtime.drivers import run
         from holdfast.backends.tables import STEPS

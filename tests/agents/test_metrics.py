@@ -173,7 +173,7 @@ def test_the_text_for_prometheus() -> None:
             agent.save()
         figures = store.agents.metrics()
         backend.work()
-        told = parse(to_prometheus(store.metrics()))
+        told = parse(to_prometheus(store.maintenance.metrics()))
         assert value(told, "agent_saves_total", outcome="done") == 1
         assert value(told, "agent_saves_total", outcome="failed") == 1
         assert value(told, "agent_changes_total") == value(told, "agent_unsaved_changes") == 2

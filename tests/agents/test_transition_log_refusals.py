@@ -90,7 +90,7 @@ def test_every_refusal_is_recorded_and_counted(kind: str, tmp_path: Path) -> Non
         for record, (*_, text) in zip(failed, expected, strict=True):
             assert text in record.error
             assert not record.ok
-        metrics = store.metrics()
+        metrics = store.maintenance.metrics()
         assert metrics.value("validation_failures_total", kind="transition") == len(expected)
         assert metrics.value("transitions_total", outcome="failed") == len(expected)
         assert metrics.value("transitions_total", outcome="ok") == 1
@@ -143,7 +143,7 @@ def test_an_agent_that_was_never_saved_has_no_record(tmp_path: Path) -> None:
         with pytest.raises(InvalidError):
             shop.transition("send")
         assert not store.agents.exists("shop")
-        assert store.metrics().value("validation_failures_total", kind="transition") == 1
+        assert store.maintenance.metrics().value("validation_failures_total", kind="transition") == 1
 
 
 def test_what_cannot_be_recorded_does_not_hide_the_refusal(tmp_path: Path) -> None:

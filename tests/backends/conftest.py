@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,3 +20,8 @@ def _fewer_keys() -> Iterator[None]:
         for part in (reads, writes):
             patch.setattr(part, "MANY", by_day(part.MANY, 1500))
         yield
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"

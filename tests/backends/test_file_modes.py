@@ -71,7 +71,7 @@ def test_the_permissions_of_a_file_that_is_there_stay(tmp_path: Path) -> None:
 def test_only_the_owner_reads_exports_backups_and_snapshots(tmp_path: Path) -> None:
     with holdfast.open("memory://") as store:
         store.thread("chat").put({"messages": ["a secret"]})
-        store.export(tmp_path / "all.hfx")
+        store.maintenance.export(tmp_path / "all.hfx")
         store.backups(f"file://{tmp_path}/backups").create()
         snapshots.snapshot([HumanMessage("a secret")], tmp_path / "messages.hfsnap")
     found = modes(tmp_path)

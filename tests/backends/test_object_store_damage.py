@@ -156,14 +156,14 @@ def test_a_damaged_thread_does_not_hide_the_others_and_is_not_hidden(
     objects = build(place, 7)
     (name,) = [name for name in objects if name.startswith(SHARD) and name.endswith(f"/{object_name}")]
     with opened(place) as store:
-        assert not store.stats().damaged
+        assert not store.status().damaged
     damaged(PLACES[place], name)
     with opened(place) as store:
         with pytest.raises(CorruptError, match=f"/{object_name}"):
             store.thread("a").get()
         assert store.thread("b").get().state == {"n": 4}
         assert [(each.thread, each.damaged) for each in store.threads().all()] == [("a", True), ("b", False)]
-        assert (store.stats().threads, store.stats().damaged) == (2, 1)
+        assert (store.status().threads, store.status().damaged) == (2, 1)
         repository = store.backups(f"{tmp_path}/repository")
         assert repository.create().damaged == ("a",)
         found = store.search("thread:b")
@@ -174,11 +174,11 @@ def test_a_damaged_thread_does_not_hide_the_others_and_is_not_hidden(
         pruned = store.maintenance.prune(keep_last=1)
         assert [each.thread for each in pruned.problems] == ["a"]
         with pytest.raises(CorruptError, match="'a'.*All others were copied"):
-            store.copy_to(f"{tmp_path}/all.db")
+            store.maintenance.copy_to(f"{tmp_path}/all.db")
         with pytest.raises(CorruptError, match="'a'.*All others were copied"):
-            store.export(f"{tmp_path}/all.hfx")
-        assert store.copy_to(f"{tmp_path}/b.db", threads=["b"]).threads == 1
-        assert store.export(f"{tmp_path}/b.hfx", threads=["b"]).threads == 1
+            store.maintenance.export(f"{tmp_path}/all.hfx")
+        assert store.maintenance.copy_to(f"{tmp_path}/b.db", threads=["b"]).threads == 1
+        assert store.maintenance.export(f"{tmp_path}/b.hfx", threads=["b"]).threads == 1
         report = store.maintenance.verify()
         assert {each.thread for each in report.findings} == {"", "a"}
         store.thread("b").put({"n": 5})

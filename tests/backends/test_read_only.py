@@ -37,7 +37,7 @@ def test_it_reads_and_changes_nothing(url: str, tmp_path: Path) -> None:
     with holdfast.open(url, read_only=True) as store:
         assert store.thread("t").get().state == {"n": 39}
         assert len(store.thread("t").log()) == 40
-        assert store.stats().bytes > 0
+        assert store.status().bytes > 0
         with pytest.raises(DeniedError, match="for reading only"):
             store.thread("t").put({"n": 40})
         with pytest.raises(NotFoundError):

@@ -55,11 +55,6 @@ def opened(path: Path, **options: Any) -> SQLiteBackend:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
-
-
-@pytest.fixture
 def store(path: Path) -> Iterator[SQLiteBackend]:
     store = opened(path)
     yield store

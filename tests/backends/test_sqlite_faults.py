@@ -56,11 +56,6 @@ def disk() -> Iterator[FaultyVFS]:
     disk.unregister()
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
-
-
 def opened(path: Path, disk: FaultyVFS | None = None, **options: Any) -> SQLiteBackend:
     if disk is not None:
         options |= {"vfs": disk.name, "exclusive": True}

@@ -32,11 +32,6 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="files are limit
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
-
-
-@pytest.fixture
 def store(path: Path) -> Iterator[Store]:
     with holdfast.open(path) as store:
         yield store

@@ -23,11 +23,6 @@ from tests.support.nightly import by_day
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
-
-
-@pytest.fixture
 def store(path: Path) -> Iterator[SQLiteBackend]:
     store = run(SQLiteBackend.open(f"sqlite:///{path}"))
     yield store

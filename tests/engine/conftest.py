@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.lines import KINDS, Backends
+from holdfast.backends.interface import Backend
+from holdfast.backends.runtime.drivers import run
+from tests.engine.lines import KINDS, Backends, backend
 from tests.support.nightly import mostly_nightly
 
 
@@ -17,3 +19,10 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backends]:
     backends = Backends(request.param, tmp_path)
     yield backends
     backends.close()
+
+
+@pytest.fixture(params=KINDS)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    opened = backend(request.param, tmp_path)
+    yield opened
+    run(opened.close())

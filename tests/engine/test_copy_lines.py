@@ -105,13 +105,6 @@ def test_any_history(kind: str, script: list[Any], more: list[Any], fold_every: 
         run(on.close())
 
 
-@pytest.fixture(params=KINDS)
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    opened = backend(request.param, tmp_path)
-    yield opened
-    run(opened.close())
-
-
 def test_a_copy_goes_on_by_itself(shared: Backend) -> None:
     store = filled(shared)
     store.thread("t").tag("best", "4")

@@ -25,16 +25,9 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.errors import ConflictError, InvalidError, NotFoundError, TooDeepError
 from holdfast.store.store import AsyncStore
-from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
+from tests.engine.lines import Backends, Clock, store_on
 from tests.engine.test_engine_regressions import stores
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
-
-
-@pytest.fixture(params=KINDS)
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    opened = backend(request.param, tmp_path)
-    yield opened
-    run(opened.close())
 
 
 def nested(levels: int, value: Any) -> Any:

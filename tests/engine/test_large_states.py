@@ -245,7 +245,7 @@ def test_backup_and_copy(tmp_path: Path) -> None:
         saved = fill(store)
         store.backups(tmp_path / "backups").create()
         with holdfast.open(tmp_path / "b.db") as copy:
-            store.copy_to(copy)
+            store.maintenance.copy_to(copy)
             check(copy, saved)
     with holdfast.open(tmp_path / "c.db") as restored:
         restored.backups(tmp_path / "backups").restore()

@@ -117,12 +117,12 @@ def test_copies_keep_the_salt_and_all_hashes(backends: Backends) -> None:
     store.thread("t").put({"answer": "no"}, branch="side")
     expected = salt_of(store), hashes(store)
     copy = store_on(backends(), fold_every=3)
-    store.copy_to(copy)
+    store.maintenance.copy_to(copy)
     file = io.BytesIO()
-    store.export(file)
+    store.maintenance.export(file)
     imported = store_on(backends(), fold_every=3)
     file.seek(0)
-    imported.import_(file)
+    imported.maintenance.import_(file)
     run(CheckpointStore(store).copy("t", "renamed"))
     for target, name in ((copy, "t"), (imported, "t"), (store, "renamed")):
         assert (salt_of(target, name), hashes(target, name)) == expected
@@ -135,7 +135,7 @@ def test_copies_keep_the_salt_and_all_hashes(backends: Backends) -> None:
     fresh = store_on(backends(), fold_every=3)
     fresh.thread("t").put({"another": "thread"})
     with pytest.raises(ConflictError):
-        store.copy_to(fresh)
+        store.maintenance.copy_to(fresh)
 
 
 @pytest.mark.parametrize("steps", mostly_nightly([2, 8], daily=[8]), ids=["short", "folded"])

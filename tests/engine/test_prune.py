@@ -93,13 +93,6 @@ def test_what_stays_is_as_it_was(
         run(on.close())
 
 
-@pytest.fixture(params=KINDS)
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    opened = backend(request.param, tmp_path)
-    yield opened
-    run(opened.close())
-
-
 def test_the_end_of_a_branch_leaves_nothing(shared: Backend) -> None:
     store = filled(shared)
     prune(store, dropping_ids("6", "7", "81"))

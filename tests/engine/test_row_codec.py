@@ -96,7 +96,7 @@ def test_saving_and_reading(backends: Backends, rows: CountingEncryptedRows) -> 
     assert again.thread("t").blame("messages[0]")
     assert [each.name for each in again.threads()] == ["t"]
     assert {each.name for each in again.thread("t").branches()} >= {"what if"}
-    assert again.stats().threads == 1
+    assert again.status().threads == 1
     assert rows.sealed.keys() >= {table.name for table in SEALED} - {QUARANTINE.name, JOBS.name}
     with pytest.raises(DeniedError, match="needs master key"):  # without the key
         sealed_store(on, CountingEncryptedRows(Encryption(LocalKeys(b"2" * 32)))).thread("t").get()
@@ -162,13 +162,13 @@ def test_maintenance(backends: Backends, rows: CountingEncryptedRows) -> None:
     (job,) = store.jobs.list()
     assert (job.kind, len(job.runs)) == ("prune", 1)
     assert [hit.thread for hit in store.search("tides")] == ["t"]
-    if store.capabilities.words:
+    if store.status().capabilities.words:
         store.maintenance.build_index()
         assert [hit.thread for hit in store.search("tides")] == ["t"]
-    store.maintenance.hold("t", reason="secret reason")
+    store.thread("t").hold(reason="secret reason")
     with pytest.raises(DeniedError):
         store.thread("t").delete()
-    store.maintenance.release("t")
+    store.thread("t").release()
     assert store.thread("t").delete()
     assert_all_sealed(on, rows, SECRETS)
 
@@ -179,26 +179,26 @@ def test_copies_and_archives(backends: Backends, rows: CountingEncryptedRows, tm
     store = sealed_store(on, rows)
     fill(store)
     other, plain = backends(), backends()
-    store.copy_to(sealed_store(other, rows))
+    store.maintenance.copy_to(sealed_store(other, rows))
     check(sealed_store(other, rows))
     assert_all_sealed(other, rows, SECRETS)
-    assert store.copy_to(sealed_store(other, rows)).rows == 0  # nothing is new
+    assert store.maintenance.copy_to(sealed_store(other, rows)).rows == 0  # nothing is new
     url = f"sqlite:///{tmp_path}/by-url.db"
-    store.copy_to(url)
+    store.maintenance.copy_to(url)
     by_url = run(backend_for(url).open(url))
     check(sealed_store(by_url, rows))
     assert_all_sealed(by_url, rows, SECRETS)
     run(by_url.close())
     file = io.BytesIO()
-    store.export(file, kinds="all")
+    store.maintenance.export(file, kinds="all")
     for target in (sealed_store(backends(), rows), store_on(plain)):
         file.seek(0)
-        target.import_(file, kinds="all")
+        target.maintenance.import_(file, kinds="all")
         test_golden_store.check(target)
         assert target.state(agent="researcher")["source"] == "a1"
     # A store without seals has the same records: ids and hashes are equal.
     copy = store_on(backends())
-    store.copy_to(copy)
+    store.maintenance.copy_to(copy)
     check(copy)
     assert {each.hash for each in copy.thread("t").log().all()} == {each.hash for each in store.thread("t").log().all()}
 
@@ -208,7 +208,7 @@ def test_damage_is_found_and_repaired(backends: Backends, rows: CountingEncrypte
     on, copy = backends(), backends()
     store = sealed_store(on, rows)
     test_golden_store.fill(store)
-    store.copy_to(sealed_store(copy, rows))
+    store.maintenance.copy_to(sealed_store(copy, rows))
     damage(on, table)
     store = sealed_store(on, rows)
     assert not store.maintenance.verify().ok

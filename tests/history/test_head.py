@@ -159,10 +159,10 @@ def test_head_stays_in_copies_and_when_others_are_pruned(store: Store, tmp_path:
     store.thread("t").fork("x", changes={"n": 100})
     for n in range(101, 105):
         store.thread("t").update({"n": n}, branch="x")
-    store.export(tmp_path / "f")
+    store.maintenance.export(tmp_path / "f")
     with holdfast.open("memory://") as copy, holdfast.open("memory://") as imported:
-        store.copy_to(copy)
-        imported.import_(tmp_path / "f")
+        store.maintenance.copy_to(copy)
+        imported.maintenance.import_(tmp_path / "f")
         for each in (copy, imported):
             assert (n_of(each), n_of(each, "x")) == (2, 104)
             each.thread("t").put({"n": 3})

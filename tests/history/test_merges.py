@@ -360,7 +360,7 @@ def test_merges_are_compacted_and_copied(store: Store, tmp_path: Path) -> None:
     merged, state = store.thread("t").merge("draft", "main"), store.thread("t").get().state
     store.maintenance.compact("t")
     with holdfast.open(f"sqlite:///{tmp_path}/copy.db") as other:
-        store.copy_to(other)
+        store.maintenance.copy_to(other)
         for each in (store, other):
             assert each.thread("t").get(merged.id).state == state
             assert each.thread("t").get(merged.id).hash == merged.hash

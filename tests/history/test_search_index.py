@@ -275,10 +275,10 @@ def test_threads_that_are_copied_to_a_store_are_found_there(url: str) -> None:
         source.thread("t").put({"say": "hello"}, id="1")
         source.thread("t").put({"say": "there"}, id="2")
         target.maintenance.build_index()
-        source.copy_to(target)
+        source.maintenance.copy_to(target)
         assert by_index(target, "hello") == ["1"]
         source.thread("t").put({"say": "more"}, id="3")
-        source.copy_to(target)
+        source.maintenance.copy_to(target)
         assert by_index(target, "more") == ["3"]
         assert target.maintenance.build_index() == (1, 0)
 

@@ -35,7 +35,7 @@ def test_hook_is_off_for_a_while_and_comes_back(caplog: pytest.LogCaptureFixture
         assert (info.state, info.calls, info.failures, info.skipped) == ("off", 3, 3, 3)
         assert info.off_until is not None
         assert info.last_error == "RuntimeError: not now"
-        assert held.status()["hooks_off"] == "fragile"
+        assert held.status().details["hooks_off"] == "fragile"
         assert "it is off for now" in caplog.text
         outcomes = [row.columns[5] for row in events(held) if row.columns[1] == "hook"]
         assert outcomes == ["error"] * 3 + ["skipped"] * 3

@@ -101,9 +101,9 @@ def test_after_hook_holds_up_nobody_and_other_scopes_go_on() -> None:
     held.state(agent="slow")["k"] = 1
     held.state(agent="quick")["k"] = 1
     deadline = time.monotonic() + 30
-    while held.status()["hooks_waiting"] != 1 and time.monotonic() < deadline:
+    while held.status().details["hooks_waiting"] != 1 and time.monotonic() < deadline:
         time.sleep(0.001)
-    assert held.status()["hooks_waiting"] == 1
+    assert held.status().details["hooks_waiting"] == 1
     assert seen == ["agent:quick"]
     assert not held.hooks.drain(0.01)
     go_on.set()
@@ -184,7 +184,7 @@ def test_oldest_are_dropped_where_too_many_wait_and_that_is_reported(
     assert held.hooks.drain(30)
     assert seen == [0, 7, 8, 9]
     assert held.hooks.list()[0].dropped == 6
-    assert held.status()["hooks_dropped"] == 6
+    assert held.status().details["hooks_dropped"] == 6
     assert "were dropped" in caplog.text
     held.close()
 
@@ -242,7 +242,7 @@ def test_drain_without_hooks() -> None:
     held = store()
     assert held.hooks.drain()
     assert held.hooks.list() == []
-    assert held.status() == {}
+    assert held.status().details == {}
     held.close()
 
 

@@ -507,7 +507,7 @@ def test_points_are_checked_with_a_suggestion() -> None:
         held.hooks.before()
     with pytest.raises(InvalidError, match="for a point"):
         held.hooks.before(_refuse)  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="by text"):
+    with pytest.raises(InvalidError, match="must be a string"):
         held.hooks.before(3)  # type: ignore[arg-type]
     assert check_points(("*",)) == set(POINTS)
     assert check_points(("session.*", "state.set")) > {"session.start", "state.set"}
@@ -541,7 +541,7 @@ def test_options_are_checked(subtests: pytest.Subtests) -> None:
 
 def test_what_is_no_hook() -> None:
     held = store()
-    with pytest.raises(InvalidError, match="is a function"):
+    with pytest.raises(InvalidError, match="must be a function"):
         held.hooks.before("state.set")(3)  # type: ignore[type-var]
     with pytest.raises(InvalidError, match="not a built-in"):
         held.hooks.add(_refuse, "state.set")  # type: ignore[arg-type]

@@ -76,7 +76,7 @@ def test_hook_that_returns_no_state_fails() -> None:
     held.hooks.before("checkpoint.save", name="odd")(lambda call: 3)
     held.thread("t").put({"a": 1})
     assert held.thread("t").get().state == {"a": 1}
-    assert "is a mapping" in held.hooks.list()[0].last_error
+    assert "must be a mapping" in held.hooks.list()[0].last_error
     held.close()
 
 

@@ -86,10 +86,10 @@ def test_a_copy_has_them() -> None:
     with store(clock) as held, store(clock) as copy:
         with blocked(held):
             save(held)
-            held.copy_to(copy)
+            held.maintenance.copy_to(copy)
             assert pending(copy) == PENDING
         assert held.hooks.undelivered() == []
-        held.copy_to(copy)  # with what was recorded meanwhile
+        held.maintenance.copy_to(copy)  # with what was recorded meanwhile
         assert recorded(copy)
         assert copy.maintenance.verify().findings == []
 

@@ -232,7 +232,7 @@ def test_a_change_without_a_hook_that_could_have_refused_it_is_visible(why: str)
         end.set()
         with pytest.raises(VetoError):
             held.state()["closed"] = 1
-        found = held.metrics()
+        found = held.maintenance.metrics()
         assert found.value("hook_bypassed_total", hook="check", outcome=why) == 1
         assert found.value("hook_bypassed_total", hook="closed") == 0
         assert f'holdfast_hook_bypassed_total{{store="memory://",hook="check",outcome="{why}"}} 1' in to_prometheus(

@@ -151,7 +151,7 @@ def test_a_call_that_is_given_up_is_kept_alerted_and_retried_by_hand(limit: str)
             assert service.refused == 6
         held.jobs.run("watch")
         assert _alert(held) == "firing"
-        assert held.metrics().value("hook_undelivered", hook="deliver") == 2
+        assert held.maintenance.metrics().value("hook_undelivered", hook="deliver") == 2
         let_pass(held, clock, 1000)
         assert len(held.hooks.undelivered(state="failed")) == 2  # nobody makes them again
         service.is_down = False
@@ -460,7 +460,7 @@ def test_a_copy_has_the_calls_that_were_not_delivered() -> None:
         held.state(agent="a")["n"] = 1
         assert held.hooks.drain(60)
         for _ in range(2):
-            held.copy_to(copy)
+            held.maintenance.copy_to(copy)
             assert states(copy) == states(held) == [("failed", 1, "ConnectionError")]
         copy.hooks.after("state.set", durable=True, name="deliver")(other)
         assert copy.hooks.retry_failed() == 1

@@ -106,7 +106,7 @@ def test_states_are_sent_once_retried_until_they_arrive_and_survive_a_restart(
     receiver.status = 200
     with holdfast.open(tmp_path / "agents.db") as store:  # another process, later
         assert states(store) == {"storage-budget": "firing"}
-        assert store.metrics().value("alert_state", rule="storage-budget") == 2
+        assert store.maintenance.metrics().value("alert_state", rule="storage-budget") == 2
         assert store.alerts.evaluate(**settings).sent == 0  # it is not time yet
         clock = store._handle.engine.context.clock
         _set_clock(store, lambda: clock() + 60 * 10**9)
@@ -130,7 +130,7 @@ def test_failures_that_another_process_reported_fire_and_pass(tmp_path: Path) ->
         runner.alerts.evaluate(pending=0)
         with pytest.raises(holdfast.errors.NotFoundError):
             app.thread("chat").restore("nothing")
-        assert app.metrics().value("restores_total", kind="thread", outcome="failed") == 1
+        assert app.maintenance.metrics().value("restores_total", kind="thread", outcome="failed") == 1
         app.alerts.report()
         # The row of a process with another name: both stores are in this one.
         _rename_reports(app)
@@ -241,11 +241,11 @@ def test_the_runner_of_jobs_evaluates_what_is_due() -> None:
 def test_old_backups_and_drills_fire(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "agents.db") as store:
         store.thread("chat").put({"n": 1})
-        assert not store.metrics().has("backup_age_seconds")
+        assert not store.maintenance.metrics().has("backup_age_seconds")
         backups = store.backups(tmp_path / "backups")
         backups.create()
         assert backups.drill().ok
-        found = store.metrics()
+        found = store.maintenance.metrics()
         assert 0 <= found.value("backup_age_seconds") < 600
         assert found.value("drill_ok") == 1
         store.alerts.evaluate(pending=0)
@@ -266,7 +266,7 @@ def test_states_are_kept_in_an_encrypted_store_too(tmp_path: Path) -> None:
         store.alerts.evaluate(storage_budget=10, pending=0)
         store.alerts.report()
         store.alerts.evaluate(storage_budget=10, pending=0)
-        assert store.metrics().value("alert_state", rule="storage-budget") == 2
+        assert store.maintenance.metrics().value("alert_state", rule="storage-budget") == 2
         assert states(store) == {"storage-budget": "firing"}
 
 

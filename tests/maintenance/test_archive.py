@@ -71,13 +71,13 @@ def is_sound(store: Store, thread: str) -> bool:
 def test_threads_come_back_as_they_were(to: str, name: str, source: Store, tmp_path: Path) -> None:
     file = tmp_path / name
     rows = log_of(backend_of(source))
-    report = source.export(file)
+    report = source.maintenance.export(file)
     count = sum(len(found) for space, found in rows.items() if space != LINES.name)
     assert (report.threads, report.records, report.changing) == (3, count, ())
     size = len(gzip.decompress(file.read_bytes())) if name.endswith(".gz") else file.stat().st_size
     assert report.bytes == size
     with holdfast.open(place(to, tmp_path)) as target:
-        imported = target.import_(file)
+        imported = target.maintenance.import_(file)
         names = ("thread 0", "thread 1", "thread 2")
         assert (imported.threads, imported.skipped) == (names, ())
         assert imported.rows == sum(map(len, rows.values()))
@@ -87,15 +87,15 @@ def test_threads_come_back_as_they_were(to: str, name: str, source: Store, tmp_p
                 each.hash for each in source.thread(thread).log().all()
             ]
             assert identical(target.thread(thread).get().state, source.thread(thread).get().state)
-        again = target.import_(file)
+        again = target.maintenance.import_(file)
         assert (again.threads, again.skipped, again.rows) == ((), names, 0)
         target.thread("thread 0").put({"goes": "on"})
-        assert target.import_(file).skipped == names, "what is in the file is there"
+        assert target.maintenance.import_(file).skipped == names, "what is in the file is there"
         assert target.thread("thread 0").get().state == {"goes": "on"}
 
 
 def test_the_file_can_be_looked_at(source: Store, tmp_path: Path) -> None:
-    source.export(tmp_path / "threads.jsonl", threads=["thread 1"])
+    source.maintenance.export(tmp_path / "threads.jsonl", threads=["thread 1"])
     lines = (tmp_path / "threads.jsonl").read_bytes().splitlines(keepends=True)
     first, begin, *_, end, last = map(json.loads, lines)
     assert (first["type"], first["version"]) == ("holdfast-export", 1)
@@ -107,7 +107,7 @@ def test_the_file_can_be_looked_at(source: Store, tmp_path: Path) -> None:
 
 def test_the_same_threads_make_the_same_file(source: Store, tmp_path: Path) -> None:
     def told(name: str) -> bytes:
-        source.export(tmp_path / name)
+        source.maintenance.export(tmp_path / name)
         data = (tmp_path / name).read_bytes()
         text = gzip.decompress(data) if name.endswith(".gz") else data
         return re.sub(rb'"time":"[^"]*"}\n', b"", text.rpartition(b'{"type":"checksum"')[0])
@@ -117,19 +117,19 @@ def test_the_same_threads_make_the_same_file(source: Store, tmp_path: Path) -> N
 
 def test_a_file_that_is_open_is_written_and_read(source: Store) -> None:
     file = io.BytesIO()
-    source.export(file, threads=iter(["thread 2"]))
+    source.maintenance.export(file, threads=iter(["thread 2"]))
     assert not file.closed
     target = store_on(MemoryBackend())
     file.seek(0)
-    assert target.import_(file).threads == ("thread 2",)
+    assert target.maintenance.import_(file).threads == ("thread 2",)
     assert not file.closed
     zipped = io.BytesIO(gzip.compress(file.getvalue()))
-    assert target.import_(zipped).skipped == ("thread 2",)
+    assert target.maintenance.import_(zipped).skipped == ("thread 2",)
     for text in (io.StringIO(), io.TextIOWrapper(io.BytesIO())):
         with pytest.raises(InvalidError, match="as text"):
-            source.export(text)  # type: ignore[arg-type]
+            source.maintenance.export(text)  # type: ignore[arg-type]
         with pytest.raises(InvalidError, match="as text"):
-            target.import_(text)  # type: ignore[arg-type]
+            target.maintenance.import_(text)  # type: ignore[arg-type]
 
 
 def test_through_a_pipe(source: Store) -> None:
@@ -139,27 +139,27 @@ def test_through_a_pipe(source: Store) -> None:
         import threading
 
         def export() -> None:
-            source.export(outward)
+            source.maintenance.export(outward)
             outward.close()
 
         exporting = threading.Thread(target=export)
         exporting.start()
-        target.import_(inward)
+        target.maintenance.import_(inward)
         exporting.join()
     check_same(source, target)
 
 
 def test_async(tmp_path: Path, source: Store) -> None:
-    source.export(tmp_path / "threads.jsonl")
+    source.maintenance.export(tmp_path / "threads.jsonl")
 
     async def main() -> None:
         async with await holdfast.aopen(f"sqlite:///{tmp_path}/store.db") as target:
-            assert len((await target.import_(tmp_path / "threads.jsonl")).threads) == 3
-            assert (await target.export(tmp_path / "again.jsonl.gz")).threads == 3
+            assert len((await target.maintenance.import_(tmp_path / "threads.jsonl")).threads) == 3
+            assert (await target.maintenance.export(tmp_path / "again.jsonl.gz")).threads == 3
 
     asyncio.run(main())
     back = store_on(MemoryBackend())
-    back.import_(tmp_path / "again.jsonl.gz")
+    back.maintenance.import_(tmp_path / "again.jsonl.gz")
     check_same(source, back)
 
 
@@ -169,10 +169,10 @@ def test_progress(source: Store, tmp_path: Path) -> None:
     def tell(done: int, total: int | None, what: str) -> None:
         seen.append((done, total, what))
 
-    source.export(tmp_path / "f", progress=tell)
+    source.maintenance.export(tmp_path / "f", progress=tell)
     assert seen == [(n + 1, 3, f"thread {n}") for n in range(3)]
     seen.clear()
-    store_on(MemoryBackend()).import_(tmp_path / "f", progress=tell)
+    store_on(MemoryBackend()).maintenance.import_(tmp_path / "f", progress=tell)
     assert seen == [
         *((n + 1, None, f"read thread {n}") for n in range(3)),
         *((n + 1, 3, f"verified thread {n}") for n in range(3)),
@@ -181,9 +181,9 @@ def test_progress(source: Store, tmp_path: Path) -> None:
 
 
 def test_an_empty_store(tmp_path: Path) -> None:
-    assert store_on(MemoryBackend()).export(tmp_path / "f").threads == 0
+    assert store_on(MemoryBackend()).maintenance.export(tmp_path / "f").threads == 0
     target = store_on(MemoryBackend())
-    assert target.import_(tmp_path / "f").threads == ()
+    assert target.maintenance.import_(tmp_path / "f").threads == ()
     assert is_empty(target)
 
 
@@ -197,9 +197,9 @@ def test_any_history_comes_back(script: list[Any], fold_every: int, pruned: bool
     if pruned:
         store.maintenance.prune(keep_last=2)
     with tempfile.TemporaryDirectory() as folder:
-        store.export(Path(folder) / "f")
+        store.maintenance.export(Path(folder) / "f")
         target = store_on(MemoryBackend())
-        target.import_(Path(folder) / "f")
+        target.maintenance.import_(Path(folder) / "f")
     check_same(store, target)
 
 
@@ -207,41 +207,44 @@ def test_any_history_comes_back(script: list[Any], fold_every: int, pruned: bool
 
 
 def test_some_threads(source: Store, tmp_path: Path) -> None:
-    source.export(tmp_path / "f", threads=["thread 2", "thread 0", "thread 2"])
+    source.maintenance.export(tmp_path / "f", threads=["thread 2", "thread 0", "thread 2"])
     target = store_on(MemoryBackend())
-    assert target.import_(tmp_path / "f", threads=["thread 0"]).threads == ("thread 0",)
+    assert target.maintenance.import_(tmp_path / "f", threads=["thread 0"]).threads == ("thread 0",)
     assert [each.thread for each in target.threads()] == ["thread 0"]
     with pytest.raises(NotFoundError, match="'thread 1'"):
-        target.export(tmp_path / "g", threads=["thread 1"])
+        target.maintenance.export(tmp_path / "g", threads=["thread 1"])
     assert not (tmp_path / "g").exists()
     with pytest.raises(NotFoundError, match="no thread 'thread 1' in the file"):
-        target.import_(tmp_path / "f", threads=["thread 1"])
+        target.maintenance.import_(tmp_path / "f", threads=["thread 1"])
     with pytest.raises(InvalidError):
-        source.export(tmp_path / "f", threads="thread 1")
+        source.maintenance.export(tmp_path / "f", threads="thread 1")
     with pytest.raises(InvalidError, match="'csv'"):
-        source.export(tmp_path / "f", format="csv")
+        source.maintenance.export(tmp_path / "f", format="csv")
 
 
 def test_namespaces_go_with_their_thread(tmp_path: Path) -> None:
     source = store_on(MemoryBackend())
     for name in ("chat", thread_name("chat", "child:1"), "chatty", thread_name("other", "child:1"), "other"):
         source.thread(name).put({"in": name})
-    report = source.export(tmp_path / "f", threads=["chat", "other"])
+    report = source.maintenance.export(tmp_path / "f", threads=["chat", "other"])
     assert report.threads == 4
     target = store_on(MemoryBackend())
-    assert set(target.import_(tmp_path / "f", threads=["chat"]).threads) == {"chat", thread_name("chat", "child:1")}
-    target.import_(tmp_path / "f", threads=["chat"], as_thread="talk")
+    assert set(target.maintenance.import_(tmp_path / "f", threads=["chat"]).threads) == {
+        "chat",
+        thread_name("chat", "child:1"),
+    }
+    target.maintenance.import_(tmp_path / "f", threads=["chat"], as_thread="talk")
     assert target.thread(thread_name("talk", "child:1")).get().state == {"in": thread_name("chat", "child:1")}
     alone = store_on(MemoryBackend())
-    assert alone.import_(tmp_path / "f", threads=[thread_name("chat", "child:1")]).threads == (
+    assert alone.maintenance.import_(tmp_path / "f", threads=[thread_name("chat", "child:1")]).threads == (
         thread_name("chat", "child:1"),
     )
 
 
 def test_under_another_name(source: Store, tmp_path: Path) -> None:
-    source.export(tmp_path / "f")
+    source.maintenance.export(tmp_path / "f")
     for _ in range(2):
-        source.import_(tmp_path / "f", threads=["thread 1"], as_thread="copy")
+        source.maintenance.import_(tmp_path / "f", threads=["thread 1"], as_thread="copy")
     assert [each.hash for each in source.thread("copy").log().all()] == [
         each.hash for each in source.thread("thread 1").log().all()
     ]
@@ -249,85 +252,88 @@ def test_under_another_name(source: Store, tmp_path: Path) -> None:
     assert source.thread("copy").tags() == source.thread("thread 1").tags()
     assert is_sound(source, "copy")
     with pytest.raises(InvalidError, match="several"):
-        source.import_(tmp_path / "f", threads=["thread 0", "thread 1"], as_thread="copy")
+        source.maintenance.import_(tmp_path / "f", threads=["thread 0", "thread 1"], as_thread="copy")
     with pytest.raises(InvalidError, match="the file has several"):
-        source.import_(tmp_path / "f", as_thread="copy")
+        source.maintenance.import_(tmp_path / "f", as_thread="copy")
     with pytest.raises(InvalidError, match="must not be empty"):
-        source.import_(tmp_path / "f", threads=["thread 0"], as_thread="")
+        source.maintenance.import_(tmp_path / "f", threads=["thread 0"], as_thread="")
 
 
 def test_to_another_tenant(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/a.db", tenant="acme") as acme:
         acme.thread("t").put({"whose": "acme"})
-        acme.export(tmp_path / "f")
+        acme.maintenance.export(tmp_path / "f")
         hashes = [each.hash for each in acme.thread("t").log().all()]
     with holdfast.open(f"sqlite:///{tmp_path}/a.db", tenant="other") as other:
-        assert other.import_(tmp_path / "f").threads == ("t",)
+        assert other.maintenance.import_(tmp_path / "f").threads == ("t",)
         assert other.thread("t").get().state == {"whose": "acme"}
         assert [each.hash for each in other.thread("t").log().all()] == hashes
-        assert other.import_(tmp_path / "f").skipped == ("t",)
+        assert other.maintenance.import_(tmp_path / "f").skipped == ("t",)
 
 
 def test_copying_some_threads(source: Store) -> None:
     target = store_on(MemoryBackend())
-    assert source.copy_to(target, threads=["thread 1"]).threads == 1
+    assert source.maintenance.copy_to(target, threads=["thread 1"]).threads == 1
     assert [each.thread for each in target.threads()] == ["thread 1"]
     with pytest.raises(NotFoundError):
-        source.copy_to(target, threads=["nowhere"])
-    with pytest.raises(InvalidError, match="of one tenant"):
-        source.copy_to(target, threads=["thread 1"], tenants="all")
+        source.maintenance.copy_to(target, threads=["nowhere"])
+    with pytest.raises(InvalidError, match="if one tenant"):
+        source.maintenance.copy_to(target, threads=["thread 1"], tenants="all")
 
 
 # What is refused ----------------------------------------------------------------------------------------------------
 
 
 def test_another_history_is_not_written_over(source: Store, tmp_path: Path) -> None:
-    source.export(tmp_path / "f")
+    source.maintenance.export(tmp_path / "f")
     target = store_on(MemoryBackend())
     target.thread("thread 1").put({"mine": 1})
     before = log_of(backend_of(target))
     with pytest.raises(ConflictError, match="a different thread with this name"):
-        target.import_(tmp_path / "f")
+        target.maintenance.import_(tmp_path / "f")
     assert log_of(backend_of(target)) == before, "not even the threads before it"
-    assert target.import_(tmp_path / "f", threads=["thread 0", "thread 2"]).threads == ("thread 0", "thread 2")
+    assert target.maintenance.import_(tmp_path / "f", threads=["thread 0", "thread 2"]).threads == (
+        "thread 0",
+        "thread 2",
+    )
 
 
 def test_a_thread_that_went_two_ways(source: Store, tmp_path: Path) -> None:
     target = store_on(MemoryBackend())
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     source.thread("thread 0").put({"here": 1})
     target.thread("thread 0").put({"there": 1})
-    source.export(tmp_path / "f")
+    source.maintenance.export(tmp_path / "f")
     with pytest.raises(ConflictError, match="has a checkpoint there that it does not have here"):
-        target.import_(tmp_path / "f")
+        target.maintenance.import_(tmp_path / "f")
     assert target.thread("thread 0").get().state == {"there": 1}
 
 
 def test_what_was_added_since_is_brought(source: Store, tmp_path: Path) -> None:
     target = store_on(MemoryBackend())
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     source.thread("thread 0").put({"more": 1})
-    source.export(tmp_path / "f")
-    dry = target.import_(tmp_path / "f", dry_run=True)
+    source.maintenance.export(tmp_path / "f")
+    dry = target.maintenance.import_(tmp_path / "f", dry_run=True)
     assert (dry.threads, dry.skipped, dry.rows) == (("thread 0",), ("thread 1", "thread 2"), 0)
     assert target.thread("thread 0").get().state != {"more": 1}
-    assert target.import_(tmp_path / "f").threads == ("thread 0",)
+    assert target.maintenance.import_(tmp_path / "f").threads == ("thread 0",)
     check_same(source, target)
 
 
 def test_holds_pins_tags_and_labels_of_a_thread_that_exists_are_brought(source: Store, tmp_path: Path) -> None:
     target = store_on(MemoryBackend())
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     thread = source.thread("thread 0")
     thread.hold(reason="case 9")
     thread.pin(reason="for later")
     thread.tag("v9")
     thread.label("seen")
-    source.export(tmp_path / "f")
+    source.maintenance.export(tmp_path / "f")
     target.thread("thread 0").put({"goes": "on"})
-    assert target.import_(tmp_path / "f", dry_run=True).threads == ("thread 0",)
+    assert target.maintenance.import_(tmp_path / "f", dry_run=True).threads == ("thread 0",)
     assert target.thread("thread 0").holds() == []
-    report = target.import_(tmp_path / "f")
+    report = target.maintenance.import_(tmp_path / "f")
     assert (report.threads, report.skipped, report.rows) == (("thread 0",), ("thread 1", "thread 2"), 4)
     imported = target.thread("thread 0")
     assert [each.reason for each in imported.holds()] == ["case 9"]
@@ -338,7 +344,7 @@ def test_holds_pins_tags_and_labels_of_a_thread_that_exists_are_brought(source: 
         imported.delete()
     assert imported.get().state == {"goes": "on"}
     assert is_sound(target, "thread 0")
-    assert target.import_(tmp_path / "f").threads == ()
+    assert target.maintenance.import_(tmp_path / "f").threads == ()
 
 
 def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
@@ -346,7 +352,7 @@ def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     ids = [source.thread("t").put({"n": n}).id for n in range(3)]
     source.thread("t").tag("shared", ids[0])
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     target.thread("t").hold(reason="audit")
     target.thread("t").pin(ids[0], reason="evidence")
     target.thread("t").tag("release", ids[1])
@@ -355,8 +361,8 @@ def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
     Checkpointer(target).put_writes("t", ids[2], [("n", "pending")], task_id="task")
     source.thread("t").put({"n": 3})
     source.thread("t").tag("theirs", ids[2])
-    source.export(tmp_path / "f")
-    assert target.import_(tmp_path / "f").threads == ("t",)
+    source.maintenance.export(tmp_path / "f")
+    assert target.maintenance.import_(tmp_path / "f").threads == ("t",)
     assert target.thread("t").get().state == {"n": 3}
     assert [each.reason for each in target.thread("t").holds()] == ["audit"]
     assert [(each.id, each.reason) for each in target.thread("t").pins()] == [(ids[0], "evidence")]
@@ -373,7 +379,7 @@ def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
 def test_branches_that_are_in_each_others_way(same_name: bool, tmp_path: Path) -> None:
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     ids = [source.thread("t").put({"n": n}).id for n in range(3)]
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     target.thread("t").fork("idea", at=ids[1])
     source.thread("t").fork("first", at=ids[0])
     source.thread("t").put({"n": 9}, branch="first")
@@ -381,29 +387,29 @@ def test_branches_that_are_in_each_others_way(same_name: bool, tmp_path: Path) -
         target.thread("t").fork("other", at=ids[0])
         target.thread("t").delete_branch("idea")
         target.thread("t").rename_branch("other", "first")
-    source.export(tmp_path / "f")
+    source.maintenance.export(tmp_path / "f")
     before = log_of(backend_of(target))
     for dry_run in (True, False):
         with pytest.raises(ConflictError, match="has another branch"):
-            target.import_(tmp_path / "f", dry_run=dry_run)
+            target.maintenance.import_(tmp_path / "f", dry_run=dry_run)
     assert log_of(backend_of(target)) == before
-    assert target.import_(tmp_path / "f", as_thread="u").threads == ("u",)
+    assert target.maintenance.import_(tmp_path / "f", as_thread="u").threads == ("u",)
 
 
 def test_what_was_pruned_comes_back(source: Store, tmp_path: Path) -> None:
-    source.export(tmp_path / "f", threads=["thread 0"])
+    source.maintenance.export(tmp_path / "f", threads=["thread 0"])
     hashes = [each.hash for each in source.thread("thread 0").log().all()]
     source.maintenance.prune(keep_last=1, threads=["thread 0"])
     assert len(source.thread("thread 0").log()) < len(hashes)
-    assert source.import_(tmp_path / "f").threads == ("thread 0",)
+    assert source.maintenance.import_(tmp_path / "f").threads == ("thread 0",)
     assert [each.hash for each in source.thread("thread 0").log().all()] == hashes
     assert is_sound(source, "thread 0")
 
 
 def test_a_dry_run_writes_nothing(source: Store, tmp_path: Path) -> None:
-    source.export(tmp_path / "f")
+    source.maintenance.export(tmp_path / "f")
     target = store_on(MemoryBackend())
-    assert len(target.import_(tmp_path / "f", dry_run=True).threads) == 3
+    assert len(target.maintenance.import_(tmp_path / "f", dry_run=True).threads) == 3
     assert is_empty(target)
 
 
@@ -417,18 +423,18 @@ def test_a_damaged_thread_is_not_exported(source: Store, tmp_path: Path, table: 
     (rows,) = run(backend_of(source).read([Scan(table, ("", "thread 1"))]))
     run(backend_of(source).apply([Put(table, rows[0]._replace(body=rows[0].body[:-1]))]))
     with pytest.raises(CorruptError, match="thread 1"):
-        source.export(file)
+        source.maintenance.export(file)
     assert file.read_bytes() == b"an older export"
     assert [each.name for each in tmp_path.iterdir()] == ["f"], "nothing is left lying about"
-    assert source.export(file, threads=["thread 0"]).threads == 1
+    assert source.maintenance.export(file, threads=["thread 0"]).threads == 1
 
 
 def test_a_place_that_cannot_be_written(source: Store, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written"):
-        source.export(tmp_path / "no" / "folder" / "f")
+        source.maintenance.export(tmp_path / "no" / "folder" / "f")
     (tmp_path / "taken").mkdir()
     with pytest.raises(ConfigError, match="could not be written"):
-        source.export(tmp_path / "taken")
+        source.maintenance.export(tmp_path / "taken")
     assert [each.name for each in tmp_path.iterdir()] == ["taken"]
 
 
@@ -442,9 +448,9 @@ def test_a_disk_that_is_full(source: Store) -> None:
             raise BrokenPipeError(32, "Broken pipe")
 
     with pytest.raises(ConfigError, match="No space left"):
-        source.export(Full())
+        source.maintenance.export(Full())
     with pytest.raises(BrokenPipeError):
-        source.export(Gone())
+        source.maintenance.export(Gone())
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no modes")
@@ -453,7 +459,7 @@ def test_only_its_owner_can_read_the_file(source: Store, tmp_path: Path) -> None
     for name in ("f", "audit", "audit.new"):
         (tmp_path / name).write_bytes(b"")
         (tmp_path / name).chmod(0o644)
-    source.export(tmp_path / "f")
+    source.maintenance.export(tmp_path / "f")
     source.audit.export(tmp_path / "audit")
     for name in ("f", "audit"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
@@ -466,9 +472,9 @@ def test_a_thread_that_is_deleted_meanwhile(tmp_path: Path) -> None:
         if done == 1:
             source.thread("thread 1").delete()
 
-    assert source.export(tmp_path / "f", progress=tell).threads == 2
+    assert source.maintenance.export(tmp_path / "f", progress=tell).threads == 2
     target = store_on(MemoryBackend())
-    assert target.import_(tmp_path / "f").threads == ("thread 0", "thread 2")
+    assert target.maintenance.import_(tmp_path / "f").threads == ("thread 0", "thread 2")
 
 
 @pytest.mark.nightly
@@ -486,7 +492,7 @@ def test_threads_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.
         nonlocal largest
         largest = max(largest, sum(each.stat().st_size for each in beside.rglob("scratch.db*")))
 
-    source.export(tmp_path / "f", progress=tell)
+    source.maintenance.export(tmp_path / "f", progress=tell)
     assert 4_000_000 < largest < 30_000_000
     assert not list(beside.iterdir())
 
@@ -501,7 +507,7 @@ def test_states_for_other_tools(tmp_path: Path) -> None:
         source.thread("t").put(state, metadata={"n": n})
     source.thread("u").put({"$tuple": [1]})
     seen: list[tuple[int, int | None, str]] = []
-    report = source.export(tmp_path / "f.jsonl", format="json", progress=lambda *told: seen.append(told))
+    report = source.maintenance.export(tmp_path / "f.jsonl", format="json", progress=lambda *told: seen.append(told))
     assert (report.threads, report.records) == (2, 71)
     assert seen == [(1, 2, "t"), (2, 2, "u")]
     documents = [json.loads(line) for line in (tmp_path / "f.jsonl").read_bytes().splitlines()]
@@ -517,7 +523,7 @@ def test_states_for_other_tools(tmp_path: Path) -> None:
     assert [each["metadata"].get("n") for each in documents[:70]] == list(range(69, -1, -1))
     assert documents[0]["state"]["pair"] == {"$tuple": [1, 2]}
     with pytest.raises(InvalidError, match="not a file of exported threads"):
-        store_on(MemoryBackend()).import_(tmp_path / "f.jsonl")
+        store_on(MemoryBackend()).maintenance.import_(tmp_path / "f.jsonl")
 
 
 # What is not content ------------------------------------------------------------------------------------------------
@@ -533,7 +539,7 @@ def archive_with_rights() -> bytes:
         with pytest.raises(DeniedError):
             source.as_identity(agent="other").state(agent="a").get("plan")
         file = io.BytesIO()
-        source.export(file, kinds="all")
+        source.maintenance.export(file, kinds="all")
     return file.getvalue()
 
 
@@ -541,7 +547,7 @@ def test_rights_are_imported_only_when_they_are_asked_for() -> None:
     file = archive_with_rights()
     with holdfast.open("memory://") as store:
         store.state(agent="victim")["plan"] = "secret"
-        dry = store.import_(io.BytesIO(file), dry_run=True)
+        dry = store.maintenance.import_(io.BytesIO(file), dry_run=True)
         assert [(each.kind, each.name, each.selected) for each in dry.contents] == [
             ("access", "access", False),
             ("audit", "audit", False),
@@ -550,7 +556,7 @@ def test_rights_are_imported_only_when_they_are_asked_for() -> None:
             ("scope", "agent:a", True),
             ("session", "session:s1", True),
         ]
-        report = store.import_(io.BytesIO(file))
+        report = store.maintenance.import_(io.BytesIO(file))
         assert report.contents == dry.contents
         assert [each.kind for each in report.left_out] == ["access", "audit", "system"]
         assert set(report.threads) == {"chat", "␞agent:a", "␞session:s1"}
@@ -558,10 +564,12 @@ def test_rights_are_imported_only_when_they_are_asked_for() -> None:
         with pytest.raises(DeniedError):
             store.as_identity(agent="stranger").state(agent="victim").get("plan")
         with pytest.raises(InvalidError, match="cannot start with ␞"):
-            store.import_(io.BytesIO(file), threads=["␞access"])
-        assert store.import_(io.BytesIO(file), kinds="access").threads == ("␞access",)
+            store.maintenance.import_(io.BytesIO(file), threads=["␞access"])
+        assert store.maintenance.import_(io.BytesIO(file), kinds="access").threads == ("␞access",)
         assert store.as_identity(agent="stranger").state(agent="victim").get("plan") == "secret", "the control"
     with holdfast.open("memory://") as store:
-        assert store.import_(io.BytesIO(file), threads=["sessions"], kinds="system").threads == ("␞sessions",)
+        assert store.maintenance.import_(io.BytesIO(file), threads=["sessions"], kinds="system").threads == (
+            "␞sessions",
+        )
         with pytest.raises(NotFoundError, match="there is no scope 'agent:z' in the file"):
-            store.import_(io.BytesIO(file), threads=["agent:z"], kinds="scope")
+            store.maintenance.import_(io.BytesIO(file), threads=["agent:z"], kinds="scope")

@@ -41,17 +41,17 @@ def test_every_flipped_byte_is_found(tmp_path: Path, stride: int) -> None:
     source = store_on(MemoryBackend(), fold_every=2)
     for n in range(3):
         source.thread("t").put({"n": n})
-    source.export(tmp_path / "f")
+    source.maintenance.export(tmp_path / "f")
     data = (tmp_path / "f").read_bytes()
     target = store_on(MemoryBackend())
     for at in range(0, len(data), 41 * stride):
         flipped = bytearray(data)
         flipped[at] ^= 1 << (at % 7)
         with pytest.raises((CorruptError, InvalidError, UnsupportedError)):
-            target.import_(io.BytesIO(bytes(flipped)))
+            target.maintenance.import_(io.BytesIO(bytes(flipped)))
     for end in range(0, len(data), 211 * stride):
         with pytest.raises((CorruptError, InvalidError)):
-            target.import_(io.BytesIO(data[:end]))
+            target.maintenance.import_(io.BytesIO(data[:end]))
     # Of the last line, which has the checksum of the others, every byte counts, too, and blanks are no exception.
     *_, last = data.splitlines(keepends=True)
     start = len(data) - len(last)
@@ -61,19 +61,19 @@ def test_every_flipped_byte_is_found(tmp_path: Path, stride: int) -> None:
     other_ends = [data[:-1] + bytes([each]) for each in range(256) if each != ord("\n")]
     for other in (data[:-1], *other_ends, *other_blanks, data[:start] + last.replace(b'":', b'": ', 1)):
         with pytest.raises(CorruptError):
-            target.import_(io.BytesIO(other))
+            target.maintenance.import_(io.BytesIO(other))
     with pytest.raises(CorruptError, match="after its end"):
-        target.import_(io.BytesIO(data + b"x"))
+        target.maintenance.import_(io.BytesIO(data + b"x"))
     deep = b'{"type":' + b"[" * 100_000
     for strange in (deep, b"\n".join([data.splitlines()[0], deep]), data.replace(b'"thread":"t"', b'"thread":"\xff"')):
         with pytest.raises((CorruptError, InvalidError)):
-            target.import_(io.BytesIO(strange))
+            target.maintenance.import_(io.BytesIO(strange))
     zipped = gzip.compress(data)
     broken = [zipped[:end] for end in (20, 40, len(zipped) - 20, len(zipped) - 8, len(zipped) - 1)]
     broken += [zipped[:at] + bytes([zipped[at] ^ 0x55]) + zipped[at + 1 :] for at in range(10, len(zipped), 7 * stride)]
     for one in (*broken, zipped[:-3] + b"\0\0\0", zipped + b"more", b"\x1f\x8bnot at all"):
         with pytest.raises((CorruptError, InvalidError, UnsupportedError)):
-            target.import_(io.BytesIO(one))
+            target.maintenance.import_(io.BytesIO(one))
     assert is_empty(target)
 
 
@@ -184,31 +184,31 @@ def test_a_file_that_makes_no_sense_is_refused(
     source = store_on(MemoryBackend(), fold_every=2)
     for n in range(5):
         source.thread("t").put({"n": n})
-    source.export(tmp_path / "f")
+    source.maintenance.export(tmp_path / "f")
     target = store_on(MemoryBackend())
     with pytest.raises(CorruptError, match=says):
-        target.import_(resealed((tmp_path / "f").read_bytes(), change))
+        target.maintenance.import_(resealed((tmp_path / "f").read_bytes(), change))
     assert is_empty(target)
-    assert target.import_(resealed((tmp_path / "f").read_bytes(), lambda _: None)).threads == ("t",)
+    assert target.maintenance.import_(resealed((tmp_path / "f").read_bytes(), lambda _: None)).threads == ("t",)
 
 
 def test_what_is_newer_or_something_else(source: Store, tmp_path: Path) -> None:
-    source.export(tmp_path / "f", threads=["thread 0"])
+    source.maintenance.export(tmp_path / "f", threads=["thread 0"])
     data = (tmp_path / "f").read_bytes()
     target = store_on(MemoryBackend())
     with pytest.raises(UnsupportedError, match="version 2"):
-        target.import_(io.BytesIO(data.replace(b'"version":1', b'"version":2', 1)))
+        target.maintenance.import_(io.BytesIO(data.replace(b'"version":1', b'"version":2', 1)))
     with pytest.raises(UnsupportedError, match="'novelties'"):
-        target.import_(resealed(data, _set("steps", "space", "novelties")))
+        target.maintenance.import_(resealed(data, _set("steps", "space", "novelties")))
     for other in (b"Dear diary\n", b"[1]\n", b'{"type":"thread"}\n', b"\xff\xfe\n", b"null\n"):
         with pytest.raises(InvalidError, match="not a file of exported threads"):
-            target.import_(io.BytesIO(other))
+            target.maintenance.import_(io.BytesIO(other))
     with pytest.raises(CorruptError, match="ends early"):
-        target.import_(io.BytesIO())
+        target.maintenance.import_(io.BytesIO())
     with pytest.raises(NotFoundError, match="no such file"):
-        target.import_(tmp_path / "nowhere")
+        target.maintenance.import_(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="cannot be read"):
-        target.import_(tmp_path)
+        target.maintenance.import_(tmp_path)
 
 
 def test_a_line_without_end_is_refused() -> None:
@@ -224,7 +224,7 @@ def test_a_line_without_end_is_refused() -> None:
                 pytest.raises(CorruptError, match="longer than any row"),
                 contextlib.closing(io.BytesIO(data)) as file,
             ):
-                store.import_(file)
+                store.maintenance.import_(file)
             assert tracemalloc.get_traced_memory()[1] < 10 * limit
         finally:
             tracemalloc.stop()
@@ -237,9 +237,9 @@ def test_what_is_as_large_as_may_be_comes_back() -> None:
         parts = {f"part {n}": random.Random(n).randbytes(60_000) for n in range(49)}
         store.thread("t").put({**parts, "whole": random.Random(1).randbytes(2_900_000)})
         file = io.BytesIO()
-        store.export(file)
+        store.maintenance.export(file)
         file.seek(0)
-        target.import_(file)
+        target.maintenance.import_(file)
         assert target.thread("t").get().state == store.thread("t").get().state
 
 
@@ -254,12 +254,12 @@ def test_a_name_that_no_thread_has_is_refused(tmp_path: Path) -> None:
 
     source = store_on(MemoryBackend())
     source.thread("t").put({"n": 1})
-    source.export(tmp_path / "f")
+    source.maintenance.export(tmp_path / "f")
     target = store_on(MemoryBackend())
     with pytest.raises(CorruptError, match="no name"):
-        target.import_(resealed((tmp_path / "f").read_bytes(), named("")))
+        target.maintenance.import_(resealed((tmp_path / "f").read_bytes(), named("")))
     with pytest.raises(InvalidError, match="at most 1024 bytes"):
-        target.import_(resealed((tmp_path / "f").read_bytes(), named("x" * 3000)))
+        target.maintenance.import_(resealed((tmp_path / "f").read_bytes(), named("x" * 3000)))
     assert is_empty(target)
 
 
@@ -268,10 +268,10 @@ def test_a_branch_of_a_file_is_not_main(tmp_path: Path) -> None:
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     for n in range(3):
         source.thread("t").put({"n": n}, id=f"a{n}")
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     source.thread("t").fork("other", at="a1")
     source.thread("t").put({"n": "forged"}, id="b", branch="other")
-    source.export(tmp_path / "f")
+    source.maintenance.export(tmp_path / "f")
     data = (tmp_path / "f").read_bytes()
 
     def renamed(lines: list[dict[str, Any]]) -> None:
@@ -279,7 +279,7 @@ def test_a_branch_of_a_file_is_not_main(tmp_path: Path) -> None:
 
     for store in (target, store_on(MemoryBackend())):
         with pytest.raises(CorruptError, match="calls itself main"):
-            store.import_(resealed(data, renamed))
+            store.maintenance.import_(resealed(data, renamed))
     assert target.thread("t").get(at="main").state == {"n": 2}
 
     def pruned(lines: list[dict[str, Any]]) -> None:
@@ -290,20 +290,20 @@ def test_a_branch_of_a_file_is_not_main(tmp_path: Path) -> None:
         lines[1]["columns"][3] += 1
 
     with pytest.raises(ConflictError, match="another branch 'main'"):
-        target.import_(resealed(data, pruned))
+        target.maintenance.import_(resealed(data, pruned))
     assert target.thread("t").get(at="main").state == {"n": 2}
     source.thread("t").put({"n": "again"}, id="a2", parent="a1")
-    source.export(tmp_path / "f")
-    assert target.import_(tmp_path / "f").threads == ("t",)
+    source.maintenance.export(tmp_path / "f")
+    assert target.maintenance.import_(tmp_path / "f").threads == ("t",)
     assert target.thread("t").get(at="main").state == {"n": "again"}
 
 
 def test_holds_come_along_and_leases_do_not(source: Store, tmp_path: Path) -> None:
     run(Lease(source._engine.context, Line("", "thread 0"), "rewrite").acquire())
     source.thread("thread 0").hold(reason="audit")
-    source.export(tmp_path / "f", threads=["thread 0"])
+    source.maintenance.export(tmp_path / "f", threads=["thread 0"])
     target = store_on(MemoryBackend())
-    target.import_(tmp_path / "f")
+    target.maintenance.import_(tmp_path / "f")
     kinds = {row.key[2] for row in run(backend_of(target).read([Scan(REFS, ())]))[0]}
     assert "lease" not in kinds
     assert [each.reason for each in target.thread("thread 0").holds()] == ["audit"]

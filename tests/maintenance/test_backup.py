@@ -39,11 +39,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
 def fill(store: Store) -> None:
     """Threads with folds, tags, branches and large values, scopes, an agent's scope, a grant, and a job."""
     for number in range(70):

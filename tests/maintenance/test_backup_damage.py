@@ -46,11 +46,6 @@ from tests.support.nightly import mostly_nightly
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
-@pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with holdfast.open(tmp_path / "store.db") as store:
         yield store

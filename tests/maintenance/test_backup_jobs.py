@@ -19,11 +19,6 @@ from tests.maintenance.kit import DAY, Clock, timed
 from tests.maintenance.test_backup import contents, fill
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
 def test_backups_and_drills_by_a_schedule(repository: Path) -> None:
     store = timed(Clock())
     store.thread("chat").put({"n": 1})

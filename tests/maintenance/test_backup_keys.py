@@ -40,11 +40,6 @@ def _cheap_passphrases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
-@pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with holdfast.open(tmp_path / "agents.db", encryption=Encryption(MASTER)) as opened:
         yield opened
@@ -163,7 +158,7 @@ def test_an_empty_machine_needs_the_repository_and_a_recovery_key_alone(
     fill(store)
     store.maintenance.set_quota(threads=3)
     run(store._engine.context.backend.apply([Put(REFS, mark_row("", ["nodes"], 1))]))
-    store.maintenance.hold("other", reason="a case")
+    store.thread("other").hold(reason="a case")
     report = store.artifacts.register(b"figures", name="report.csv", type="dataset")
     store.sharing.topic("news").publish("hello")
     store.sessions.start(id="visit").state["n"] = 1

@@ -27,16 +27,6 @@ class Desk(PersistentAgent, name="moments-desk"):
     n: int = 0
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def save(store: Store, kind: str, number: int) -> None:
     match kind:
         case "thread":
@@ -256,7 +246,7 @@ def test_what_came_from_elsewhere_is_there_since_then(how: str, clock: Clock, re
     store.thread("chat").put({"n": 1})
     store.thread("other").put({"n": 1})
     made = store.backups(repository).create()
-    store.export(tmp_path / "chat.jsonl", threads=["chat"])
+    store.maintenance.export(tmp_path / "chat.jsonl", threads=["chat"])
     clock.now += SECOND
     store.thread("chat").delete()
     clock.now += SECOND
@@ -265,7 +255,7 @@ def test_what_came_from_elsewhere_is_there_since_then(how: str, clock: Clock, re
     moment = clock.now
     clock.now += SECOND
     if how == "import":
-        store.import_(tmp_path / "chat.jsonl")
+        store.maintenance.import_(tmp_path / "chat.jsonl")
     else:
         store.backups(repository).restore(made.id, threads=["chat"])
     clock.now += SECOND

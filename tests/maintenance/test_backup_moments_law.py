@@ -209,7 +209,7 @@ class History:
         if (name := self._thread()) is None:
             return False
         file = self._folder / f"export-{len(self._exports)}.jsonl"
-        self.store.export(file, threads=[name])
+        self.store.maintenance.export(file, threads=[name])
         self._exports.append((name, file, deepcopy(self.model.world.lines[name])))
         return None
 
@@ -222,7 +222,7 @@ class History:
         if not free:
             return False
         name, file, life = self.random.choice(free)
-        self.store.import_(file)
+        self.store.maintenance.import_(file)
         self.model.arrive(name, life)
         return None
 

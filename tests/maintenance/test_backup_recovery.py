@@ -30,11 +30,6 @@ SECOND = 10**9
 ACCOUNTS = 5
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
 def same_store(store: Store, clock: Callable[[], int]) -> Store:
     """Return a store on the same data, with another clock, as in another process."""
     context = store._engine.context

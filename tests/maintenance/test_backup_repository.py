@@ -36,11 +36,6 @@ from tests.support.interference import Interference, InterferingBackend
 from tests.support.nightly import mostly_nightly
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
 def packs(repository: Path) -> list[Path]:
     return [path for path in files(repository) if path.relative_to(repository).parts[0] == "packs"]
 
@@ -329,7 +324,7 @@ def test_a_drill_proves_a_backup(repository: Path) -> None:
     assert not backups.drill().ok
     (check,) = [each for each in run_doctor(store) if each.code == "backup-drill"]
     assert not check.ok
-    status = store.status()
+    status = store.status().details
     assert str(status["last_drill"]).endswith(", failed")
     assert status["last_backup"]
     (last,) = [each for each in run_doctor(store) if each.code == "backup-last"]

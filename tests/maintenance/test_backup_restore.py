@@ -28,11 +28,6 @@ from tests.support.nightly import mostly_nightly
 SECOND = 10**9
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
 def actions(report: RestoreReport) -> dict[str, str]:
     return {each.name: each.action for each in report.lines}
 

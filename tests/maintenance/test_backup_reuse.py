@@ -22,11 +22,6 @@ from tests.maintenance.test_backup_damage import flip, flip_both, manifests
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
-@pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with holdfast.open(tmp_path / "store.db") as store:
         yield store
@@ -117,11 +112,11 @@ def test_packs_are_read_in_turn_the_oldest_check_first(
     assert {name for each in rounds for name in each} >= {name for name, size in sizes.items() if size > 20_000}
     again = [first & second for first, second in pairwise(rounds)]
     assert not any(again), "none twice before the others"
-    oldest = str(store.status()["oldest_backup_check"])
+    oldest = str(store.status().details["oldest_backup_check"])
     clock.now += 3600 * 10**9
     monkeypatch.setattr(reused_packs, "CHECKED_BYTES", 1 << 30)
     backups.create()
-    assert str(store.status()["oldest_backup_check"]) > oldest
+    assert str(store.status().details["oldest_backup_check"]) > oldest
 
 
 def test_all_is_read_after_a_verification_that_found_damage(

@@ -29,11 +29,6 @@ def store(url: str) -> Iterator[Store]:
         yield store
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return tmp_path / "repository"
-
-
 def packs(repository: Path) -> set[Path]:
     return {path for path in files(repository) if path.relative_to(repository).parts[0] == "packs"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,17 +13,10 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.copy.within_store import LineCopier
 from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.langgraph import HoldfastSaver
-from tests.engine.lines import KINDS, Backends, backend, store_on
+from tests.engine.lines import Backends, store_on
 from tests.engine.pruned import dropping_ids, filled, prune, rows_of
 from tests.maintenance.kit import copied
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
-
-
-@pytest.fixture(params=KINDS)
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    opened = backend(request.param, tmp_path)
-    yield opened
-    run(opened.close())
 
 
 def test_pins(shared: Backend) -> None:
@@ -192,12 +184,12 @@ def test_both_are_copied_to_another_store(tmp_path: Path) -> None:
             store.thread("t").put({"n": n}, id=str(n))
         store.thread("t").pin("1", reason="why")
         store.thread("t").hold(reason="case 17")
-        store.copy_to(other)
-        assert store.copy_to(other).skipped == 2  # with the audit
+        store.maintenance.copy_to(other)
+        assert store.maintenance.copy_to(other).skipped == 2  # with the audit
         assert [(each.id, each.reason) for each in other.thread("t").pins()] == [("1", "why")]
         assert [each.reason for each in other.thread("t").holds()] == ["case 17"]
         store.thread("t").release()
-        store.copy_to(other)
+        store.maintenance.copy_to(other)
         assert [each.reason for each in other.thread("t").holds()] == ["case 17"], "there, it is taken back there"
         other.thread("t").release()
         assert other.thread("t").holds() == []

@@ -32,11 +32,6 @@ from holdfast.maintenance.jobs.types import JobResult, JobType
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, Watched, at, awaited, knows, run_due, timed
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def test_a_job_is_kept_with_what_was_said_of_it(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     with holdfast.open(url, tenant="acme") as store:
@@ -305,7 +300,7 @@ WRONG: list[tuple[Any, str, dict[str, Any], str]] = [
     ("a", "project", {"settings": {"again": "yes"}}, "is of type bool, not str"),
     ("a", "prune", {"settings": {}}, "the policy has no rule"),
     ("a", "prune", {"settings": {"keep": 1}}, "no setting 'keep'"),
-    ("a", "prune", {"settings": {"keep_last": 0}}, "keep_last is a number"),
+    ("a", "prune", {"settings": {"keep_last": 0}}, "keep_last must be at least 1"),
     ("a", "prune", {"settings": {"keep_last": 1, "zone": "Mars"}}, "no time zone"),
     ("a", "prune", {"settings": {"keep_last": 1, "threads": "a"}}, "a list of names"),
     ("a", "tidy", {"settings": {"x": object()}}, "plain JSON"),

@@ -18,11 +18,6 @@ from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, timed
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def store(clock: Clock) -> Store:
     return timed(clock)
 

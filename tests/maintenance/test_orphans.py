@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,19 +14,12 @@ from holdfast.engine.leases import Lease
 from holdfast.engine.model.steps import PendingWriteRow
 from holdfast.engine.row_format import Line
 from holdfast.store.store import Store
-from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
+from tests.engine.lines import Backends, Clock, store_on
 from tests.engine.pruned import LARGE, LINE, filled, rows_of
 from tests.maintenance.kit import copied
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
 DAY = 24 * 3600 * 10**9
-
-
-@pytest.fixture(params=KINDS)
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    opened = backend(request.param, tmp_path)
-    yield opened
-    run(opened.close())
 
 
 def put(on: Backend, *changes: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,6 @@ from tests.support.interference import InterferingBackend, Moment, at_every_mome
 from tests.support.nightly import examples, mostly_nightly
 
 DAY = 24 * 3600 * 10**9
-
-
-@pytest.fixture(params=KINDS)
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    opened = backend(request.param, tmp_path)
-    yield opened
-    run(opened.close())
 
 
 def states_of(store: Store, thread: str) -> dict[str, Any]:
@@ -493,10 +485,10 @@ def test_the_file_gets_smaller(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/store.db") as store:
         for n in range(300):
             store.thread("t").put({"n": n, "text": f"{n}" * 2000, "large": f"{LARGE}{n % 40}"})
-        before = store.stats().bytes
+        before = store.status().bytes
         report = store.maintenance.prune(keep_last=10)
         assert report.dropped == 290
-        assert store.stats().bytes < before // 2
+        assert store.status().bytes < before // 2
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -507,10 +499,10 @@ def test_small_steps_are_given_back_too(tmp_path: Path, apart: bool) -> None:
             for thread, n in places if apart else sorted(places, key=lambda place: place[1]):
                 together.put(f"t{thread}", {"n": n, "said": f"message {n} of {thread}, " + "and more " * 20})
         run(store._engine.context.backend.tidy())
-        before = store.stats().bytes
+        before = store.status().bytes
         report = store.maintenance.prune(keep_last=20)
         assert report.dropped == 640
-        assert before - store.stats().bytes > 0.6 * report.bytes > 60_000
+        assert before - store.status().bytes > 0.6 * report.bytes > 60_000
 
 
 def test_awaited(tmp_path: Path) -> None:

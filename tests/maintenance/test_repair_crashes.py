@@ -64,7 +64,7 @@ def test_power_cuts(copy: bool, cuts: int) -> None:
         opened = run(SQLiteBackend.open(url, vfs=recorder.vfs, exclusive=True, synchronous="full"))
         store = filled(opened, clock=Clock())
         whole.update(states_of(store, "t"))
-        store.copy_to(intact)
+        store.maintenance.copy_to(intact)
         spoil(store, "t", 6)
         readable.update({id: whole[id] for id in whole if can_read(store, id)})
         recorder.mark("damaged")
@@ -167,7 +167,7 @@ def test_writers_go_on_while_rows_are_mended(tmp_path: Path) -> None:
     with holdfast.open(url) as store, holdfast.open(url) as other:
         for n in range(80):
             store.thread("t").put({"n": n, "list": list(range(n % 50))}, id=f"{n:03}")
-        store.copy_to(f"sqlite:///{tmp_path}/copy.db")
+        store.maintenance.copy_to(f"sqlite:///{tmp_path}/copy.db")
         truth = states_of(store, "t")
         spoil(store, "t", 20, 50)
         errors: list[BaseException] = []

@@ -32,7 +32,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.thread(THREADS[5]).tag("v1")
         store.thread(THREADS[6]).pin(reason="for later")
         store.thread(THREADS[7]).hold(reason="case 7")
-        store.copy_to(f"sqlite:///{path.parent}/copy.db")
+        store.maintenance.copy_to(f"sqlite:///{path.parent}/copy.db")
     return path
 
 
@@ -161,7 +161,7 @@ def test_a_copy_restores_checkpoints_from_the_middle_of_a_thread(tmp_path: Path)
     with holdfast.open(path) as store:
         for n in range(40):
             store.thread("chat").put({"n": n, f"part {n % 5}": Random(n).randbytes(700)})
-        store.copy_to(copy)
+        store.maintenance.copy_to(copy)
         store.maintenance.prune("chat", keep_last=38)
         before = [each.id for each in store.thread("chat").log()]
     assert len(before) == 38

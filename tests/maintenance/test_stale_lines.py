@@ -34,11 +34,6 @@ from tests.support.nightly import mostly_nightly
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def store(clock: Clock) -> Store:
     return timed(clock)
 
@@ -385,7 +380,7 @@ def test_on_every_store(kind: str, hidden: bool | None, tmp_path: Path) -> None:
 
 def copy_to(store: Store, folder: Path) -> Store:
     target = holdfast.open(folder / "target.db")
-    store.copy_to(target)
+    store.maintenance.copy_to(target)
     return target
 
 
@@ -393,14 +388,14 @@ def copy_again(store: Store, folder: Path) -> Store:
     store.thread("t").expire("5d")
     target = copy_to(store, folder)
     store.thread("t").expire("1d")
-    store.copy_to(target)
+    store.maintenance.copy_to(target)
     return target
 
 
 def export_and_import(store: Store, folder: Path) -> Store:
     target = holdfast.open(folder / "target.db")
-    store.export(folder / "threads.jsonl")
-    target.import_(folder / "threads.jsonl")
+    store.maintenance.export(folder / "threads.jsonl")
+    target.maintenance.import_(folder / "threads.jsonl")
     return target
 
 
@@ -448,12 +443,12 @@ def test_a_file_gives_no_existing_thread_a_ttl(tmp_path: Path) -> None:
         folder.mkdir()
         with holdfast.open(folder / "a.db") as store, holdfast.open(folder / "b.db") as other:
             store.thread("t").put({"n": 1})
-            store.copy_to(other)
+            store.maintenance.copy_to(other)
             if newer:
                 other.thread("t").put({"n": 2})
             other.thread("t").expire("1s")
-            other.export(folder / "threads.jsonl")
-            store.import_(folder / "threads.jsonl")
+            other.maintenance.export(folder / "threads.jsonl")
+            store.maintenance.import_(folder / "threads.jsonl")
             assert store.thread("t").get().state == {"n": 1 + newer}
             assert store.thread("t").expires() is None
 

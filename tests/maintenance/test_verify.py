@@ -286,7 +286,7 @@ def test_what_is_gone_is_told_once_also_in_parts(tmp_path: Path) -> None:
 def test_heads_do_not_depend_on_the_kind_of_store(tmp_path: Path) -> None:
     with filled(tmp_path, 2) as store, holdfast.open("memory://") as memory:
         store.thread("thread 0").tag("end")
-        store.copy_to(memory)
+        store.maintenance.copy_to(memory)
         assert memory.maintenance.verify(heads=store.maintenance.heads()).findings == []
         assert store.maintenance.verify(heads=memory.maintenance.heads()).findings == []
 

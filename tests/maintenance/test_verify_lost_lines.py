@@ -82,7 +82,7 @@ def test_a_line_that_was_removed_is_a_notice(tmp_path: Path) -> None:
 def test_a_lost_line_is_repaired_from_a_copy(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "copy.db") as copy:
         use(store)
-        store.copy_to(copy)
+        store.maintenance.copy_to(copy)
         heads = store.maintenance.heads()
         run(store._engine.context.stored.apply([Delete(table, ("", "␞agent:a")) for table in TABLES]))
     with holdfast.open(tmp_path / "a.db") as store:

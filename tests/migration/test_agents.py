@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 import pytest
 
-import holdfast
 from holdfast import Store
 from holdfast.agents import AgentBuilder, Machine, PersistentAgent
 from holdfast.backends.memory import MemoryBackend
@@ -28,27 +26,7 @@ from tests.migration.documents import (
     release,
     saved,
 )
-from tests.servers.places import KINDS, place
 from tests.support.counting import CountingBackend
-from tests.support.nightly import mostly_nightly
-
-
-@pytest.fixture(params=mostly_nightly([kind for kind in KINDS if kind != "memory"], daily=("sqlite",)))
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return place(request.param, tmp_path)
-
-
-@pytest.fixture
-def opened(url: str) -> Iterator[Callable[[], Store]]:
-    stores: list[Store] = []
-
-    def another() -> Store:
-        stores.append(holdfast.open(url))
-        return stores[-1]
-
-    yield another
-    for store in stores:
-        store.close()
 
 
 def test_an_agent_is_upgraded_when_it_is_restored_and_stored_so_at_the_next_step(opened: Callable[[], Store]) -> None:

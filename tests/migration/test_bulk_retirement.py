@@ -168,7 +168,7 @@ def test_a_program_without_a_schema_writes_no_state_of_a_retired_version(
         if way == "update":
             plain.thread(thread).update({"n": 2}, parent=parent)
         elif way == "transaction":
-            plain.transact(lambda together: together.update(thread, {"n": 2}, parent=parent))
+            plain.transaction(lambda together: together.update(thread, {"n": 2}, parent=parent))
         else:
             plain.thread(thread).put({"n": 2}, parent=parent)
 
@@ -194,12 +194,12 @@ def test_states_without_a_version_that_come_in(stores: tuple[Store, Store], way:
         for name, is_retired in (("other", True), ("t9", False)):
             elsewhere.thread(name).put({"n": 5})
             if way == "copy":
-                elsewhere.copy_to(store)
+                elsewhere.maintenance.copy_to(store)
             else:
                 file = BytesIO()
-                elsewhere.export(file, threads=[name])
+                elsewhere.maintenance.export(file, threads=[name])
                 file.seek(0)
-                store.import_(file)
+                store.maintenance.import_(file)
             assert ("plan@1.0.0" in store.schemas.registered().retired) == is_retired
     newest.schemas.attach(SECOND, threads="t*")
     assert newest.thread("t9").get().state == {"n": 5, "k": 0}

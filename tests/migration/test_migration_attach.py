@@ -19,14 +19,7 @@ from holdfast.errors import ConflictError, HoldfastError, InvalidError, NotFound
 from holdfast.schemas import Migration, Schema, SchemaSet, convert, rename
 from holdfast.schemas.attached_version import SchemaWarning
 from tests.migration.versions import CHAT_1, CHAT_2, ONE, THREE, TWO, TWO_ONE, Chat1, first, second
-from tests.servers.places import KINDS, place
 from tests.support.counting import CountingBackend
-from tests.support.nightly import mostly_nightly
-
-
-@pytest.fixture(params=mostly_nightly([kind for kind in KINDS if kind != "memory"], daily=("sqlite",)))
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return place(request.param, tmp_path)
 
 
 @pytest.fixture

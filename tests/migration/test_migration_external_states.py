@@ -19,7 +19,7 @@ from tests.migration.versions import ONE, TWO, Chat1, first, second
 
 def exported(store: Store) -> bytes:
     file = io.BytesIO()
-    store.export(file, kinds=("thread", "scope", "agent"))
+    store.maintenance.export(file, kinds=("thread", "scope", "agent"))
     return file.getvalue()
 
 
@@ -43,7 +43,7 @@ def source(tmp_path: Path, name: str, state: Any, plan: Any) -> bytes:
 
 def test_what_fits_is_imported(tmp_path: Path, target: Store) -> None:
     file = source(tmp_path, "good.db", first(), OLD_PLAN)
-    assert len(target.import_(io.BytesIO(file), kinds=("thread", "scope")).threads) == 2
+    assert len(target.maintenance.import_(io.BytesIO(file), kinds=("thread", "scope")).threads) == 2
     assert target.thread("chat-1").get().state == first()
     assert target.state(user="a")["plans/1"] == OLD_PLAN
 
@@ -59,7 +59,7 @@ def test_what_fits_is_imported(tmp_path: Path, target: Store) -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path, target: Store, state: Any, plan: Any, where: str) -> None:
     file = source(tmp_path, "bad.db", state, plan)
     with pytest.raises(InvalidError) as refused:
-        target.import_(io.BytesIO(file), kinds=("thread", "scope"))
+        target.maintenance.import_(io.BytesIO(file), kinds=("thread", "scope"))
     assert refused.value.code == "schema-mismatch"
     assert where in refused.value.where
     assert not target.threads()
@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, target: Store, state: Any,
     target.schemas.attach(ONE, threads="chat-*", validate="warn")
     target.schemas.attach(PLAN_1, **PLANS, validate="warn")
     with pytest.warns(SchemaWarning, match="does not fit"):
-        target.import_(io.BytesIO(file), kinds=("thread", "scope"))
+        target.maintenance.import_(io.BytesIO(file), kinds=("thread", "scope"))
     assert target.thread("chat-1").get().state == state
 
 
@@ -80,10 +80,10 @@ def test_a_version_that_the_store_does_not_know_is_refused(tmp_path: Path, targe
         newer.thread("chat-1").put(first())
         file = exported(newer)
     with pytest.raises(NotFoundError) as refused:
-        target.import_(io.BytesIO(file))
+        target.maintenance.import_(io.BytesIO(file))
     assert refused.value.code == "schema-version-unknown"
     assert not target.threads()
-    target.import_(io.BytesIO(other))  # of a schema that the store does not know, nothing is checked
+    target.maintenance.import_(io.BytesIO(other))  # of a schema that the store does not know, nothing is checked
     assert target.thread("other-1").get().schema == "other@1.0.0"
 
 
@@ -94,9 +94,9 @@ def test_an_imported_state_of_a_version_that_was_gone_is_reckoned_with(tmp_path:
         store.thread("chat-2").put(first())
         store.schemas.up(TWO)
         assert store.schemas.registered().retired == {"chat@1.0.0"}
-        store.import_(io.BytesIO(file), dry_run=True)
+        store.maintenance.import_(io.BytesIO(file), dry_run=True)
         assert store.schemas.registered().retired == {"chat@1.0.0"}
-        store.import_(io.BytesIO(file))
+        store.maintenance.import_(io.BytesIO(file))
         assert store.schemas.registered().retired == frozenset()
     with holdfast.open(tmp_path / "target.db") as again, pytest.raises(NotFoundError):
         again.schemas.attach(SchemaSet(Schema("chat", "3.0.0", Chat1)))  # it needs a migration from 1.0.0, too
@@ -148,7 +148,7 @@ def test_a_copy_takes_its_versions_along(tmp_path: Path, threads: list[str] | No
         target.schemas.attach(Schema("other", "1.0.0", Lone), threads="other")
         target.thread("other").put({"messages": []})
         for _ in range(2):  # once more changes nothing
-            store.copy_to(tmp_path / "target.db" if by_url else target, threads=threads)
+            store.maintenance.copy_to(tmp_path / "target.db" if by_url else target, threads=threads)
         registered = target.schemas.registered()
         assert set(registered.records) == ({"chat", "other"} if threads else {"chat", "other", "plan"})
         assert registered.records["chat"].patterns == (() if threads else ("chat-*",))
@@ -162,7 +162,7 @@ def test_a_copy_takes_its_versions_along(tmp_path: Path, threads: list[str] | No
         store.schemas.attach(Schema("other", "1.0.0", Chat1), threads="more")
         store.thread("more").put(first())
         with pytest.raises(ConflictError) as changed:
-            store.copy_to(target, threads=threads and ["more"])
+            store.maintenance.copy_to(target, threads=threads and ["more"])
         assert changed.value.code == "schema-changed"
         assert "more" not in [each.thread for each in target.threads()]
 
@@ -171,5 +171,5 @@ def test_a_copy_of_a_whole_store_has_the_registry_as_it_is(tmp_path: Path) -> No
     with holdfast.open(tmp_path / "source.db") as store, holdfast.open(tmp_path / "target.db") as target:
         for schemas in (ONE, TWO):
             store.schemas.attach(schemas, threads="chat-*")
-            store.copy_to(target)
+            store.maintenance.copy_to(target)
         assert target.schemas.registered().tip == store.schemas.registered().tip

@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import holdfast
 from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.errors import ConflictError, InvalidError
 from tests.migration.documents import IMAGE_1, IMAGE_2, IMAGE_21
-from tests.servers.places import KINDS, place
 from tests.support.counting import CountingBackend
-from tests.support.nightly import mostly_nightly
-
-
-@pytest.fixture(params=mostly_nightly([kind for kind in KINDS if kind != "memory"], daily=("sqlite",)))
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return place(request.param, tmp_path)
-
-
-@pytest.fixture
-def opened(url: str) -> Iterator[Callable[[], Store]]:
-    stores: list[Store] = []
-
-    def another() -> Store:
-        stores.append(holdfast.open(url))
-        return stores[-1]
-
-    yield another
-    for store in stores:
-        store.close()
 
 
 def test_metadata_of_artifacts(opened: Callable[[], Store]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +22,7 @@ from holdfast.errors import ConflictError, InvalidError, UnsupportedError
 from holdfast.schemas import Migration, Schema, SchemaSet, convert, each, rename
 from holdfast.schemas.attached_version import SchemaWarning
 from tests.migration.documents import NEW_PLAN, OLD_PLAN, PLAN_1, PLAN_2, PLAN_21, PLANS, USERS, Plan1
-from tests.servers.places import KINDS, place
 from tests.support.counting import CountingBackend
-from tests.support.nightly import mostly_nightly
-
-
-@pytest.fixture(params=mostly_nightly([kind for kind in KINDS if kind != "memory"], daily=("sqlite",)))
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return place(request.param, tmp_path)
-
-
-@pytest.fixture
-def opened(url: str) -> Iterator[Callable[[], Store]]:
-    """Open the store again, as another process would."""
-    stores: list[Store] = []
-
-    def another() -> Store:
-        stores.append(holdfast.open(url))
-        return stores[-1]
-
-    yield another
-    for store in stores:
-        store.close()
 
 
 def header(store: Store, scope: str) -> StepHeader:

@@ -269,7 +269,7 @@ FAILURES: list[tuple[Operation, dict[str, Any], str]] = [
     (each("a", rename("x", "y")), {"a": 5}, "not a list"),
     (each("a", rename("x", "y")), {"a": [{"x": 1}, 5]}, "has no fields"),
     (each("m", rename("content", "text")), {"m": [HumanMessage("x")]}, "belongs to LangChain"),
-    (custom(lambda state: 5, lambda state: state), {}, "returns the state as a dict"),  # type: ignore[arg-type,return-value]
+    (custom(lambda state: 5, lambda state: state), {}, "must return the state as a dict"),  # type: ignore[arg-type,return-value]
     (add("a", factory=lambda: object()), {}, "object"),
 ]
 

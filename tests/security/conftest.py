@@ -37,3 +37,8 @@ def alice(store: Store) -> IdentityView:
 @pytest.fixture
 def bob(store: Store) -> IdentityView:
     return store.as_identity(user="bob", read_window=0)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()

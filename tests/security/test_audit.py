@@ -39,11 +39,6 @@ from tests.state.kit import SECOND, Clock, store_on
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def store(clock: Clock) -> Iterator[Store]:
     with store_on(MemoryBackend(), clock) as opened:
         yield opened

@@ -25,11 +25,6 @@ KEYS = LocalKeys(b"a" * 32)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def store(clock: Clock) -> Iterator[Store]:
     with store_on(MemoryBackend(), clock) as opened:
         yield opened

@@ -28,11 +28,6 @@ from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def store(clock: Clock) -> Iterator[Store]:
     with store_on(MemoryBackend(), clock) as opened:
         yield opened

@@ -21,11 +21,6 @@ from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def store(clock: Clock) -> Iterator[Store]:
     with store_on(MemoryBackend(), clock) as opened:
         opened.state(agent="a").batch({"plan": 1, "plan/day": 2, "secret": 3})

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from holdfast.backends.memory import MemoryBackend
-from holdfast.errors import DeniedError, InvalidError
+from holdfast.errors import DeniedError, HoldfastError, InvalidError
+from holdfast.security.access.policy import Policy, Right
 from holdfast.state.scope_state import State
+from holdfast.store.catalogue import store_parts
 from holdfast.testing.security.isolation import KINDS, check_denied, has, public
 from holdfast.testing.security.names import HOSTILE_NAMES
 from holdfast.testing.security.probes import HARMLESS, PROBES, QUIET, spy
@@ -68,6 +70,38 @@ def test_nothing_leads_back_to_the_store(world: World) -> None:
             "delete",
         ):
             assert not hasattr(acting, name)
+
+
+_OWN_RULES = {"redaction.reveal", "erasure.erase"}
+"""Operations that need a right to every thread of a person, or where a token is: their own tests have these."""
+
+
+def test_the_rights_that_are_declared_are_the_ones_that_are_needed(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    every = get_args(Right)
+    tried = 0
+    for part in store_parts().values():
+        for operation in part.operations() if part.name in PROBES else ():
+            probe = PROBES[part.name].get(operation.name)
+            if operation.owner_only or probe is None or f"{part.name}.{operation.name}" in _OWN_RULES:
+                continue
+            others = [each for each in every if each not in operation.rights]
+            with subtests.test(f"{part.name}.{operation.name}"):
+                assert not _is_denied(probe, tmp_path, operation.rights), "it needs more than it declares"
+                assert _is_denied(probe, tmp_path, others), "it needs less than it declares"
+                tried += 1
+    assert tried > 50
+
+
+def _is_denied(probe: Callable[..., Any], folder: Path, rights: Iterable[Any]) -> bool:
+    with closing(make_world(folder)) as world:
+        acting = world.store.as_identity("agent:intruder", mode="custom", policy=Policy().allow(rights))
+        try:
+            done(partial(probe, world), acting)
+        except DeniedError:
+            return True
+        except HoldfastError:
+            return False  # allowed, and not possible: nothing there to change
+        return False
 
 
 @pytest.mark.parametrize("kind", KINDS)

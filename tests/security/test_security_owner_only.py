@@ -123,7 +123,7 @@ def test_what_is_the_owners_refuses_a_view(store: Store, tmp_path: Path) -> None
 def test_the_jobs_of_the_owner_stay(store: Store) -> None:
     view: Any = store.as_identity(agent="a")
     for kind in (Jobs, AsyncJobs, JobRunner):
-        with pytest.raises(DeniedError, match="for the owner of the store"):
+        with pytest.raises(DeniedError, match="only the owner of the store"):
             kind(view)
     Jobs(store).add("own", "tidy")
     assert [each.name for each in Jobs(store).list()] == ["own", "tidy"]

@@ -196,10 +196,10 @@ def operations(store: Store, folder: Path) -> dict[str, Callable[[], object]]:
         "hold": lambda: thread.hold(reason="court"),
         "release": lambda: thread.release(),
         "prune": lambda: prune("chat", keep_last=1),
-        "export": lambda: store.export(folder / "chat.holdfast", threads=["chat"]),
+        "export": lambda: store.maintenance.export(folder / "chat.holdfast", threads=["chat"]),
         "copy": lambda: HoldfastSaver(store).copy_thread("chat", "copy"),
         "delete": lambda: thread.delete(),
-        "import": lambda: store.import_(folder / "chat.holdfast"),
+        "import": lambda: store.maintenance.import_(folder / "chat.holdfast"),
     }
 
 
@@ -339,9 +339,9 @@ def test_a_store_that_is_open_for_reading_is_exported_without_a_record(tmp_path:
     path = tmp_path / "agents.db"
     with holdfast.open(path) as store:
         store.thread("chat").put({"n": 1})
-        store.export(tmp_path / "one")
+        store.maintenance.export(tmp_path / "one")
     with holdfast.open(path, read_only=True) as store:
-        assert store.export(tmp_path / "two").threads == 1
+        assert store.maintenance.export(tmp_path / "two").threads == 1
         assert actions(store) == ["export"]
 
 
@@ -363,10 +363,10 @@ def test_a_copy_has_the_origins(store: Store, tmp_path: Path, way: str) -> None:
     with holdfast.open(tmp_path / "other.db") as other:
         target, name = other, "chat"
         if way == "copy_to":
-            store.copy_to(other)
+            store.maintenance.copy_to(other)
         elif way == "export":
-            store.export(tmp_path / "file")
-            other.import_(tmp_path / "file")
+            store.maintenance.export(tmp_path / "file")
+            other.maintenance.import_(tmp_path / "file")
         else:
             HoldfastSaver(store).copy_thread("chat", "copy")
             target, name = store, "copy"

@@ -732,11 +732,11 @@ def test_an_owner_survives(store: Store, alice: IdentityView, tmp_path: Path) ->
     store.maintenance.compact("chat")
     store.maintenance.repair()
     assert store.thread("chat").owner() == "user:alice"
-    store.export(tmp_path / "file", threads=["chat"])
+    store.maintenance.export(tmp_path / "file", threads=["chat"])
     with holdfast.open(tmp_path / "a.db") as copied, holdfast.open(tmp_path / "b.db") as imported:
-        store.copy_to(copied)
-        imported.import_(tmp_path / "file")
-        imported.import_(tmp_path / "file", as_thread="renamed")
+        store.maintenance.copy_to(copied)
+        imported.maintenance.import_(tmp_path / "file")
+        imported.maintenance.import_(tmp_path / "file", as_thread="renamed")
         for target, name in ((copied, "chat"), (imported, "chat"), (imported, "renamed")):
             assert target.thread(name).owner() == "user:alice"
             assert target.as_identity(user="alice").thread(name).get().state == {"n": 39}
@@ -745,14 +745,14 @@ def test_an_owner_survives(store: Store, alice: IdentityView, tmp_path: Path) ->
 
 def test_a_file_gives_nobody_a_thread_that_is_in_the_store(store: Store, tmp_path: Path) -> None:
     store.thread("chat").put({"n": 1})
-    store.export(tmp_path / "one")
+    store.maintenance.export(tmp_path / "one")
     with holdfast.open(tmp_path / "forger.db") as forger:
-        forger.import_(tmp_path / "one")
+        forger.maintenance.import_(tmp_path / "one")
         forger.thread("chat").put({"n": 2})
         forger.access.set_owner("chat", "user:mallory")
-        forger.export(tmp_path / "two")
+        forger.maintenance.export(tmp_path / "two")
     mallory = store.as_identity(user="mallory")
-    store.import_(tmp_path / "two")
+    store.maintenance.import_(tmp_path / "two")
     assert store.thread("chat").get().state == {"n": 2}
     assert store.thread("chat").owner() == ""
     with pytest.raises(NotFoundError):

@@ -17,7 +17,7 @@ def count_up(store: Store, _: str, count: int) -> None:
         together.state(workflow="w")["counter"] = together.state(workflow="w").get("counter", 0) + 1
 
     for _number in range(count):
-        store.transact(work)
+        store.transaction(work)
 
 
 def own_keys(store: Store, name: str, count: int) -> None:

@@ -290,7 +290,7 @@ def test_a_change_that_is_not_made_leaves_no_link(store: Store) -> None:
     with store.artifacts.using("a"):
         with pytest.raises(ConflictError):
             store.state(agent="a").set("k", 1, expected=7)
-        store.transact(lambda together: together.state(agent="b").set("k", 1))
+        store.transaction(lambda together: together.state(agent="b").set("k", 1))
     assert [str(each.scope) for each in store.artifacts.changes("a")] == ["agent:b"]
 
 

@@ -59,7 +59,7 @@ def test_state_is_no_thread(store: Store) -> None:
     assert [thread.thread for thread in store.threads(cursor="chat", limit=1)] == ["漢"]
     assert [thread.thread for thread in store.threads(cursor=LINE)] == ["漢"]
     assert store.threads(prefix="␞") == []
-    assert store.stats().threads == 2
+    assert store.status().threads == 2
     assert [match.thread for match in store.search("words")] == ["漢", "chat"]
     assert store.search("thread:␞agent:a") == []
     assert [thread.thread for thread in store.threads(where="words")] == ["chat", "漢"]
@@ -125,7 +125,7 @@ def test_it_is_copied_with_its_events_and_links(store: Store, tmp_path: Path) ->
     filled(store)
     link = Row((store.tenant, LINE, "artifact", "x", "y"), (5, "z"))
     run(store._engine.context.backend.apply([Put(LINKS, link)]))
-    store.copy_to(f"sqlite:///{tmp_path}/copy.db")
+    store.maintenance.copy_to(f"sqlite:///{tmp_path}/copy.db")
     with holdfast.open(f"sqlite:///{tmp_path}/copy.db") as copy:
         assert rows(copy, EVENTS) == rows(store, EVENTS)
         assert len(rows(copy, EVENTS)) == 4
@@ -134,7 +134,7 @@ def test_it_is_copied_with_its_events_and_links(store: Store, tmp_path: Path) ->
         copied = copy.state(agent="a").watch(cursor="").poll()
         assert [each.key for each in copied] == ["plan", "later", "__dunder", "big"]
     store.state(agent="a")["more"] = 1
-    store.copy_to(f"sqlite:///{tmp_path}/copy.db")
+    store.maintenance.copy_to(f"sqlite:///{tmp_path}/copy.db")
     with holdfast.open(f"sqlite:///{tmp_path}/copy.db") as copy:
         assert rows(copy, EVENTS) == rows(store, EVENTS)
 
@@ -143,10 +143,10 @@ def test_it_is_exported_and_imported_with_its_events_and_links(store: Store) -> 
     filled(store)
     run(store._engine.context.backend.apply([Put(LINKS, Row((store.tenant, LINE, "artifact", "x", "y"), (5, "z")))]))
     file = io.BytesIO()
-    store.export(file, kinds="all")
+    store.maintenance.export(file, kinds="all")
     file.seek(0)
     with holdfast.open("memory://") as other:
-        other.import_(file)
+        other.maintenance.import_(file)
         assert rows(other, EVENTS) == rows(store, EVENTS)
         assert rows(other, LINKS) == rows(store, LINKS)
         assert dict(other.state(agent="a")) == dict(store.state(agent="a"))
@@ -154,10 +154,10 @@ def test_it_is_exported_and_imported_with_its_events_and_links(store: Store) -> 
         other.state(agent="a")["goes"] = "on"
         file.seek(0)
         with pytest.raises(InvalidError, match="cannot start with ␞"):
-            other.import_(file, threads=["chat"], as_thread="␞agent:x")
+            other.maintenance.import_(file, threads=["chat"], as_thread="␞agent:x")
         file.seek(0)
         with pytest.raises(InvalidError, match="its own name"):
-            other.import_(file, threads=["agent:a"], kinds="scope", as_thread="chat")
+            other.maintenance.import_(file, threads=["agent:a"], kinds="scope", as_thread="chat")
 
 
 def test_pruning_keeps_the_events_and_what_is_kept_can_be_read(store: Store) -> None:
@@ -186,7 +186,7 @@ def test_a_damaged_event_is_found_and_repaired(store: Store, tmp_path: Path) -> 
     whole = event._replace(body=body)
     run(store._engine.context.backend.apply([Put(EVENTS, whole)]))
     assert store.maintenance.verify().findings == []
-    store.copy_to(f"sqlite:///{tmp_path}/copy.db")
+    store.maintenance.copy_to(f"sqlite:///{tmp_path}/copy.db")
     spoilt = CHECKSUMS.encode(EVENTS, whole)
     run(store._engine.context.stored.apply([Put(EVENTS, spoilt._replace(body=flipped(spoilt.body)))]))
     (finding,) = store.maintenance.verify().findings

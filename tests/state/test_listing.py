@@ -19,11 +19,6 @@ from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def store(clock: Clock) -> Store:
     return store_on(InterferingBackend(), clock)
 

@@ -11,24 +11,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import ConflictError, DeniedError, InvalidError, UnsupportedError
 from holdfast.hooks import HookContext
 from holdfast.state import AddToSet, Append, Increment, Max
 from holdfast.store.store import Store
 from tests.servers.places import DURABLE, place
-from tests.state.kit import Clock, awaited, store_on
+from tests.state.kit import Clock, awaited
 from tests.support.nightly import mostly_nightly
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(clock: Clock) -> Store:
-    return store_on(MemoryBackend(), clock)
 
 
 def test_a_saver_and_an_increment_add_up(store: Store) -> None:

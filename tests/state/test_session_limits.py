@@ -19,11 +19,6 @@ from tests.support.nightly import mostly_nightly
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def backend() -> MemoryBackend:
     return MemoryBackend()
 
@@ -51,8 +46,8 @@ READS: dict[str, Callable[[Store, State], Any]] = {
     "len": lambda _, state: len(state),
     "copy": lambda store, state: state.copy_to(store.state(agent="copy"), on_conflict="overwrite"),
     "diff": lambda _, state: state.diff(0).patch(),
-    "transaction": lambda store, state: store.transact(lambda tx: tx.state(state.scope).get("k")),
-    "read in a transaction that writes": lambda store, state: store.transact(
+    "transaction": lambda store, state: store.transaction(lambda tx: tx.state(state.scope).get("k")),
+    "read in a transaction that writes": lambda store, state: store.transaction(
         lambda tx: [tx.state(agent="other").set("k", 1), list(tx.state(state.scope))][1]
     ),
 }
@@ -73,7 +68,7 @@ WRITES: dict[str, Callable[[Store, State], Any]] = {
     "clear": lambda _, state: state.clear(),
     "copy to": lambda store, state: store.state(agent="a").copy_to(state, on_conflict="overwrite"),
     "change": lambda _, state: state.change("n", lambda value: pytest.fail(f"was told {value}") if value == 99 else 99),
-    "transaction": lambda store, state: store.transact(lambda tx: tx.state(state.scope).set("k", 2)),
+    "transaction": lambda store, state: store.transaction(lambda tx: tx.state(state.scope).set("k", 2)),
     "touch": lambda store, _: store.sessions.touch("s"),
 }
 

@@ -9,21 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast.access import Policy
-from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
 from tests.support.interference import Interference, InterferingBackend
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(clock: Clock) -> Store:
-    return store_on(MemoryBackend(), clock)
 
 
 def test_who_starts_a_session_owns_it(store: Store) -> None:

@@ -69,7 +69,7 @@ def test_what_is_only_inside_a_session_leaves_no_orphan(store: Store, clock: Clo
     assert store.maintenance.verify().findings == []
     assert store.maintenance.sweep_orphans(grace="0s").found == []
     with timed(clock) as copy:
-        store.copy_to(copy)
+        store.maintenance.copy_to(copy)
         assert rows_of(copy, f"{MARK}session:s1") == {"lines": 1, "links": 1}
 
 
@@ -139,7 +139,7 @@ def test_an_ended_session_takes_no_writes_through_any_handle(store: Store, on_en
         together.state(user="u", session="s1").set("k", 4)
 
     with pytest.raises(DeniedError):
-        store.transact(both)
+        store.transaction(both)
     assert store.state(agent="out")["k"] == 3
     assert dict(state) == before == ({"k": 1} if on_end == "keep" else {})
     store.sessions.end("s1")  # again is no failure
@@ -481,7 +481,7 @@ def test_a_copy_of_the_store_knows_what_has_ended(store: Store) -> None:
             store.state(session=on_end, agent="x")["b"] = 2
     store.maintenance.prune(kinds=["session", "scope", "system"], keep_last=1)
     copy = timed(Clock())
-    assert store.copy_to(copy).changing == ()
+    assert store.maintenance.copy_to(copy).changing == ()
     for on_end in ("delete", "archive", "keep"):
         for scope in (copy.state(session=on_end), copy.state(session=on_end, agent="x")):
             with pytest.raises(DeniedError):
@@ -501,7 +501,7 @@ def test_changes_in_a_session_share_a_correlation_id(store: Store) -> None:
     again = store.sessions.resume("s1")
     again.state["k"] = 3  # also outside of a block
     again.touch()
-    store.transact(lambda transaction: transaction.state(user="u", session="s1").set("k", 4))
+    store.transaction(lambda transaction: transaction.state(user="u", session="s1").set("k", 4))
     store.sessions.update("s1", {"a": 1})
     store.sessions.end("s1")
     found = [(record.kind, record.action, record.key) for record in store.audit.query(correlation="s1", limit=50)]

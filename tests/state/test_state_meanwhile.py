@@ -84,7 +84,7 @@ def test_a_transaction_begins_anew_where_its_reads_are_pruned() -> None:
             store._engine.context.cache.clear()
         seen["sum"] = calls[-1] + seen["m"]
 
-    store.transact(work)
+    store.transaction(work)
     assert (calls, state["sum"]) == ([1, 6], 7)
 
 

@@ -18,11 +18,6 @@ from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def store(clock: Clock) -> Store:
     return store_on(InterferingBackend(), clock)
 
@@ -264,7 +259,7 @@ def test_copying_and_moving_into_keys_that_exist(store: Store) -> None:
     assert one.move_to(other, on_conflict=lambda current, copied: [current, copied]) == 2
     assert dict(one) == {}
     assert dict(other) == {"a": [{"x": 5}, {"x": 1}], "new": [1, 1], "own": 3}
-    with pytest.raises(InvalidError, match="on_conflict is"):
+    with pytest.raises(InvalidError, match="on_conflict must be"):
         other.copy_to(one, on_conflict="replace")  # type: ignore[arg-type]
 
 

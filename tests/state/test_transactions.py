@@ -164,7 +164,7 @@ def test_transact_begins_anew(store: Store) -> None:
         together.state(agent="a")["n"] = seen + 100
         return "done"
 
-    assert store.transact(work) == "done"
+    assert store.transaction(work) == "done"
     assert calls == [0, 1, 2]
     assert a["n"] == 102
 
@@ -173,15 +173,15 @@ def test_transact_begins_anew(store: Store) -> None:
         a["n"] += 1
 
     with pytest.raises(ConflictError):
-        store.transact(never, attempts=2)
+        store.transaction(never, attempts=2)
     with pytest.raises(InvalidError):
-        store.transact(work, attempts=0)
+        store.transaction(work, attempts=0)
 
 
 def test_threads_lose_nothing(store: Store) -> None:
     def work(_: int) -> None:
         for _ in range(10):
-            store.transact(lambda t: t.state(agent="a").set("n", t.state(agent="a").get("n", 0) + 1))
+            store.transaction(lambda t: t.state(agent="a").set("n", t.state(agent="a").get("n", 0) + 1))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -199,7 +199,7 @@ def test_asyncio(store: Store) -> None:
             state.set("n", seen + 1)
             return await state.has("n")
 
-        assert await asyncio.gather(*(astore.transact(work) for _ in range(8))) == [True] * 8
+        assert await asyncio.gather(*(astore.transaction(work) for _ in range(8))) == [True] * 8
         assert await astore.state(agent="a").get("n") == 8
         async with astore.transaction() as together:
             together.state(agent="a").delete("n")
@@ -207,9 +207,9 @@ def test_asyncio(store: Store) -> None:
         with pytest.raises(InvalidError, match="async with"), astore.transaction():
             pass
         with pytest.raises(ConflictError):
-            await astore.transact(_never, attempts=1)
+            await astore.transaction(_never, attempts=1)
         with pytest.raises(InvalidError):
-            await astore.transact(work, attempts=0)
+            await astore.transaction(work, attempts=0)
 
     async def _never(together: Any) -> None:
         await together.state(agent="a").get("n")

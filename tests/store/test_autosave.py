@@ -192,7 +192,7 @@ def test_by_hand(store: Store) -> None:
 
 @pytest.mark.parametrize("make", [lambda: EveryStep(0), lambda: Interval(-1)], ids=["steps", "seconds"])
 def test_policies_that_make_no_sense(make: Any) -> None:
-    with pytest.raises((ConfigError, InvalidError), match="is .*, not"):
+    with pytest.raises((ConfigError, InvalidError), match="(is|must be) .*, not"):
         make()
 
 

@@ -15,7 +15,7 @@ from tests.engine.lines import store_on
 def stores() -> tuple[Store, Store, list[str]]:
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     ids = [source.thread("t").put({"n": n}).id for n in range(4)]
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     return source, target, ids
 
 
@@ -27,7 +27,7 @@ def test_holds_and_pins_stay_and_come_along(stores: tuple[Store, Store, list[str
     source.thread("t").hold(reason="of the source")
     source.thread("t").pin(ids[1], reason="of the source")
     for _ in range(2):
-        assert not source.copy_to(target).changing
+        assert not source.maintenance.copy_to(target).changing
         assert {each.reason for each in target.thread("t").holds()} == {"audit", "of the source"}
         assert {(each.id, each.reason) for each in target.thread("t").pins()} == {
             (ids[0], "evidence"),
@@ -49,14 +49,14 @@ def test_what_is_kept_there_is_not_pruned_by_a_copy(how: str, stores: tuple[Stor
         target.thread("t").pin(ids[0], reason="evidence")
     source.maintenance.prune(keep_last=2)
     with pytest.raises(DeniedError, match=f"a {how} there retains"):
-        source.copy_to(target)
+        source.maintenance.copy_to(target)
     assert target.thread("t").get(ids[0]).state == {"n": 0}
     assert not target.maintenance.verify().findings
     if how == "hold":
         target.thread("t").release()
     else:
         target.thread("t").unpin(ids[0])
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     assert len(target.thread("t").log()) == 2
     assert not target.maintenance.verify().findings
 
@@ -65,7 +65,7 @@ def test_a_pin_elsewhere_does_not_keep_what_is_not_pinned(stores: tuple[Store, S
     source, target, ids = stores
     target.thread("t").pin(ids[3])
     source.maintenance.prune(keep_last=2)
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     assert [each.id for each in target.thread("t").log().all()] == [ids[3], ids[2]]
     assert [each.id for each in target.thread("t").pins()] == [ids[3]]
     with pytest.raises(holdfast.errors.NotFoundError):

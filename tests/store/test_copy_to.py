@@ -109,7 +109,7 @@ def test_a_store_is_copied_to_another_of_any_kind_and_back(to: str, tmp_path: Pa
     fill(source)
     with holdfast.open(place(to, tmp_path)) as middle:
         seen: list[CopyProgress] = []
-        report = source.copy_to(middle, progress=seen.append)
+        report = source.maintenance.copy_to(middle, progress=seen.append)
         rows = log_of(backend_of(source))
         assert (report.threads, report.skipped, report.changing) == (3, 0, ())
         assert report.rows == sum(map(len, rows.values()))
@@ -124,7 +124,7 @@ def test_a_store_is_copied_to_another_of_any_kind_and_back(to: str, tmp_path: Pa
                 each.hash for each in source.thread(thread).log().all()
             ]
             assert identical(middle.thread(thread).get().state, source.thread(thread).get().state)
-        middle.copy_to(back)
+        middle.maintenance.copy_to(back)
         check_same(source, back)
         more = middle.thread("thread 1").put({"goes": "on"})
         assert middle.thread("thread 1").get().id == more.id
@@ -136,7 +136,7 @@ def test_it_goes_by_url_and_for_asyncio(tmp_path: Path) -> None:
     async def main() -> None:
         async with holdfast.aopen("memory://") as source:
             await source.thread("t").put({"n": 1})
-            report = await source.copy_to(url, synchronous="normal")
+            report = await source.maintenance.copy_to(url, synchronous="normal")
             assert (report.threads, report.skipped) == (1, 0)
 
     asyncio.run(main())
@@ -150,16 +150,16 @@ def test_tenants_stay_apart() -> None:
     for tenant, store in stores.items():
         store.thread("t").put({"of": tenant})
     target = store_on(MemoryBackend())
-    report = stores["a"].copy_to(Store(target._engine, "a"))
+    report = stores["a"].maintenance.copy_to(Store(target._engine, "a"))
     assert report.threads == 1
     assert log_of(backend_of(target)) == log_of(backend_of(stores["a"]), "a")
     with pytest.raises(InvalidError, match="opened for tenant ''"):
-        stores["a"].copy_to(target)
-    report = stores[""].copy_to(target, tenants="all")
+        stores["a"].maintenance.copy_to(target)
+    report = stores[""].maintenance.copy_to(target, tenants="all")
     assert (report.threads, report.skipped) == (3, 1)
     assert log_of(backend_of(target)) == log_of(backend_of(stores[""]))
     with pytest.raises(InvalidError, match="'own' or 'all'"):
-        stores[""].copy_to(target, tenants="some")
+        stores[""].maintenance.copy_to(target, tenants="some")
 
 
 def test_leases_and_journals_stay_where_they_are() -> None:
@@ -167,7 +167,7 @@ def test_leases_and_journals_stay_where_they_are() -> None:
     source.thread("t").put({"n": 1})
     run(Lease(source._engine.context, Line("", "t"), "rewrite").acquire())
     run(backend_of(source).apply([Put(JOURNAL, Row(("", "t", 1), (1,), b"journal"))]))
-    assert source.copy_to(target).changing == ()
+    assert source.maintenance.copy_to(target).changing == ()
     check_same(source, target)
     assert run(backend_of(target).read([Scan(REFS, ()), Scan(JOURNAL, ())])) == [[], []]
 
@@ -175,24 +175,24 @@ def test_leases_and_journals_stay_where_they_are() -> None:
 def test_readable_rows_are_made_where_the_other_store_has_them() -> None:
     source, target = store_on(MemoryBackend()), showing(MemoryBackend())
     fill(source, 2)
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     assert len(rows_of(backend_of(target))["agent_states"]) == 2
     check_rows(target._engine.context.stored)
     source.thread("thread 1").put({"messages": ["more"]})
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     check_rows(target._engine.context.stored)
 
 
 def test_rows_of_what_was_pruned_go_from_the_copy() -> None:
     source, on = store_on(MemoryBackend()), MemoryBackend()
     ids = [source.thread("t").put({"n": n}, metadata={"secret": n}).id for n in range(6)]
-    source.copy_to(showing(on))
+    source.maintenance.copy_to(showing(on))
     prune(source, dropping_ids(*ids[:2]))
-    source.copy_to(showing(on, project=False))
+    source.maintenance.copy_to(showing(on, project=False))
     rows = rows_of(on)
     for name in ("transitions", "metadata"):
         assert {key[1] for key in rows[name]} == set(ids[2:])
-    source.copy_to(showing(on))
+    source.maintenance.copy_to(showing(on))
     check_rows(on)
 
 
@@ -200,12 +200,12 @@ def test_rows_follow_what_is_not_the_latest_in_the_copy() -> None:
     source, on = store_on(MemoryBackend()), MemoryBackend()
     source.thread("t").put({"n": 1}, id="1")
     source.thread("t").put({"n": 2}, id="5")
-    source.copy_to(showing(on))
+    source.maintenance.copy_to(showing(on))
     source.thread("t").put({"n": 3}, id="3", parent="1")
-    source.copy_to(showing(on))
+    source.maintenance.copy_to(showing(on))
     check_rows(on)
     source.thread("t").put({"n": 4}, id="3", metadata={"again": 1})
-    source.copy_to(showing(on))
+    source.maintenance.copy_to(showing(on))
     check_rows(on)
 
 
@@ -217,9 +217,9 @@ def test_any_history_reads_the_same_at_every_checkpoint(script: list[Any], fold_
     for number, (action, (state, chance)) in enumerate(script):
         perform(thread, action, state, chance)
         if bits >> number & 1 and thread.saved:
-            source.copy_to(target)
+            source.maintenance.copy_to(target)
             check_same(source, target)
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     check_same(source, target)
     copy = Thread(target)
     copy.saved, copy.forks = thread.saved, thread.forks
@@ -227,11 +227,11 @@ def test_any_history_reads_the_same_at_every_checkpoint(script: list[Any], fold_
     stub = [id for place, id in enumerate(sorted(thread.saved)[:-1]) if bits >> place & 1]
     prune(source, dropping_ids(*stub))
     try:
-        source.copy_to(target)
+        source.maintenance.copy_to(target)
     except ConflictError:
         # Checkpoints at the end of a branch went for good, and might be the other's own.
         target.thread("t").delete()
-        source.copy_to(target)
+        source.maintenance.copy_to(target)
     check_same(source, target)
 
 
@@ -241,19 +241,19 @@ def test_any_history_reads_the_same_at_every_checkpoint(script: list[Any], fold_
 def test_what_is_there_is_skipped_and_only_what_is_new_is_added() -> None:
     source, target = store_on(MemoryBackend(), fold_every=4), store_on(MemoryBackend())
     fill(source)
-    source.copy_to(target)
-    again = source.copy_to(target)
+    source.maintenance.copy_to(target)
+    again = source.maintenance.copy_to(target)
     assert (again.threads, again.skipped, again.rows) == (3, 3, 0)
     source.thread("thread 1").put({"more": 1})
     source.thread("thread 2").label("later")
     mark(source, "thread 0", "again")
-    third = source.copy_to(target)
+    third = source.maintenance.copy_to(target)
     assert third.skipped == 0
     assert third.rows <= 6
     check_same(source, target)
     source.thread("thread 2").unlabel("later")
     source.maintenance.compact("thread 0")
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     check_same(source, target)
 
 
@@ -261,19 +261,19 @@ def test_it_goes_on_wherever_it_was_interrupted() -> None:
     source = store_on(MemoryBackend(), fold_every=4)
     fill(source, 2, 6)
     whole = Faults(MemoryBackend())
-    source.copy_to(store_on(whole))
+    source.maintenance.copy_to(store_on(whole))
     for nth in range(1, whole.applies + 1):
         for when in ("before", "after"):
             fault = Fault("apply", nth, lambda: UnavailableError("killed"), when)
             on = MemoryBackend()
             with pytest.raises(UnavailableError):
-                source.copy_to(store_on(Faults(on, [fault])))
+                source.maintenance.copy_to(store_on(Faults(on, [fault])))
             left = store_on(on)
             for thread in left.threads():
                 # A thread that can be seen is complete.
                 assert left.thread(thread.thread).log() == list(source.thread(thread.thread).log().all())
                 assert run(verify(EngineContext(on), Line("", thread.thread))).findings == []
-            source.copy_to(left)
+            source.maintenance.copy_to(left)
             check_same(source, left)
 
 
@@ -283,7 +283,7 @@ def test_what_changed_since_goes_on_wherever_it_was_interrupted(how: str) -> Non
         """A store that changed since it was copied."""
         source = store_on(MemoryBackend(), fold_every=4)
         fill(source, 1, 10)
-        source.copy_to(showing(on))
+        source.maintenance.copy_to(showing(on))
         if how == "compact":
             source.maintenance.compact("thread 0")
         elif how == "fork":
@@ -294,14 +294,16 @@ def test_what_changed_since_goes_on_wherever_it_was_interrupted(how: str) -> Non
 
     whole = Faults(MemoryBackend())
     source = changed(whole.inner)
-    source.copy_to(showing(whole))
+    source.maintenance.copy_to(showing(whole))
     for nth in range(1, whole.applies + 1, by_day(1, 2)):
         for when in ("before", "after"):
             on = MemoryBackend()
             source = changed(on)
             with pytest.raises(UnavailableError):
-                source.copy_to(showing(Faults(on, [Fault("apply", nth, lambda: UnavailableError("killed"), when)])))
-            source.copy_to(showing(on))
+                source.maintenance.copy_to(
+                    showing(Faults(on, [Fault("apply", nth, lambda: UnavailableError("killed"), when)]))
+                )
+            source.maintenance.copy_to(showing(on))
             check_same(source, store_on(on))
             check_rows(on)
 
@@ -315,7 +317,7 @@ def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
     def copy(_: Callable[[str], None]) -> None:
         backend = InterferingBackend(run(SQLiteBackend.open(other)))
         with holdfast.open(one) as source, backend.interfere(kill, at=3):
-            source.copy_to(store_on(backend))
+            source.maintenance.copy_to(store_on(backend))
 
     for _ in range(3):
         _, killed = run_in_child(copy)
@@ -324,7 +326,7 @@ def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
         assert 0 < len(target.threads()) < threads
         for thread in target.threads():
             assert len(target.thread(thread.thread).log()) == steps + 2
-        source.copy_to(target)
+        source.maintenance.copy_to(target)
         check_same(source, target)
 
 
@@ -360,7 +362,7 @@ def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
         thread.start()
         try:
             assert written.wait(60)
-            first = source.copy_to(target)
+            first = source.maintenance.copy_to(target)
             assert set(first.changing) <= {f"thread {n}" for n in range(5)}
             for each in target.threads():
                 assert run(verify(target._engine.context, Line("", each.thread))).findings == []
@@ -369,7 +371,7 @@ def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
             thread.join()
         assert failed == []
         target.thread("thread 4").delete()  # it may have gone, or gone and come back as another, since the copy saw it
-        assert source.copy_to(target).changing == ()
+        assert source.maintenance.copy_to(target).changing == ()
         check_same(source, target)
 
 
@@ -394,7 +396,7 @@ def test_copies_at_once_end_with_the_same(tmp_path: Path) -> None:
             try:
                 with holdfast.open(one) as mine, holdfast.open(other, synchronous="normal") as there:
                     for _ in range(2):
-                        mine.copy_to(there)
+                        mine.maintenance.copy_to(there)
             except BaseException as error:
                 failed.append(error)
 
@@ -406,14 +408,14 @@ def test_copies_at_once_end_with_the_same(tmp_path: Path) -> None:
         stop.set()
         writer.join()
         assert failed == []
-        assert source.copy_to(target).changing == ()
+        assert source.maintenance.copy_to(target).changing == ()
         check_same(source, target)
 
 
 def test_what_is_saved_there_meanwhile_is_not_written_over() -> None:
     source, on = store_on(MemoryBackend(), fold_every=1), InterferingBackend()
     source.thread("t").put({"n": 1})
-    source.copy_to(store_on(on))
+    source.maintenance.copy_to(store_on(on))
     source.thread("t").put({"n": 2})
     there = store_on(on.inner, fold_every=1)
 
@@ -422,7 +424,7 @@ def test_what_is_saved_there_meanwhile_is_not_written_over() -> None:
 
     theirs = on.interfere(lambda: there.thread("t").put({"theirs": 1}, branch="main"), where=of_steps)
     with pytest.raises(ConflictError, match="that it does not have here"), theirs:
-        source.copy_to(store_on(on))
+        source.maintenance.copy_to(store_on(on))
     assert store_on(on.inner).thread("t").get().state == {"theirs": 1}
     assert run(verify(EngineContext(on.inner), Line("", "t"))).findings == []
 
@@ -431,14 +433,14 @@ def test_a_thread_that_is_deleted_meanwhile_is_no_conflict() -> None:
     on, target = InterferingBackend(), store_on(MemoryBackend())
     source = store_on(on)
     source.thread("t").put({"n": 1})
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     source.thread("t").put({"n": 2})
 
     def of_steps(queries: Sequence[Query]) -> bool:
         return any(isinstance(query, Scan) and query.space is STEPS and not query.reverse for query in queries)
 
     with on.interfere(lambda: store_on(on.inner).thread("t").delete(), "read", where=of_steps):
-        assert source.copy_to(target).changing == ()
+        assert source.maintenance.copy_to(target).changing == ()
     assert target.thread("t").get().state == {"n": 1}  # as if it had been deleted before the copy
 
 
@@ -449,12 +451,12 @@ def test_threads_that_keep_changing_are_named() -> None:
     source.thread("quiet").put({"n": 1})
     other, target = store_on(busy.inner), store_on(MemoryBackend())
     with busy.interfere(lambda: other.thread("busy").put({"at": time.monotonic_ns()}), "read", times=None):
-        report = source.copy_to(target)
+        report = source.maintenance.copy_to(target)
     assert report.changing == ("busy",)
     # A state may have been folded after the steps were listed: its nodes wait for the next copy.
     found = run(verify(target._engine.context, Line("", "busy"))).findings
     assert {each.code for each in found} <= {FindingCode.ORPHAN}
-    assert source.copy_to(target).changing == ()
+    assert source.maintenance.copy_to(target).changing == ()
     assert run(verify(target._engine.context, Line("", "busy"))).findings == []
     check_same(source, target)
 
@@ -468,21 +470,21 @@ def test_nothing_is_written_over_another_history() -> None:
     target.thread("t").put({"other": 1})
     before = log_of(backend_of(target))
     with pytest.raises(ConflictError, match="a different thread with this name"):
-        source.copy_to(target)
+        source.maintenance.copy_to(target)
     assert log_of(backend_of(target)) == before
 
 
 def test_nothing_is_written_over_what_went_on_by_itself() -> None:
     source, target = store_on(MemoryBackend()), store_on(MemoryBackend())
     source.thread("t").put({"n": 1})
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
     target.thread("t").put({"n": 2})
     before = log_of(backend_of(target))
     with pytest.raises(ConflictError, match="that it does not have here"):
-        source.copy_to(target)
+        source.maintenance.copy_to(target)
     source.thread("t").put({"n": 3})
     with pytest.raises(ConflictError, match="that it does not have here"):
-        source.copy_to(target)
+        source.maintenance.copy_to(target)
     assert log_of(backend_of(target)) == before
 
 
@@ -491,9 +493,9 @@ def test_a_store_is_not_copied_to_itself(tmp_path: Path) -> None:
     with holdfast.open(url) as store:
         for other in (store, url):
             with pytest.raises(InvalidError, match="to itself"):
-                store.copy_to(other)
+                store.maintenance.copy_to(other)
         with pytest.raises(InvalidError, match="open already"):
-            store.copy_to(store, synchronous="normal")
+            store.maintenance.copy_to(store, synchronous="normal")
 
 
 class Narrow(Wrapper):
@@ -515,7 +517,7 @@ def test_batches_are_no_larger_than_the_other_store_takes() -> None:
     chance = random.Random(3)
     for n in range(40):
         source.thread("t").put({"n": n, "data": chance.randbytes(60_000)})
-    source.copy_to(store_on(narrow))
+    source.maintenance.copy_to(store_on(narrow))
     check_same(source, store_on(narrow))
 
 
@@ -525,7 +527,7 @@ def test_a_row_that_the_other_store_cannot_hold_is_told_before_anything_is_writt
     chance = random.Random(4)
     source.thread("t").put({"many": [chance.randbytes(30_000) for _ in range(50)]})
     with pytest.raises(UnsupportedError, match="over the limit of 1048576"):
-        source.copy_to(store_on(narrow))
+        source.maintenance.copy_to(store_on(narrow))
     assert not any(log_of(narrow.inner).values())
 
 
@@ -538,7 +540,7 @@ def test_of_a_thread_with_a_pending_write_that_is_too_large_nothing_is_left() ->
     )
     run(source._engine.writes.put(Line("", "t"), source.thread("t").get().id, [written]))
     with pytest.raises(UnsupportedError, match="thread 't', writes"):
-        source.copy_to(store_on(narrow))
+        source.maintenance.copy_to(store_on(narrow))
     assert {row.key[1] for rows in log_of(narrow.inner).values() for row in rows} == {"a"}
 
 
@@ -553,7 +555,7 @@ def test_a_damaged_thread_is_named_and_the_others_are_copied(space: Any) -> None
     row = run(stored.read([Scan(space, ("", "thread 1"))]))[0][0]
     run(stored.apply([Put(space, row._replace(body=flipped(row.body)))]))
     with pytest.raises(CorruptError, match="thread 'thread 1'"):
-        source.copy_to(target)
+        source.maintenance.copy_to(target)
     assert [each.thread for each in target.threads()] == ["thread 0", "thread 2"]
 
 
@@ -564,7 +566,7 @@ def test_what_is_missing_is_found_when_the_copy_is_verified(space: Any) -> None:
     row = run(backend_of(source).read([Scan(space, ("", "thread 1"))]))[0][-1 if space is not STEPS else 2]
     run(backend_of(source).apply([Delete(space, row.key)]))
     with pytest.raises(CorruptError, match="thread 'thread 1'"):
-        source.copy_to(target)
+        source.maintenance.copy_to(target)
 
 
 class Lossy(Wrapper):
@@ -584,7 +586,7 @@ def test_a_copy_that_was_not_kept_is_found_out() -> None:
     source, target = store_on(MemoryBackend(), fold_every=4), store_on(Lossy(MemoryBackend()))
     fill(source)
     with pytest.raises(CorruptError, match="damaged-node: .* thread 'thread 1'"):
-        source.copy_to(target)
+        source.maintenance.copy_to(target)
 
 
 def test_a_thread_that_is_being_swept_is_not_said_to_be_wrong() -> None:
@@ -603,7 +605,7 @@ def test_a_thread_that_is_being_swept_is_not_said_to_be_wrong() -> None:
         return any(isinstance(each, Scan) and each[:2] == (LINES, tuple(line)) for each in queries)
 
     with sweeping.interfere(sweep, "read", times=None, where=of_the_line) as swept:
-        assert source.copy_to(target).changing == ()
+        assert source.maintenance.copy_to(target).changing == ()
     assert swept.struck > 1
     check_same(source, target)
 
@@ -616,7 +618,7 @@ def test_a_thread_that_is_deleted_before_the_end_is_not_said_to_be_wrong() -> No
         if (progress.phase, progress.thread) == ("verified", "thread 0"):
             source.thread("thread 1").delete()
 
-    assert source.copy_to(target, progress=delete).changing == ("thread 1",)
+    assert source.maintenance.copy_to(target, progress=delete).changing == ("thread 1",)
 
 
 def test_a_failure_that_passes_does_not_leave_the_other_store_open(tmp_path: Path) -> None:
@@ -625,8 +627,8 @@ def test_a_failure_that_passes_does_not_leave_the_other_store_open(tmp_path: Pat
         source.thread(f"t{n}").put({"n": n})
     url = f"sqlite:///{tmp_path}/other.db"
     with tempfile.TemporaryDirectory(), pytest.raises(TransientError):
-        source.copy_to(url)
-    assert source.copy_to(url).threads == 3
+        source.maintenance.copy_to(url)
+    assert source.maintenance.copy_to(url).threads == 3
     assert run(backend_of(source).read([Scan(LINES, (), limit=1)]))[0]
 
 
@@ -639,7 +641,7 @@ def test_what_is_lost_before_the_end_is_copied_again() -> None:
             for thread, space in (("thread 1", STEPS), ("thread 2", NODES)):
                 run(on.apply([Delete(space, run(on.read([Scan(space, ("", thread))]))[0][-1].key)]))
 
-    assert source.copy_to(store_on(on), progress=lose).changing == ()
+    assert source.maintenance.copy_to(store_on(on), progress=lose).changing == ()
     check_same(source, store_on(on))
 
 
@@ -658,9 +660,9 @@ class Asking(MemoryBackend):
 def test_the_other_store_is_opened_for_the_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.engine.copy.between_stores.backend_for", lambda url: Asking)
     source = holdfast.open("memory://", tenant="ann")
-    source.copy_to("asking://")
-    source.copy_to("asking://", tenants="all")
-    source.copy_to("asking://", tenant="bob")
+    source.maintenance.copy_to("asking://")
+    source.maintenance.copy_to("asking://", tenants="all")
+    source.maintenance.copy_to("asking://", tenant="bob")
     assert Asking.asked == [{"tenant": "ann"}, {}, {"tenant": "bob"}]
 
 
@@ -668,8 +670,8 @@ def test_a_copy_is_made_to_a_path(tmp_path: Path) -> None:
     with holdfast.open("memory://") as store:
         store.thread("t").put({"n": 1})
         for other in (tmp_path / "a.db", str(tmp_path / "b.db")):
-            assert store.copy_to(other).threads == 1
+            assert store.maintenance.copy_to(other).threads == 1
             with holdfast.open(other) as copy:
                 assert copy.thread("t").get().state == {"n": 1}
         with pytest.raises(InvalidError, match="not int"):
-            store.copy_to(5)  # type: ignore[arg-type]
+            store.maintenance.copy_to(5)  # type: ignore[arg-type]

@@ -95,7 +95,7 @@ def test_the_store_in_figures(store: Store, url: str) -> None:
     for n in range(5):
         store.thread(f"t{n}").put({"x": "y" * 1000})
     store.thread("t1").get()
-    stats = store.stats()
+    stats = store.status()
     assert (stats.url, stats.threads, stats.cache_limit) == (url, 5, 64 << 20)
     assert stats.bytes > 500
     assert 0 < stats.cache_bytes < stats.cache_limit
@@ -107,7 +107,7 @@ def test_stats_count_beyond_a_page(store: Store) -> None:
     with store.transaction() as together:
         for n in range(1003):
             together.put(f"t{n}", {})
-    assert store.stats().threads == 1003
+    assert store.status().threads == 1003
 
 
 # Time travel ------------------------------------------------------------------------------------------------------

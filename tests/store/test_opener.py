@@ -51,7 +51,7 @@ def test_it_is_encrypted_by_an_argument_or_by_the_environment(tmp_path: Path, mo
 
 
 def test_policies_of_the_environment_apply(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_SENSITIVE", "redact:all")
+    monkeypatch.setenv("HOLDFAST_REDACTION", "redact:all")
     with holdfast.open(MemoryBackend()) as store:
         store.thread("chat").put({"note": "write to ada@example.com"})
         assert "ada@example.com" not in store.thread("chat").get().state["note"]
@@ -68,7 +68,7 @@ def test_a_backend_stays_open_if_it_is_refused(refused: str, monkeypatch: pytest
     first = holdfast.open(backend)
     first.thread("chat").put({"n": 1})
     if refused == "settings":
-        monkeypatch.setenv("HOLDFAST_SENSITIVE", "nonsense")
+        monkeypatch.setenv("HOLDFAST_REDACTION", "nonsense")
     with pytest.raises(HoldfastError):
         holdfast.open(backend, encryption=Encryption(LocalKeys(generate_key())) if refused == "key" else None)
     assert first.thread("chat").get().state == {"n": 1}

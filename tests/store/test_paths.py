@@ -88,7 +88,7 @@ def test_several_items_of_a_long_list_are_one_change_that_stores_little() -> Non
         state = {"messages": [{"id": n, "content": f"message {n} " * 20} for n in range(500)]}
         store.thread("t").put(state)
         store.maintenance.compact("t")
-        before = store.stats().bytes
+        before = store.status().bytes
         store.thread("t").update(
             {"messages[7].content": "seven", "messages[-1]": "last", "done": True}, remove=["messages[3]"]
         )
@@ -96,7 +96,7 @@ def test_several_items_of_a_long_list_are_one_change_that_stores_little() -> Non
         state["messages"][-1] = "last"  # type: ignore[call-overload]
         del state["messages"][3]
         assert store.thread("t").get().state == {**state, "done": True}
-        assert store.stats().bytes - before < 2000
+        assert store.status().bytes - before < 2000
 
 
 def test_a_fork_takes_the_same_paths() -> None:

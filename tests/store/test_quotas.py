@@ -256,18 +256,18 @@ def test_threads_of_another_store_are_refused(tmp_path: Path, limits: dict[str, 
     source = opened(MemoryBackend())
     save(source, 70, blob=os.urandom(100_000))
     source.thread("t").hold(reason="a copy has it, too")
-    source.export(tmp_path / "archive")
+    source.maintenance.export(tmp_path / "archive")
     url = f"sqlite:///{tmp_path}/target.db"
     with holdfast.open(url, tenant="acme") as target:
         target.maintenance.set_quota(**limits)
         with pytest.raises(QuotaError):
-            source.copy_to(url)
+            source.maintenance.copy_to(url)
         with pytest.raises(QuotaError):
-            target.import_(tmp_path / "archive")
+            target.maintenance.import_(tmp_path / "archive")
         assert target.threads() == []
         assert rows(target._engine.context.backend, LINES, STEPS, FOLDS, NODES, OBJECTS, WRITES) == 0
         target.maintenance.set_quota()
-        source.copy_to(url)
+        source.maintenance.copy_to(url)
         assert len(list(target.thread("t").log().all())) == 70
 
 

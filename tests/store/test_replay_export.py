@@ -41,7 +41,7 @@ def test_an_exported_thread_is_a_test_that_runs_as_it_is(tmp_path: Path) -> None
     passed = run_pytest(folder)
     assert (passed.returncode, "1 passed" in passed.stdout) == (0, True), passed
     with holdfast.open("memory://") as scratch:
-        scratch.import_(io.BytesIO((folder / "chat_of_redacted_email.replay").read_bytes()))
+        scratch.maintenance.import_(io.BytesIO((folder / "chat_of_redacted_email.replay").read_bytes()))
         (thread,) = (each.name for each in scratch.threads().all())
         text = str([each.state for each in map(scratch.thread(thread).get, _ids(scratch, thread))])
     assert "order 7 of [redacted:email]" in text

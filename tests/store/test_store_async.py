@@ -35,7 +35,7 @@ def test_every_operation_is_awaited(url: str) -> None:
         assert [each.id for each in await store.thread("t").log()] == [second.id, first.id]
         assert [each.thread for each in await store.threads()] == ["t"]
         assert (await store.thread("t").info()).steps == 2
-        assert (await store.stats()).threads == 1
+        assert (await store.status()).threads == 1
         await store.thread("t").tag("second")
         await store.thread("t").label("g")
         await store.thread("t").unlabel("g", first.id)
@@ -133,7 +133,7 @@ def test_64_tasks(url: str) -> None:
                     await store.thread("shared").put({"by": n, "m": m})
 
             await asyncio.gather(*(agent(n) for n in range(64)))
-            assert (await store.stats()).threads == 65
+            assert (await store.status()).threads == 65
             shared = [each async for each in (await store.thread("shared").log()).all()]
             assert len(shared) == 64 * 3
             states = [(await store.thread("shared").get(each.id)).state for each in shared]

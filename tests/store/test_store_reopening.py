@@ -93,7 +93,7 @@ def test_a_small_cache_changes_nothing_but_time(tmp_path: Path) -> None:
         for n in range(40):
             store.thread("t").put({"n": n, "items": list(range(n * 3))})
         assert store.thread("t").get(at=20).state == {"n": 20, "items": list(range(60))}
-        assert store.stats().cache_bytes == 0
+        assert store.status().cache_bytes == 0
 
 
 def test_synchronous_normal_keeps_everything_through_a_close(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ async def listed(pages: Any) -> None:
 
 def archive(store: Store) -> io.BytesIO:
     file = io.BytesIO()
-    store.export(file, threads=["chat"])
+    store.maintenance.export(file, threads=["chat"])
     return io.BytesIO(file.getvalue())
 
 
@@ -92,11 +92,15 @@ CALLS: dict[str, Call] = {
     "Store.log": lambda store, name: store.thread(name).log(),
     "Store.delete": lambda store, name: store.thread(name).delete(),
     "Store.thread": lambda store, name: store.thread(name),
-    "Store.copy_to": lambda store, name: store.copy_to("memory://", threads=[name]),
-    "Store.export": lambda store, name: store.export(io.BytesIO(), threads=[name]),
-    "Store.export as states": lambda store, name: store.export(io.BytesIO(), threads=[name], format="json"),
-    "Store.import_": lambda store, name: store.import_(archive(store), threads=[name]),
-    "Store.import_ as": lambda store, name: store.import_(archive(store), threads=["chat"], as_thread=name),
+    "Maintenance.copy_to": lambda store, name: store.maintenance.copy_to("memory://", threads=[name]),
+    "Maintenance.export": lambda store, name: store.maintenance.export(io.BytesIO(), threads=[name]),
+    "Maintenance.export as states": lambda store, name: store.maintenance.export(
+        io.BytesIO(), threads=[name], format="json"
+    ),
+    "Maintenance.import_": lambda store, name: store.maintenance.import_(archive(store), threads=[name]),
+    "Maintenance.import_ as": lambda store, name: store.maintenance.import_(
+        archive(store), threads=["chat"], as_thread=name
+    ),
     "Backups.restore": lambda _, name: restored(name),
     "Backups.restore as": lambda store, name: store.backups(repository()).restore(threads=["chat"], as_thread=name),
     "Thread.diff": lambda store, name: store.thread("chat").diff(other=name),
@@ -148,8 +152,6 @@ CALLS: dict[str, Call] = {
     "Maintenance.quarantine": lambda store, name: store.maintenance.quarantine(name),
     "Maintenance.compact": lambda store, name: store.maintenance.compact(name),
     "Maintenance.delete": lambda store, name: store.maintenance.delete([name]),
-    "Maintenance.hold": lambda store, name: store.maintenance.hold(name, reason="r"),
-    "Maintenance.release": lambda store, name: store.maintenance.release(name),
     "Checkpointer.put": lambda store, name: Checkpointer(store).put(name, {"x": 1}),
     "Checkpointer.put_writes": lambda store, name: Checkpointer(store).put_writes(name, "i", [("c", 1)], task_id="t"),
     "Checkpointer.get_tuple": lambda store, name: Checkpointer(store).get_tuple(name),
@@ -266,7 +268,7 @@ def test_no_call_takes_the_name_of_another_line(store: Store, subtests: pytest.S
 def test_the_empty_name_is_that_of_no_thread(store: Store, subtests: pytest.Subtests) -> None:
     """It belongs to the whole store."""
     before = rows(store)
-    for name in ("Store.put", "Store.import_ as", "Backups.restore", "Backups.restore as"):
+    for name in ("Store.put", "Maintenance.import_ as", "Backups.restore", "Backups.restore as"):
         with subtests.test(call=name), pytest.raises(InvalidError, match="empty|no name"):
             CALLS[name](store, "")
         assert rows(store) == before
@@ -284,7 +286,12 @@ def test_each_call_works_with_a_thread(tmp_path: Path, subtests: pytest.Subtests
     }
     free |= {"HoldfastSaver.delete_thread", "CheckpointStore.keep_latest", "HoldfastSaver.prune", "Maintenance.prune"}
     free |= {"Thread.delete_branch"}
-    targets = {"Store.import_ as", "Backups.restore as", "CheckpointStore.copy to", "HoldfastSaver.copy_thread to"}
+    targets = {
+        "Maintenance.import_ as",
+        "Backups.restore as",
+        "CheckpointStore.copy to",
+        "HoldfastSaver.copy_thread to",
+    }
     for name, call in list(CALLS.items())[:: by_day(1, 3)]:
         with subtests.test(call=name), holdfast.open("memory://") as fresh:
             prepare(fresh)
@@ -373,7 +380,7 @@ def test_pruning_is_of_threads_unless_other_kinds_are_named() -> None:
             pruned(store, "access", kinds="scope")
         with pytest.raises(InvalidError, match="of one kind"):
             pruned(store, "agent:a", kinds=["scope", "session"])
-        with pytest.raises(InvalidError, match="kinds of lines are thread, agent"):
+        with pytest.raises(InvalidError, match="the kind of lines must be thread, agent"):
             pruned(store, kinds="threads")
         with pytest.raises(InvalidError, match="no kind"):
             pruned(store, kinds=[])
@@ -391,10 +398,10 @@ def test_verification_export_and_statistics_take_kinds() -> None:
         assert set(store.maintenance.heads().threads) == {"chat", "␞agent:a", "␞session:s1", "␞access"}
         assert set(store.maintenance.heads(kinds="access").threads) == {"␞access"}
         assert set(store.maintenance.heads("agent:a", kinds="scope").threads) == {"␞agent:a"}
-        assert store.export(io.BytesIO()).threads == 1
-        assert store.export(io.BytesIO(), kinds="all").threads == 5  # with the record of the export before
-        assert store.export(io.BytesIO(), threads=["session:s1"], kinds="session").threads == 1
-        every, some = store.stats(), store.stats(kinds=["scope"])
+        assert store.maintenance.export(io.BytesIO()).threads == 1
+        assert store.maintenance.export(io.BytesIO(), kinds="all").threads == 5  # with the record of the export before
+        assert store.maintenance.export(io.BytesIO(), threads=["session:s1"], kinds="session").threads == 1
+        every, some = store.status(), store.status(kinds=["scope"])
         assert (every.threads, every.scopes, every.system) == (1, 2, 2)
         assert (some.threads, some.scopes, some.system, some.complete) == (0, 1, 0, True)
 
@@ -422,9 +429,9 @@ def test_commands_take_kinds(tmp_path: Path) -> None:
     assert (record["threads"], record["sessions"], record["system"]) == (0, 1, 1)
     assert "Exported 5 threads" in hf("export", f"{tmp_path}/all.gz", "--kind", "all").out
     assert "Exported 1 thread" in hf("export", f"{tmp_path}/threads.gz").out
-    (record,) = hf("stats", "--json", "--all").records
+    (record,) = hf("status", "--json", "--all").records
     assert (record["scopes"], record["steps"]) == (2, 4), "all are counted, and threads are read"
-    (record,) = hf("stats", "--json", "--all", "--kind", "session").records
+    (record,) = hf("status", "--json", "--all", "--kind", "session").records
     assert (record["threads"], record["scopes"], record["steps"]) == (0, 1, 4)
     assert hf("hold", "agent:a", "--kind", "scope", "-m", "a dispute").code == 0
     assert "a dispute" in hf("hold").out

@@ -15,7 +15,7 @@ from holdfast.errors import NotFoundError
 def sees_nothing(store: Store, secret: Checkpoint) -> None:
     """Whatever is asked of a store, it finds nothing of another tenant's thread."""
     assert store.threads() == []
-    assert store.stats().threads == 0
+    assert store.status().threads == 0
     assert (store.thread("chat").log(), store.thread("chat").tags(), store.thread("chat").labels()) == ([], {}, {})
     looks: list[Callable[[], object]] = [
         lambda: store.thread("chat").get(),
@@ -53,7 +53,7 @@ def test_tenants_are_apart(tmp_path: Path) -> None:
         assert acme.thread("chat").get(at="good").state == {"who": "acme"}
         assert acme.thread("chat").labels() == {"x": [secret.id]}
         assert [each.thread for each in acme.threads()] == ["chat", "only acme"]
-        assert acme.stats().threads == 2
+        assert acme.status().threads == 2
 
 
 def test_names_that_run_together_are_still_apart(tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     ),
     "thread too long in bytes": (lambda s: s.thread("é" * 513).get(), InvalidError, "and this one has 1026"),
     "thread no string": (
-        lambda s: s.thread(5).put({}),
+        lambda s: s.thread(5).put({}),  # type: ignore[call-overload]
         InvalidError,
         "name of a thread must be a string, not int .at 5.",
-    ),  # type: ignore[call-overload]
+    ),
     "thread None": (lambda s: s.thread(None).log(), InvalidError, "must be a string, not NoneType"),  # type: ignore[call-overload]
     "id empty": (lambda s: s.thread("t").put({}, id=""), InvalidError, "id of a checkpoint must not be empty"),
     "id HEAD": (lambda s: s.thread("t").put({}, id="HEAD"), InvalidError, "id of a checkpoint cannot be 'HEAD'"),
@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
     "on_conflict": (
         lambda s: s.thread("t").put({}, on_conflict="refuse"),  # type: ignore[arg-type]
         InvalidError,
-        "on_conflict is 'raise', 'branch', 'overwrite', 'merge' or a function, not 'refuse'",
+        "on_conflict must be 'raise', 'branch', 'overwrite', 'merge' or a function, not 'refuse'",
     ),
     "overwrite after a parent": (
         lambda s: s.thread("t").put({}, parent="1", on_conflict="overwrite"),
@@ -149,17 +149,22 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
         r"path cannot be empty\. .*messages\[3\]",
     ),
     "blank after a name": (lambda s: s.thread("t").update({"d .k": 1}), InvalidError, r"column 2 of 'd \.k'"),
-    "no function": (lambda s: s.transact(5), InvalidError, "transact runs a function, not int"),  # type: ignore[arg-type]
-    "no attempt": (lambda s: s.transact(lambda _: None, attempts=0), InvalidError, "at least once"),
+    "no function": (lambda s: s.transaction(5), InvalidError, "transaction expects a function, got int"),  # type: ignore[call-overload]
+    "hold of a thread": (
+        lambda s: s.maintenance.hold("t", kind="thread"),
+        InvalidError,
+        r"by its handle\. Use store\.thread",
+    ),
+    "no attempt": (lambda s: s.transaction(lambda _: None, attempts=0), InvalidError, "attempts must be at least 1"),
     "no index": (
         lambda s: s.thread("t").get(lazy=True).state.slice("l", start="x"),
         InvalidError,
-        "start is a whole number or None, not str",
+        "start must be a whole number or None, not str",
     ),
     "hook in no scope": (
         lambda s: s.hooks.before("state.set", scope=5),  # type: ignore[arg-type]
         InvalidError,
-        "scope of a hook is a pattern, as text, not int",
+        "scope of a hook must be a pattern, not int",
     ),
     "not a built-in hook": (
         lambda s: s.hooks.add(circle),  # type: ignore[arg-type]
@@ -285,10 +290,10 @@ UNOPENED: list[tuple[str, dict[str, Any], str]] = [
     ("sqlite:///x.db", {"nonsense": 1}, "the option 'nonsense'"),
     ("sqlite:///x.db?synchronous=maybe", {}, "synchronous cannot be 'maybe' .*It is one of full, normal"),
     ("sqlite:///x.db", {"busy_timeout": -1}, "busy_timeout cannot be -1"),
-    ("memory://", {"cache_bytes": -1}, "cache_bytes is a number of bytes, not -1"),
-    ("memory://", {"cache_bytes": "64 MB"}, "cache_bytes is a number of bytes, not '64 MB'"),
-    ("memory://", {"cache_bytes": True}, "cache_bytes is a number of bytes, not True"),
-    ("memory://", {"cache_bytes": None}, "cache_bytes is a number of bytes, not None"),
+    ("memory://", {"cache_bytes": -1}, "cache_bytes must be a number of bytes, not -1"),
+    ("memory://", {"cache_bytes": "64 MB"}, "cache_bytes must be a number of bytes, not '64 MB'"),
+    ("memory://", {"cache_bytes": True}, "cache_bytes must be a number of bytes, not True"),
+    ("memory://", {"cache_bytes": None}, "cache_bytes must be a number of bytes, not None"),
 ]
 
 
@@ -318,7 +323,7 @@ CLOSED: dict[str, Callable[[Store], object]] = {
     "log": lambda s: s.thread("t").log(),
     "threads": lambda s: s.threads(),
     "thread": lambda s: s.thread("t").info(),
-    "stats": lambda s: s.stats(),
+    "status": lambda s: s.status(),
     "tag": lambda s: s.thread("t").tag("x"),
     "label": lambda s: s.thread("t").label("x"),
     "unlabel": lambda s: s.thread("t").unlabel("x"),
@@ -371,3 +376,19 @@ def test_errors_can_be_caught_by_pythons_own_classes(store: Store) -> None:
     assert isinstance(caught.value, ConflictError)
     assert (caught.value.what, caught.value.where) == ("the thread already has a branch 'main'", "thread 't'")
     assert caught.value.hint == "Use another name"
+
+
+def test_a_field_that_does_not_exist_is_an_error_of_the_call(store: Store) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "Thread.put": lambda: store.thread("t").put({}, tga="x"),  # type: ignore[call-arg]
+        "Thread.update": lambda: store.thread("t").update({}, tga="x"),  # type: ignore[call-arg]
+        "Transaction.put": lambda: store.transaction(lambda each: each.put("t", {}, tga="x")),  # type: ignore[call-arg]
+    }
+    for call, use in calls.items():
+        with pytest.raises(TypeError, match=rf"^{call}\(\) got an unexpected keyword argument 'tga'$"):
+            use()
+
+
+def test_a_thread_keeps_its_name(store: Store) -> None:
+    with pytest.raises(AttributeError):
+        store.thread("t").name = "other"  # type: ignore[misc]

@@ -581,7 +581,7 @@ def test_older_checkpoints_are_pruned_copied_and_restored(store: Store, tmp_path
     thread.append("messages", AIMessage("new"))
     assert [each.content for each in thread.get().state["messages"]] == [*expected[:99], "new"]
     with holdfast.open(f"sqlite:///{tmp_path}/copy.db") as other:
-        store.copy_to(other)
+        store.maintenance.copy_to(other)
         other.thread("t").append("messages", AIMessage("there"))
         assert [each.content for each in other.thread("t").get().state["messages"]] == [*expected[:99], "new", "there"]
         assert other.maintenance.verify().ok

@@ -183,10 +183,10 @@ def test_long_chains_and_many_effects_are_followed(store: Store) -> None:
 
 def test_pages_are_bounded_and_cursors_belong_to_their_question(busy: Store) -> None:
     page = busy.timeline.query("kind:session", scan_limit=2)
-    if busy.capabilities.times:
+    if busy.status().capabilities.times:
         assert (list(page), page.stopped) == ([], False)  # the index knows that there are none
     page = busy.timeline.query('"nowhere to be found"', scan_limit=2)
-    if busy.capabilities.times:
+    if busy.status().capabilities.times:
         assert (list(page), page.stopped, page.examined) == ([], True, 2)
         assert list(page.all()) == []
     first = busy.timeline.query(limit=2)
@@ -353,11 +353,11 @@ def test_the_index_and_a_scan_agree(
             failed = list(store.timeline.query(errors=True))
             return [*pages, failed, store.timeline.effects(change.id), store.timeline.causes(thread="log", path="seen")]
 
-        capabilities, indexed = store.capabilities, ask()
+        capabilities, indexed = store.status().capabilities, ask()
         assert capabilities.times
         assert all(found for query, found in zip(queries, indexed, strict=False) if query not in QUERIES)
         monkeypatch.setattr(f"holdfast.backends.{backend}.capabilities", capabilities._replace(times=False))
-        assert not store.capabilities.times
+        assert not store.status().capabilities.times
         assert ask() == indexed
 
 
@@ -369,11 +369,11 @@ def test_a_schema_of_an_older_version_gets_the_index_from_its_owner() -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("DROP INDEX holdfast.events_time")
     with holdfast.open(url) as store:
-        assert not store.capabilities.times
+        assert not store.status().capabilities.times
         assert list(store.timeline.query()) == expected
     setup(url)
     with holdfast.open(url) as store:
-        assert store.capabilities.times
+        assert store.status().capabilities.times
         assert list(store.timeline.query()) == expected
 
 
@@ -389,11 +389,11 @@ def test_a_file_of_an_older_version_gets_the_index(tmp_path: Path) -> None:
             old.execute(f"DROP INDEX {name}")
     old.close()
     with holdfast.open(path, read_only=True) as store:
-        assert not store.capabilities.times
+        assert not store.status().capabilities.times
         assert list(store.timeline.query()) == expected
         assert store.maintenance.verify().ok
     with holdfast.open(path) as store:
-        assert store.capabilities.times
+        assert store.status().capabilities.times
         assert list(store.timeline.query()) == expected
 
 

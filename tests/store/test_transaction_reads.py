@@ -128,7 +128,7 @@ def test_asyncio() -> None:
                 found = await transaction.get("chat")
                 transaction.put("chat", {"n": found.state["n"] + 1})
 
-            await asyncio.gather(*(store.transact(add) for _ in range(8)))
+            await asyncio.gather(*(store.transaction(add) for _ in range(8)))
             assert (await store.thread("chat").get()).state == {"n": 8}
 
     asyncio.run(main())
@@ -147,7 +147,7 @@ def test_no_save_is_lost(kind: str, tmp_path: Path) -> None:
                 transaction.state(agent="a").increment("n")
 
             for _ in range(5):
-                store.transact(add)
+                store.transaction(add)
 
         workers = [threading.Thread(target=work, args=(each,)) for each in (one, two)]
         for worker in workers:

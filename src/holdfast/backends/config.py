@@ -11,7 +11,7 @@
     url = "postgresql://agents:${PASSWORD}@db/agents"
     schema = "agents"                              # further keys are options
     encryption = "file:/etc/holdfast.key"          # where the key of an encrypted store is
-    sensitive = "redact:all"                       # what is done with secrets in what is saved
+    redaction = "redact:all"                       # what is done with secrets in what is saved
 
 `stores.main` is then the name of the first. The file is the one that `$HOLDFAST_CONFIG` names, or else the first
 `holdfast.toml` in the current directory and those above it. `${NAME}` is replaced by an environment variable, so that
@@ -33,9 +33,9 @@ FILE = "holdfast.toml"
 PREFIX = "stores."
 DEFAULT = "stores.default"
 ENCRYPTION = "encryption"
-SENSITIVE = "sensitive"
+REDACTION = "redaction"
 
-_APART = (ENCRYPTION, SENSITIVE)
+_APART = (ENCRYPTION, REDACTION)
 """Entries of a store that are no options of its backend."""
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -69,13 +69,13 @@ def encryption_settings(name: str | os.PathLike[str] | None = None) -> dict[str,
     return None if found is None else found[0].encryption(found[1])
 
 
-def sensitive_settings(name: str | os.PathLike[str] | None = None) -> object:
-    """Return what is done with sensitive data in a store according to `$HOLDFAST_SENSITIVE`, or the entry `sensitive`
+def redaction_settings(name: str | os.PathLike[str] | None = None) -> object:
+    """Return what is done with sensitive data in a store according to `$HOLDFAST_REDACTION`, or the entry `redaction`
     of the file, by the name of the store as for `resolve`. None if neither says anything."""
-    if text := os.environ.get("HOLDFAST_SENSITIVE"):
+    if text := os.environ.get("HOLDFAST_REDACTION"):
         return text.split()
     found = _tables_of(name)
-    return None if found is None else found[0].sensitive(found[1])
+    return None if found is None else found[0].redaction(found[1])
 
 
 def _tables_of(name: str | os.PathLike[str] | None) -> tuple[_StoreTables, str] | None:
@@ -180,10 +180,10 @@ class _StoreTables:
             return {key: self._value(name, key, each) if isinstance(each, str) else each for key, each in value.items()}
         return {"keys": self._value(name, ENCRYPTION, value)}
 
-    def sensitive(self, name: str) -> object:
+    def redaction(self, name: str) -> object:
         """Return what is done with sensitive data in a store."""
         table = self._stores.get(name.removeprefix(PREFIX))
-        return table.get(SENSITIVE) if isinstance(table, dict) else None
+        return table.get(REDACTION) if isinstance(table, dict) else None
 
     def alerts(self) -> tuple[list[str], list[list[str]]]:
         """Return the webhooks and the commands of the table `alerts`."""

@@ -95,7 +95,7 @@ def parse_kind(kind: object) -> LineKind:
     for each in COUNTS:
         if each == kind:
             return each
-    raise InvalidError(f"kinds of lines are {', '.join(COUNTS)} and all, not {ascii(kind)[:80]}")
+    raise InvalidError(f"the kind of lines must be {', '.join(COUNTS)} or all, not {ascii(kind)[:80]}")
 
 
 def parse_kinds(kinds: LineKinds) -> frozenset[LineKind]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeAlias
 
 from holdfast._fields import Hidden, Internal, Label, computed
 from holdfast._named_tuple import NamedTuple
+from holdfast.backends.interface import Capabilities
 from holdfast.engine.namespaces import LineKind, line_kind, short_name
 
 if TYPE_CHECKING:
@@ -170,8 +171,9 @@ class PendingWrite(NamedTuple):
     value: Any
 
 
-class StoreStats(NamedTuple):
-    """Statistics of a store: its size, and how many lines of each kind the tenant has. Those of sessions are scopes.
+class StoreStatus(NamedTuple):
+    """The status of a store: its size, how many lines of each kind the tenant has (those of sessions are scopes), and
+    how its backend, backups and hooks are.
 
     If the store was not counted to the end, `complete` is False, and there are more than these. `damaged` says how many
     of them a store of files or objects found damaged while it counted.
@@ -189,3 +191,8 @@ class StoreStats(NamedTuple):
     cache_limit: int
     cache_hits: int
     cache_misses: int
+    capabilities: Capabilities
+    """What the backend guarantees, and its limits."""
+    details: dict[str, int | float | str]
+    """Copies that are pending, repairs, hooks that are off, the time of the last backup and of the last drill, by name.
+    Which names there are depends on the backend; a plain one may have none."""

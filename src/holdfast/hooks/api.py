@@ -275,7 +275,7 @@ class HookOperations:
 
         def register(function: F) -> F:
             if not callable(function):
-                raise InvalidError(f"a hook is a function, not {type(function).__name__}")
+                raise InvalidError(f"a hook must be a function, not {type(function).__name__}")
             asynchronous, inline = is_async(function), fields["inline"]
             if inline and asynchronous:
                 raise InvalidError("an async hook cannot run inline", hint="Leave inline out, or use a plain function")
@@ -310,7 +310,7 @@ def _check_pattern(name: str, pattern: object) -> str:
         return ""
     text = str(pattern) if isinstance(pattern, Scope) else pattern
     if not isinstance(text, str):
-        raise InvalidError(f"the {name} of a hook is a pattern, as text, not {type(pattern).__name__}")
+        raise InvalidError(f"the {name} of a hook must be a pattern, not {type(pattern).__name__}")
     if text:
         matcher(text)
     return text
@@ -345,7 +345,7 @@ def _check_options(phase: str, options: HookOptions) -> tuple[dict[str, Any], tu
         raise InvalidError(f"the order of a hook must be a number, not {order!r}")
     failures = options.get("max_failures", MAX_FAILURES)
     if type(failures) is not int or failures < 1:
-        raise InvalidError(f"a hook is switched off after a number of failures, at least 1, not {failures!r}")
+        raise InvalidError(f"max_failures must be at least 1, not {failures!r}")
     seconds, inline = parse_seconds(budget, "budget", positive=True), bool(options.get("inline", False))
     fields = {"scope": scopes, "key": keys, "order": order, "budget": seconds, "inline": inline}
     return fields, (failures, parse_nanoseconds(options.get("rest", REST / 1e9), "rest", positive=True))

@@ -36,7 +36,7 @@ class Validate:
         if schema is MISSING and max_bytes is None:
             raise InvalidError("a validation has a schema, or a number of bytes, to check against")
         if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
-            raise InvalidError(f"max_bytes is a number of bytes, not {max_bytes!r}")
+            raise InvalidError(f"max_bytes must be a number of bytes, not {max_bytes!r}")
         self._schema: Schema | None = None
         if schema is not MISSING:
             from holdfast.schemas.schema import as_schema

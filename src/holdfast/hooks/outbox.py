@@ -326,7 +326,7 @@ async def list_undelivered(
 ) -> Page[UndeliveredCall]:
     """List the calls that were not delivered: those that were given up, then those that are to be made."""
     if state is not None and state not in _STATES:
-        raise InvalidError(f"an undelivered call is pending or failed, not {ascii(state)[:40]}")
+        raise InvalidError(f"the state of undelivered calls must be pending or failed, not {ascii(state)[:40]}")
     states: Sequence[str] = _STATES if state is None else (state,)
     start: Key = ()
     if cursor is not None:

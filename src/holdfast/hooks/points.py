@@ -52,7 +52,9 @@ def check_points(patterns: tuple[str, ...]) -> frozenset[str]:
 
 def _points(pattern: object) -> list[str]:
     if not isinstance(pattern, str):
-        raise InvalidError(f"a point is named by text, not {type(pattern).__name__}", where=repr(pattern)[:80])
+        raise InvalidError(
+            f"the name of a point must be a string, not {type(pattern).__name__}", where=repr(pattern)[:80]
+        )
     if pattern == "*":
         return list(POINTS)
     if pattern.endswith(".*"):

@@ -635,7 +635,7 @@ class _HookedSave:
 
     def _dump(self, key: str, value: Any) -> PackedMap:  # noqa: ARG002 - a checkpoint has none
         if not isinstance(value, Mapping):
-            raise InvalidError(f"the state of a checkpoint is a mapping, not {type(value).__name__}")
+            raise InvalidError(f"the state of a checkpoint must be a mapping, not {type(value).__name__}")
         return pack_state(self._registry.engine.context.codec, value)
 
     async def begin(self) -> AppendRequest:

@@ -49,7 +49,7 @@ def check_rules(rules: Mapping[str, Any]) -> None:
     for name in ("keep_last", "max_bytes"):
         value = rules[name]
         if value is not None and (type(value) is not int or value < 1):
-            raise InvalidError(f"{name} is a number of at least 1, not {value!r}")
+            raise InvalidError(f"{name} must be at least 1, not {value!r}")
     if rules["keep_within"] is not None:
         parse_nanoseconds(rules["keep_within"], "age")
     if all(value is None for value in rules.values()):

@@ -73,19 +73,21 @@ class Retention:
         for name in (*counts, "max_thread_bytes", "max_bytes"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
-                raise InvalidError(f"{name} is a number of at least 1, not {value!r}")
+                raise InvalidError(f"{name} must be at least 1, not {value!r}")
         for name in ("keep_latest", "keep_tagged"):
             if type(getattr(self, name)) is not bool:
-                raise InvalidError(f"{name} is True or False, not {getattr(self, name)!r}")
+                raise InvalidError(f"{name} must be True or False, not {getattr(self, name)!r}")
         labels: object = self.keep_labels
         if not isinstance(labels, list | tuple) or not all(isinstance(label, str) and label for label in labels):
-            raise InvalidError("keep_labels is a list of patterns", where=repr(labels)[:80], hint='Write ["release-*"]')
+            raise InvalidError(
+                "keep_labels must be a list of patterns", where=repr(labels)[:80], hint='Write ["release-*"]'
+            )
         object.__setattr__(self, "keep_labels", tuple(labels))
         if self.keep_where is not None and not isinstance(self.keep_where, str):
-            raise InvalidError(f"keep_where is a query, not {type(self.keep_where).__name__}")
+            raise InvalidError(f"keep_where must be a query, not {type(self.keep_where).__name__}")
         zone: object = self.zone
         if not isinstance(zone, tzinfo | None):
-            raise InvalidError(f"zone is a time zone, not {zone!r}", hint='As zoneinfo.ZoneInfo("Europe/Vienna")')
+            raise InvalidError(f"zone must be a time zone, not {zone!r}", hint='As zoneinfo.ZoneInfo("Europe/Vienna")')
         if self.keep_within is not None:
             parse_duration(self.keep_within, "age")
         if self.keep_recordings_within is not None:
@@ -204,7 +206,7 @@ def policy_of(policy: Retention | None, rules: RetentionRules) -> Retention:
             ) from None
     if not isinstance(policy, Retention):
         raise InvalidError(
-            f"the policy is a Retention, not {type(policy).__name__}", hint="Or give its rules: keep_last=100"
+            f"the policy must be a Retention, not {type(policy).__name__}", hint="Or give its rules: keep_last=100"
         )
     if rules:
         raise InvalidError("pass a policy or rules, not both", where=", ".join(rules))

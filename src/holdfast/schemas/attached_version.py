@@ -157,7 +157,7 @@ class AttachedVersion:
         name, version = parse_reference(reference)
         if name != self.schema.name or version is None:
             raise ConflictError(
-                f"the state is of the schema {reference}, and not of {self.schema.name}",
+                f"the state has the schema {reference}, not {self.schema.name}",
                 where=self.reference,
                 hint="Attach the schema that it has, or give what has different schemas different names",
                 code="schema-changed",

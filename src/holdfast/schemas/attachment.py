@@ -539,7 +539,7 @@ def _is_whole(migration: Migration) -> bool:
     whole = [keys[0] == "" for operation in migration.operations for keys in operation.paths()]
     if any(whole) and not all(whole):
         raise InvalidError(
-            "a migration changes a value as a whole, or fields of it, and not both",
+            "a migration must change a value as a whole or its fields, not both",
             where=str(migration),
             hint="Make it two migrations, with a version between them",
             code="migration-failed",

@@ -180,7 +180,7 @@ def _split_text(separator: str, count: int, path: Path) -> tuple[Callable[[Any],
         if isinstance(value, str):
             return value
         raise InvalidError(
-            f"a text is split and joined at a separator, and here is a value of type {type(value).__name__}",
+            f"expected a string to split or join, got a value of type {type(value).__name__}",
             where=_text(path),
             hint="Convert the values to text first, or give functions for either way",
         )
@@ -279,7 +279,7 @@ def _keys(path: Path) -> Keys:
 def _names(names: Sequence[str], path: Path) -> tuple[str, ...]:
     found: Sequence[object] = names
     if isinstance(names, str) or not names or any(not isinstance(name, str) or not name for name in found):
-        raise InvalidError('fields are named as a tuple of text: ("first", "last")', where=_text(path))
+        raise InvalidError('fields must be a tuple of strings: ("first", "last")', where=_text(path))
     if len(set(names)) < len(names):
         raise InvalidError("a field is named twice", where=_text(path))
     return tuple(names)

@@ -104,7 +104,7 @@ class _Reader:
             kinds = ["null", "boolean", "number", "string", "array", "object"]
         if isinstance(kinds, list):
             if not kinds:
-                raise InvalidError("type is a name, or a list of names", where=f"{self._name}, {at}")
+                raise InvalidError("type must be a name or a list of names", where=f"{self._name}, {at}")
             return {"type": "union", "of": [self._typed(each, schema, at) for each in kinds]}
         return dict(ANY) if kinds is None else self._typed(kinds, schema, at)
 
@@ -115,7 +115,7 @@ class _Reader:
         else:
             members = schema[key]
             if not isinstance(members, list) or not members:
-                raise InvalidError(f"{key} is a list of schemas", where=f"{self._name}, {at}")
+                raise InvalidError(f"{key} must be a list of schemas", where=f"{self._name}, {at}")
             if key == "allOf" and len(members) != 1:
                 raise self._unsupported("allOf of several schemas", at)
             choices = [self.read(each, f"{at}/{key}/{place}") for place, each in enumerate(members)]
@@ -133,7 +133,7 @@ class _Reader:
         """Return the values of `enum` and `const` that the other keywords accept."""
         listed = schema.get("enum", [schema["const"]] if "const" in schema else [])
         if not isinstance(listed, list):
-            raise InvalidError("enum is a list of values", where=f"{self._name}, {at}")
+            raise InvalidError("enum must be a list of values", where=f"{self._name}, {at}")
         values = [self._plain(each, at) for each in listed]
         if "const" in schema:
             only = self._plain(schema["const"], at)
@@ -164,7 +164,7 @@ class _Reader:
         rest = schema.get("additionalProperties", True)
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(required, list) or not all(isinstance(key, str) for key in required):
-            raise InvalidError("required is a list of names", where=f"{self._name}, {at}")
+            raise InvalidError("required must be a list of names", where=f"{self._name}, {at}")
         if "properties" not in schema and not required and rest is not False:
             names = schema.get("propertyNames", {})
             if isinstance(names, Mapping) and not names.keys() & {"type", "enum", "const", *_CHOICES}:
@@ -194,7 +194,7 @@ class _Reader:
 
     def _reference(self, reference: Any, at: str) -> Node:
         if not isinstance(reference, str):
-            raise InvalidError("$ref is text", where=f"{self._name}, {at}")
+            raise InvalidError("$ref must be a string", where=f"{self._name}, {at}")
         if reference.startswith(REFERENCE):
             return {"type": "schema", "ref": reference.removeprefix(REFERENCE)}
         if not reference.startswith("#"):

@@ -25,7 +25,7 @@ def require_nodes(nodes: object, where: str) -> dict[str, str]:
         isinstance(each, str) and each for pair in nodes.items() for each in pair
     ):
         raise InvalidError(
-            "nodes is a dict with the new names of nodes by the old ones",
+            "nodes must be a dict with the new names of nodes by the old ones",
             where=where,
             hint='Write nodes={"old": "new"}',
         )

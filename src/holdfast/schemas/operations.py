@@ -758,6 +758,6 @@ def _apply(document: PackedDocument, function: Callable[[dict[str, Any]], Mappin
     result: object = function(unpack_state(document.codec, document.fields))
     if not isinstance(result, Mapping):
         raise InvalidError(
-            f"a custom migration returns the state as a dict, not {type(result).__name__}", code="migration-shape"
+            f"a custom migration must return the state as a dict, not {type(result).__name__}", code="migration-shape"
         )
     document.fields = pack_state(document.codec, result)

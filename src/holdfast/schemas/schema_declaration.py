@@ -36,7 +36,7 @@ class Declaration:
         """Check what a caller declares."""
         if validate not in get_args(ValidationMode):
             modes = ", ".join(map(repr, get_args(ValidationMode)))
-            raise InvalidError(f"validate is {modes}, not {validate!r}")
+            raise InvalidError(f"validate must be {modes}, not {validate!r}")
         declared = require_set(schemas)
         oldest = None if unversioned is None else Version.parse(unversioned)
         return cls(declared, choose_schema(declared, reference), validate, oldest)

@@ -66,7 +66,8 @@ def _parse(text: str) -> Version:
 
 def _refuse(text: object) -> Version:
     raise InvalidError(
-        f"the version of a schema is written as 1.2.0, not {text!r}", hint="Use semantic versions, https://semver.org"
+        f"the version of a schema must have the form 1.2.0, not {text!r}",
+        hint="Use semantic versions, https://semver.org",
     )
 
 

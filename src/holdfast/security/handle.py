@@ -60,7 +60,7 @@ def owner_handle(store: HasHandle | StoreHandle) -> StoreHandle:
     handle = store if isinstance(store, StoreHandle) else store._handle
     if handle.guard.actor:
         raise DeniedError(
-            "this is for the owner of the store, and not for an identity's view of it",
+            "only the owner of the store can do this, not an identity",
             where=handle.guard.actor,
             hint="Use the store itself, or what the view offers: `store.as_identity(…)`",
             code="owner-only",
@@ -86,5 +86,5 @@ def parse_scope(handle: StoreHandle, scope: Scope | str | None, parts: ScopePart
     if scope is None:
         return handle.guard.scope(cast(Mapping[str, Any], parts))
     if parts:
-        raise InvalidError("a scope is named by its text or by its parts, not by both", where=str(scope)[:80])
+        raise InvalidError("a scope must be given as text or as parts, not both", where=str(scope)[:80])
     return handle.guard.scope(scope)

@@ -135,7 +135,7 @@ def thread_request(
 ) -> GrantRequest:
     """Check the arguments of a grant of threads."""
     if scope is not None or parts or keys or below:
-        raise InvalidError("a grant is one of a scope or of threads: give one of them", where=f"thread {thread!r}"[:80])
+        raise InvalidError("a grant must be of a scope or of threads, not both", where=f"thread {thread!r}"[:80])
     pattern = check_pattern(thread, "thread of a grant")
     return GrantRequest(parse_holder(to), check_rights(right), None, "", "", _expiry_time(handle, until), pattern)
 
@@ -150,7 +150,7 @@ def grant_id(grant: Grant | str) -> str:
     """Return the id of a grant that is named by itself or by its id."""
     id = grant.id if isinstance(grant, Grant) else grant
     if not isinstance(id, str):
-        raise InvalidError(f"a grant is named by its id, not by {type(id).__name__}")
+        raise InvalidError(f"a grant must be given by its id, not by {type(id).__name__}")
     return id
 
 
@@ -365,7 +365,7 @@ class AccessOperations:
         """Store or replace the policy of a role. It takes effect at once."""
         if not isinstance(policy, Policy):
             raise InvalidError(
-                f"a role is a Policy, not {type(policy).__name__}", hint='Such as Policy().allow("read")'
+                f"a role must be a Policy, not {type(policy).__name__}", hint='Such as Policy().allow("read")'
             )
         name, rules = check_key(role, "name of a role"), policy.to_list()
         await self._access.put("define", {entry_name(ROLE, name): rules}, f"role:{name}", rules)

@@ -6,7 +6,7 @@ A `Store` has these operations as the owner; a view from `store.as_identity(…)
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from holdfast.backends.runtime.drivers import Part, Pause, SyncApi, arun, operation, run, sync_or_async
 from holdfast.engine import validation
@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # whoever only looks at threads starts sooner without these
     from holdfast.state.writer import WrittenKey
 
 T = TypeVar("T")
-A = TypeVar("A")
 
 ATTEMPTS = 1000
 """How often a transaction is attempted by default. Each time, another writer succeeded."""
@@ -68,43 +67,58 @@ class ScopedOperations:
         found = await list_scopes(self._handle, prefix, pattern, validation.cursor_text(cursor), count + 1)
         return Page.cut(found, count, lambda info: str(info.scope))
 
-    def transaction(self) -> StateTransaction:
-        """Return a transaction: changes of several keys in one scope or many, all or none, when the block ends
-        without an error."""
+    @overload
+    def transaction(self) -> StateTransaction: ...
+    @overload
+    def transaction(self, function: Callable[[StateTransaction], T], *, attempts: int = ...) -> T: ...
+    def transaction(self, function: Callable[[Any], Any] | None = None, *, attempts: int = ATTEMPTS) -> Any:
+        """Change several keys in one scope or many, all or none: in a block, `with view.transaction() as together:`, or
+        by a function, which is called again while others change what it has read.
+
+        The function gets the transaction, may be called several times, and must do nothing that cannot be repeated.
+        Returns its result.
+        """
+        return self._run(function, attempts)
+
+    def _begin(self) -> StateTransaction:
         return StateTransaction(self._handle, self)
 
-    def _transact(self, function: Callable[[Any], Any], *, attempts: int = ATTEMPTS) -> Any:
-        """Run a function in a transaction, and again while others change what it has read.
+    def _run(self, function: Callable[[Any], Any] | None, attempts: int) -> Any:
+        """Return a transaction, or run a function in one."""
+        if function is None:
+            return self._begin()
+        if not callable(function):
+            raise InvalidError(
+                f"transaction expects a function, got {type(function).__name__}",
+                hint="It gets the transaction as its argument",
+            )
+        if validation.require_count(attempts, "number of attempts") < 1:
+            raise InvalidError("attempts must be at least 1")
+        return self._repeat(function, attempts) if isinstance(self, SyncApi) else self._arepeat(function, attempts)
 
-        It gets the transaction, may be called several times, and must do nothing that cannot be repeated. Returns its
-        result.
-        """
-        _check_transact(function, attempts)
+    def _repeat(self, function: Callable[[Any], Any], attempts: int) -> Any:
         attempt = 0
         while True:
             attempt += 1
             try:
-                with self.transaction() as together:
+                with self._begin() as together:
                     return function(together)
             except ConflictError as conflict:
                 if not _is_stale(conflict, attempt, attempts):
                     raise
             run(_pause(attempt))
 
-    async def _async_transact(self, function: Callable[[Any], Awaitable[Any]], *, attempts: int = ATTEMPTS) -> Any:
-        _check_transact(function, attempts)
+    async def _arepeat(self, function: Callable[[Any], Awaitable[Any]], attempts: int) -> Any:
         attempt = 0
         while True:
             attempt += 1
             try:
-                async with self.transaction() as together:
+                async with self._begin() as together:
                     return await function(together)
             except ConflictError as conflict:
                 if not _is_stale(conflict, attempt, attempts):
                     raise
             await arun(_pause(attempt))
-
-    transact = sync_or_async(_transact, _async_transact)
 
     sessions: Part[Sessions, AsyncSessions] = Part(
         "holdfast.state.sessions.api.Sessions",
@@ -120,15 +134,6 @@ class ScopedOperations:
         "holdfast.state.sharing.api.Sharing",
         "Topics, requests, pipelines and documents that agents share.",
     )
-
-
-def _check_transact(function: object, attempts: object) -> None:
-    if not callable(function):
-        raise InvalidError(
-            f"transact runs a function, not {type(function).__name__}", hint="It gets the transaction as its argument"
-        )
-    if validation.require_count(attempts, "number of attempts") < 1:
-        raise InvalidError("a transaction is attempted at least once")
 
 
 def _is_stale(conflict: ConflictError, attempt: int, attempts: int) -> bool:

@@ -54,7 +54,7 @@ class HistoryEntry(NamedTuple):
 async def point_at(handle: StoreHandle, line: Line, when: When) -> StepRef | None:
     """Return the last step of a scope at a time; None if there was none yet, or the history ended with a session."""
     if isinstance(when, bool) or not isinstance(when, datetime | int | str):
-        raise InvalidError(f"a time is a datetime, a version, or text such as '2h', not {when!r}")
+        raise InvalidError(f"a time must be a datetime, a version, or a string such as '2h', not {when!r}")
     scope = Scope.of_line(line.name)
     if scope is not None and await is_over(handle, scope, for_good=True):
         return None

@@ -59,7 +59,7 @@ def set_change(
 def check_on_conflict(on_conflict: object) -> None:
     """Raise `InvalidError` unless this names what to do in a conflict."""
     if not callable(on_conflict) and on_conflict not in _CONFLICTS:
-        raise InvalidError(f"on_conflict is 'raise', 'overwrite', 'merge' or a function, not {on_conflict!r}")
+        raise InvalidError(f"on_conflict must be 'raise', 'overwrite', 'merge' or a function, not {on_conflict!r}")
 
 
 def compute_change(

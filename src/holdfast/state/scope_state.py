@@ -131,7 +131,7 @@ class StateOperations:
         (done,) = await self._write([change])
         return done.version
 
-    @operation(changes=True, not_remote=FUNCTION)
+    @operation(changes=True, rights=("read", "write"), not_remote=FUNCTION)
     async def change(self, key: str, function: ValueFunction, default: Any = MISSING) -> Any:
         """Set a key to what a function returns for its current value. No concurrent change is lost: if there is one,
         the function is called again. Returns the new value.
@@ -150,25 +150,25 @@ class StateOperations:
         await self._write([change])
         return made[-1]
 
-    @operation(changes=True)
+    @operation(changes=True, rights=("read", "write"))
     async def increment(self, key: str, by: float = 1) -> Any:
         """Add a number to a value, which starts at 0. Returns the new value. No concurrent change is lost, nor in a
         merge."""
         return unpack(self._handle.codec, await self._operate(key, Increment(by)))
 
-    @operation(changes=True)
+    @operation(changes=True, rights=("read", "write"))
     async def append(self, key: str, *items: Any) -> int:
         """Add items at the end of a list, which starts empty. Returns its new length. No concurrent change is lost, nor
         in a merge."""
         return len(as_items(await self._operate(key, Append(*items))) or ())
 
-    @operation(changes=True)
+    @operation(changes=True, rights=("read", "write"))
     async def add_to_set(self, key: str, *items: Any) -> int:
         """Add items to a set, which starts empty. Returns how many items it has then. No concurrent change is lost, nor
         in a merge."""
         return len(unpack(self._handle.codec, await self._operate(key, AddToSet(*items))))
 
-    @operation(changes=True)
+    @operation(changes=True, rights=("read", "write"))
     async def max(self, key: str, value: Any) -> Any:
         """Set a key to a number, a text or a time, unless its value is greater. Returns the greater one. No concurrent
         change is lost, nor in a merge."""
@@ -215,7 +215,7 @@ class StateOperations:
         """Delete all keys, as one step."""
         await scopes.clear(self._handle, self.scope)
 
-    @operation(changes=True)
+    @operation(changes=True, rights=("read", "write"))
     async def copy_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise", nested: bool = False) -> int:
         """Copy all keys into another scope, as one step there. Returns how many keys were copied.
 
@@ -226,7 +226,7 @@ class StateOperations:
         """
         return await scopes.copy(self._handle, self.scope, self._scope_of(other), on_conflict, nested=nested)
 
-    @operation(changes=True)
+    @operation(changes=True, rights=("read", "write"))
     async def move_to(self, other: StateOperations, *, on_conflict: OnConflict = "raise", nested: bool = False) -> int:
         """Copy all keys into another scope and delete them here, atomically. See `copy_to`."""
         return await scopes.move(self._handle, self.scope, self._scope_of(other), on_conflict, nested=nested)
@@ -242,7 +242,7 @@ class StateOperations:
             raise InvalidError(
                 "state is copied to a scope of the same store and tenant, and this is another one's",
                 where=f"scope {other.scope}",
-                hint="Copy between stores with store.copy_to(…), or set the keys: other.update(state.items())",
+                hint="Copy the store with store.maintenance.copy_to(…), or set the keys: other.update(state.items())",
             )
         return other.scope
 
@@ -277,7 +277,7 @@ class StateOperations:
 
         return await diff(self._handle, self.scope, a, b)
 
-    @operation(changes=True)
+    @operation(changes=True, rights=("read", "write"))
     async def rollback(self, when: datetime | int | str, key: str | None = None) -> int:
         """Restore the scope, or one key, to what it was at a time, by a new step. The history stays. Returns the
         number of keys that changed."""

@@ -2,8 +2,9 @@
 
 A transaction remembers the version of what it reads, and holds its changes back until the end. Then they are made in
 one batch, on condition that everything that was read still has its version: transactions are serializable. If a read is
-out of date, `ConflictError` is raised and nothing is changed; `transact` tries again. Each scope is read as of its
-first read; two scopes may be read as of two moments, which can show only in a transaction that will not commit.
+out of date, `ConflictError` is raised and nothing is changed; `transaction(function)` tries again. Each scope is read
+as of its first read; two scopes may be read as of two moments, which can show only in a transaction that will not
+commit.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ def _stale_error(where: Scope | str, key: str = "") -> ConflictError:
     return ConflictError(
         "what the transaction read has changed since",
         where=f"key {key!r} of {where}" if key else str(where),
-        hint="Begin it again, as transact() does automatically",
+        hint="Begin it again, as transaction(function) does",
         code="version-mismatch",
     )
 

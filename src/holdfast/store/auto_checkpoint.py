@@ -52,7 +52,7 @@ class EveryStep:
 
     def __post_init__(self) -> None:
         if type(self.steps) is not int or self.steps < 1:
-            raise ConfigError(f"the number of steps is a whole number from 1 up, not {self.steps!r}")
+            raise ConfigError(f"steps must be a whole number of at least 1, not {self.steps!r}")
 
     def due(self, context: PolicyContext) -> bool:
         """Return whether there were enough steps."""
@@ -93,7 +93,7 @@ class OnEvent:
 
     def __init__(self, *names: str) -> None:
         if not all(isinstance(name, str) for name in names):
-            raise ConfigError(f"events are named by strings, not by {names!r}")
+            raise ConfigError(f"the names of events must be strings, not {names!r}")
         self.names = frozenset(names)
 
     def due(self, context: PolicyContext) -> bool:
@@ -121,7 +121,7 @@ class _AutoSaver(Generic[S]):
         if _is_sync(store) != _is_sync(self):
             raise ConfigError(f"{type(self).__name__} saves to {'a Store' if _is_sync(self) else 'an AsyncStore'}")
         if not callable(state):
-            raise ConfigError("the state to save is given by a function that returns it", hint="Write lambda: state")
+            raise ConfigError("the state to save must be a function that returns it", hint="Write lambda: state")
         for policy in policies:
             if isinstance(policy, type) or not callable(getattr(policy, "due", None)):
                 raise ConfigError(f"{policy!r} is not a policy", hint="Give an instance, such as EveryStep()")

@@ -541,7 +541,7 @@ class BackupOperations(Generic[Opened]):
 
     def _tenant(self, tenants: str | None) -> str | None:
         if tenants not in (None, "own", "all"):
-            raise InvalidError(f"tenants is 'own' or 'all', not {tenants!r}")
+            raise InvalidError(f"tenants must be 'own' or 'all', not {tenants!r}")
         if tenants == "all" and self._home:
             raise InvalidError("the store was opened for one tenant", hint="Open it without a tenant")
         return self._home if tenants == "own" or self._home else None

@@ -185,5 +185,5 @@ def _load_diff(codec: Codec, parts: Any) -> Diff:
 
 def _load_session(build: Callable[[str, SessionRecord, Any], Session] | None, parts: Any) -> Session:
     if build is None:
-        raise InvalidError("a session is named by its id")
+        raise InvalidError("a session must be given by its id")
     return build(*parts)

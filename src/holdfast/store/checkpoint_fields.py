@@ -38,6 +38,12 @@ class CheckpointFields(TypedDict, total=False):
     ttl: Duration | None
 
 
+def unknown_field_error(call: str, fields: Iterable[str]) -> TypeError | None:
+    """Return the error of a call with a field that there is not, as for any function; None if there are all of them."""
+    unknown = [name for name in fields if name not in CheckpointFields.__annotations__]
+    return TypeError(f"{call}() got an unexpected keyword argument {unknown[0]!r}") if unknown else None
+
+
 def append_fields(
     handle: StoreHandle,
     line: Line,
@@ -94,7 +100,7 @@ def _conflict_mode(on_conflict: OnConflict, parent: object) -> Any:
         "merge": append.OnConflict.BRANCH,
     }
     if not callable(on_conflict) and on_conflict not in modes:
-        raise InvalidError(f"on_conflict is {', '.join(map(repr, modes))} or a function, not {on_conflict!r}")
+        raise InvalidError(f"on_conflict must be {', '.join(map(repr, modes))} or a function, not {on_conflict!r}")
     if on_conflict == "overwrite" and parent is not None:
         raise InvalidError(
             "a checkpoint that follows a given parent cannot overwrite what others saved on it",

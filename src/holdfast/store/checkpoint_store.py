@@ -256,7 +256,7 @@ class CheckpointStore:
         optional_name(parent, "id of a checkpoint")
         check_new_name(id, "id of a checkpoint")
         if type(stamp) is not str:
-            raise InvalidError("the time of a checkpoint is text", where=f"thread {line}")
+            raise InvalidError("the time of a checkpoint must be a string", where=f"thread {line}")
         if ASIDE in state:
             raise reserved_error(line)
         if BOOKKEEPING in state:
@@ -433,7 +433,7 @@ class CheckpointStore:
         Only those before an id; the one with an `id`; those with these entries in their metadata.
         """
         if limit is not None and type(limit) is not int:
-            raise InvalidError(f"the limit is a number, not {limit!r}")
+            raise InvalidError(f"the limit must be a number, not {limit!r}")
         lines = [self._line(thread) for thread in threads]
         if self._handle.guard.actor:  # of the others nothing is read, not even damage
             visible = await self._handle.guard.visible_threads(lines)

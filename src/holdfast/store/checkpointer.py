@@ -177,7 +177,7 @@ class _Checkpointer:
             )
         self.store._handle.thread_line(thread_id)
         if not all(map(_is_pair, writes)):
-            raise InvalidError("a write is a pair of channel and value", where=repr(writes)[:80])
+            raise InvalidError("a write must be a pair of channel and value", where=repr(writes)[:80])
         numbered = [(number, channel, value) for number, (channel, value) in enumerate(writes)]
         await self._checkpoints.put_writes(thread_id, id, numbered, task_id=task_id, task_path=task_path)
 

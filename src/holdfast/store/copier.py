@@ -24,16 +24,16 @@ async def copy_store(
     progress: OnCopyProgress | None,
     options: Mapping[str, Any],
 ) -> CopyReport:
-    """Copy threads of a store, or all, to another one. See `Store.copy_to`."""
+    """Copy threads of a store, or all, to another one. See `Maintenance.copy_to`."""
     if tenants not in ("own", "all"):
-        raise InvalidError(f"tenants is 'own' or 'all', not {tenants!r}")
+        raise InvalidError(f"tenants must be 'own' or 'all', not {tenants!r}")
     tenant = None if tenants == "all" else handle.tenant
     only = None
     if threads is not None:
         names = [handle.thread_line(thread).name for thread in validation.require_names(threads, "threads")]
         only = await handle.engine.lines.of_threads(handle.tenant, names)
     if only is not None and tenant is None:
-        raise InvalidError("threads are named where those of one tenant are copied, not of all")
+        raise InvalidError("threads can be named only if one tenant is copied, not all")
     target: Engine | str = resolve(other) if isinstance(other, str | os.PathLike) else other.engine
     if not isinstance(other, str | os.PathLike):
         if options:

@@ -233,12 +233,17 @@ class IdentityErasureOperations:
 
     @operation(changes=True, rights=("erase",))
     async def erase(
-        self, subject: str, *, metadata_keys: Iterable[str] = _METADATA_KEYS, progress: Progress | None = None
+        self,
+        subject: str,
+        *,
+        dry_run: bool = False,
+        metadata_keys: Iterable[str] = _METADATA_KEYS,
+        progress: Progress | None = None,
     ) -> ErasureReport:
         """Erase everything of the person that the identity acts for, the user in its path, if it may erase all of it:
         it needs the right `erase` to each of the person's threads, and owns the other scopes. Otherwise nothing is
-        erased: `DeniedError`, which does not say what there is. Unlike that of the store's owner, it is not resumed by
-        a job if it is killed."""
+        erased: `DeniedError`, which does not say what there is. With `dry_run`, the report says what would be erased.
+        Unlike that of the store's owner, it is not resumed by a job if it is killed."""
         from holdfast.maintenance.erasure.eraser import Eraser, new_erasure_id, report_of
 
         name, keys = check_subject(subject), validation.require_names(metadata_keys, "metadata_keys")
@@ -248,6 +253,8 @@ class IdentityErasureOperations:
         if name != subject_of_name(str(guard.identity)):
             raise await guard.denied_error("erase", guard.identity.scope, (), _NOT_ALL)
         eraser = Eraser(self._handle, name, metadata_keys=keys, progress=progress, check=self._require_rights)
+        if dry_run:
+            return await eraser.plan()
         with acting(Authority(self._handle.guard.actor)):
             return report_of(name, await eraser.erase(new_erasure_id(), self._handle.now()))
 

@@ -37,18 +37,18 @@ def guard_mode(
 ) -> GuardMode:
     """Return the mode of a guard from the arguments of `as_identity`."""
     if mode not in MODES:
-        raise InvalidError(f"the mode is 'strict', 'read-only' or 'custom', not {mode!r}")
+        raise InvalidError(f"the mode must be 'strict', 'read-only' or 'custom', not {mode!r}")
     if children not in ("read", None):
-        raise InvalidError(f"children is 'read' or None, not {children!r}")
+        raise InvalidError(f"children must be 'read' or None, not {children!r}")
     seconds = parse_seconds(window, "read_window")
     if seconds > 3600:
-        raise InvalidError(f"the read_window is at most an hour, not {window!r}")
+        raise InvalidError(f"read_window must be at most an hour, not {window!r}")
     if (mode == "custom") is (policy is None):
         raise InvalidError(
-            "a policy is given with the mode custom, and with no other", hint="Give a Policy, or a role's name"
+            "a policy goes with the mode custom, and with no other", hint="Give a Policy, or a role's name"
         )
     if policy is not None and not isinstance(policy, Policy | str):
-        raise InvalidError(f"a policy is a Policy, or the name of a role, not {type(policy).__name__}")
+        raise InvalidError(f"the policy must be a Policy or the name of a role, not {type(policy).__name__}")
     given = policy if isinstance(policy, Policy) else None
     role = policy if isinstance(policy, str) else ""
     return GuardMode(mode, given, role, children == "read", seconds, waits)

@@ -108,4 +108,4 @@ class AsyncLazyState(AsyncApi, _Parts):
 def _index(index: object, name: str) -> int | None:
     if index is None or (isinstance(index, int) and not isinstance(index, bool)):
         return index
-    raise InvalidError(f"{name} is a whole number or None, not {type(index).__name__}")
+    raise InvalidError(f"{name} must be a whole number or None, not {type(index).__name__}")

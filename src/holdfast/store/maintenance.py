@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.backends.runtime.drivers import FILES, AsyncApi, SyncApi, operation
 from holdfast.engine import validation
+from holdfast.engine.checked_rows import clear_refused
 from holdfast.engine.hold_check import require_no_hold
-from holdfast.engine.namespaces import ALL_KINDS, LineKind, LineKinds, is_thread, line_name, root_of, select_lines
+from holdfast.engine.namespaces import (
+    ALL_KINDS,
+    CONTENT_KINDS,
+    LineKind,
+    LineKinds,
+    is_thread,
+    line_name,
+    lines_of_kinds,
+    root_of,
+    select_lines,
+    with_steps,
+)
 from holdfast.engine.row_format import Line, LineSummary, check_name
-from holdfast.engine.types import ThreadInfo
-from holdfast.errors import CorruptError, NotFoundError
-from holdfast.security.audit.thread_audit import recorded
+from holdfast.engine.types import Checkpoint, ThreadInfo
+from holdfast.errors import CorruptError, DeniedError, InvalidError, NotFoundError
+from holdfast.security.audit.thread_audit import record, recorded
 from holdfast.security.handle import HasHandle, StoreHandle, owner_handle
+from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
+    from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
     from holdfast.engine.integrity.findings import Finding
     from holdfast.engine.quotas import QuotaReport
     from holdfast.engine.text_index.indexer import IndexReport
     from holdfast.engine.types import Progress
+    from holdfast.maintenance.archive.export import ExportReport
+    from holdfast.maintenance.archive.format import ArchiveFile
+    from holdfast.maintenance.archive.import_ import ImportReport
     from holdfast.maintenance.doctor.result import CheckResult
+    from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
     from holdfast.maintenance.orphans import OrphanReport
     from holdfast.maintenance.pins import HoldInfo
     from holdfast.maintenance.pruner import PruneReport, ThreadPruneReport
@@ -360,19 +379,19 @@ class MaintenanceOperations:
         return await self._handle.engine.context.quotas.report(self._handle.tenant)
 
     @operation(changes=True)
-    async def hold(self, name: str, *, kind: LineKind = "thread", reason: str = "") -> None:
-        """Protect a thread, or a line of another kind, from pruning and deletion: `hold("notes-1", kind="agent")`."""
-        engine, line = self._handle.engine, self._line(name, kind)
+    async def hold(self, name: str, *, kind: LineKind, reason: str = "") -> None:
+        """Protect an agent, a scope or another line from pruning and deletion: `hold("notes-1", kind="agent")`. A
+        thread has `Thread.hold`."""
+        engine, line = self._handle.engine, self._other_line(name, kind)
         stored = await engine.protect_text(line, check_name(reason, "reason"), "reason")
         await engine.holds.hold(line, stored, recorded(engine, line, "hold", {"reason": stored}))
 
     @operation(changes=True)
-    async def release(self, name: str, *, kind: LineKind = "thread", reason: str | None = None) -> None:
-        """Remove a hold of a thread, or of a line of another kind, or all that it has. `NotFoundError` if it has
-        none."""
+    async def release(self, name: str, *, kind: LineKind, reason: str | None = None) -> None:
+        """Remove a hold of an agent, a scope or another line, or all that it has. `NotFoundError` if it has none."""
         from holdfast.maintenance import pins
 
-        engine, line = self._handle.engine, self._line(name, kind)
+        engine, line = self._handle.engine, self._other_line(name, kind)
         await pins.release(engine, line, reason, recorded(engine, line, "release"))
 
     @operation
@@ -382,7 +401,131 @@ class MaintenanceOperations:
 
         return await pins.holds(self._handle.engine, self._handle.tenant, None)
 
-    def _line(self, name: str, kind: LineKind = "thread") -> Line:
+    @operation(changes=True, local=FILES)
+    async def copy_to(
+        self,
+        other: HasHandle | str | os.PathLike[str],
+        /,
+        *,
+        tenants: str = "own",
+        threads: Iterable[str] | None = None,
+        progress: OnCopyProgress | None = None,
+        **options: Any,
+    ) -> CopyReport:
+        """Copy all threads of this tenant to another store: an open one, or by its URL or path.
+
+        Or only some `threads`, with their namespaces; or, with `tenants="all"`, those of all tenants. Threads are
+        copied unchanged, with branches, tags, labels and pending writes, under the same hashes. What the other store
+        has already is skipped, so a copy that was interrupted can be started again. Writers can continue meanwhile; the
+        report names threads that kept changing. At the end all rows are compared, and the hashes in the other store
+        recomputed. A thread that has a different history there raises `ConflictError`, and is not changed. `progress`
+        is called after each thread. `options` are for opening the other store by its URL.
+        """
+        from holdfast.store.copier import copy_store
+
+        if not isinstance(other, str | os.PathLike | ThreadListing):
+            raise InvalidError(f"the other store must be an open store, a URL or a path, not {type(other).__name__}")
+        target = other if isinstance(other, str | os.PathLike) else owner_handle(other)
+        return await copy_store(self._handle, target, tenants, threads, progress, options)
+
+    @operation(local=FILES)
+    async def export(
+        self,
+        file: ArchiveFile,
+        *,
+        threads: Iterable[str] | None = None,
+        kinds: LineKinds | None = None,
+        format: str = "holdfast",  # noqa: A002 - what it is called everywhere
+        progress: Progress | None = None,
+    ) -> ExportReport:
+        """Write all threads, or some, with their namespaces, to one file that `import_` reads.
+
+        `kinds` exports lines of other kinds, all of them or some by name: `export(file, kinds=["thread", "scope"])`,
+        `export(file, threads=["agent:researcher"], kinds="scope")`, or `kinds="all"`.
+        `file` is a path, compressed if it ends in `.gz`, or a file that is open in binary mode. A path is replaced only
+        when the file is complete. Each thread is verified as it is written. With `format="json"` the file has the state
+        of every checkpoint instead, one JSON document a line, for other tools: that cannot be imported.
+        `progress(done, total, thread)` is called after each thread. Of an encrypted store, the file is encrypted, and
+        imported by stores with the same master key, unless `Encryption(clear=["export"])` allows it in the clear;
+        otherwise `format="json"` is refused with the code `clear-refused`.
+        """
+        from holdfast.maintenance.archive import export
+
+        names, of_kinds = select_lines(
+            None if threads is None else validation.require_names(threads, "threads"), kinds, {"thread"}
+        )
+        if names is None:
+            lines = [
+                line
+                async for line in lines_of_kinds(self._handle.engine.context.backend, self._handle.tenant, of_kinds)
+            ]
+        else:
+            lines = await self._handle.engine.lines.of_threads(self._handle.tenant, names)
+        if format not in ("holdfast", "json"):
+            raise InvalidError(f"the format must be 'holdfast' or 'json', not {format!r}")
+        if format == "holdfast":
+            lines = await with_steps(self._handle.engine.context.backend, lines)
+        if format == "json" and not self._handle.engine.context.rows.may_be_clear("export"):
+            raise clear_refused("export")
+        # Before the first byte is written: nothing leaves the store without a record.
+        with suppress(DeniedError):  # the store is open for reading only: it records nothing
+            name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
+            await record(self._handle.engine, lines, "export", {"file": str(name), "format": format})
+        if format == "json":
+            return await export.export_states(
+                self._handle.engine,
+                lines,
+                file,
+                lambda line, head: Checkpoint.from_step(line, head, self._handle.codec),
+                progress,
+            )
+        return await export.export_threads(self._handle.engine, lines, file, progress)
+
+    @operation(changes=True, local=FILES)
+    async def import_(
+        self,
+        file: ArchiveFile,
+        *,
+        threads: Iterable[str] | None = None,
+        kinds: LineKinds | None = None,
+        as_thread: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """Import threads from a file that `export` wrote: all of them, or some, with the same ids and hashes.
+
+        A single thread can be imported under another name, `as_thread`. Threads become those of this store's tenant.
+        Nothing is written before the checksum of the file and every hash in it are verified. What exists already is not
+        changed; a thread that exists with a different history raises `ConflictError`, and then nothing is written at
+        all. With `dry_run` nothing is written.
+
+        Threads, agents, scopes and sessions are imported. What decides who may do what, or proves who did, is imported
+        only if `kinds` names it: `access` the rights, `audit` the audit, `system` other records of the store. The
+        report lists these first in `contents`; to see them before anything is imported, use `dry_run`.
+        """
+        from holdfast.maintenance.archive import import_
+
+        named, of_kinds = select_lines(
+            None if threads is None else validation.require_names(threads, "threads"), kinds, CONTENT_KINDS
+        )
+        name = None if as_thread is None else self._handle.thread_line(as_thread).name
+        selection = import_.ImportSelection.of(self._handle.tenant, named, of_kinds, name)
+        return await import_.import_threads(self._handle.engine, file, selection, dry_run, progress)
+
+    @operation(not_in_scripts="The host exports them.")
+    async def metrics(self) -> MetricsSnapshot:
+        """Return what this process has measured of the store, and what the store has; see `holdfast.metrics`."""
+        from holdfast.maintenance.jobs.job import read_job_metrics
+        from holdfast.maintenance.monitoring.snapshot import read_metrics
+
+        return await read_metrics(self._handle, read_job_metrics)
+
+    def _line(self, name: str) -> Line:
+        return Line(self._handle.tenant, line_name(name, "thread"))
+
+    def _other_line(self, name: str, kind: LineKind) -> Line:
+        if kind == "thread":
+            raise InvalidError("a thread is held and released by its handle", hint="Use store.thread(name)")
         return Line(self._handle.tenant, line_name(name, kind))
 
 

@@ -24,7 +24,7 @@ async def compare_migrated(engine: Engine, sides: _Sides, migrate: SchemaSet | b
     """Compare two states in the version of the schema that is attached to their thread; or in the newest one of some
     schemas, which need not be attached."""
     if migrate is not True and not isinstance(migrate, SchemaSet):
-        raise InvalidError(f"migrate is True, False or a SchemaSet, not {type(migrate).__name__}")
+        raise InvalidError(f"migrate must be True, False or a SchemaSet, not {type(migrate).__name__}")
     declared = await _declared(engine, sides, migrate) if isinstance(migrate, SchemaSet) else None
     states = [await _read(engine, side, declared) for side in sides]
     return await compare_packed(engine, sides[0], states[0], sides[1], states[1])

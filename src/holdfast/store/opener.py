@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from holdfast._lazy import load, missing_extra
-from holdfast.backends.config import encryption_settings, resolve, sensitive_settings
+from holdfast.backends.config import encryption_settings, redaction_settings, resolve
 from holdfast.backends.interface import Backend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
@@ -50,7 +50,7 @@ def open(  # noqa: A001 - reads as holdfast.open
     memory of the cache. `project` says whether readable rows are written beside the log; by default, the backend
     decides. `encryption` says where the key of an encrypted store is (`holdfast.encryption.Encryption`): by default,
     `$HOLDFAST_ENCRYPTION`, or `encryption` of the store in that file. Policies of sensitive data are those that
-    `$HOLDFAST_SENSITIVE` names, or `sensitive` of the store in that file. Further options are those of the backend.
+    `$HOLDFAST_REDACTION` names, or `sensitive` of the store in that file. Further options are those of the backend.
 
     An `https://` address is that of a served store. Its `token` is that option, or `$HOLDFAST_TOKEN`. An open `Backend`
     can be given in the place of a URL; the store closes it.
@@ -112,7 +112,7 @@ def open_existing(
 
 def _protect(store: Store | AsyncStore, name: str | os.PathLike[str] | None) -> None:
     """Add the policies of sensitive data that settings name, by the name of the store as for `open`."""
-    settings = sensitive_settings(name)
+    settings = redaction_settings(name)
     if settings is not None:
         from holdfast.security.sensitive.settings import policies_of
 
@@ -185,9 +185,9 @@ async def _open(
 ) -> S:
     check_name(tenant, "name of a tenant")
     if type(cache_bytes) is not int or cache_bytes < 0:
-        raise ConfigError(f"cache_bytes is a number of bytes, not {cache_bytes!r}")
+        raise ConfigError(f"cache_bytes must be a number of bytes, not {cache_bytes!r}")
     if project is not None and type(project) is not bool:
-        raise ConfigError(f"project is True or False, not {project!r}")
+        raise ConfigError(f"project must be True or False, not {project!r}")
     opened = name if isinstance(name, Backend) else None
     if opened is not None:
         name = opened.url  # settings of the environment apply to it, too
@@ -233,7 +233,7 @@ def _row_codec(encryption: Any) -> RowCodec:
 
     if not isinstance(encryption, Encryption):
         raise ConfigError(
-            f"encryption is an Encryption, not {type(encryption).__name__}",
+            f"encryption must be an Encryption, not {type(encryption).__name__}",
             hint='Such as holdfast.encryption.Encryption("file:holdfast.key")',
         )
     return EncryptedRows(encryption)

@@ -46,7 +46,7 @@ class SchemaPlace(NamedTuple):
         given = {kind: pattern for kind, pattern in named.items() if pattern is not None}
         if len(given) > 1:
             raise InvalidError(
-                f"a schema is attached to {' or '.join(given)}, and not to both at once", hint="Attach it twice"
+                f"a schema can be attached to {' or '.join(given)}, not to both at once", hint="Attach it twice"
             )
         kind, pattern = next(iter(given.items()), ("threads", _ALL))
         matcher(pattern)

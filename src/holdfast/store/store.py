@@ -6,43 +6,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from holdfast.backends.interface import BlockingCall, Capabilities
-from holdfast.backends.runtime.drivers import FILES, AsyncApi, Part, SyncApi, operation, sync_or_async
+from holdfast.backends.interface import BlockingCall
+from holdfast.backends.runtime.drivers import AsyncApi, Part, SyncApi, operation, sync_or_async
 from holdfast.backends.urls import redacted_url
-from holdfast.engine import validation
-from holdfast.engine.checked_rows import clear_refused
 from holdfast.engine.engine import Engine
 from holdfast.engine.namespaces import (
-    CONTENT_KINDS,
     LineKinds,
     count_stored,
-    lines_of_kinds,
     parse_kinds,
-    select_lines,
-    with_steps,
 )
-from holdfast.engine.types import Checkpoint, S, StoreStats
-from holdfast.errors import DeniedError, InvalidError
+from holdfast.engine.types import S, StoreStatus
+from holdfast.errors import InvalidError
 from holdfast.security.access.identity import Identity, parse_identity
 from holdfast.security.handle import ScopeParts, StoreHandle
-from holdfast.state.api import ScopedOperations
+from holdfast.state.api import ATTEMPTS, ScopedOperations
 from holdfast.store.thread import AsyncThread, Thread, check_schema
 from holdfast.store.thread_access import ThreadListing
 from holdfast.time_parser import Duration
 
 if TYPE_CHECKING:
-    from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
-    from holdfast.engine.types import Progress
     from holdfast.hooks.api import AsyncHooks, Hooks
-    from holdfast.maintenance.archive.export import ExportReport
-    from holdfast.maintenance.archive.format import ArchiveFile
-    from holdfast.maintenance.archive.import_ import ImportReport
     from holdfast.maintenance.jobs.api import AsyncJobs, Jobs
-    from holdfast.maintenance.monitoring.snapshot import MetricsSnapshot
     from holdfast.security.access.identity_guard import GuardMode, IdentityGuard, Mode
     from holdfast.security.access.policy import Policy
     from holdfast.security.audit.recorder import AuditRecorder
@@ -59,8 +46,10 @@ if TYPE_CHECKING:
     from holdfast.store.schemas import AsyncSchemas, Schemas
     from holdfast.store.transaction import Transaction
 
+T = TypeVar("T")
+
 _COUNTED = 1_000
-"""How many lines `stats` reads where the store cannot count them."""
+"""How many lines `status` reads where the store cannot count them."""
 
 _WINDOW = 5.0
 
@@ -96,15 +85,14 @@ class StoreOperations(ThreadListing, ScopedOperations):
         """The tenant that the store was opened for; empty for none."""
         return self._handle.tenant
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """The capabilities of the backend."""
-        return self._engine.context.backend.capabilities
-
     # Threads --------------------------------------------------------------------------------------------------
 
-    def transaction(self) -> Transaction:
-        """Change several keys and save several checkpoints, all or none, when the block ends without an error.
+    @overload
+    def transaction(self) -> Transaction: ...
+    @overload
+    def transaction(self, function: Callable[[Transaction], T], *, attempts: int = ...) -> T: ...
+    def transaction(self, function: Callable[[Any], Any] | None = None, *, attempts: int = ATTEMPTS) -> Any:
+        """Change several keys and save several checkpoints, all or none: in a block, or by a function.
 
         ::
 
@@ -113,9 +101,16 @@ class StoreOperations(ThreadListing, ScopedOperations):
                 together.update("worker", {"task": plan[0]})
                 together.state(agent="worker")["busy"] = True
 
-        If a key that was read in it (`together.state(…)["budget"]`) has changed when it ends, it raises
-        `ConflictError`, and nothing is changed. `transact` retries automatically.
+        The changes are made when the block ends without an error. If a key that was read in it
+        (`together.state(…)["budget"]`) has changed by then, it raises `ConflictError`, and nothing is changed.
+
+        `store.transaction(function)` calls a function with the transaction, and again while others change what it has
+        read, up to `attempts` times; it returns the function's result. The function must do nothing that cannot be
+        repeated. On an `AsyncStore`, both are awaited.
         """
+        return self._run(function, attempts)
+
+    def _begin(self) -> Transaction:
         from holdfast.store.transaction import Transaction
 
         return Transaction(self._handle, self)
@@ -201,7 +196,8 @@ class StoreOperations(ThreadListing, ScopedOperations):
     # The whole store ------------------------------------------------------------------------------------------
 
     maintenance: Part[Maintenance, AsyncMaintenance] = Part(
-        "holdfast.store.maintenance.Maintenance", "Maintenance: pruning, verification, repair, indexes."
+        "holdfast.store.maintenance.Maintenance",
+        "Maintenance: copies, exports, pruning, verification, repair, indexes, metrics.",
     )
 
     def _backups(
@@ -226,128 +222,23 @@ class StoreOperations(ThreadListing, ScopedOperations):
 
     alerts: Part[Alerts, AsyncAlerts] = Part("holdfast.store.alerts.Alerts", "Alerts about what needs attention.")
 
-    @operation(changes=True, local=FILES)
-    async def copy_to(
-        self,
-        other: StoreOperations | str | os.PathLike[str],
-        /,
-        *,
-        tenants: str = "own",
-        threads: Iterable[str] | None = None,
-        progress: OnCopyProgress | None = None,
-        **options: Any,
-    ) -> CopyReport:
-        """Copy all threads of this tenant to another store: an open one, or by its URL or path.
-
-        Or only some `threads`, with their namespaces; or, with `tenants="all"`, those of all tenants. Threads are
-        copied unchanged, with branches, tags, labels and pending writes, under the same hashes. What the other store
-        has already is skipped, so a copy that was interrupted can be started again. Writers can continue meanwhile; the
-        report names threads that kept changing. At the end all rows are compared, and the hashes in the other store
-        recomputed. A thread that has a different history there raises `ConflictError`, and is not changed. `progress`
-        is called after each thread. `options` are for opening the other store by its URL.
-        """
-        from holdfast.store.copier import copy_store
-
-        if not isinstance(other, str | os.PathLike | StoreOperations):
-            raise InvalidError(f"the other store is an open store, a URL or a path, not {type(other).__name__}")
-        target = other._handle if isinstance(other, StoreOperations) else other
-        return await copy_store(self._handle, target, tenants, threads, progress, options)
-
-    @operation(local=FILES)
-    async def export(
-        self,
-        file: ArchiveFile,
-        *,
-        threads: Iterable[str] | None = None,
-        kinds: LineKinds | None = None,
-        format: str = "holdfast",  # noqa: A002 - what it is called everywhere
-        progress: Progress | None = None,
-    ) -> ExportReport:
-        """Write all threads, or some, with their namespaces, to one file that `import_` reads.
-
-        `kinds` exports lines of other kinds, all of them or some by name: `export(file, kinds=["thread", "scope"])`,
-        `export(file, threads=["agent:researcher"], kinds="scope")`, or `kinds="all"`.
-        `file` is a path, compressed if it ends in `.gz`, or a file that is open in binary mode. A path is replaced only
-        when the file is complete. Each thread is verified as it is written. With `format="json"` the file has the state
-        of every checkpoint instead, one JSON document a line, for other tools: that cannot be imported.
-        `progress(done, total, thread)` is called after each thread. Of an encrypted store, the file is encrypted, and
-        imported by stores with the same master key, unless `Encryption(clear=["export"])` allows it in the clear;
-        otherwise `format="json"` is refused with the code `clear-refused`.
-        """
-        from holdfast.maintenance.archive import export
-        from holdfast.security.audit.thread_audit import record
-
-        names, of_kinds = select_lines(
-            None if threads is None else validation.require_names(threads, "threads"), kinds, {"thread"}
-        )
-        if names is None:
-            lines = [line async for line in lines_of_kinds(self._engine.context.backend, self.tenant, of_kinds)]
-        else:
-            lines = await self._engine.lines.of_threads(self.tenant, names)
-        if format not in ("holdfast", "json"):
-            raise InvalidError(f"the format is 'holdfast' or 'json', not {format!r}")
-        if format == "holdfast":
-            lines = await with_steps(self._engine.context.backend, lines)
-        if format == "json" and not self._engine.context.rows.may_be_clear("export"):
-            raise clear_refused("export")
-        # Before the first byte is written: nothing leaves the store without a record.
-        with suppress(DeniedError):  # the store is open for reading only: it records nothing
-            name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
-            await record(self._engine, lines, "export", {"file": str(name), "format": format})
-        if format == "json":
-            return await export.export_states(
-                self._engine,
-                lines,
-                file,
-                lambda line, head: Checkpoint.from_step(line, head, self._handle.codec),
-                progress,
-            )
-        return await export.export_threads(self._engine, lines, file, progress)
-
-    @operation(changes=True, local=FILES)
-    async def import_(
-        self,
-        file: ArchiveFile,
-        *,
-        threads: Iterable[str] | None = None,
-        kinds: LineKinds | None = None,
-        as_thread: str | None = None,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> ImportReport:
-        """Import threads from a file that `export` wrote: all of them, or some, with the same ids and hashes.
-
-        A single thread can be imported under another name, `as_thread`. Threads become those of this store's tenant.
-        Nothing is written before the checksum of the file and every hash in it are verified. What exists already is not
-        changed; a thread that exists with a different history raises `ConflictError`, and then nothing is written at
-        all. With `dry_run` nothing is written.
-
-        Threads, agents, scopes and sessions are imported. What decides who may do what, or proves who did, is imported
-        only if `kinds` names it: `access` the rights, `audit` the audit, `system` other records of the store. The
-        report lists these first in `contents`; to see them before anything is imported, use `dry_run`.
-        """
-        from holdfast.maintenance.archive import import_
-
-        named, of_kinds = select_lines(
-            None if threads is None else validation.require_names(threads, "threads"), kinds, CONTENT_KINDS
-        )
-        name = None if as_thread is None else self._handle.thread_line(as_thread).name
-        selection = import_.ImportSelection.of(self._handle.tenant, named, of_kinds, name)
-        return await import_.import_threads(self._engine, file, selection, dry_run, progress)
-
     @operation
-    async def stats(self, *, kinds: LineKinds = "all", exact: bool = False) -> StoreStats:
-        """Count: the size of the store, this tenant's threads, agents and scopes, and what is cached.
+    async def status(self, *, kinds: LineKinds = "all", exact: bool = False) -> StoreStatus:
+        """Return the status of the store: its size, this tenant's threads, agents and scopes, what is cached, what the
+        backend guarantees, and details such as pending copies, hooks that are off, and the last backup and drill.
 
         Only lines of these `kinds` are counted; the numbers of the others are 0.
 
         SQLite, PostgreSQL, MongoDB and Redis count by themselves. Files and object storage cannot: there, counting
         stops after 1,000, and `complete` is False, unless `exact` is set.
         """
-        cache, backend = self._engine.context.cache, self._engine.context.backend
+        from holdfast.maintenance.backup.status import backup_status
+
+        cache, backend, hooks = self._engine.context.cache, self._engine.context.backend, self._engine.hooks
         limit = None if exact else _COUNTED
         counts, complete = await count_stored(backend, self._handle.tenant, parse_kinds(kinds), limit)
-        return StoreStats(
+        details = await backend.status() | await backup_status(self._engine, self._handle.tenant)
+        return StoreStatus(
             url=backend.url,
             bytes=await backend.size(),
             **counts,
@@ -356,24 +247,9 @@ class StoreOperations(ThreadListing, ScopedOperations):
             cache_limit=cache.max_bytes,
             cache_hits=cache.hits,
             cache_misses=cache.misses,
+            capabilities=backend.capabilities,
+            details=details if hooks is None else details | hooks.status(),
         )
-
-    @operation(not_in_scripts="The host exports them.")
-    async def metrics(self) -> MetricsSnapshot:
-        """Return what this process has measured of the store, and what the store has; see `holdfast.metrics`."""
-        from holdfast.maintenance.jobs.job import read_job_metrics
-        from holdfast.maintenance.monitoring.snapshot import read_metrics
-
-        return await read_metrics(self._handle, read_job_metrics)
-
-    @operation
-    async def status(self) -> dict[str, int | float | str]:
-        """Return the status of the store by name: copies that are pending, repairs, hooks that are off, the time of the
-        last backup and of the last drill. Which names there are depends on the backend; a plain one may have none."""
-        from holdfast.maintenance.backup.status import backup_status
-
-        status = await self._engine.context.backend.status() | await backup_status(self._engine, self._handle.tenant)
-        return status if self._engine.hooks is None else {**status, **self._engine.hooks.status()}
 
     @operation(changes=True, local="The store is closed where it is open.")
     async def close(self) -> None:
@@ -416,9 +292,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
         from holdfast.security.access.identity_guard import IdentityGuard
 
         if identity is not None and parts:
-            raise InvalidError(
-                "an identity is named by its text or by its parts, not by both", where=str(identity)[:80]
-            )
+            raise InvalidError("an identity must be given as text or as parts, not both", where=str(identity)[:80])
         who = Identity.of(**parts) if identity is None else parse_identity(identity)
         return IdentityGuard(self._handle.engine, self._handle.tenant, who, how, self._recorder())
 

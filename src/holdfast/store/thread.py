@@ -42,9 +42,14 @@ class ThreadOperations(ThreadReferences, Generic[S]):
     """Operations on one thread. `Thread` and `AsyncThread` have these as methods."""
 
     def __init__(self, handle: StoreHandle, name: str) -> None:
-        self.name = name
         self._handle = handle
         self._line = handle.thread_line(name)
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The name of the thread."""
+        return self._name
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -62,6 +67,9 @@ class ThreadOperations(ThreadReferences, Generic[S]):
     ) -> Checkpoint[S]:
         """Save the state of the thread as a new checkpoint. Stores what differs from the parent's state.
 
+        Its `fields` are `parent: str | Checkpoint`, `branch: str`, `on_conflict`, `id: str`, `metadata: Mapping`,
+        `tag: str`, `labels: Iterable[str]`, `kind: str` and `ttl`.
+
         The parent is HEAD, unless one is given (a checkpoint, or its id), or a branch by its name. What is saved to
         another branch than that of HEAD does not move HEAD. If another writer saved after the same parent first,
         `on_conflict` decides: `"overwrite"`, the default without a parent, saves after the new HEAD; `"branch"`, the
@@ -74,7 +82,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that equals the parent's is not
         saved: the parent is returned. A `ttl`, such as `"30d"`, is set for the whole thread, as by `expire`.
         """
-        request = self._put_request(state, if_changed, self._append_fields(**fields))
+        request = self._put_request(state, if_changed, self._append_fields("Thread.put", fields))
         return await self._merge_branch(await self._save(request), fields)
 
     @operation(changes=True)
@@ -96,7 +104,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         A value may be an operator of `holdfast.state`, such as `Increment(1)`, which changes the value that is there;
         `append`, `increment`, `add_to_set` and `max` are updates with one of them.
         """
-        return await self._save_edit(self._edit(changes, remove), fields)
+        return await self._save_edit("update", self._edit(changes, remove), fields)
 
     @operation(changes=True)
     @needs("write", creates=True)
@@ -106,26 +114,26 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         The list is not read: the cost does not depend on how long it is. Items that others append at the same time, in
         any process, are kept, also in a merge. The other arguments are those of `put`.
         """
-        return await self._operate(path, Append(*items), fields)
+        return await self._operate("append", path, Append(*items), fields)
 
     @operation(changes=True)
     @needs("write", creates=True)
     async def increment(self, path: Path, by: float = 1, **fields: Unpack[CheckpointFields]) -> Checkpoint[S]:
         """Save a checkpoint with a number added to a value, which starts at 0. See `append`."""
-        return await self._operate(path, Increment(by), fields)
+        return await self._operate("increment", path, Increment(by), fields)
 
     @operation(changes=True)
     @needs("write", creates=True)
     async def add_to_set(self, path: Path, *items: Any, **fields: Unpack[CheckpointFields]) -> Checkpoint[S]:
         """Save a checkpoint with items added to a set, which starts empty. See `append`."""
-        return await self._operate(path, AddToSet(*items), fields)
+        return await self._operate("add_to_set", path, AddToSet(*items), fields)
 
     @operation(changes=True)
     @needs("write", creates=True)
     async def max(self, path: Path, value: Any, **fields: Unpack[CheckpointFields]) -> Checkpoint[S]:
         """Save a checkpoint with a number, a text or a time at a path, unless the value there is greater. See
         `append`."""
-        return await self._operate(path, Max(value), fields)
+        return await self._operate("max", path, Max(value), fields)
 
     @operation(changes=True)
     @needs("write")
@@ -139,7 +147,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         line, engine = self._line, self._engine
         point = await self._find(at)
         packed = await engine.lines.read_step(line, point, partial(engine.states.values, line))
-        fields = self._append_fields(branch=branch, kind="restore")
+        fields = self._append_fields("Thread.restore", {"branch": branch, "kind": "restore"})
         unheld = await engine.delta_reader().unread(line, point)
         fields |= langgraph_compat.step_fields(engine, line, {"restored": point.id}, unheld)
         fields["schema"], fields["preconditions"] = await self._version_use().conditions_at(line, point)
@@ -503,12 +511,16 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     # Inside ---------------------------------------------------------------------------------------------------
 
-    def _append_fields(self, **fields: Unpack[CheckpointFields]) -> dict[str, Any]:
+    def _append_fields(self, call: str, fields: CheckpointFields) -> dict[str, Any]:
         if not fields:
             return {}
-        from holdfast.store.checkpoint_fields import append_fields  # loaded only here: who only reads does without
+        # Loaded only here: who only reads does without.
+        from holdfast.store.checkpoint_fields import append_fields, unknown_field_error
 
-        return append_fields(self._handle, self._line, **fields)
+        try:
+            return append_fields(self._handle, self._line, **fields)
+        except TypeError as error:
+            raise unknown_field_error(call, fields) or error from None
 
     def _put_request(self, state: S, if_changed: bool, fields: dict[str, Any]) -> AppendRequest:
         from holdfast.engine.reserved_channels import (
@@ -519,10 +531,10 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         kept = unless_aside_changes(self._engine, self._line, packed)
         return self._request(kept, fields, if_changed=if_changed)
 
-    def _edit_request(self, edit: Edit, fields: CheckpointFields) -> AppendRequest:
+    def _edit_request(self, call: str, edit: Edit, fields: CheckpointFields) -> AppendRequest:
         if fields:
             fields.setdefault("kind", "update")
-        return self._request(edit, {"kind": "update", **self._append_fields(**fields), "is_pure": True})
+        return self._request(edit, {"kind": "update", **self._append_fields(call, fields), "is_pure": True})
 
     def _request(self, state: PackedMap | Edit, fields: dict[str, Any], *, if_changed: bool = False) -> AppendRequest:
         from holdfast.engine.append import AppendRequest  # loaded only here: who only reads does without
@@ -555,13 +567,15 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
         return VersionUse(self._engine, self._line.tenant, self._handle.guard.actor)
 
-    async def _operate(self, path: Path, operator: UpdateOperator, fields: CheckpointFields) -> Checkpoint[S]:
+    async def _operate(
+        self, call: str, path: Path, operator: UpdateOperator, fields: CheckpointFields
+    ) -> Checkpoint[S]:
         keys = require_path(path)
         edit = self._edit_parts({keys: operator}, (), (keys,) if isinstance(path, str) else ())
-        return await self._save_edit(edit, fields)
+        return await self._save_edit(call, edit, fields)
 
-    async def _save_edit(self, edit: Edit, fields: CheckpointFields) -> Checkpoint[S]:
-        return await self._merge_branch(await self._save(self._edit_request(edit, fields)), fields)
+    async def _save_edit(self, call: str, edit: Edit, fields: CheckpointFields) -> Checkpoint[S]:
+        return await self._merge_branch(await self._save(self._edit_request(f"Thread.{call}", edit, fields)), fields)
 
     async def _save(self, request: AppendRequest) -> Checkpoint[S]:
         (head,) = await self._engine.writer.save(request)
@@ -642,5 +656,7 @@ def check_schema(schema: object) -> None:
     if schema is None or is_typeddict(schema) or (isinstance(schema, type) and issubclass(schema, dict)):
         return
     raise UnsupportedError(
-        "the schema of a thread is a TypedDict, or dict", where=repr(schema)[:80], hint="Declare a typing.TypedDict"
+        "the schema of a thread must be a TypedDict, or dict",
+        where=repr(schema)[:80],
+        hint="Declare a typing.TypedDict",
     )

@@ -13,7 +13,7 @@ from holdfast.engine.types import Checkpoint
 from holdfast.errors import InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.api import StateTransaction
-from holdfast.store.checkpoint_fields import CheckpointFields, append_fields
+from holdfast.store.checkpoint_fields import CheckpointFields
 from holdfast.store.thread import ThreadOperations
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Transaction(StateTransaction):
         self._pending.check_open()
         handle = ThreadOperations[Any](self._handle, thread)
         self._requests.append(
-            handle._put_request(state, if_changed, append_fields(self._handle, handle._line, **_checked(fields)))
+            handle._put_request(state, if_changed, handle._append_fields("Transaction.put", _checked(fields)))
         )
 
     def update(
@@ -75,7 +75,9 @@ class Transaction(StateTransaction):
         """Change parts of a thread's state, as `Thread.update` does."""
         self._pending.check_open()
         handle = ThreadOperations[Any](self._handle, thread)
-        self._requests.append(handle._edit_request(handle._edit(changes, remove), _checked(fields)))
+        self._requests.append(
+            handle._edit_request("Transaction.update", handle._edit(changes, remove), _checked(fields))
+        )
 
     async def _commit(self) -> None:
         requests, self._requests = self._requests, []

@@ -122,7 +122,7 @@ def check_golden(schemas: SchemaSet, path: Path) -> int:
     """
     cases = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(cases, list):
-        raise InvalidError("a golden file is a list of cases", where=str(path))
+        raise InvalidError("a golden file must be a list of cases", where=str(path))
     for number, case in enumerate(cases):
         before, after = (default_codec.from_json(case[key]) for key in ("before", "after"))
         result = schemas.migrate(case["name"], before, case["source"], case["target"])

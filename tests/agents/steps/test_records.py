@@ -24,7 +24,7 @@ def bytes_of(folder: Path) -> bytes:
 
 
 def test_policies_for_sensitive_data_apply_to_what_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_SENSITIVE_KEYS", base64.b64encode(bytes(32)).decode())
+    monkeypatch.setenv("HOLDFAST_REDACTION_KEYS", base64.b64encode(bytes(32)).decode())
     with holdfast.open(tmp_path / "a.db") as store:
         store.redaction.protect("redact")
         desk, id = desk_of(store), "0123456789abcdef0123456789abcdef"
@@ -82,13 +82,13 @@ def test_an_agent_is_exported_imported_and_copied_with_its_steps(tmp_path: Path)
     with holdfast.open(tmp_path / "a.db") as store:
         desk_of(store).once("charge", charge)
         desk_of(store).timers.set("t", 0.001)
-        store.export(tmp_path / "all.hfx", kinds="all")
-        store.export(tmp_path / "agent.hfx", threads=[ID], kinds="agent")
+        store.maintenance.export(tmp_path / "all.hfx", kinds="all")
+        store.maintenance.export(tmp_path / "agent.hfx", threads=[ID], kinds="agent")
         with holdfast.open(tmp_path / "copy.db") as copy:
-            store.copy_to(copy)
+            store.maintenance.copy_to(copy)
     for name in ("all", "agent"):
         with holdfast.open(tmp_path / f"{name}.db") as other:
-            other.import_(tmp_path / f"{name}.hfx")
+            other.maintenance.import_(tmp_path / f"{name}.hfx")
     time.sleep(0.002)
     for name in ("all", "agent", "copy"):
         with holdfast.open(tmp_path / f"{name}.db") as other:

@@ -153,18 +153,18 @@ def test_copies_exports_and_backups_have_attempts_that_have_not_ended(tmp_path: 
     with holdfast.open(tmp_path / "a.db") as store:
         desk = desk_of(store)
         desk.once("before", abs, -1)
-        store.copy_to(copy := holdfast.open(tmp_path / "copy.db"))
+        store.maintenance.copy_to(copy := holdfast.open(tmp_path / "copy.db"))
         leave_unknown(desk)
-        store.copy_to(copy)  # again: nothing else was changed
-        store.export(tmp_path / "all.hfx", kinds="all")
-        store.export(tmp_path / "agent.hfx", threads=[ID], kinds="agent")
+        store.maintenance.copy_to(copy)  # again: nothing else was changed
+        store.maintenance.export(tmp_path / "all.hfx", kinds="all")
+        store.maintenance.export(tmp_path / "agent.hfx", threads=[ID], kinds="agent")
         backups = store.backups(tmp_path / "backups")
         backups.create()
         assert is_unknown(copy)
         copy.close()
         for name in ("all", "agent"):
             with holdfast.open(tmp_path / f"{name}.db") as other:
-                other.import_(tmp_path / f"{name}.hfx")
+                other.maintenance.import_(tmp_path / f"{name}.hfx")
                 assert is_unknown(other), name
                 assert other.maintenance.verify(level="decode").findings == []
         with holdfast.open(tmp_path / "restored.db") as other:
@@ -172,7 +172,7 @@ def test_copies_exports_and_backups_have_attempts_that_have_not_ended(tmp_path: 
             assert is_unknown(other)
         desk.steps.resolve(KEY, result="paid")
         with holdfast.open(tmp_path / "copy.db") as copy:
-            store.copy_to(copy)
+            store.maintenance.copy_to(copy)
             assert desk_of(copy).once(KEY, cut) == "paid"
             assert run(list_runs(desk_of(copy).steps._line)) == []
         backups.create()

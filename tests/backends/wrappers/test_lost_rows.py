@@ -192,14 +192,14 @@ def test_a_lost_body_of_a_cold_mirror(tmp_path: Path) -> None:
         for state in states():
             store.thread("chat").put(state)
         store.maintenance.compact()
-        assert store.status()["moved"] != 0
+        assert store.status().details["moved"] != 0
     file = opened(f"sqlite:///{tmp_path}/a.db")
     assert contents(file)["objects"]
     assert run(file.apply([Delete(OBJECTS, ())])) is None
     run(file.close())
     with holdfast.open(url) as store:
         assert store.thread("chat").get().state == list(states())[-1]
-        assert store.status()["cold_healed"] != 0
+        assert store.status().details["cold_healed"] != 0
 
 
 @pytest.mark.nightly
@@ -223,7 +223,7 @@ def test_a_repair_restores_every_lost_row(tmp_path: Path, kind: str, side: int) 
     run(damaged.close())
     with holdfast.open(url) as store:
         assert store.maintenance.repair().ok
-        assert store.status()["healed"] != 0
+        assert store.status().details["healed"] != 0
         assert store.thread("chat").get().state["n"] == store.thread("gone").get().state["n"] == 39
         store.thread("chat").put({"n": 40})
         assert settled(store._engine.context.backend)["trouble"] == ""
@@ -262,14 +262,14 @@ def test_a_checkpoint_in_the_copy_is_not_replaced_by_a_mirror(tmp_path: Path) ->
         with pytest.raises(OutcomeUnknownError, match="differs from the local store") as caught:
             store.thread("chat").put({"state": "here"})
         assert "'chat'" in str(caught.value)
-        assert "Nothing was replaced" in str(store.status()["trouble"])
+        assert "Nothing was replaced" in str(store.status().details["trouble"])
         with pytest.raises(ConfigError, match="written directly"):
             store.thread("other").put({"state": 1})
         assert store.thread("chat").get().state == {"state": "here"}
     assert contents_at(remote) == before
     # The sender may find it while the store is being opened, or soon after.
     with pytest.raises(ConfigError, match="written directly"), holdfast.open(url) as store:  # noqa: PT012
-        until(lambda: "written directly" in str(store.status()["trouble"]))
+        until(lambda: "written directly" in str(store.status().details["trouble"]))
         store.thread("other").put({"state": 1})
     assert contents_at(remote) == before
     with holdfast.open(local) as store:
@@ -285,7 +285,7 @@ def test_a_checkpoint_in_the_copy_is_not_replaced_behind(tmp_path: Path, caplog:
     before = contents_at(remote)
     with caplog.at_level(logging.ERROR, logger="holdfast.copies"), holdfast.open(url) as store:
         store.thread("chat").put({"state": "here"})
-        until(lambda: "written directly" in str(store.status()["trouble"]))
+        until(lambda: "written directly" in str(store.status().details["trouble"]))
         with pytest.raises(ConfigError, match="written directly"):
             store.thread("chat").put({"state": "again"})
     assert "copying has stopped" in caplog.text

@@ -125,12 +125,12 @@ def test_there_is_no_traceback_unless_asked_for(hf: Hf) -> None:
 
 def test_an_error_that_nobody_foresaw(hf: Hf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.interfaces.cli.threads.ago", lambda _: 1 / 0)
-    found = hf("stats", "--all")
+    found = hf("status", "--all")
     assert found.code == 1
     assert "error[internal]: ZeroDivisionError: division by zero" in found.err
     assert "--verbose" in found.err
     monkeypatch.setattr(CliContext, "open", lambda *_: Path("/nowhere/at/all").read_text())
-    assert "The operating system reported this error" in hf("stats", "--all").err
+    assert "The operating system reported this error" in hf("status", "--all").err
 
 
 def test_exit_codes(subtests: pytest.Subtests) -> None:
@@ -156,7 +156,7 @@ def test_interrupted(hf: Hf, monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("holdfast.interfaces.cli.threads.ago", interrupted)
-    assert hf("stats", "--all").code == 130
+    assert hf("status", "--all").code == 130
 
 
 def test_what_is_said_of_an_error_does_nothing_to_the_terminal(hf: Hf) -> None:

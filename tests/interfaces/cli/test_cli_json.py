@@ -56,7 +56,7 @@ grep --drop-index
 timeline
 timeline kind:checkpoint --html timeline.html --otlp spans.json
 timeline --thread t1 --of count
-stats
+status
 branch t1
 branch t1 new
 branch t1 -m new newer
@@ -244,7 +244,20 @@ NO_RECORDS |= {"backup add-key", "backup keys"}
 
 MAY_BE_EMPTY = ("agent transitions anna", "agent unsaved", "jobs work --once", "schema check")
 
-OPEN = {"state", "value", "metadata", "status", "settings", "conversation", "base", "ours", "theirs", "before", "data"}
+OPEN = {
+    "state",
+    "value",
+    "metadata",
+    "status",
+    "details",
+    "settings",
+    "conversation",
+    "base",
+    "ours",
+    "theirs",
+    "before",
+    "data",
+}
 OPEN |= {"old", "new", "configuration", "fields", "context", "workflow", "tools", "versions", "script", "details"}
 OPEN |= {"labels", "buckets", "definition", "patch", "rules", "changes", "detail", "heads", "removed"}
 """Fields whose content is the user's own, or is defined elsewhere."""

@@ -19,9 +19,9 @@ def served(url: str) -> Iterator[ServedStore]:
 
 
 REFUSED: dict[tuple[str, ...], str] = {
-    ("export", "all.hf"): "Store.export",
-    ("import", "all.hf"): "Store.import_",
-    ("copy", "other.db"): "Store.copy_to",
+    ("export", "all.hf"): "store.maintenance.export",
+    ("import", "all.hf"): "store.maintenance.import_",
+    ("copy", "other.db"): "store.maintenance.copy_to",
     ("backup", "create", "-r", "repo"): "Store.backups",
     ("audit", "export", "audit.jsonl"): "store.audit.export",
     ("repair", "--yes"): "store.maintenance.repair",

@@ -180,7 +180,7 @@ def test_interrupting_an_export_leaves_nothing(tmp_path: Path) -> None:
         terminal.send("\x03")
         assert terminal.wait() == exit_codes.INTERRUPTED
     assert list((tmp_path / "out").iterdir()) == []
-    assert kit.run("stats", "--json", store=url).records[0]["threads"] == 20
+    assert kit.run("status", "--json", store=url).records[0]["threads"] == 20
 
 
 # delete

@@ -234,7 +234,7 @@ def test_names_do_nothing_to_the_terminal(url: str, hf: Hf) -> None:
         ("show", nasty),
         ("threads",),
         ("threads", "--names"),
-        ("stats",),
+        ("status",),
         *((name, nasty, "--json") for name in ("log", "show")),
         ("threads", "--json"),
     ):

@@ -369,7 +369,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["set", "robot:x", "mood", "1"], "there is no kind of scope 'robot'"),
     (["set", RESEARCHER, "a/../b", "1"], "has a segment '..'"),
     (["set", RESEARCHER, "x" * 300, "1"], "at most 256 characters"),
-    (["patch", RESEARCHER, "plan", "done"], "a change is PATH=VALUE"),
+    (["patch", RESEARCHER, "plan", "done"], "a change must be PATH=VALUE"),
     (["patch", RESEARCHER, "plan", "done=x"], "the value is not JSON"),
     (["patch", RESEARCHER, "plan"], "a patch must change something"),
     (["patch", RESEARCHER, "plan", "steps[0]=1"], "only entries of dicts are patched"),

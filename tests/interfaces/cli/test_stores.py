@@ -79,7 +79,7 @@ def test_a_damaged_database(url: str, tmp_path: Path) -> None:
     for place in range(4096, len(data), 512):
         data[place] ^= 0xFF
     path.write_bytes(data)
-    for arguments in (("threads",), ("log", "t1"), ("show", "t1"), ("stats",)):
+    for arguments in (("threads",), ("log", "t1"), ("show", "t1"), ("status",)):
         found = kit.run(*arguments, store=url)
         assert found.code == 5, arguments
         assert "error[corrupt]" in found.err
@@ -88,7 +88,7 @@ def test_a_damaged_database(url: str, tmp_path: Path) -> None:
 
 def test_looking_leaves_no_trace(url: str, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    for arguments in (("threads",), ("log", "t1", "--all"), ("show", "t1"), ("stats",), ("log", "nope")):
+    for arguments in (("threads",), ("log", "t1", "--all"), ("show", "t1"), ("status",), ("log", "nope")):
         kit.run(*arguments, store=url)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -148,7 +148,7 @@ def test_a_store_that_may_only_be_read(place: Path, scheme: str) -> None:
     assert len(found.lines) == 6
     assert as_nobody("show", "t1", "c3", "--store", url).code == 0
     assert as_nobody("threads", "--store", url).code == 0
-    assert as_nobody("stats", "--store", url).code == 0
+    assert as_nobody("status", "--store", url).code == 0
     assert sorted(path for path in place.rglob("*")) == before
 
 

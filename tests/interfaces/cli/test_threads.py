@@ -75,38 +75,38 @@ def test_none(hf: Hf) -> None:
 def test_more_than_a_page(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.interfaces.cli.threads._PAGE", 2)
     assert names(kit.run("threads", store=url)) == ["chat/anna", "t1", "t2"]
-    assert kit.run("stats", "--json", store=url).records[0]["threads"] == 3
+    assert kit.run("status", "--json", store=url).records[0]["threads"] == 3
 
 
 def test_stats(hf: Hf) -> None:
-    lines = hf("stats").lines
+    lines = hf("status").lines
     assert lines[0].startswith("Store:    sqlite:///")
     assert "Contents: 3 threads" in lines
     assert not any(line.startswith("Steps:") for line in lines), "that would read all threads"
-    (record,) = hf("stats", "--json").records
+    (record,) = hf("status", "--json").records
     assert (record["threads"], record["complete"]) == (3, True)
     assert "steps" not in record
-    lines = hf("stats", "--all").lines
+    lines = hf("status", "--all").lines
     assert "Contents: 3 threads" in lines
     assert any(line.startswith("Steps:    10 in 4 branches, ") for line in lines)
     assert any(line.startswith("Largest:  thread t1 (") for line in lines)
     assert "Durable:  yes" in lines
-    (record,) = hf("stats", "--all", "--json").records
+    (record,) = hf("status", "--all", "--json").records
     assert (record["threads"], record["steps"], record["branches"]) == (3, 10, 4)
     assert record["largest"] == "t1"
     assert record["bytes"] > record["line_bytes"]
 
 
 def test_stats_of_little(url: str) -> None:
-    found = kit.run("stats", "--tenant", "nobody", store=url)
+    found = kit.run("status", "--tenant", "nobody", store=url)
     assert "Tenant:   nobody" in found.lines
     assert "Contents: no threads" in found.lines
-    found = kit.run("stats", store="memory://")
+    found = kit.run("status", store="memory://")
     assert any(line.startswith("Durable:  no") for line in found.lines)
 
 
 def test_stats_tell_how_a_store_of_several_is_doing(url: str) -> None:
-    found = kit.run("stats", store=f"retry:?store={url}")
+    found = kit.run("status", store=f"retry:?store={url}")
     assert any(line.startswith("Retried:") for line in found.lines)
     with holdfast.open(url) as store:
         assert store.thread("t1").info().steps == 8
@@ -121,7 +121,7 @@ def test_all_kinds_are_counted_alike(url: str, hf: Hf) -> None:
         agent.start()
         agent.stop()
     kinds = {"threads": 3, "agents": 1, "scopes": 1, "sessions": 1}
-    (counted,) = hf("stats", "--all", "--kind", "all", "--json").records
+    (counted,) = hf("status", "--all", "--kind", "all", "--json").records
     (verified,) = hf("verify", "--json").records
     assert {name: verified[name] for name in kinds} == kinds
     assert {name: counted[name] for name in ("threads", "agents", "scopes")} == {"threads": 3, "agents": 1, "scopes": 2}
@@ -129,7 +129,7 @@ def test_all_kinds_are_counted_alike(url: str, hf: Hf) -> None:
     listed = hf("threads", "--kind", "all", "--json").records
     assert len(listed) == sum(kinds.values()) + counted["system"]
     assert sum(each["steps"] for each in listed) == counted["steps"]
-    assert "3 threads, 1 agent, 2 scopes, " in hf("stats").out
+    assert "3 threads, 1 agent, 2 scopes, " in hf("status").out
     assert "3 threads, 1 agent, 1 scope, 1 session, " in hf("verify").out
     for kind, name in (("agent", "notes-1"), ("scope", "agent:researcher"), ("session", "user:alice/session:s1")):
         assert hf("threads", "--kind", kind, "--names").lines == [name]
@@ -169,7 +169,7 @@ def test_a_damaged_thread_is_named_and_the_exit_code_says_so(tmp_path: Path) -> 
     with holdfast.open(url) as store:
         for thread in ("a", "b"):
             store.thread(thread).put({"n": 1})
-    assert kit.run("threads", store=url).code == kit.run("stats", store=url).code == 0
+    assert kit.run("threads", store=url).code == kit.run("status", store=url).code == 0
     (first,) = (tmp_path / "store").rglob("line=b/birth")
     first.write_bytes(flipped(first.read_bytes(), 60))
     listed = kit.run("threads", store=url)
@@ -180,7 +180,7 @@ def test_a_damaged_thread_is_named_and_the_exit_code_says_so(tmp_path: Path) -> 
     assert [(each["thread"], each["damaged"]) for each in as_json.records] == [("a", False), ("b", True)]
     assert as_json.error["exit_code"] == INTEGRITY
     for options in ((), ("--all",)):
-        counted = kit.run("stats", "--json", *options, store=url)
+        counted = kit.run("status", "--json", *options, store=url)
         assert counted.code == INTEGRITY
         assert (counted.records[0]["threads"], counted.records[0]["damaged"]) == (2, 1)
     assert kit.run("export", tmp_path / "all.hfx", store=url).code == INTEGRITY

@@ -41,7 +41,7 @@ def test_a_sound_store(hf: Run) -> None:
 def test_damage_is_told_and_mended_from_a_copy(hf: Run, url: str, tmp_path: Path) -> None:
     copy = f"sqlite:///{tmp_path}/copy.db"
     with holdfast.open(url) as store:
-        store.copy_to(copy)
+        store.maintenance.copy_to(copy)
     lose(url, "t1", 0, 2)
     done = hf("verify")
     assert done.code == 5
@@ -95,7 +95,7 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
             with store.transaction() as together:
                 for n in range(30):
                     together.put(f"t{number:02}", {"n": n, "list": list(range(n))}, id=f"{n:02}")
-        store.copy_to(copy)
+        store.maintenance.copy_to(copy)
         truth = {each.thread: store.thread(each.thread).get().state for each in store.threads()}
         for number in range(8):
             run(store._engine.context.backend.apply([Delete(STEPS, ("", f"t{number:02}", 0, 10))]))

@@ -22,7 +22,7 @@ def test_the_document_is_openapi_3_1() -> None:
 
 READS = (
     "",
-    "/stats",
+    "/status",
     "/threads",
     "/threads/chat",
     "/threads/chat/branches",

@@ -24,7 +24,7 @@ READS = (
 @pytest.fixture
 def protected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedStore]:
     """A thread of Alice with a credential in it, of which the store has a token."""
-    monkeypatch.setenv("HOLDFAST_SENSITIVE_KEYS", base64.b64encode(b"k" * 32).decode())
+    monkeypatch.setenv("HOLDFAST_REDACTION_KEYS", base64.b64encode(b"k" * 32).decode())
     with holdfast.open(tmp_path / "agents.db") as store:
         store.redaction.protect()
         said = [{"role": "user", "content": f"my token is {SECRET}"}]

@@ -48,10 +48,8 @@ READS: dict[str, Read] = {
     "store.threads": lambda store: store.threads(),
     "store.search": lambda store: store.search("kelp", limit=2),
     "store.scopes": lambda store: store.scopes(),
-    "store.capabilities": lambda store: store.capabilities,
-    "store.stats": lambda store: store.stats().threads,
-    "store.status": lambda store: store.status(),
-    "store.metrics": lambda store: type(store.metrics()),
+    "store.status": lambda store: store.status()._replace(url="", cache_hits=0, cache_misses=0, cache_bytes=0),
+    "store.metrics": lambda store: type(store.maintenance.metrics()),
     "store.changes": lambda store: store.changes().threads,
     "thread.get": lambda store: store.thread("chat").get("good"),
     "thread.resolve": lambda store: store.thread("chat").resolve("HEAD~2"),
@@ -202,11 +200,11 @@ def test_errors_are_those_of_a_store(remote: holdfast.Store) -> None:
 
 def test_what_a_served_store_lacks_says_so_by_name(remote: holdfast.Store, filled: holdfast.Store) -> None:
     for call, name in (
-        (lambda: remote.export("x"), "Store.export"),
-        (lambda: remote.import_("x"), "Store.import_"),
-        (lambda: remote.copy_to("x.db"), "Store.copy_to"),
+        (lambda: remote.maintenance.export("x"), "store.maintenance.export"),
+        (lambda: remote.maintenance.import_("x"), "store.maintenance.import_"),
+        (lambda: remote.maintenance.copy_to("x.db"), "store.maintenance.copy_to"),
         (lambda: remote.transaction(), "Store.transaction"),
-        (lambda: remote.transact(lambda together: None), "Store.transact"),
+        (lambda: remote.transaction(lambda together: None), "Store.transaction"),
         (lambda: remote.schemas, "Store.schemas"),
         (lambda: remote.sharing, "Store.sharing"),
         (lambda: remote.backups("x"), "Store.backups"),
@@ -215,7 +213,7 @@ def test_what_a_served_store_lacks_says_so_by_name(remote: holdfast.Store, fille
         (lambda: remote.maintenance.repair("other.db"), "store.maintenance.repair"),
         (lambda: remote.state(agent="a").change("n", lambda value: value), "State.change"),
         (lambda: remote.thread("chat").merge("what-if", resolve=lambda *_: None), "a function"),
-        (lambda: filled.copy_to(remote), "not a served one"),
+        (lambda: filled.maintenance.copy_to(remote), "not a served one"),
         (lambda: remote.jobs.add("x", "backup", settings={"repository": "/x"}), "'backup'"),
         (lambda: remote.artifacts.register("/etc/passwd", keep=False), "its bytes"),
         (lambda: remote.redaction.reveal("x", keys="file:/etc/passwd"), "own keys"),  # type: ignore[arg-type]
@@ -316,7 +314,7 @@ def test_a_token_decides_who_acts(filled: holdfast.Store) -> None:
                 lambda: alice.audit.query(),
                 lambda: alice.access.issue_token(None),
                 lambda: alice.maintenance.verify(),
-                lambda: alice.stats(),
+                lambda: alice.status(),
                 lambda: alice.jobs.list(),
                 lambda: alice.encryption_keys.list(),
             ):

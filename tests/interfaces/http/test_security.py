@@ -70,7 +70,7 @@ def test_a_token_has_the_rights_of_its_identity(filled: holdfast.Store) -> None:
             answer = served.get(f"/threads/chat/checkpoints/c9{path}", token=token)
             assert (answer.status, answer.json["code"]) == (404, "not-found"), path
         assert served.get("/search?query=kelp", token=token).json["items"] == []
-        for path in ("/stats", "/audit", "/verify", "/jobs"):
+        for path in ("/status", "/audit", "/verify", "/jobs"):
             assert refused(served.get(path, token=token), 403, "denied")
         assert served.get("/threads/mine/checkpoints/HEAD/value", token=token).json["items"][0]["key"] == "text"
         assert served.change("PUT", "/threads/mine/tags/v1", {}, token=token).status == 200
@@ -92,7 +92,9 @@ def test_a_read_only_token_changes_nothing(filled: holdfast.Store) -> None:
     for who in (None, "user:alice"):
         token = store.access.issue_token(who, read_only=True).secret
         with ServedStore(store, write=True) as served:
-            assert served.change("PUT", "/threads/chat/tags/v1", {}, token=token).status == 403
+            refused = served.change("PUT", "/threads/chat/tags/v1", {}, token=token)
+            assert (refused.status, refused.json["detail"]) == (403, "this token can only read")
+            assert refused.json["hint"] == "Use a token that was not issued as read-only"
             assert served.get(READ, token=token).status == 200
 
 
@@ -117,7 +119,7 @@ def test_only_digests_of_tokens_are_stored(tmp_path: Path) -> None:
         assert store.access.find_token(token.secret) == token._replace(secret="")
         assert token.secret not in repr(token)
         records = [repr(each) for each in store.audit.query(kind="access")]
-        store.export(tmp_path / "all.jsonl", kinds="all", format="json")
+        store.maintenance.export(tmp_path / "all.jsonl", kinds="all", format="json")
     data = b"".join(each.read_bytes() for each in tmp_path.iterdir())
     assert digest.encode() in data  # so a secret would be found, too
     assert secret.encode() not in data

@@ -26,7 +26,7 @@ def test_operations_are_counted_timed_and_told_apart_by_their_errors() -> None:
             thread.put({"n": n})
         with pytest.raises(holdfast.errors.NotFoundError):
             store.thread("nobody").get()
-        found = store.metrics()
+        found = store.maintenance.metrics()
         text = to_prometheus(found)
     values = parse(text)
     assert value(values, "operation_seconds_count", operation="thread.put") == 3
@@ -43,7 +43,7 @@ def test_an_async_store_counts_as_a_sync_one_does() -> None:
     async def use() -> MetricsSnapshot:
         async with holdfast.aopen("memory://") as store:
             await asyncio.gather(*(store.thread(f"t{n}").put({"n": n}) for n in range(20)))
-            return await store.metrics()
+            return await store.maintenance.metrics()
 
     assert asyncio.run(use()).value("operation_seconds", operation="thread.put") == 20
 
@@ -60,7 +60,7 @@ def test_threads_at_once_lose_no_count(tmp_path: Path) -> None:
             each.start()
         for each in threads:
             each.join()
-        found = store.metrics()
+        found = store.maintenance.metrics()
     assert found.value("operation_seconds", operation="thread.put") == 400
     values = parse(to_prometheus(found))
     batches = value(values, "commit_group_batches_sum")
@@ -82,7 +82,7 @@ def test_hooks_agents_and_jobs_are_in_the_same_registry() -> None:
             store.state()["n"] = "one"
         store.jobs.add("tidy", "tidy", schedule="hourly")
         store.jobs.run("tidy")
-        found = store.metrics()
+        found = store.maintenance.metrics()
     assert found.value("hook_calls_total", hook="broken") == found.value("hook_failures_total", hook="broken") == 2
     assert found.value("hook_vetoes_total", hook="whole") == 1
     assert found.value("validation_failures_total", kind="hook") == 1
@@ -102,7 +102,7 @@ def test_savers_and_agents_are_measured_too() -> None:
         agent = Counter().attach(store, "a")
         agent.start()
         agent.save()
-        found = store.metrics()
+        found = store.maintenance.metrics()
     assert found.value("operation_seconds", operation="saver.get_tuple") == 1
     assert found.value("agent_saves_total", outcome="done") == 2
 
@@ -115,7 +115,9 @@ def test_several_stores_have_labels_and_one_that_is_open_twice_is_added_up(tmp_p
     ):
         for each in (one, same, other):
             each.thread("t").put({"n": 1})
-        values = parse(to_prometheus(one.metrics(), same.metrics(), other.metrics()))
+        values = parse(
+            to_prometheus(one.maintenance.metrics(), same.maintenance.metrics(), other.maintenance.metrics())
+        )
     assert value(values, "operation_seconds_count", operation="thread.put") == 3
     assert value(values, "operation_seconds_count", operation="thread.put", tenant='x"\\\n', store="memory://") == 1
 

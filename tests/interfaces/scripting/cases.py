@@ -49,8 +49,8 @@ store.threads(prefix="ch")
 store.threads(limit=-1) # invalid
 store.search("hey")
 len(store.changes().threads)
-store.stats(kinds=["thread"]).threads
-store.status()
+store.status(kinds=["thread"]).threads
+store.status().details
 store.thread("gone").put({"a": 1}).step
 store.thread("gone").delete()
 store.thread("gone").delete()
@@ -118,23 +118,23 @@ store.thread("t").delete()
 store.thread("t").get() # not-found
 
 # transactions
-store.transact(lambda t: t.put("pair", {"n": 1}))
-store.transact(lambda t: t.update("pair", {"n": 2}))
-store.transact(lambda t: t.get("pair").state)
-store.transact(lambda t: t.state("agent:a").set("x", 1))
-store.transact(lambda t: [t.state("agent:a").get("x"), t.state("agent:a").get("y", 5), t.state("agent:a").has("x")])
-store.transact(lambda t: t.state("agent:a").increment("x", 2))
-store.transact(lambda t: t.state("agent:a").append("list", 1, 2))
-store.transact(lambda t: t.state("agent:a").add_to_set("set", 1, 1))
-store.transact(lambda t: t.state("agent:a").max("most", 4))
-store.transact(lambda t: t.state("agent:a").patch("dict", {"k": 1}))
-store.transact(lambda t: t.state("agent:a").change("x", lambda value: value * 2))
-store.transact(lambda t: t.state("agent:a").expire("most", "1h"))
-store.transact(lambda t: t.state("agent:a").list_keys())
-store.transact(lambda t: t.state("agent:a").delete("dict"))
-store.transact(lambda t: fail(ConflictError("mine", code="under-way"))) # under-way
-store.transact(lambda t: t.get("nothing")) # not-found
-store.transact(3) # invalid
+store.transaction(lambda t: t.put("pair", {"n": 1}))
+store.transaction(lambda t: t.update("pair", {"n": 2}))
+store.transaction(lambda t: t.get("pair").state)
+store.transaction(lambda t: t.state("agent:a").set("x", 1))
+store.transaction(lambda t: [t.state("agent:a").get("x"), t.state("agent:a").get("y", 5), t.state("agent:a").has("x")])
+store.transaction(lambda t: t.state("agent:a").increment("x", 2))
+store.transaction(lambda t: t.state("agent:a").append("list", 1, 2))
+store.transaction(lambda t: t.state("agent:a").add_to_set("set", 1, 1))
+store.transaction(lambda t: t.state("agent:a").max("most", 4))
+store.transaction(lambda t: t.state("agent:a").patch("dict", {"k": 1}))
+store.transaction(lambda t: t.state("agent:a").change("x", lambda value: value * 2))
+store.transaction(lambda t: t.state("agent:a").expire("most", "1h"))
+store.transaction(lambda t: t.state("agent:a").list_keys())
+store.transaction(lambda t: t.state("agent:a").delete("dict"))
+store.transaction(lambda t: fail(ConflictError("mine", code="under-way"))) # under-way
+store.transaction(lambda t: t.get("nothing")) # not-found
+store.transaction(3) # invalid
 
 # state
 store.state("agent:a").set("plan", {"goal": "x", "steps": [1, 2.5, None, True]})
@@ -472,7 +472,7 @@ store.as_identity("agent:me").threads()
 store.as_identity("agent:me").search("a")
 store.as_identity("agent:me").scopes()
 len(store.as_identity("agent:me").changes().threads)
-store.as_identity("agent:me").transact(lambda t: t.state("agent:me").get("mine"))
+store.as_identity("agent:me").transaction(lambda t: t.state("agent:me").get("mine"))
 store.as_identity("agent:me").identity
 store.as_identity("agent:me", mode="read-only").mode
 granted = store.as_identity("agent:me").grant("agent:you", "read", keys="m*")
@@ -524,9 +524,9 @@ store.maintenance.delete_stale("updated<90d", kinds="scope") # invalid
 store.maintenance.delete(["chat"], dry_run=True)[0].steps
 len(store.maintenance.doctor()) * 0
 store.maintenance.heads("chat").tenant
-store.maintenance.hold("chat", reason="court")
+store.maintenance.hold("agent:a", kind="scope", reason="court")
 store.maintenance.holds()[0].thread
-store.maintenance.release("chat")
+store.maintenance.release("agent:a", kind="scope")
 store.maintenance.set_quota(threads=1000)
 store.maintenance.quota().limits.threads
 store.maintenance.quarantine()

@@ -35,7 +35,7 @@ LUA = {
         "script-timeout",
     ),
     "endless transaction": (
-        "store:transact(function() error(holdfast.errors.ConflictError('x', {code = 'version-mismatch'})) end, "
+        "store:transaction(function() error(holdfast.errors.ConflictError('x', {code = 'version-mismatch'})) end, "
         "{attempts = 1 << 40})",
         "script-timeout",
     ),
@@ -74,7 +74,7 @@ LUA = {
     "error without a value": ("error()", "script-failed"),
     "forged error": ("error({code = 'denied', name = 'DeniedError', what = 'x'})", "script-failed"),
     "call within a call": (
-        "local function again() return store:transact(again) end return again()",
+        "local function again() return store:transaction(again) end return again()",
         "script-failed",
     ),
     "hook of its own changes": (
@@ -109,7 +109,7 @@ JAVASCRIPT = {
     "many lines": ("for (;;) print('x'.repeat(1000))", "too-large"),
     "half of a surrogate pair": ("print('\\ud800'); return 1", 1),
     "endless transaction": (
-        "const { ConflictError } = holdfast.errors; await store.transact("
+        "const { ConflictError } = holdfast.errors; await store.transaction("
         "() => { throw new ConflictError('x', { code: 'version-mismatch' }) }, { attempts: 2 ** 40 })",
         "script-timeout",
     ),
@@ -143,7 +143,7 @@ JAVASCRIPT = {
     "error without a value": ("throw undefined", "script-failed"),
     "proxy": ("await store.thread('x').put(new Proxy({}, { ownKeys() { for (;;); } }))", "script-timeout"),
     "call within a call": (
-        "const again = () => store.transact(again); return await again()",
+        "const again = () => store.transaction(again); return await again()",
         "script-failed",
     ),
     "hook of its own changes": (

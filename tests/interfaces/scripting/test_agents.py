@@ -286,7 +286,7 @@ WRONG = (
         "Store has no 'thraed'.*The nearest is 'thread'",
     ),
     ("store.agnets:list()", "await store.agnets.list()", UnsupportedError, "Store has no 'agnets'.*'agents'"),
-    ("store:export('f')", "await store.export('f')", UnsupportedError, "files of the host"),
+    ("store.maintenance:export('f')", "await store.maintenance.export('f')", UnsupportedError, "files of the host"),
     (
         "holdfast.replay.rnu()",
         "await holdfast.replay.rnu()",

@@ -123,7 +123,9 @@ def test_messages(host: Host, request: pytest.FixtureRequest) -> None:
 def test_functions_are_called_while_a_script_waits(host: Host, request: pytest.FixtureRequest) -> None:
     is_lua = request.node.callspec.params["host"] == "lua"
     source = (
-        "return store:transact(function(n) return n + 1 end)" if is_lua else "return await store.transact((n) => n + 1)"
+        "return store:transaction(function(n) return n + 1 end)"
+        if is_lua
+        else "return await store.transaction((n) => n + 1)"
     )
     calls, end = host.run(source, ("I", [1, [4]]), ("R", 5))
     assert calls[1] == "('D', '5')"

@@ -265,7 +265,7 @@ REFUSED = (
     ("/threads/t/HEAD/actions/restore", "has this state already"),
     ("/threads/t/c1/actions/merge?theirs=main&into=main", "not merged into itself"),
     ("/threads/t/c1/actions/merge?theirs=none", 'class="wrong"'),
-    ("/threads/t/c1/actions/prune?keep_last=many", "is a number"),
+    ("/threads/t/c1/actions/prune?keep_last=many", "must be a number"),
     ("/threads/t/c1/actions/prune?keep_last=&keep_within=soon", "soon"),
     ("/threads/t/c1/actions/prune?keep_last=50", "Nothing would be removed"),
 )

@@ -208,7 +208,7 @@ def test_an_agent_that_was_left_half_done_is_resolved_by_a_form(tmp_path: Path) 
 def test_sensitive_data_is_sent_in_clear_only_if_the_caller_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_SENSITIVE_KEYS", base64.b64encode(bytes(32)).decode())
+    monkeypatch.setenv("HOLDFAST_REDACTION_KEYS", base64.b64encode(bytes(32)).decode())
     secret = "ghp_" + "x7Kq2mWv9" * 4
     with holdfast.open(tmp_path / "a.db") as store:
         store.redaction.protect()
@@ -525,7 +525,7 @@ def test_the_overview_shows_where_credentials_are_and_what_to_do(tmp_path: Path)
             store.as_identity("user:alice").thread("mine").put({"text": f"use {key}"})
             shown = get(served, "/").text
             assert "github-token at text of thread:mine" in shown
-            for line in ("HOLDFAST_SENSITIVE=redact", "holdfast redaction redact"):
+            for line in ("HOLDFAST_REDACTION=redact", "holdfast redaction redact"):
                 assert f"<code>{line}</code>" in shown
             assert key not in shown
             cookie = {"Cookie": f"holdfast_{served.port}={served.authenticator.sign_in(token)}"}

@@ -81,4 +81,4 @@ def test_the_list_of_threads_marks_a_damaged_one(tmp_path: Path) -> None:
         )
         listed = served.request("GET", "/api/v1/threads").json["items"]
         assert [(each["thread"], each["damaged"]) for each in listed] == [("chat", True), ("other", False)]
-        assert served.request("GET", "/api/v1/stats").json["damaged"] == 1
+        assert served.request("GET", "/api/v1/status").json["damaged"] == 1

@@ -59,10 +59,10 @@ def plant(store: Store, names: dict[str, list[str]]) -> None:
         thread.put({"tagged": True}, metadata={"label": name})
     for name in names["reason"]:
         thread.pin(reason=name)
-        store.maintenance.hold("chat", reason=name)
+        store.thread("chat").hold(reason=name)
         assert {each.reason for each in thread.pins()} >= {name}
         assert name in {each.reason for each in store.maintenance.holds()}
-        store.maintenance.release("chat", reason=name)
+        store.thread("chat").release(reason=name)
     for name in names["state"]:
         store.state(agent="r")["note"] = name
     for name in names["artifact"]:

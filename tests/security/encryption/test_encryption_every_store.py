@@ -40,13 +40,13 @@ def test_an_encrypted_store(kind: str, tmp_path: Path) -> None:
     assert other.maintenance.verify(level="decode").findings == []
     assert find_planted(names, (*rows_of(raw), *contents_of(tmp_path))) == set()
     with holdfast.open("memory://", encryption=False) as plain:
-        store.copy_to(plain)
+        store.maintenance.copy_to(plain)
         assert {each.hash for each in plain.thread("chat").log().all()} == {
             each.hash for each in store.thread("chat").log().all()
         }
         assert plain.maintenance.verify(heads=store.maintenance.heads(kinds="thread"), kinds="thread").ok
         with holdfast.open("memory://", encryption=Encryption(LocalKeys(b"2" * 32))) as sealed:
-            plain.copy_to(sealed)
+            plain.maintenance.copy_to(sealed)
             assert len(sealed.artifacts.list()) == len(names["artifact"])
             assert sealed.maintenance.verify(heads=store.maintenance.heads(kinds="thread"), kinds="thread").ok
     if kind != "memory":

@@ -121,31 +121,31 @@ def test_an_export_is_encrypted_and_imported_with_the_key(name: str, store: Stor
     path, clear = tmp_path / name, tmp_path / f"clear-{name}"
     for number in range(5):
         store.thread("planted-scope").put({"planted-key": "planted-value", "n": number}, tag=f"t{number}")
-    assert store.export(path).threads == 1
+    assert store.maintenance.export(path).threads == 1
     assert found_in(path) == set()
     with holdfast.open(tmp_path / "a.db", encryption=Encryption(KEYS, clear=["export"])) as allowed:
-        allowed.export(clear)
+        allowed.maintenance.export(clear)
     assert found_in(clear) >= {b"planted-scope"}, "the search finds names that are not encrypted"
     with holdfast.open("memory://", encryption=Encryption(KEYS)) as there:
-        there.import_(path)
+        there.maintenance.import_(path)
         assert there.thread("planted-scope").get(at="t2").hash == store.thread("planted-scope").get(at="t2").hash
     codes = []
     for encryption in (False, Encryption(OTHERS)):
         with holdfast.open("memory://", encryption=encryption) as stranger:
             with pytest.raises(DeniedError) as denied:
-                stranger.import_(path)
+                stranger.maintenance.import_(path)
             assert not stranger.threads()
         codes.append(denied.value.code)
     assert codes == ["key-missing", "key-wrong"]
     if path.suffix != ".gz":
         lines = path.read_bytes().splitlines(keepends=True)
-        store.export(tmp_path / "other.jsonl")
+        store.maintenance.export(tmp_path / "other.jsonl")
         other = (tmp_path / "other.jsonl").read_bytes().splitlines(keepends=True)
         for change in (removed, swapped, cut, foreign, another_header, in_the_clear, longer):
             path.write_bytes(b"".join(change(lines, other)))
             with holdfast.open("memory://", encryption=Encryption(KEYS)) as there:
                 with pytest.raises(CorruptError):
-                    there.import_(path)
+                    there.maintenance.import_(path)
                 assert not there.threads()
 
 

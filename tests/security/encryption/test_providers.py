@@ -298,5 +298,5 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert store.thread("t").get().state == {"text": "planted"}
     with pytest.raises(DeniedError, match="without a key"):
         holdfast.open(tmp_path / "a.db", encryption=False)
-    with pytest.raises(ConfigError, match="encryption is an Encryption"):
+    with pytest.raises(ConfigError, match="encryption must be an Encryption"):
         holdfast.open(tmp_path / "a.db", encryption="environment")  # type: ignore[arg-type]

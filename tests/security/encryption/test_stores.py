@@ -166,7 +166,7 @@ def test_what_would_be_in_the_clear_is_refused_by_name(tmp_path: Path) -> None:
     keys = LocalKeys(generate_key())
     with holdfast.open(tmp_path / "a.db", encryption=Encryption(keys)) as store:
         store.thread("t").put({"text": "planted"})
-        for act in (store.maintenance.build_index, lambda: store.export(tmp_path / "file", format="json")):
+        for act in (store.maintenance.build_index, lambda: store.maintenance.export(tmp_path / "file", format="json")):
             with pytest.raises(UnsupportedError) as caught:
                 act()
             assert caught.value.code == "clear-refused"
@@ -178,7 +178,7 @@ def test_what_would_be_in_the_clear_is_refused_by_name(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db", encryption=allowed, project=True) as store:
         store.maintenance.build_index()
         assert store.maintenance.project() == 1
-        assert store.export(tmp_path / "file").threads == 1
+        assert store.maintenance.export(tmp_path / "file").threads == 1
 
 
 def test_a_filter_that_is_no_text_is_refused(tmp_path: Path, encryption: Encryption) -> None:
@@ -195,13 +195,13 @@ def test_no_copy_mixes_rows_in_the_clear_with_others(tmp_path: Path, encryption:
         plain.thread("t").put({"n": 1})
         store.thread("s").put({"n": 2})
         with pytest.raises(DeniedError, match="without a key"):
-            plain.copy_to(tmp_path / "a.db")
+            plain.maintenance.copy_to(tmp_path / "a.db")
         with pytest.raises(ConfigError, match="not encrypted"):
-            store.copy_to(tmp_path / "plain.db")
+            store.maintenance.copy_to(tmp_path / "plain.db")
         assert [each.thread for each in store.threads()] == ["s"]
         assert [each.thread for each in plain.threads()] == ["t"]
-        plain.copy_to(store)
-        store.copy_to(tmp_path / "new.db")
+        plain.maintenance.copy_to(store)
+        store.maintenance.copy_to(tmp_path / "new.db")
         assert store.thread("t").get().state == {"n": 1}
     with holdfast.open(tmp_path / "new.db", encryption=encryption) as copy:
         assert copy.thread("s").get().state == {"n": 2}

@@ -103,8 +103,8 @@ def test_what_was_erased_does_not_come_back(tmp_path: Path) -> None:
     old, file = tmp_path / "old.db", tmp_path / "old.jsonl"
     with holdfast.open(tmp_path / "a.db") as store:
         plant_few(store)
-        store.copy_to(old)
-        store.export(file, kinds="all")
+        store.maintenance.copy_to(old)
+        store.maintenance.export(file, kinds="all")
         store.erasure.erase("u-1")
         store.thread("u-1 chat").put({"text": "u-1 is back"}, metadata={"subject": "u-1"})
         with holdfast.open(old) as copy:
@@ -115,22 +115,22 @@ def test_what_was_erased_does_not_come_back(tmp_path: Path) -> None:
             assert found_in(opened_rows(store))["u-1"] == set()
             assert store.thread("u-2 file").get().state == copy.thread("u-2 file").get().state
             with pytest.raises(ConflictError):
-                copy.copy_to(store)  # the group has another history since
-            copy.copy_to(store, threads=["u-1 file", "u-2 chat"])
+                copy.maintenance.copy_to(store)  # the group has another history since
+            copy.maintenance.copy_to(store, threads=["u-1 file", "u-2 chat"])
         with pytest.raises(ConflictError):
-            store.import_(file, threads=["group"])
+            store.maintenance.import_(file, threads=["group"])
         store.thread("u-2 chat").delete()
-        assert store.import_(file, threads=["u-1 file", "u-1 chat", "u-2 chat"]).threads == ("u-2 chat",)
-        store.import_(file, threads=["group"], as_thread="group again")
+        assert store.maintenance.import_(file, threads=["u-1 file", "u-1 chat", "u-2 chat"]).threads == ("u-2 chat",)
+        store.maintenance.import_(file, threads=["group"], as_thread="group again")
         assert store.thread("group again").get().state["messages"] == ["ours", "planted-u-2-group."]
         assert found_in(opened_rows(store))["u-1"] == set()
         assert store.thread("u-1 chat").get().state == {"text": "u-1 is back"}
         assert store.maintenance.verify(level="decode").findings == []
         # A new store, which has the ledger before the data comes.
         with holdfast.open("memory://") as other:
-            store.copy_to(other)
+            store.maintenance.copy_to(other)
             with holdfast.open(old) as copy:
-                copy.copy_to(other, threads=["u-1 file"])
+                copy.maintenance.copy_to(other, threads=["u-1 file"])
             assert found_in(opened_rows(other))["u-1"] == set()
             assert other.erasure.certificates() == store.erasure.certificates()
 
@@ -141,14 +141,20 @@ def test_a_hold_refuses_it(tmp_path: Path) -> None:
         before = {user: few_states(store, user) for user in ("u-1", "u-2")}
         cases: list[tuple[str, LineKind]] = [("u-1 file", "thread"), ("user:u-1", "scope"), ("group", "thread")]
         for name, kind in cases:
-            store.maintenance.hold(name, kind=kind, reason="case 7")
+            if kind == "thread":
+                store.thread(name).hold(reason="case 7")
+            else:
+                store.maintenance.hold(name, kind=kind, reason="case 7")
             assert store.erasure.erase("u-1", dry_run=True).held == (f"{kind} {name}",)
             with pytest.raises(DeniedError, match="nothing was erased.*case 7") as refused:
                 store.erasure.erase("u-1")
             assert refused.value.code == "erase-held"
             assert {user: few_states(store, user) for user in ("u-1", "u-2")} == before
             assert store.jobs.list() == []
-            store.maintenance.release(name, kind=kind)
+            if kind == "thread":
+                store.thread(name).release()
+            else:
+                store.maintenance.release(name, kind=kind)
         assert store.erasure.certificates() == []
         assert store.erasure.erase("u-1").certificate is not None
 
@@ -238,11 +244,16 @@ def test_an_identity_erases_its_own_person_with_the_right_to_all_of_it(tmp_path:
             store.access.grant("user:u-1", "erase", thread=pattern)
         with pytest.raises(DeniedError):
             alice.erasure.erase("u-1")  # not from the group
+        with pytest.raises(DeniedError):
+            alice.erasure.erase("u-1", dry_run=True)
         assert {user: few_states(store, user) for user in ("u-1", "u-2")} == before
         assert store.erasure.certificates() == []
         store.access.grant("user:u-1", "erase", thread="group")
         with pytest.raises(DeniedError):
             store.as_identity(user="u-1", mode="read-only").erasure.erase("u-1")
+        planned = alice.erasure.erase("u-1", dry_run=True)
+        assert (planned.erased["threads"], planned.certificate) == (2, None)
+        assert {user: few_states(store, user) for user in ("u-1", "u-2")} == before
         report = alice.erasure.erase("u-1")
         assert report.erased["threads"] == 2
         assert few_states(store, "u-2") == before["u-2"]

@@ -15,11 +15,11 @@ from tests.support.nightly import mostly_nightly
 
 
 def _copy_one(source: Store, target: Store, _: Path) -> None:
-    source.copy_to(target, threads=["harmless"])
+    source.maintenance.copy_to(target, threads=["harmless"])
 
 
 def _copy_all(source: Store, target: Store, _: Path) -> None:
-    source.copy_to(target)
+    source.maintenance.copy_to(target)
 
 
 def _repair(source: Store, target: Store, _: Path) -> None:
@@ -31,7 +31,7 @@ def _repair(source: Store, target: Store, _: Path) -> None:
 def test_another_store_does_not_erase_here(transfer: Callable[[Store, Store, Path], None], tmp_path: Path) -> None:
     with holdfast.open("memory://") as staging, holdfast.open(tmp_path / "a.db") as store:
         plant_few(store)
-        store.maintenance.hold("u-1 chat", reason="case 7")
+        store.thread("u-1 chat").hold(reason="case 7")
         before = few_states(store, "u-1")
         staging.thread("harmless").put({"n": 1})
         staging.erasure.erase("u-1")
@@ -41,7 +41,7 @@ def test_another_store_does_not_erase_here(transfer: Callable[[Store, Store, Pat
         assert store.erasure.certificates() == []
         transfer(staging, store, tmp_path)
         with holdfast.open("memory://") as other:
-            store.copy_to(other)
+            store.maintenance.copy_to(other)
             assert few_states(other, "u-1") == before
         assert store.maintenance.verify().findings == []
         assert store.audit.verify().findings == []
@@ -50,19 +50,19 @@ def test_another_store_does_not_erase_here(transfer: Callable[[Store, Store, Pat
 def test_an_import_of_everything_from_another_store_does_not_erase_here(tmp_path: Path) -> None:
     with holdfast.open("memory://") as staging, holdfast.open("memory://") as store, holdfast.open("memory://") as new:
         store.thread("chat").put({"text": "hello"}, metadata={"subject": "u-1"})
-        store.export(tmp_path / "chat.jsonl")
+        store.maintenance.export(tmp_path / "chat.jsonl")
         staging.thread("harmless").put({"n": 1})
         staging.erasure.erase("u-1")
-        staging.export(tmp_path / "all.jsonl", kinds="all")
+        staging.maintenance.export(tmp_path / "all.jsonl", kinds="all")
         with holdfast.open("memory://") as other:
             other.thread("chat").put({"text": "hello"}, metadata={"subject": "u-1"})
-            assert "harmless" in other.import_(tmp_path / "all.jsonl", kinds="all").threads
+            assert "harmless" in other.maintenance.import_(tmp_path / "all.jsonl", kinds="all").threads
             assert other.erasure.certificates() == []
             assert other.thread("chat").get().state == {"text": "hello"}
         # A new store is a copy.
-        new.import_(tmp_path / "all.jsonl", kinds="all")
+        new.maintenance.import_(tmp_path / "all.jsonl", kinds="all")
         assert new.erasure.certificates() == staging.erasure.certificates()
-        assert new.import_(tmp_path / "chat.jsonl").threads == ()
+        assert new.maintenance.import_(tmp_path / "chat.jsonl").threads == ()
 
 
 @pytest.mark.parametrize("recorded", mostly_nightly([False, True], daily=[True]))
@@ -73,12 +73,12 @@ def test_an_older_copy_loses_it_too(recorded: bool, tmp_path: Path) -> None:
         store.artifacts.register(b"planted-u-1-large." * 7_000, metadata={"subject": "u-1"})
         before = states = few_of(store)
         if recorded:
-            store.export(tmp_path / "old.jsonl")
-        store.copy_to(copy)
+            store.maintenance.export(tmp_path / "old.jsonl")
+        store.maintenance.copy_to(copy)
         assert b"planted-u-1" in stored_bytes(copy)  # the control
         store.erasure.erase("u-1")
         for _ in range(2):
-            store.copy_to(copy)
+            store.maintenance.copy_to(copy)
             assert b"planted-u-1" not in stored_bytes(copy)
             with holdfast.open(copy) as other:
                 assert found_in(opened_rows(other))["u-1"] == set()
@@ -93,19 +93,19 @@ def test_an_older_copy_loses_it_too(recorded: bool, tmp_path: Path) -> None:
 def test_an_older_copy_with_a_hold_stays_as_it_is(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "copy.db") as copy:
         plant_few(store)
-        store.copy_to(copy)
-        copy.maintenance.hold("u-1 file", reason="case 7")
+        store.maintenance.copy_to(copy)
+        copy.thread("u-1 file").hold(reason="case 7")
         store.erasure.erase("u-1")
         store.thread("new").put({"n": 1})
         held = few_states(copy, "u-1")
         for _ in range(2):
             with pytest.raises(DeniedError, match="case 7"):
-                store.copy_to(copy)
+                store.maintenance.copy_to(copy)
             assert few_states(copy, "u-1") == held
             assert copy.erasure.certificates() == []
-        store.copy_to(copy, threads=["new"])
-        copy.maintenance.release("u-1 file")
-        store.copy_to(copy)
+        store.maintenance.copy_to(copy, threads=["new"])
+        copy.thread("u-1 file").release()
+        store.maintenance.copy_to(copy)
         assert found_in(opened_rows(copy))["u-1"] == set()
 
 
@@ -115,8 +115,8 @@ def test_a_thread_whose_audit_was_erased_can_be_copied_elsewhere(tmp_path: Path)
         plant_few(store)
         other.thread("own").put({"n": 1})
         store.erasure.erase("u-1")
-        store.copy_to(other, threads=["group"])
-        store.export(tmp_path / "group.jsonl", threads=["group"])
+        store.maintenance.copy_to(other, threads=["group"])
+        store.maintenance.export(tmp_path / "group.jsonl", threads=["group"])
         for each in (store, other):
             report = each.audit.verify()
             assert report.findings == []

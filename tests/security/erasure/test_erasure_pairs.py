@@ -34,7 +34,7 @@ def test_a_pair_that_is_rebuilt_from_an_old_copy_gets_the_ledger(kind: str, tmp_
     shutil.copy(tmp_path / "remote.db", tmp_path / "before.db")
     with holdfast.open(url) as store, holdfast.open(tmp_path / "newer.db") as newer:
         store.erasure.erase("u-1")
-        store.copy_to(newer)
+        store.maintenance.copy_to(newer)
         expected = few_states(newer, "u-2")
     assert not _has_bytes(tmp_path, "local.db")
     assert not _has_bytes(tmp_path, "remote.db")
@@ -45,7 +45,7 @@ def test_a_pair_that_is_rebuilt_from_an_old_copy_gets_the_ledger(kind: str, tmp_
         assert found_in(opened_rows(store))["u-1"]
         assert _has_bytes(tmp_path, "local.db")  # the control
         assert _has_bytes(tmp_path, "remote.db")
-        newer.copy_to(store)
+        newer.maintenance.copy_to(store)
         assert found_in(opened_rows(store))["u-1"] == set()
         assert few_states(store, "u-2") == expected
         assert store.erasure.certificates() == newer.erasure.certificates()

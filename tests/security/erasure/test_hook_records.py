@@ -92,19 +92,19 @@ def test_other_metadata_keys_hold_for_everything_and_for_later(tmp_path: Path) -
     with holdfast.open(tmp_path / "a.db") as store:
         _hooked(store)
         _save(store, "user_id")
-        store.export(tmp_path / "old.jsonl", kinds="all")
-        store.copy_to(tmp_path / "copy.db")
+        store.maintenance.export(tmp_path / "old.jsonl", kinds="all")
+        store.maintenance.copy_to(tmp_path / "copy.db")
         ours = {word for word in _words(store) if "ours" in word}
         store.erasure.erase("u-1", metadata_keys=["user_id"])
         assert _words(store) == ours
-        store.import_(tmp_path / "old.jsonl", threads=["group"], as_thread="group again")
+        store.maintenance.import_(tmp_path / "old.jsonl", threads=["group"], as_thread="group again")
         assert store.thread("group again").get().state == {"messages": ["planted-ours-first", "planted-ours-last"]}
         assert _words(store) == ours
         assert store.audit.verify().findings == []
-        store.copy_to(tmp_path / "copy.db", threads=["other"])
+        store.maintenance.copy_to(tmp_path / "copy.db", threads=["other"])
         with holdfast.open(tmp_path / "copy.db") as copy:
             assert _words(copy) > ours  # the control
-        store.copy_to(tmp_path / "copy.db")
+        store.maintenance.copy_to(tmp_path / "copy.db")
         with holdfast.open(tmp_path / "copy.db") as copy:
             assert _words(copy) == ours
 

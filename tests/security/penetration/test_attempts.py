@@ -140,15 +140,15 @@ def test_e7_files_beside_the_store_have_it_in_the_clear(tmp_path: Path) -> None:
         assert store.backups(tmp_path / "backups").verify(level="decode").ok
         assert store.backups(tmp_path / "backups").drill().ok
         assert find_planted(names, contents_of(tmp_path)) == set()
-        store.export(tmp_path / "sealed.jsonl", kinds="all")
+        store.maintenance.export(tmp_path / "sealed.jsonl", kinds="all")
         with pytest.raises(HoldfastError) as caught:
-            store.export(tmp_path / "export.jsonl", format="json")
+            store.maintenance.export(tmp_path / "export.jsonl", format="json")
         assert caught.value.code == "clear-refused"
         assert find_planted(names, contents_of(tmp_path)) == set()
     with holdfast.open(tmp_path / "plain.db", encryption=False) as plain:  # the control
         plant(plain, names)
         plain.backups(tmp_path / "plain").create()
-        plain.export(tmp_path / "plain.jsonl")
+        plain.maintenance.export(tmp_path / "plain.jsonl")
     assert find_planted(names, [(tmp_path / "plain.jsonl").read_bytes()])
     assert find_planted(names, contents_of(tmp_path / "plain"))
 

@@ -264,7 +264,7 @@ def test_other_copies_are_searched_anew(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "b.db") as copy:
         store.thread("chat").put({"text": KEY})
         notice(store)
-        store.copy_to(copy)
+        store.maintenance.copy_to(copy)
         assert places(copy) == []
         assert reported(copy) == [("thread:chat", "text")]
         store.backups(tmp_path / "backups").create()
@@ -279,11 +279,11 @@ def test_history_that_is_imported_is_searched(tmp_path: Path) -> None:
     store, other = timed(clock), timed(clock)
     for text in (KEY, "nothing"):
         other.thread("chat").put({"text": text})
-    other.export(tmp_path / "chat.jsonl")
+    other.maintenance.export(tmp_path / "chat.jsonl")
     clock.now += HOUR
     store.thread("own").put({"n": 1})
     notice(store)
-    store.import_(tmp_path / "chat.jsonl")
+    store.maintenance.import_(tmp_path / "chat.jsonl")
     store.jobs.run("credentials")
     assert places(store) == [("chat", "text", "github-token")]
 
@@ -342,7 +342,7 @@ def test_doctor_and_alert_have_a_line_to_protect_and_one_to_redact(
         "warning",
         "credentials in clear at 1 place: github-token at text of thread:chat",
     )
-    for line in ("HOLDFAST_SENSITIVE=redact", "holdfast redaction redact"):
+    for line in ("HOLDFAST_REDACTION=redact", "holdfast redaction redact"):
         assert line in found.remedy
     assert KEY not in repr(found)
     with holdfast.open(url) as store:
@@ -350,12 +350,12 @@ def test_doctor_and_alert_have_a_line_to_protect_and_one_to_redact(
         notice(store)
         (alert,) = [each for each in store.alerts.evaluate().alerts if each.rule == "credentials"]
         assert alert.state == "firing"
-        for line in ("HOLDFAST_SENSITIVE=redact", "holdfast redaction redact"):
+        for line in ("HOLDFAST_REDACTION=redact", "holdfast redaction redact"):
             assert line in alert.message
     # The two lines, as they are told.
     done = kit.run("redaction", "redact", "--yes", store=url)
     assert (done.code, done.err.splitlines()[0]) == (0, "Replaced in 1 line; 1 checkpoint pruned.")
-    monkeypatch.setenv("HOLDFAST_SENSITIVE", "redact")
+    monkeypatch.setenv("HOLDFAST_REDACTION", "redact")
     kit.run("state", "set", "user:alice", "note", f"use {KEY}", "--text", store=url)
     with holdfast.open(url) as store:
         assert store.state(user="alice").get("note") == "use [redacted:github-token]"

@@ -23,7 +23,7 @@ def test_keys_of_a_source_are_checked() -> None:
     for wrong in ((), (b"short",), (ONE, "text")):
         with pytest.raises(ConfigError) as error:
             check_keys(wrong)  # type: ignore[arg-type]
-        assert error.value.code == "sensitive-key"
+        assert error.value.code == "redaction-key"
     with pytest.raises(DeniedError) as denied:
         LocalKeys().keys()
     assert denied.value.code == "key-missing"

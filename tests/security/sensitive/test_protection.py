@@ -158,11 +158,11 @@ def _reasons(store: Store, key: str) -> None:
     for _ in range(2):
         thread.pin(reason=f"for {key}")
         thread.hold(reason=f"case {key}")
-        store.maintenance.hold("reasons", reason=f"other {key}")
+        store.thread("reasons").hold(reason=f"other {key}")
     assert len(thread.pins()) == 1
     thread.unpin(reason=f"for {key}")
     thread.release(reason=f"case {key}")
-    store.maintenance.release("reasons", reason=f"other {key}")
+    store.thread("reasons").release(reason=f"other {key}")
     assert not thread.pins()
     assert not thread.holds()
     thread.pin(reason=f"again {key}")
@@ -262,7 +262,7 @@ def test_a_refused_write_changes_nothing(subtests: pytest.Subtests) -> None:
                 write(store, secret(name))
             assert secret(name) not in f"{error.value} {error.value.where} {error.value.hint}"
             if not isinstance(error.value, VetoError):
-                assert error.value.code == "sensitive-data"
+                assert error.value.code == "redaction-refused"
                 assert store.audit.query(action="protect", outcome="denied")
             assert secret(name) not in stored_text(store)
 
@@ -515,7 +515,7 @@ def test_async_stores_are_protected() -> None:
 
 
 def test_missing_keys_and_wrong_arguments(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_SENSITIVE_KEYS", raising=False)
+    monkeypatch.delenv("HOLDFAST_REDACTION_KEYS", raising=False)
     with pytest.raises(DeniedError) as error:
         store.redaction.protect()
     assert error.value.code == "key-missing"

@@ -149,10 +149,10 @@ def test_branches_pins_and_holds(tmp_path: Path) -> None:
         thread.pin()
         thread.switch("other")
         thread.put({"text": f"other {KEY}"})
-        store.maintenance.hold("chat", reason="case 7")
+        store.thread("chat").hold(reason="case 7")
         with pytest.raises(DeniedError, match="case 7"):
             store.redaction.redact()
-        store.maintenance.release("chat")
+        store.thread("chat").release()
         store.redaction.redact()
         texts = {branch.name: thread.get(at=branch.name).state["text"] for branch in thread.branches()}
         assert texts == {"main": "main [redacted:github-token]", "other": "other [redacted:github-token]"}
@@ -169,10 +169,10 @@ def _record(store: holdfast.Store) -> None:
     store.thread("chat").put({"n": 1})
     store.thread("chat").pin(reason=f"why {KEY}")
     store.thread("held").put({"n": 1})
-    store.maintenance.hold("held", reason=f"case {KEY}")
+    store.thread("held").hold(reason=f"case {KEY}")
     store.thread("released").put({"n": 1})
-    store.maintenance.hold("released", reason=f"case {KEY}")
-    store.maintenance.release("released")
+    store.thread("released").hold(reason=f"case {KEY}")
+    store.thread("released").release()
     agent = _Keeper().attach(store, "keeper")
     agent.start()
     agent.fail(RuntimeError(f"refused {KEY}"))

@@ -21,14 +21,14 @@ KEY = base64.b64encode(b"k" * 32).decode()
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_SENSITIVE_KEYS", KEY)
-    for name in ("HOLDFAST_SENSITIVE", "HOLDFAST_CONFIG", "HOLDFAST_STORE", "HOLDFAST_ENCRYPTION"):
+    monkeypatch.setenv("HOLDFAST_REDACTION_KEYS", KEY)
+    for name in ("HOLDFAST_REDACTION", "HOLDFAST_CONFIG", "HOLDFAST_STORE", "HOLDFAST_ENCRYPTION"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
 def configure(folder: Path, sensitive: str) -> None:
-    entry = f"sensitive = {sensitive}\n" if sensitive else ""
+    entry = f"redaction = {sensitive}\n" if sensitive else ""
     (folder / "holdfast.toml").write_text(f'[stores.default]\nurl = "agents.db"\n{entry}')
 
 
@@ -61,7 +61,7 @@ def test_the_variable_and_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) 
         assert store.thread("chat").get().state["text"].startswith(f"{SECRET} of [redacted:email:")
         with pytest.raises(DeniedError):
             store.thread("support-1").put({"text": SECRET})
-    monkeypatch.setenv("HOLDFAST_SENSITIVE", "redact refuse:email")
+    monkeypatch.setenv("HOLDFAST_REDACTION", "redact refuse:email")
     with holdfast.open("agents.db") as store:
         assert [each.action for each in store.redaction.list()] == ["redact", "refuse"]
     with holdfast.open("agents.db", read_only=True) as store:
@@ -90,7 +90,7 @@ def test_settings_of_jobs_are_refused(folder: Path) -> None:
     with holdfast.open() as store:
         with pytest.raises(DeniedError) as denied:
             store.jobs.add("heads", "heads", settings={"folder": f"/mnt/{SECRET}"})
-        assert denied.value.code == "sensitive-data"
+        assert denied.value.code == "redaction-refused"
         assert SECRET not in str(denied.value)
         assert not written(folder)
         store.jobs.add("heads", "heads", settings={"folder": "/mnt/heads"})

@@ -135,7 +135,7 @@ def test_what_cannot_be_united_is_refused_or_settled_by_a_function(store: Store)
         plan.save({"n": 4}, version, on_conflict=lambda _: UNRESOLVED)
     with pytest.raises(ConflictError):
         plan.save({"n": 4}, version, on_conflict=lambda _: MISSING if _.path == () else UNRESOLVED)
-    with pytest.raises(InvalidError, match="on_conflict is"):
+    with pytest.raises(InvalidError, match="on_conflict must be"):
         plan.save(1, 0, on_conflict="both")  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="version"):
         plan.save(1, -1)

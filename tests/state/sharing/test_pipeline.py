@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,17 +22,6 @@ from tests.support.interference import InterferingBackend
 from tests.support.nightly import examples
 
 STAGES = ["fetch", "parse", "store"]
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(clock: Clock) -> Iterator[Store]:
-    with store_on(MemoryBackend(), clock) as opened:
-        yield opened
 
 
 def taken(pipeline: Pipeline, stage: str, **options: Any) -> PipelineTask:
@@ -207,7 +195,7 @@ def test_the_stages_are_the_same_for_all(store: Store) -> None:
             store.sharing.pipeline("x", stages)
     with pytest.raises(InvalidError, match="attempts must be at least 1"):
         store.sharing.pipeline("x", ["a"], tries=0)
-    with pytest.raises(InvalidError, match="items can be put"):
+    with pytest.raises(InvalidError, match="number of items must be"):
         pipeline.put_many([])
     with pytest.raises(InvalidError, match="lease"):
         pipeline.take("fetch", lease=0)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.trace_context import correlation, current
 from holdfast.errors import (
@@ -25,18 +23,7 @@ from holdfast.state.reader import read_scope
 from holdfast.state.sharing.requests import RequestsOperations
 from holdfast.state.sharing.work_queue import Heartbeat
 from holdfast.store.store import Store
-from tests.state.kit import Beats, Clock, awaited, store_on
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(clock: Clock) -> Iterator[Store]:
-    with store_on(MemoryBackend(), clock) as opened:
-        yield opened
+from tests.state.kit import Beats, Clock, awaited
 
 
 def keys(store: Store, name: str = "planner") -> list[str]:

@@ -310,7 +310,7 @@ class AgentsOperations(ExternalMachineOperations):
         (`"forward"`), since the application's code may not be available."""
         return await resolve_manually(AgentLine(self._handle, id), how, restore_persister)
 
-    @operation(changes=True)
+    @operation(changes=True, rights=("read", "write"))
     async def transfer(
         self,
         source: str,

@@ -36,7 +36,7 @@ class ExternalMachineOperations:
 
     _handle: StoreHandle
 
-    @operation(changes=True)
+    @operation(changes=True, rights=("read", "write"))
     async def save_state(
         self, id: str, *, type: str | None = None, state: str | None = None, data: Mapping[str, Any] | None = None
     ) -> AgentRecord:
@@ -62,7 +62,7 @@ class ExternalMachineOperations:
 
         return await line.read_record(await _change(line, save, kind))
 
-    @operation(changes=True)
+    @operation(changes=True, rights=("read", "write"))
     async def record_transition(
         self,
         id: str,

@@ -76,7 +76,7 @@ _MAX_ERROR = 2000
 _RECORD_ATTEMPTS, _LONGEST_PAUSE = 10, 5.0
 """How often recording a result is attempted while the store does not answer, and the longest pause in seconds."""
 
-_NOT_RETRIED = (LEASE_LOST, "sensitive-data")
+_NOT_RETRIED = (LEASE_LOST, "redaction-refused")
 """Codes of errors about the step and its result, and not about the store."""
 
 _OBSERVED = 0.5

@@ -127,9 +127,9 @@ class Finding:
     thread: str = ""
     checkpoint: str = ""
     place: Hidden[tuple[int, int] | None] = None
-    space: Hidden[Local[str]] = ""
-    key: Hidden[Local[Key]] = ()
-    column: Hidden[Local[str]] = ""
+    space: Hidden[str] = ""
+    key: Hidden[Key] = ()
+    column: Hidden[str] = ""
     affected: Hidden[list[str]] = field(default_factory=list)
     affected_count: Hidden[int] = 0
 

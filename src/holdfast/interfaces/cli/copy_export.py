@@ -48,7 +48,7 @@ def copy(session: CliContext, target: str, threads: tuple[str, ...], all_tenants
             bar(progress.done, progress.total, f"{progress.phase} {progress.thread}")
 
         tenants = "all" if all_tenants else "own"
-        copied = store.copy_to(other, threads=threads or None, tenants=tenants, progress=report)
+        copied = store.maintenance.copy_to(other, threads=threads or None, tenants=tenants, progress=report)
     _warn_of_changes(session, copied.changing)
     if copied.audit_left_out:
         session.note("The other store has an audit of its own: that of this store was not copied.")
@@ -98,7 +98,7 @@ def export(
         session.tell(f"Exported {plural(count, 'record')} of {safe(subject)}: {size(found.bytes)}", found)
         return
     with session.progress("Exporting") as progress:
-        exported = store.export(
+        exported = store.maintenance.export(
             target, threads=threads or None, kinds=parse_kinds(kinds), format=form, progress=progress
         )
     _warn_of_changes(session, exported.changing)
@@ -131,7 +131,7 @@ def import_(
     store = session.open(write=not session.dry_run, create=not session.dry_run)
     source = sys.stdin.buffer if file == "-" else file
     with session.progress("Importing") as progress:
-        imported = store.import_(
+        imported = store.maintenance.import_(
             source,
             threads=threads or None,
             kinds=parse_kinds(kinds),

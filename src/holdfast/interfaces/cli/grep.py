@@ -163,7 +163,7 @@ class _Search:
                 "To search everything: holdfast grep --all"
             )
         if self._scanned and has_text(self._query):
-            index = " To build one: holdfast grep --index" if self._store.capabilities.words else ""
+            index = " To build one: holdfast grep --index" if self._store.status().capabilities.words else ""
             self._session.note(f"Searched {plural(self._scanned, 'checkpoint')} without an index.{index}")
 
 

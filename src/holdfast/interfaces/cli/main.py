@@ -46,7 +46,7 @@ COMMANDS = {
         "blame": ("blame", "Show which checkpoint wrote each part of a state."),
         "grep": ("grep", "Search threads, agents, scopes and sessions."),
         "timeline": ("timeline", "Show what happened, and why."),
-        "stats": ("threads", "Show statistics of the store."),
+        "status": ("threads", "Show the status of the store."),
     },
     "Write": {
         "append": ("branches", "Append to a list in the state of a thread."),

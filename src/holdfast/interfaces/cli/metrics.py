@@ -31,7 +31,7 @@ def show(session: CliContext) -> None:
     from holdfast.backends.runtime.metric_families import FAMILIES
     from holdfast.interfaces.metrics.prometheus import to_prometheus
 
-    found = session.open().metrics()
+    found = session.open().maintenance.metrics()
     if not session.json:
         session.out.line(to_prometheus(found).rstrip("\n"))
         return

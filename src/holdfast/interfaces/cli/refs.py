@@ -158,11 +158,15 @@ def hold(session: CliContext, thread: str | None, reason: str | None, release: b
             raise InvalidError("a thread is missing", hint="holdfast hold THREAD")
         session.list(session.open().maintenance.holds())
         return
-    maintenance = session.open(write=True).maintenance
-    if release:
-        maintenance.release(thread, kind=kind, reason=reason)
+    store = session.open(write=True)
+    if kind == "thread" and release:
+        store.thread(thread).release(reason=reason)
+    elif kind == "thread":
+        store.thread(thread).hold(reason=reason or "")
+    elif release:
+        store.maintenance.release(thread, kind=kind, reason=reason)
     else:
-        maintenance.hold(thread, kind=kind, reason=reason or "")
+        store.maintenance.hold(thread, kind=kind, reason=reason or "")
     record = {"thread": thread, "held": not release, "reason": reason}
     session.report(f"{thread} is {'released' if release else 'held'}.", record)
 

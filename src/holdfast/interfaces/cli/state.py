@@ -174,7 +174,7 @@ def patch(
     for each in changes:
         path, equals, value = each.partition("=")
         if not equals or not path:
-            raise click.UsageError(f"a change is PATH=VALUE, not {each!r}")
+            raise click.UsageError(f"a change must be PATH=VALUE, not {each!r}")
         edits[_parse(path)] = value if text else parse_value(value, f"{path} in key {key!r} of {scope}")
     state = open_state(session, scope, write=True)
     version = state.patch(key, edits, remove=[_parse(each) for each in remove], expected=expected)

@@ -1,4 +1,4 @@
-"""`holdfast threads` and `holdfast stats`: the contents of a store."""
+"""`holdfast threads` and `holdfast status`: the contents of a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.formatting import ago, line_counts, plural, safe, when
 
 if TYPE_CHECKING:
-    from holdfast.engine.types import StoreStats, ThreadInfo
+    from holdfast.engine.types import StoreStatus, ThreadInfo
     from holdfast.store.store import Store
 
 _PAGE = 500
@@ -98,41 +98,40 @@ def _damage_error(what: str) -> CorruptError:
     return CorruptError(what, hint="holdfast verify shows what is wrong, and holdfast repair repairs it")
 
 
-@command("stats")
+@command("status")
 @click.option("--all", "everything", is_flag=True, help="Read all threads, and count their steps and branches too.")
 @kinds_option("Count only lines of this kind, and with --all read those in place of threads; may be repeated.")
-def stats(session: CliContext, everything: bool, kinds: tuple[str, ...]) -> None:
-    """Show statistics of the store: its size, how many threads, agents and scopes it has, and its status.
+def status(session: CliContext, everything: bool, kinds: tuple[str, ...]) -> None:
+    """Show the status of the store: its size, how many threads, agents and scopes it has, and how its backend is.
 
     With --all, all threads are read, which takes a while if they are many: their steps, branches and sizes, the largest
     one, and when the first was created and the last updated. With --kind, those of other kinds.
 
     \b
-    holdfast stats --json | jq .bytes
-    holdfast stats --all
-    holdfast stats --all --kind scope --kind session
+    holdfast status --json | jq .bytes
+    holdfast status --all
+    holdfast status --all --kind scope --kind session
     """
     store, of_kinds = session.open(), parse_kinds(kinds)
-    counts = store.stats(kinds=of_kinds or "all", exact=everything)
-    numbers = {name: getattr(counts, name) for name in ("threads", "agents", "scopes", "system")}
+    found = store.status(kinds=of_kinds or "all", exact=everything)
+    numbers = {name: getattr(found, name) for name in ("threads", "agents", "scopes", "system")}
     read = ("all",) if of_kinds == "all" else of_kinds or ("thread",)
     totals, largest = _totals(session, store, read, sum(numbers.values())) if everything else ({}, None)
-    more = {"tenant": session.tenant, **numbers, **totals, "status": store.status()}
-    more |= {name: getattr(store.capabilities, name) for name in ("durable", "shared")}
-    session.report(_stats_lines(session, counts, more, largest), counts, more)
-    damaged = max(counts.damaged, totals.get("damaged", 0))
+    more = {"tenant": session.tenant, **numbers, **totals}
+    session.report(_status_lines(session, found, more, largest), found, more)
+    damaged = max(found.damaged, totals.get("damaged", 0))
     if damaged:
         raise _damage_error(f"{plural(damaged, 'line')} of the store {'is' if damaged == 1 else 'are'} damaged")
 
 
-def _stats_lines(
-    session: CliContext, counts: StoreStats, more: dict[str, Any], largest: ThreadInfo | None
+def _status_lines(
+    session: CliContext, status: StoreStatus, more: dict[str, Any], largest: ThreadInfo | None
 ) -> Iterator[str]:
     rows = [
-        ("Store", counts.url),
+        ("Store", status.url),
         ("Tenant", session.tenant),
-        ("Size", f"{size(counts.bytes)} ({counts.bytes:,} bytes)"),
-        ("Contents", line_counts(counts) + ("" if counts.complete else " or more; --all counts them")),
+        ("Size", f"{size(status.bytes)} ({status.bytes:,} bytes)"),
+        ("Contents", line_counts(status) + ("" if status.complete else " or more; --all counts them")),
     ]
     if "steps" in more:
         branches = plural(more["branches"], "branch")
@@ -141,8 +140,8 @@ def _stats_lines(
         rows.append(("Largest", f"{largest.kind} {largest.name} ({size(largest.bytes)})"))
         rows += [("Created", ago(more["created"])), ("Updated", ago(more["updated"]))]
     rows += [
-        ("Durable", "yes" if more["durable"] else "no: a crash of the machine may lose the last saves"),
-        *((name.replace("_", " ").capitalize(), str(value)) for name, value in more["status"].items()),
+        ("Durable", "yes" if status.capabilities.durable else "no: a crash of the machine may lose the last saves"),
+        *((name.replace("_", " ").capitalize(), str(value)) for name, value in status.details.items()),
     ]
     widest = max(len(title) for title, _ in rows)
     for title, text in rows:
@@ -153,7 +152,7 @@ def _stats_lines(
 def _totals(
     session: CliContext, store: Store, kinds: Sequence[str], total: int
 ) -> tuple[dict[str, Any], ThreadInfo | None]:
-    """Read all lines of some kinds, and return the totals of their statistics and the largest one."""
+    """Read all lines of some kinds, and return the totals and the largest one."""
     totals: dict[str, Any] = {
         "steps": 0,
         "branches": 0,

@@ -1,10 +1,10 @@
-"""Operations of the API on the store as a whole: statistics, the doctor, pruning, schemas, erasure, backups."""
+"""Operations of the API on the store as a whole: its status, the doctor, pruning, schemas, erasure, backups."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from holdfast.engine.types import StoreStats
+from holdfast.engine.types import StoreStatus
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import RouteTable
@@ -31,10 +31,10 @@ def get_service(call: Call) -> models.ServiceInfoModel:
     return call.info()
 
 
-@ADMIN.get("/stats")
-def get_stats(call: Call, *, exact: bool = False) -> StoreStats:
-    """Count: the size of the store, and its threads, agents and scopes."""
-    return call.owned.stats(exact=exact)._replace(url=call.info().store)
+@ADMIN.get("/status")
+def get_status(call: Call, *, exact: bool = False) -> StoreStatus:
+    """Return the status of the store: its size, its threads, agents and scopes, and how its backend is."""
+    return call.owned.status(exact=exact)._replace(url=call.info().store)
 
 
 @ADMIN.post("/prunes", status=200)

@@ -37,7 +37,7 @@ from holdfast.interfaces.http.events import EventHub
 from holdfast.interfaces.http.forwards import forward_routes
 from holdfast.interfaces.http.models import HealthModel, Problem
 from holdfast.interfaces.http.openapi import openapi_document
-from holdfast.interfaces.http.problems import MEDIA_TYPE, internal_problem, to_problem
+from holdfast.interfaces.http.problems import MEDIA_TYPE, api_problem, internal_problem, to_problem
 from holdfast.interfaces.http.protection import CONNECTION, OWN_SITES, ProtectedApp, RateLimit, is_loopback, name_of
 from holdfast.interfaces.http.recording_routes import RECORDINGS
 from holdfast.interfaces.http.repeated_changes import RepeatedChanges, change_digest
@@ -184,7 +184,7 @@ class Server:
     async def metrics(self, request: Request) -> Response:
         """Send the metrics of the store, as text for Prometheus."""
         call = Call(self.service, await self.authenticate(request))
-        text: str = await self.work(lambda: to_prometheus(call.owned.metrics()))
+        text: str = await self.work(lambda: to_prometheus(call.owned.maintenance.metrics()))
         return Response(text, media_type=CONTENT_TYPE, headers={"cache-control": "no-store"})
 
     async def events(self, request: Request) -> Response:
@@ -340,7 +340,7 @@ def reporting(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except HoldfastError as error:
-            return problem_response(to_problem(error))
+            return problem_response(api_problem(error))
         except ClientDisconnect:
             _log.info("a client ended its request before it was complete: %s %s", request.method, request.url.path)
             return Response(status_code=400)  # which nobody gets

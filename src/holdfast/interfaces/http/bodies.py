@@ -18,13 +18,14 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from holdfast._views import fields_of, is_record, is_text, plain
+from holdfast.engine.integrity.findings import Finding
 from holdfast.engine.pages import Page
 from holdfast.interfaces.http.models import Model
 from holdfast.interfaces.http.values import small_json
 from holdfast.store.replay.report import ReplayReport
 
-_WHOLE: Mapping[type, tuple[str, ...]] = {ReplayReport: ("state",)}
-"""Values that are sent also if they are large: there is no other way to read them."""
+_WHOLE: Mapping[type, tuple[str, ...]] = {ReplayReport: ("state",), Finding: ("key",)}
+"""Values that are sent as plain JSON, also if they are large: there is no other way to read them."""
 
 _LISTS = (list, Sequence)
 

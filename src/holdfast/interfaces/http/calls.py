@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from holdfast.codec import default_codec
-from holdfast.errors import DeniedError, HoldfastError, InvalidError, UnsupportedError
+from holdfast.errors import HoldfastError, InvalidError, UnsupportedError
 from holdfast.hooks.api import Hooks
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.routes import RouteTable
@@ -31,9 +31,7 @@ from holdfast.store.catalogue import (
     find_operation,
     store_parts,
 )
-from holdfast.store.identity_view import IdentityView
 from holdfast.store.log_reader import branch_names, read_log_page, short_ids
-from holdfast.store.store import Store
 
 CALLING = RouteTable()
 _log = logging.getLogger("holdfast.http")
@@ -55,14 +53,7 @@ def read_watch(
     return [({**fields, "scope": str(each.scope)}, each.cursor) for fields, each in found], watch.cursor
 
 
-def _capabilities(store: Store | IdentityView) -> Any:
-    if isinstance(store, IdentityView):
-        raise DeniedError("only the store's owner sees the backend", hint="Use a token of the store's owner")
-    return store.capabilities
-
-
 FUNCTIONS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "store": {"capabilities": _capabilities},
     "thread": {"branch_names": branch_names, "read_log_page": read_log_page, "short_ids": short_ids},
     "state": {"read_watch": read_watch},
     "hooks": {"list": Hooks.list},
@@ -193,7 +184,7 @@ def _list(tree: Sequence[Any], what: str) -> list[Any]:
 def find_receiver(call: Call, part: StorePart, names: Sequence[Any], *, owner_only: bool) -> Any:
     """Return what has the operations of a part, for the caller. Refuses identities what is the owner's."""
     if len(names) != len(part.names) or not all(isinstance(name, str) for name in names):
-        raise InvalidError(f"{part.name} is named by {len(part.names)} texts")
+        raise InvalidError(f"{part.name} needs {len(part.names)} names")
     view = call.owned if owner_only or part.identity is None else call.store
     if part.name == "store":
         return view

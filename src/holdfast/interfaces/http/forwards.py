@@ -4,6 +4,7 @@ made from the signature of the operation; who may call it, and what must be conf
 from __future__ import annotations
 
 import inspect
+import sys
 import typing
 from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -73,7 +74,7 @@ FORWARDS = (
     Forward("remove_label", "DELETE /threads/{thread}/labels/{label}", "thread.unlabel"),
     Forward("add_pin", "POST /threads/{thread}/pins", "thread.pin"),
     Forward("remove_pin", "DELETE /threads/{thread}/pins", "thread.unpin"),
-    Forward("list_sessions", "GET /sessions", "sessions.list"),
+    Forward("list_sessions", "GET /sessions", "sessions.list", without="metadata"),
     Forward("get_session", "GET /sessions/{id}", "sessions.get"),
     Forward("start_session", "POST /sessions", "sessions.start", 201, {"id": "session"}),
     Forward("end_session", "POST /sessions/{id}/end", "sessions.end", 200),
@@ -81,7 +82,7 @@ FORWARDS = (
     Forward("get_artifact", "GET /artifacts/{id}", "artifacts.get"),
     Forward("get_artifact_content", "GET /artifacts/{id}/content", "artifacts.read"),
     Forward("list_artifact_changes", "GET /artifacts/{id}/changes", "artifacts.changes"),
-    Forward("list_agents", "GET /agents", "agents.list"),
+    Forward("list_agents", "GET /agents", "agents.list", without="metadata"),
     Forward("get_agent", "GET /agents/{id}", "agents.load"),
     Forward("resolve_agent", "POST /agents/{id}/resolutions", "agents.resolve", 200),
     Forward("save_agent_state", "PUT /agents/{id}/state", "agents.save_state"),
@@ -118,7 +119,7 @@ FORWARDS = (
     Forward("list_alerts", "GET /alerts", "alerts.list"),
     Forward("silence_alert", "PUT /alerts/{rule}/silence", "alerts.silence"),
     Forward("run_doctor", "GET /doctor", "maintenance.doctor"),
-    Forward("verify", "GET /verify", "maintenance.verify"),
+    Forward("verify", "GET /verify", "maintenance.verify", without="heads"),
     Forward("query_audit", "GET /audit", "audit.query"),
     Forward("list_keys", "GET /encryption-keys", "encryption_keys.list"),
     Forward("rotate_keys", "POST /encryption-keys/rotations", "encryption_keys.rotate"),
@@ -131,10 +132,11 @@ _LIMIT = 1000
 
 def forward_routes() -> list[Route]:
     """Return the routes of the table."""
-    return [_route(each) for each in FORWARDS]
+    return [make_route(each) for each in FORWARDS]
 
 
-def _route(forward: Forward) -> Route:
+def make_route(forward: Forward) -> Route:
+    """Return the route of a row."""
     part, _, name = forward.operation.partition(".")
     operation = store_parts()[part].operation(name)
     if operation is None:
@@ -201,12 +203,14 @@ def _fields(operation: CataloguedOperation, forward: Forward) -> list[tuple[Any,
     found: list[tuple[Any, ...]] = [(each, str) for each in operation.part.names]
     for name, parameter in _parameters(operation).items():
         sent = forward.renamed.get(name, name)
-        try:
-            kind = _json_type(_resolve(operation, parameter.annotation))
-        except NameError:  # a type of functions, which only type checkers know
-            kind = None
-        if name in forward.without.split() or kind is None or (forward.method in _QUERY and _is_nested(kind)):
+        if name in forward.without.split():
             continue
+        hint = _resolve(operation, parameter.annotation)
+        kind = _json_type(hint)
+        if kind is None and _is_function(hint):  # a server calls none of the caller's
+            continue
+        if kind is None or (forward.method in _QUERY and _is_nested(kind)):
+            raise ValueError(f"{forward.name} cannot take {name} of {forward.operation}: name it in `without`")
         if sent in forward.path_names:
             found.append((sent, str))
         elif name == "limit":
@@ -235,6 +239,11 @@ def _json_type(hint: Any) -> Any:
         item = _json_type(arguments[0])
         return None if item is None else list[item]  # type: ignore[valid-type]
     return None
+
+
+def _is_function(hint: Any) -> bool:
+    """Whether a parameter is a function, or None."""
+    return any(get_origin(each) is abc.Callable for each in (hint, *get_args(hint)))
 
 
 def _is_nested(kind: Any) -> bool:
@@ -289,18 +298,18 @@ def _done(result: Any, name: str) -> models.DoneModel:
 class _Names(dict[str, Any]):
     """The names in annotations: those of a module, also those that it imports for type checkers only."""
 
-    def __init__(self, module: Mapping[str, Any], unknown: Any = None) -> None:
+    def __init__(self, module: Mapping[str, Any]) -> None:
         super().__init__()
-        self._module, self._unknown = module, unknown
+        self._module = module
 
     def __missing__(self, name: str) -> Any:
         declared = imported_names(self._module["__name__"]).get(name)
         found = self._module.get(name) or (load(*declared) if declared else None)
-        found = found or next((getattr(each, name) for each in (abc, typing) if name in each.__all__), self._unknown)
+        found = found or next((getattr(each, name) for each in (abc, typing) if name in each.__all__), None)
         if found is None:
             raise KeyError(name)
-        if isinstance(found, str):  # an alias that is written as text; its module may have names that others lack
-            return _evaluate(found, _Names(self._module, object))
+        if isinstance(found, str):  # an alias that is written as text, with the names of its module
+            return _evaluate(found, _Names(vars(sys.modules[declared[0]]) if declared else self._module))
         return found
 
 

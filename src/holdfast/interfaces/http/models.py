@@ -22,7 +22,7 @@ class Model(msgspec.Struct, kw_only=True):
 
 
 class Problem(Model):
-    """An error, as RFC 9457 has it, with the code, the place and the hint that the command line reports."""
+    """An error, as RFC 9457 has it, with its code, place and hint."""
 
     type: str
     title: str

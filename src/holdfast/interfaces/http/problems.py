@@ -1,6 +1,10 @@
-"""Errors as responses: `application/problem+json`, with the codes, places and hints of the command line."""
+"""Errors as responses: `application/problem+json`, with codes, places and hints."""
 
 from __future__ import annotations
+
+import re
+
+import msgspec
 
 from holdfast.errors import (
     ConfigError,
@@ -80,6 +84,20 @@ class StaleError(ConflictError):
         )
         self.current = current
         self.diff = diff
+
+
+def api_problem(error: HoldfastError) -> Problem:
+    """Return the response of the API to an error. Its hint is that of the library, for programs, and commands in it are
+    for whoever has the store; pages show commands (`to_problem`)."""
+    hint = error.hint
+    if _COMMAND.search(hint):
+        hint = f"On the machine of the store: {hint}"
+    elif not hint and isinstance(error, CorruptError):
+        hint = "maintenance.verify() finds what is affected, and the owner of the store can repair it"
+    return msgspec.structs.replace(to_problem(error), hint=hint)
+
+
+_COMMAND = re.compile(r"\bholdfast [a-z]|(?<!-)--[a-z]")
 
 
 def to_problem(error: HoldfastError) -> Problem:

@@ -48,7 +48,6 @@ _OWNERS = {"store": "Store", "thread": "Thread", "state": "State", "steps": "Ste
 
 _INSTEAD = {
     "transaction": "Change several keys of a scope at once by State.batch; for more, do it where the store is",
-    "transact": "Change several keys of a scope at once by State.batch; for more, do it where the store is",
     "backups": "See /api/v1/backups, or `holdfast backup` where the store is",
 }
 """What to do in place of some functions that are no operations."""
@@ -251,7 +250,9 @@ class RemoteThread(RemotePart, Thread[Any]):
 
     def __init__(self, connection: Connection, name: str) -> None:
         super().__init__(connection, name)
-        self.name = name
+        self._name = name
+
+    name = Thread.name
 
     def get(self, at: Any = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint[Any]:
         """Read a checkpoint with its state: `Thread.get`."""
@@ -407,11 +408,6 @@ class RemoteStore(_RemoteMembers, Store):
     def tenant(self) -> str:
         """The tenant that is served."""
         return self._info.tenant
-
-    @property
-    def capabilities(self) -> Any:
-        """The capabilities of the backend."""
-        return self._caller.call("capabilities")
 
     def as_identity(self, identity: Any = None, /, **options: Any) -> Any:
         """Return the store as an identity sees it. Only with a token of the store's owner."""

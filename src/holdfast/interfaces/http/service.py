@@ -153,8 +153,10 @@ class Call:
 
     def require_write(self) -> None:
         """Refuse a change where the caller may not make any."""
-        if not self.service.may_write(self.caller):
+        if not self.service.options.write:
             raise DeniedError("the store is served read-only", hint="Start the server with --write to change it")
+        if self.caller.read_only:
+            raise DeniedError("this token can only read", hint="Use a token that was not issued as read-only")
 
     def refuse_condition(self) -> None:
         """Refuse a condition that would not be checked."""

@@ -238,7 +238,7 @@ def load_graph(name: str, found: Any, saver: HoldfastSaver) -> Pregel[Any, Any, 
     except (Exception, DivergedRun) as error:
         raise code_error(error, name, "graph", _HINT) from error
     raise InvalidError(
-        f"a graph is replayed, not {type(found).__name__}",
+        f"expected a graph to replay, got {type(found).__name__}",
         hint="Name a compiled graph, a StateGraph, or a function that takes a checkpointer and returns one",
     )
 

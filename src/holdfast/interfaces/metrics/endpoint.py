@@ -46,7 +46,7 @@ class MetricsEndpoint:
                 if local and not _is_local(self.headers.get("Host", "")):
                     self.send_error(421)  # a page elsewhere may have its own name point here
                     return
-                body = to_prometheus(*(store.metrics() for store in stores)).encode()
+                body = to_prometheus(*(store.maintenance.metrics() for store in stores)).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", CONTENT_TYPE)
                 self.send_header("Content-Length", str(len(body)))

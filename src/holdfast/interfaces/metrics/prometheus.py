@@ -13,7 +13,7 @@ PREFIX = "holdfast_"
 
 
 def to_prometheus(*snapshots: MetricsSnapshot) -> str:
-    """Return the metrics of stores as text for Prometheus: `to_prometheus(store.metrics())`.
+    """Return the metrics of stores as text for Prometheus: `to_prometheus(store.maintenance.metrics())`.
 
     Every metric has the label `store`, and `tenant` if the store was opened for one. Counters of a store that is open
     twice are added up.

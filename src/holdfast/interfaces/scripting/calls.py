@@ -336,6 +336,6 @@ def _check_options(options: Mapping[str, Any]) -> None:
     """Refuse arguments by which a script could occupy the host."""
     limit = options.get("limit")
     if type(limit) is int and limit > MAX_LIMIT:
-        raise TooLargeError(f"a script reads at most {MAX_LIMIT} at a time, not {limit}", hint="Read page by page")
+        raise TooLargeError(f"the limit of a script must be at most {MAX_LIMIT}, not {limit}", hint="Read page by page")
     if isinstance(options.get("text"), Pattern):
         raise UnsupportedError("a script searches for text: an expression could keep the host busy")

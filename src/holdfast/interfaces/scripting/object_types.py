@@ -42,7 +42,7 @@ class ObjectType:
 
 _OWN = "It is for Python programs only: "
 _SCOPED = {"thread()": "Thread", "state()": "State"}
-_BLOCK = f"{_OWN}a block; `transact` calls a function instead."
+_BLOCK = f"{_OWN}a block; `transaction` calls a function instead."
 
 
 def _async_state(name: str) -> Callable[[], Any]:
@@ -96,18 +96,14 @@ _MAPPING = ("keys", "items", "values", "pop", "popitem", "clear", "update", "set
 OBJECT_TYPES: dict[str, ObjectType] = {
     "Store": ObjectType(
         "store.store Store",
-        "transact",
+        "transaction",
         {**_SCOPED, "as_identity()": "IdentityView", "backups()": "Backups"},
         excluded={
-            "transaction": _BLOCK,
-            "capabilities": f"{_OWN}it describes the backend.",
             "tenant": f"{_OWN}it is the host's choice.",
         },
         omitted={"backups": "keys options"},
     ),
-    "IdentityView": ObjectType(
-        "store.identity_view IdentityView", "transact", _SCOPED, "identity mode", excluded={"transaction": _BLOCK}
-    ),
+    "IdentityView": ObjectType("store.identity_view IdentityView", "transaction", _SCOPED, "identity mode"),
     "Thread": ObjectType("store.thread Thread", omitted={"get": "lazy"}),
     "State": ObjectType(
         "state.scope_state State",

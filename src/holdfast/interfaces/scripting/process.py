@@ -183,7 +183,7 @@ class WorkerProcess:
 def _engine(language: str) -> tuple[str, str]:
     """Return the folder of a language's engine, and the prelude."""
     if language not in _ENGINES:
-        raise InvalidError(f"a script is in 'lua' or 'javascript', not {language!r}")
+        raise InvalidError(f"the language must be 'lua' or 'javascript', not {language!r}")
     module, prelude = _ENGINES[language]
     spec = find_spec(module)
     if spec is None or spec.origin is None:

@@ -75,7 +75,7 @@ def _call(name: str, *args: Any, **options: Any) -> Any:
 def _require_store(store: Any) -> Store:
     if not isinstance(store, Store):
         raise InvalidError(
-            f"a recording is in a store, or is named by the host, not in {type(store).__name__}",
+            f"a recording must be in a store or named by the host, not in {type(store).__name__}",
             hint="An identity cannot replay",
         )
     return store

@@ -78,7 +78,7 @@ class Sandbox:
             )
         for what, size in (("memory", memory), ("max_message", max_message)):
             if type(size) is not int or size < 1 << 20:
-                raise InvalidError(f"{what} is a number of bytes, at least a megabyte, not {size!r}")
+                raise InvalidError(f"{what} must be at least a megabyte, in bytes, not {size!r}")
         limits = Limits(parse_seconds(timeout, "timeout", positive=True), memory, max_message)
         self.language = language
         self._limits = limits

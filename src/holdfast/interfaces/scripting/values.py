@@ -46,7 +46,7 @@ MAX_DEPTH = 100
 RECORDS = ("Session", "HookContext", "Diff", "ReplayReport", "HookReplay")
 """Types of objects that a script gets with their fields, beside their functions."""
 
-_HIDDEN = {"StoreStats": ("url",), "Change": ("trees",)}
+_HIDDEN = {"StoreStatus": ("url",), "Change": ("trees",)}
 """Fields that scripts do not get: the address of the store may have a password in it."""
 
 

@@ -316,7 +316,7 @@ def _plan_prune(target: ActionTarget, form: ActionForm) -> ActionPlan:
 
 def _count(text: str) -> int | None:
     if text and not text.isdecimal():
-        raise InvalidError("how many steps to keep is a number")
+        raise InvalidError("the number of steps to keep must be a number")
     return int(text) if text else None
 
 

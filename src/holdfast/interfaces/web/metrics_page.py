@@ -82,7 +82,7 @@ class TimePlot(NamedTuple):
 
 def metrics_values(call: Call, history: MetricsHistory) -> dict[str, Any]:
     """Return what the page of metrics shows."""
-    found = call.owned.metrics()
+    found = call.owned.maintenance.metrics()
     history.add(found)
     alerts = [each for each in call.owned.alerts.list() if each.state in ("pending", "firing")]
     sections = [section for name in FAMILIES if (section := _section(found, name)) is not None]

@@ -148,16 +148,16 @@ def backup_values(call: Call, params: Mapping[str, str]) -> dict[str, Any]:
     store = call.owned
     known = list(repositories(store))
     chosen = next((each for each in known if each.name == params.get("of")), known[0] if known else None)
-    status = store.status()
+    details = store.status().details
     values: dict[str, Any] = {
         "repositories": known,
         "chosen": chosen,
         "items": [],
         "covered": None,
         "problem": None,
-        "last_backup": _moment(status.get("last_backup")),
-        "last_drill": _moment(status.get("last_drill")),
-        "drill_ok": str(status.get("last_drill", "")).endswith("OK"),
+        "last_backup": _moment(details.get("last_backup")),
+        "last_drill": _moment(details.get("last_drill")),
+        "drill_ok": str(details.get("last_drill", "")).endswith("OK"),
         "jobs": [each for each in call.owned.jobs.list() if each.kind in ("backup", "follow", "drill")],
         "backup": None,
         "restored": None,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.engine.types import ThreadInfo
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, InvalidError
-from holdfast.interfaces.http.admin_routes import get_stats
+from holdfast.interfaces.http.admin_routes import get_status
 from holdfast.interfaces.http.problems import to_problem
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.web.page_renderer import segment, shell_text
@@ -85,11 +85,11 @@ def overview_values(call: Call) -> dict[str, Any]:
     """Return what the overview shows."""
     reads = _Reads()
     threads, complete = reads.attempt("Threads", lambda: _read_threads(call)) or ([], True)
-    stats = reads.attempt("Statistics", lambda: get_stats(call))
+    status = reads.attempt("Status", lambda: get_status(call))
     jobs = reads.attempt("Jobs", lambda: list(call.owned.jobs.list())) or []
     recent = sorted(threads, key=lambda each: each.updated, reverse=True)[:_RECENT]
     return {
-        "stats": stats,
+        "status": status,
         "recent": recent,
         "largest": sorted(threads, key=lambda each: each.bytes, reverse=True)[:5],
         "threads": len(threads),

@@ -338,7 +338,7 @@ def inspect_values(call: Call, name: str, at: str, params: Params) -> dict[str, 
     """Return what the inspector shows of a value: itself, who wrote it, and how it changed."""
     path = params.get("path", "")
     if not path:
-        raise InvalidError("a value is named by its path", hint="Choose one in the state")
+        raise InvalidError("the path of the value is missing", hint="Choose one in the state")
     part = get_value(call, name, at, path=path, internal=True, limit=1)
     values: dict[str, Any] = {"name": name, "at": at, "path": path, "part": part, "writer": None, "changes": []}
     values["editable"] = may_change(call, name)

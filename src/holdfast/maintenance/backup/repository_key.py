@@ -62,7 +62,7 @@ def provider_of(keys: KeyProvider | str) -> KeyProvider:
     if isinstance(keys, KeyProvider):
         return keys
     if not isinstance(keys, str):
-        raise ConfigError(f"keys is a provider of keys or its name, not {type(keys).__name__}")
+        raise ConfigError(f"keys must be a provider of keys or its name, not {type(keys).__name__}")
     return provider_for(keys)
 
 

@@ -146,7 +146,7 @@ def _open_directory(text: str, options: Mapping[str, Any], *, create: bool) -> R
     path = url_to_path(text) if is_file_url else Path(text)
     if path is None or (is_file_url and "?" in text) or (not is_file_url and "://" in text):
         raise ConfigError(
-            "a repository of backups is a directory or a bucket",
+            "a repository of backups must be a directory or a bucket",
             where=redacted_url(text),
             hint="Name a directory, file:///srv/backups, or s3://bucket/…, gs://bucket/…, az://container/…",
         )

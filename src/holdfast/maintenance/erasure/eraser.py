@@ -132,6 +132,8 @@ class Eraser:
     async def plan(self) -> ErasureReport:
         """Return what would be erased."""
         found = await self._find()
+        if self._check is not None:
+            await self._check(found)
         # A session that ended without its state may leave an empty line: there is nothing to delete.
         counts = {line: await count_steps(self._engine, line) for line in found.lines}
         lines = [line for line, count in counts.items() if count or is_thread(line.name)]

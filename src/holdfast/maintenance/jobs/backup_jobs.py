@@ -146,7 +146,7 @@ async def _prune(job: JobContextBase) -> JobResult:
 
 def _check_sources(sources: list[Any]) -> None:
     if not all(isinstance(each, str) and each for each in sources):
-        raise InvalidError("sources is a list of URLs, or of backups as in backup:s3://bucket/backups")
+        raise InvalidError("sources must be a list of URLs, or of backups as in backup:s3://bucket/backups")
 
 
 async def _repair(job: JobContextBase) -> JobResult:

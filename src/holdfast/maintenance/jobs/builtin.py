@@ -305,7 +305,7 @@ async def _verify(job: JobContextBase) -> JobResult:
 def _check_threads(settings: Mapping[str, Any]) -> None:
     threads = settings.get("threads")
     if threads is not None and not (isinstance(threads, list) and all(isinstance(each, str) for each in threads)):
-        raise InvalidError("the setting threads is a list of names", where=repr(threads)[:80])
+        raise InvalidError("the setting threads must be a list of names", where=repr(threads)[:80])
     select_lines(threads, settings.get("kinds"), ALL_KINDS)
 
 

@@ -93,7 +93,7 @@ _LISTED = 5
 
 def _check_keep(settings: Mapping[str, Any]) -> None:
     if not settings.get("keep", _KEPT) > 0:
-        raise InvalidError("the setting keep is a number of files, 1 or more", where=f"keep {settings['keep']}")
+        raise InvalidError("the setting keep must be a number of files of at least 1", where=f"keep {settings['keep']}")
 
 
 async def _heads(job: JobContextBase) -> JobResult:

@@ -245,6 +245,7 @@ class Job:
     kind: str
     schedule: str
     settings: Local[Hidden[Mapping[str, Any]]]
+    """Its settings. A server does not send them: they may name keys, and addresses with passwords."""
     paused: bool
     due_ns: Internal[int]
     failures: int
@@ -261,6 +262,12 @@ class Job:
     def due(self) -> datetime | None:
         """When it runs next."""
         return to_datetime(self.due_ns) if self.due_ns and not self.paused else None
+
+    @property
+    @computed
+    def created(self) -> datetime:
+        """When it was added."""
+        return to_datetime(self.created_ns)
 
     @property
     def last(self) -> JobRun | None:

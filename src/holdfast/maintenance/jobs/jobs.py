@@ -117,7 +117,7 @@ class JobTable:
         if name < FIRST_JOB:
             raise InvalidError("the name of a job starts with a printable character", where=repr(name)[:80])
         if type(paused) is not bool:
-            raise InvalidError(f"paused is True or False, not {paused!r}")
+            raise InvalidError(f"paused must be True or False, not {paused!r}")
         plain = self.settings(kind, settings)
         text = str(parse_schedule(schedule)) if schedule else ""
         now = self.context.clock()

@@ -136,7 +136,7 @@ class TenantKeyring:
         nanoseconds = parse_nanoseconds(wait, "wait")
         if nanoseconds < parse_nanoseconds(WAIT, "wait"):
             raise InvalidError(
-                f"a key can be saved for {WAIT} at least before it is destroyed, not {wait!r}",
+                f"a key must be kept for at least {WAIT} before it is destroyed, not {wait!r}",
                 hint="Replace a key that may have leaked at once: rotate the keys, and encrypt everything again",
             )
         attempts = Attempts("changing keys", self._keys.backend.url, self._engine.context.metrics)

@@ -124,7 +124,7 @@ class BulkMigration:
         progress: Progress | None = None,
     ) -> None:
         if on_error not in get_args(OnError):
-            raise InvalidError(f"on_error is {', '.join(map(repr, get_args(OnError)))}, not {on_error!r}")
+            raise InvalidError(f"on_error must be {' or '.join(map(repr, get_args(OnError)))}, not {on_error!r}")
         self._target = target
         self._engine = target.engine
         self._registry = SchemaRegistry(target.engine, target.tenant)

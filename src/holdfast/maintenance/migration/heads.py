@@ -78,7 +78,7 @@ class HeadSelection(NamedTuple):
         """Raise `InvalidError` if the selection is not valid."""
         if self.branches not in get_args(BranchPolicy):
             choices = ", ".join(map(repr, get_args(BranchPolicy)))
-            raise InvalidError(f"branches is {choices}, not {self.branches!r}")
+            raise InvalidError(f"branches must be {choices}, not {self.branches!r}")
         if self.threads is not None:
             matcher(self.threads)
 

@@ -51,7 +51,7 @@ class AlertSettings:
         budgets = {name: given.pop(name) for name in ("storage_budget", "repository_budget")}
         for name, budget in budgets.items():
             if type(budget) is not int or budget < 0:
-                raise InvalidError(f"the setting {name} is a number of bytes", where=repr(budget)[:80])
+                raise InvalidError(f"the setting {name} must be a number of bytes", where=repr(budget)[:80])
         seconds = {name: parse_seconds(value, name) for name, value in given.items()}
         return cls(budgets["storage_budget"], budgets["repository_budget"], **seconds)
 

@@ -47,7 +47,7 @@ class WebhookSink:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError("a webhook is a URL of http or https", hint="Such as https://example.org/alerts")
+            raise ConfigError("a webhook must be a URL of http or https", hint="Such as https://example.org/alerts")
         self._url = url
         self.name = f"{parts.scheme}://{parts.hostname}"  # the rest of it is often a secret
         self.id = f"webhook {parts.hostname} {hashlib.sha256(url.encode()).hexdigest()[:12]}"
@@ -80,7 +80,7 @@ class CommandSink:
 
     def __init__(self, command: Sequence[str]) -> None:
         if isinstance(command, str) or not command or not all(type(each) is str and bool(each) for each in command):
-            raise ConfigError("a command is a list of texts: the program and its arguments")
+            raise ConfigError("a command must be a list of strings: the program and its arguments")
         self._command = list(command)
         self.name = self._command[0]
         self.id = f"command {hashlib.sha256(json.dumps(self._command).encode()).hexdigest()[:12]}"

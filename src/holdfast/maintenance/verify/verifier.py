@@ -109,7 +109,7 @@ def level_of(level: object) -> VerifyLevel:
     for each in VerifyLevel:
         if level == each.value:
             return each
-    raise InvalidError(f"the level is {', '.join(each.value for each in VerifyLevel)}, not {level!r}")
+    raise InvalidError(f"the level must be one of {', '.join(each.value for each in VerifyLevel)}, not {level!r}")
 
 
 async def verify(

@@ -84,7 +84,7 @@ def parse_holder(to: object) -> str:
         return str(Identity.at(Scope.of(**dict(to.parts))))
     if not isinstance(to, str):
         raise InvalidError(
-            f"a right is given to an identity or a group, not to {type(to).__name__}",
+            f"a right must be given to an identity or a group, not to {type(to).__name__}",
             hint='Such as "agent:researcher", or "group:editors"',
         )
     if to.startswith(GROUP):

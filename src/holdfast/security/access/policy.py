@@ -42,7 +42,7 @@ def check_rights(rights: object) -> str:
     named = rights.split(",") if isinstance(rights, str) else list(rights) if isinstance(rights, Iterable) else [rights]
     for each in named or [rights]:
         if each not in RIGHTS:
-            raise InvalidError(f"rights are {', '.join(RIGHTS)}, and not {ascii(each)[:80]}")
+            raise InvalidError(f"a right must be one of {', '.join(RIGHTS)}, not {ascii(each)[:80]}")
     return ",".join(right for right in RIGHTS if right in named)
 
 
@@ -55,7 +55,7 @@ def rights_of(text: str) -> frozenset[str]:
 def check_pattern(pattern: object, what: str) -> str:
     """Return a pattern of scopes or keys, in the normal form of names."""
     if not isinstance(pattern, str):
-        raise InvalidError(f"the {what} is a pattern, not {type(pattern).__name__}", where=ascii(pattern)[:80])
+        raise InvalidError(f"the {what} must be a pattern, not {type(pattern).__name__}", where=ascii(pattern)[:80])
     plain = unicodedata.normalize("NFC", pattern)
     matcher(plain)
     return plain
@@ -138,14 +138,14 @@ class Policy:
     def of(cls, rules: object) -> Policy:
         """Build a policy from its plain form: a list of dicts with effect, right, scope and keys."""
         if not isinstance(rules, list | tuple):
-            raise InvalidError("a policy is a list of rules", where=ascii(rules)[:80])
+            raise InvalidError("a policy must be a list of rules", where=ascii(rules)[:80])
         policy = cls()
         for rule in rules:
             if not isinstance(rule, Mapping) or set(rule) - {"effect", "right", "scope", "keys"}:
                 raise InvalidError("a rule has an effect, a right, a scope and keys", where=ascii(rule)[:80])
             effect = rule.get("effect")
             if effect not in ("allow", "deny"):
-                raise InvalidError("the effect of a rule is 'allow' or 'deny'", where=ascii(rule)[:80])
+                raise InvalidError("the effect of a rule must be 'allow' or 'deny'", where=ascii(rule)[:80])
             policy = policy._with(effect == "allow", rule.get("right"), rule.get("scope", ALL), rule.get("keys", ALL))  # type: ignore[arg-type]
         return policy
 

@@ -320,7 +320,7 @@ class AwsKms(KeyProvider):
 
     def __init__(self, key: str, *, client: Any = None) -> None:
         if not key:
-            raise ConfigError("a key of AWS KMS is named by its id, ARN or alias", hint="Such as alias/holdfast")
+            raise ConfigError("a key of AWS KMS must be given by its id, ARN or alias", hint="Such as alias/holdfast")
         self._key = key
         self._client = client
         self._arn = ""

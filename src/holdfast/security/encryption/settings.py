@@ -44,23 +44,25 @@ class Encryption:
 
     def __post_init__(self) -> None:
         if not isinstance(self.keys, KeyProvider | str):
-            raise ConfigError(f"keys is a provider of keys, or a text, not {type(self.keys).__name__}", hint=_HINT)
+            raise ConfigError(
+                f"keys must be a provider of keys or a string, not {type(self.keys).__name__}", hint=_HINT
+            )
         self.provider  # noqa: B018 - raises ConfigError for a text that names none
         if self.mode not in get_args(Mode):
-            raise ConfigError(f"mode is one of {', '.join(get_args(Mode))}, not {self.mode!r}")
+            raise ConfigError(f"mode must be one of {', '.join(get_args(Mode))}, not {self.mode!r}")
         unknown = [each for each in self.clear if each not in get_args(Clear)]
         if isinstance(self.clear, str) or unknown:
-            raise ConfigError(f"clear names some of {', '.join(get_args(Clear))}, not {self.clear!r}")
+            raise ConfigError(f"clear must be some of {', '.join(get_args(Clear))}, not {self.clear!r}")
         if type(self.hide_names) is not bool:
-            raise ConfigError(f"hide_names is True or False, not {self.hide_names!r}")
+            raise ConfigError(f"hide_names must be True or False, not {self.hide_names!r}")
         if self.hide_names and (self.mode != "on" or {"readable", "words"}.intersection(self.clear)):
             raise ConfigError(
                 "hide_names is for stores that are encrypted from the start, without readable rows and a text index",
-                hint="Copy everything into a new store, with store.copy_to",
+                hint="Copy everything into a new store, with store.maintenance.copy_to",
             )
         names = self.indexed or ()
         if isinstance(names, str) or not all(names):
-            raise ConfigError(f"indexed is a list of names of metadata, not {self.indexed!r}")
+            raise ConfigError(f"indexed must be a list of names of metadata, not {self.indexed!r}")
         if not self.max_age > 0 or not self.max_uses > 0:
             raise ConfigError("max_age and max_uses are greater than 0")
 

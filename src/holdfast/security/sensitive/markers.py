@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 #
 # Keys of digests and tokens. The providers of local master keys, such as `FileKeys`, are sources of them, too.
 
-VARIABLE: Final = "HOLDFAST_SENSITIVE_KEYS"
+VARIABLE: Final = "HOLDFAST_REDACTION_KEYS"
 
-TO_PROTECT: Final = "HOLDFAST_SENSITIVE=redact"
+TO_PROTECT: Final = "HOLDFAST_REDACTION=redact"
 TO_REDACT: Final = "holdfast redaction redact"
 """The setting and the command that replace credentials in what is saved from now on, and in what is stored."""
 
@@ -54,7 +54,7 @@ def check_keys(keys: Sequence[bytes], where: str = "") -> tuple[bytes, ...]:
             f"a key has at least {MIN_BYTES} bytes",
             where=where,
             hint="`holdfast encryption-keys add` prints one",
-            code="sensitive-key",
+            code="redaction-key",
         )
     return tuple(keys)
 

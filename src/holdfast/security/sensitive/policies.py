@@ -48,7 +48,7 @@ def check_action(action: object) -> Action:
     for each in ACTIONS:
         if each == action:
             return each
-    raise InvalidError(f"actions are {', '.join(ACTIONS)}, and not {ascii(action)[:80]}")
+    raise InvalidError(f"the action must be one of {', '.join(ACTIONS)}, not {ascii(action)[:80]}")
 
 
 class ChannelRules:

@@ -45,7 +45,7 @@ from holdfast.security.sensitive.policies import ChannelRules, PolicySet, domain
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
-log: Final = logging.getLogger("holdfast.sensitive")
+log: Final = logging.getLogger("holdfast.redaction")
 
 _RANDOM: Final = "high-entropy"
 
@@ -347,7 +347,7 @@ class Protector:
                 f"it contains sensitive data ({first.format}), which the policy {first.policy!r} refuses",
                 where=mask(f"{first.path} of {place_of_line(line.name)}"),
                 hint="Remove it, or store a reference to it; a policy with another action replaces it",
-                code="sensitive-data",
+                code="redaction-refused",
             )
         log.info("%d values were replaced in %s", len(chosen), mask(place_of_line(line.name)))
 

@@ -1,4 +1,4 @@
-"""Policies of sensitive data by settings: `sensitive` of a store in `holdfast.toml`, or `HOLDFAST_SENSITIVE`."""
+"""Policies of sensitive data by settings: `redaction` of a store in `holdfast.toml`, or `HOLDFAST_REDACTION`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _policy(setting: object) -> dict[str, Any]:
         action, _, formats = setting.partition(":")
         return {"action": action, "formats": formats} if formats else {"action": action}
     if not isinstance(setting, Mapping):
-        raise ConfigError(f"a policy of sensitive data is a text or a table, not {type(setting).__name__}", hint=_HINT)
+        raise ConfigError(f"a policy of redaction must be a text or a table, not {type(setting).__name__}", hint=_HINT)
     if unknown := sorted(setting.keys() - set(_KNOWN)):
-        raise ConfigError(f"sensitive takes no setting {unknown[0]!r}", hint=f"It takes {', '.join(_KNOWN)}")
+        raise ConfigError(f"redaction has no setting {unknown[0]!r}", hint=f"It takes {', '.join(_KNOWN)}")
     for name, value in setting.items():
         texts = value if name == "formats" and isinstance(value, list) else [value]
         if not all(isinstance(text, str) for text in texts):
-            raise ConfigError(f"the setting {name} of sensitive is text", hint=_HINT)
+            raise ConfigError(f"the setting {name} of redaction must be text", hint=_HINT)
     policy = dict(setting)
     if "keys" in policy:
         policy["keys"] = key_source(policy["keys"])
@@ -43,8 +43,8 @@ def key_source(text: str) -> KeySource:
     provider: Any = provider_for(text)
     if not callable(getattr(provider, "keys", None)):
         raise ConfigError(
-            f"keys of sensitive data are in the environment, a file or a key ring, not {text.partition(':')[0]!r}",
-            hint="Such as environment:HOLDFAST_SENSITIVE_KEYS, or file:/etc/holdfast-sensitive.key",
+            f"keys of redaction must be in the environment, a file or a key ring, not {text.partition(':')[0]!r}",
+            hint="Such as environment:HOLDFAST_REDACTION_KEYS, or file:/etc/holdfast-redaction.key",
         )
     source: KeySource = provider
     return source

@@ -124,7 +124,7 @@ class ArtifactsOperations:
         given = list(validation.require_several(sources, "artifact"))
         for each in given:
             if not isinstance(each, ArtifactSource):
-                raise InvalidError("an artifact is given as store.artifacts.Source(…)", where=repr(each)[:80])
+                raise InvalidError("an artifact must be a store.artifacts.Source(…)", where=repr(each)[:80])
         return await self._register(given) if given else []
 
     async def _register(self, given: list[ArtifactSource]) -> list[Artifact]:

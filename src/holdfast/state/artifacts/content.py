@@ -89,7 +89,7 @@ class ContentUpload:
             found = await self._store_file(source)  # type: ignore[arg-type]
         else:
             raise InvalidError(
-                f"an artifact is a path, bytes, or a file opened for reading bytes, not {type(source).__name__}",
+                f"an artifact must be a path, bytes, or a file opened for reading bytes, not {type(source).__name__}",
                 where=repr(source)[:80],
             )
         if sha256 not in (None, found.sha256) or size not in (None, found.size):
@@ -104,7 +104,7 @@ class ContentUpload:
     async def _reference(self, source: object, sha256: str | None, size: int | None) -> StoredContent:
         if not isinstance(source, str | os.PathLike):
             raise InvalidError(
-                "an artifact that is not kept is a path or a URI", where=repr(source)[:80], hint="Or have it kept"
+                "an artifact that is not kept must be a path or a URI", where=repr(source)[:80], hint="Or have it kept"
             )
         if isinstance(text := os.fspath(source), str) and _is_remote(text):
             if sha256 is None or size is None:
@@ -214,7 +214,7 @@ def _is_remote(text: str) -> bool:
 def _local_path(source: object) -> Path:
     text = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
     if not isinstance(text, str) or not text:
-        raise InvalidError("a path is text, and not empty", where=repr(source)[:80])
+        raise InvalidError("a path must be a string that is not empty", where=repr(source)[:80])
     if text.startswith("file://"):
         return Path(url2pathname(urlsplit(text).path)) if os.name == "nt" else Path(unquote(urlsplit(text).path))
     if _is_remote(text):

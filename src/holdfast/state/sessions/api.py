@@ -283,7 +283,7 @@ class SessionsOperations(Generic[S]):
         session with a random id that an identity starts, it is that identity.
         """
         if on_end not in _POLICIES:
-            raise InvalidError(f"on_end is 'delete', 'archive' or 'keep', not {on_end!r}")
+            raise InvalidError(f"on_end must be 'delete', 'archive' or 'keep', not {on_end!r}")
         manager = _SessionManager(self._handle)
         name = secrets.token_hex(16) if id is None else self._handle.guard.key("sessions", id, "id of a session")
         root = self._handle.guard.scope({"user": user, "session": name})
@@ -379,7 +379,7 @@ class SessionsOperations(Generic[S]):
         """List sessions in the order of their ids, a page of them: those of a user or an owner, of a status, with these
         entries in their metadata. An identity gets those that it may know of."""
         if status is not None and status not in _STATUSES:
-            raise InvalidError(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
+            raise InvalidError(f"the status must be one of {', '.join(_STATUSES)}, not {status!r}")
         manager, count = _SessionManager(self._handle), validation.require_count(limit, "limit")
         wanted = dict(validation.require_mapping(metadata or {}, "metadata"))
         if self._handle.guard.actor:

@@ -104,7 +104,7 @@ class PipelineOperations(SharedOperations):
         """Put items in, all or none. Returns their ids."""
         items = list(validation.require_several(items, "item"))
         if not 0 < len(items) <= _MAX_ITEMS:
-            raise InvalidError(f"1 to {_MAX_ITEMS} items can be put in at a time, not {len(items)}")
+            raise InvalidError(f"the number of items must be from 1 to {_MAX_ITEMS}, not {len(items)}")
         first, handle = self.stages[0], self._resource.handle
         trace, names = trace_context.current_or_new(), list[str]()
         wait = 0 if delay is None else parse_nanoseconds(delay, "delay", positive=True)

@@ -118,7 +118,7 @@ class RequestsOperations(SharedOperations):
         """Wait for the answer to a request, as `call` does. `NotFoundError` if there is no such request, it was
         cancelled, or its answer was deleted. Another's request needs the right to read the key `serve`."""
         if type(id) is not str or not id or "/" in id:
-            raise InvalidError("a request is named by the id that ask() returned", where=repr(id)[:80])
+            raise InvalidError("a request must be given by the id that ask() returned", where=repr(id)[:80])
         await self._resource.require("write", ASK)
         answer = await wait_until(lambda: self._find_answer(id), timeout)
         if answer is None:

@@ -64,7 +64,7 @@ def export(
     data, redactor = io.BytesIO(), _Redactor()
     with copied(store, lines) as scratch, open_store("memory://", tenant=store.tenant) as target:
         drive(_copy_redacted(scratch, target, thread, redactor))
-        target.export(data, kinds=CONTENT_KINDS)
+        target.maintenance.export(data, kinds=CONTENT_KINDS)
         _check(ask_for_graph(pack_rows(target), graph, env, timeout), bool(redactor.replaced))
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)

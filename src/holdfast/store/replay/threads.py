@@ -36,7 +36,7 @@ def record(store: Store, thread: str, file: str | os.PathLike[str]) -> int:
     lines = lines_to_export(store, thread)
     data = io.BytesIO()
     with copied(store, lines) as scratch:
-        scratch.export(data, kinds=CONTENT_KINDS)
+        scratch.maintenance.export(data, kinds=CONTENT_KINDS)
     with open_private(Path(file), "wb") as out:
         return out.write(data.getvalue())
 
@@ -216,7 +216,7 @@ def _read(file: str | os.PathLike[str]) -> bytes:
             f"the recording cannot be read: {error.strerror}", where=str(file)[:200], hint="Make one with replay.record"
         ) from error
     with open_store("memory://") as scratch:
-        scratch.import_(io.BytesIO(data))
+        scratch.maintenance.import_(io.BytesIO(data))
         return pack_rows(scratch)
 
 

@@ -94,13 +94,13 @@ def check_exports(store: Store, canary: Canary) -> int:
     with open_store("memory://", encryption=False) as source:
         source.thread("exported").put({"n": 1, "text": "text"}, metadata={"source": "kit"})
         source.thread("exported").put({"n": 2, "text": "text"})
-        source.export(file)
+        source.maintenance.export(file)
     before = store.maintenance.heads(kinds="all").threads
     for name, altered in (*altered_bytes(file.getvalue(), canary), *forged_exports(file.getvalue(), canary)):
         if altered == file.getvalue():
             continue
         count += 1
-        is_refused(lambda: store.import_(io.BytesIO(altered)), f"the export: {name}")
+        is_refused(lambda: store.maintenance.import_(io.BytesIO(altered)), f"the export: {name}")
         canary.check(f"an export: {name}")
         after = store.maintenance.heads(kinds="thread").threads
         new = [each for each in after if each not in before]

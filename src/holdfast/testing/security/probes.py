@@ -83,12 +83,12 @@ def _within(act: Any, use: Callable[[Any], Any]) -> Any:
 
 def _transacted(act: Any) -> Any:
     if _is_sync(act):
-        return act.transact(lambda together: together.state(**VICTIM)[KEY])
+        return act.transaction(lambda together: together.state(**VICTIM)[KEY])
 
     async def read(together: Any) -> Any:
         return await together.state(**VICTIM).get(KEY)
 
-    return act.transact(read)
+    return act.transaction(read)
 
 
 def _watch(act: Any, use: Callable[[Any], Any]) -> Any:
@@ -215,8 +215,7 @@ def _each(uses: dict[str, Callable[[Any], Any]], made: Callable[[Any], Any]) -> 
 PROBES: dict[str, dict[str, Probe]] = {
     "acting": {
         "state": lambda _, act: _state(act).get(KEY),
-        "transaction": lambda _, act: _within(act, lambda state: state.get(KEY)),
-        "transact": lambda _, act: _transacted(act),
+        "transaction": lambda _, act: _transacted(act),
         "grant": lambda _, act: act.grant("agent:intruder", ["read", "write"], **VICTIM),
         "revoke": lambda world, act: act.revoke(world.store.access.grants(dead=True)[0]),
         "sharing": lambda _, act: _topic(act).read(),
