@@ -121,7 +121,7 @@ def test_metadata_as_people_read_it() -> None:
         run(backend.apply([Put(STEPS, row._replace(columns=columns))]))
         found = store.maintenance.verify().findings
         run(backend.apply([Put(STEPS, row)]))
-        return not found
+        return not any(each.code is FindingCode.WRONG_COLUMN for each in found)
 
     assert said(plain, '{"list": [1, null, 2.5], "source": "loop"}')  # as a store may give it back
     assert not said(plain, '{"source": "loop", "list": [1, null, 2]}')

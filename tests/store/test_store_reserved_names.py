@@ -123,6 +123,8 @@ CALLS: dict[str, Call] = {
     "Thread.owner": of_thread("owner"),
     "Thread.merge": of_thread("merge", "draft"),
     "Thread.pin": of_thread("pin"),
+    "Thread.running": lambda store, name: store.thread(name).running().__enter__(),
+    "Thread.status": of_thread("status"),
     "Thread.pins": of_thread("pins"),
     "Thread.put": of_thread("put", {"x": 2}),
     "Thread.release": of_thread("release"),

@@ -87,9 +87,10 @@ class Codec:
         Raises `UnsupportedError`, `CircularReferenceError`, `TooDeepError` or `TooLargeError`, with the path to the
         part at fault.
         """
-        packed = encode_small(value, self.max_bytes)
-        if packed is not None and len(packed) <= self.max_bytes:
-            return packed
+        if type(value) is dict:  # as metadata are, which every save packs
+            packed = encode_small(value, self.max_bytes)
+            if packed is not None and len(packed) <= self.max_bytes:
+                return packed
         try:
             return Packer(self.registry, self.max_bytes, lenient=self._lenient).pack_top(value)
         except (HoldfastError, RuntimeError) as error:

@@ -40,6 +40,9 @@ BATCH = 512
 _FEW = 16
 """Up to how many lists and dicts a value is packed by itself."""
 
+_LONGEST = 1 << 16
+"""How long each of them is at most: so there are fewer values than the format allows."""
+
 _CHUNK = 128
 """How many containers are expanded at a time: a long one that is referenced many times must be noticed early."""
 
@@ -115,6 +118,8 @@ def _copy_small(value: Any, max_bytes: int, *, of_message: bool = False) -> Any:
     """
     copies, left = [value.copy()], max_bytes
     for own in copies:
+        if len(own) > _LONGEST:
+            return None
         is_dict = type(own) is dict
         if is_dict and not SCALARS.issuperset(map(type, own)):
             return None

@@ -44,7 +44,7 @@ def test_keys_are_added_rotated_and_destroyed(tmp_path: Path, monkeypatch: pytes
     assert hf("encryption-keys", "check").out.startswith("5 keys checked, 0 problems")
     assert "can be destroyed from" in hf("encryption-keys", "destroy", wrapping["id"], "--yes").err
     assert "is kept" in hf("encryption-keys", "destroy", wrapping["id"], "--cancel").err
-    assert "7d at least" in hf("encryption-keys", "destroy", wrapping["id"], "--wait", "0s", "--yes").err
+    assert "at least 7d" in hf("encryption-keys", "destroy", wrapping["id"], "--wait", "0s", "--yes").err
     hf("encryption-keys", "destroy", wrapping["id"], "--yes")
     with holdfast.open(url, encryption=Encryption(FileKeys(path))) as store:
         a_week_later(store)

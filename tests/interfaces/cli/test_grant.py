@@ -186,7 +186,7 @@ def test_an_expired_grant_is_shown_as_such(shared: Hf, url: str) -> None:
 
 WRONG: list[tuple[list[str], int, str]] = [
     (["agentb", "read", "agent:a"], 2, "'agentb' is neither a command nor an identity or group"),
-    (["agent:b", "raed", "agent:a"], 2, "rights are read, write, delete"),
+    (["agent:b", "raed", "agent:a"], 2, "one of read, write, delete"),
     (["agent:b", "read", "a"], 2, "Such as agent:researcher"),
     (["agent:b", "read", "agent:a", "--until", "2020-01-01"], 2, "in the past"),
     (["agent:b", "read", "agent:a", "--until", "someday"], 2, "is not a time"),

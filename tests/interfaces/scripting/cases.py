@@ -478,6 +478,7 @@ store.as_identity("agent:me").scopes()
 len(store.as_identity("agent:me").changes().threads)
 store.as_identity("agent:me").transaction(lambda t: t.state("agent:me").get("mine"))
 store.as_identity("agent:me").identity
+store.thread("chat").name
 store.as_identity("agent:me", mode="read-only").mode
 granted = store.as_identity("agent:me").grant("agent:you", "read", keys="m*")
 store.as_identity("agent:you").granted()

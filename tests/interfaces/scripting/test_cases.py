@@ -29,7 +29,7 @@ from tests.support.cases import case
 from tests.support.nightly import mostly_nightly
 
 _UNIQUE = re.compile(
-    r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32,}|\b(?:[0-9a-f]{8}){2,3}\b|\d{4}-\d\d-\d\dT[0-9:.]+(\+00:00|Z)?"
+    r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}|[0-9a-f]{32,}|\b(?:[0-9a-f]{8}){2,3}\b|\d{4}-\d\d-\d\dT[0-9:.]+(\+00:00|Z)?"
 )
 
 

@@ -105,7 +105,7 @@ OBJECT_TYPES: dict[str, ObjectType] = {
     ),
     "IdentityView": ObjectType("store.identity_view IdentityView", "transaction", _SCOPED, "identity mode"),
     "Thread": ObjectType(
-        "store.thread Thread", omitted={"get": "lazy"}, excluded={"running": "It is for Python programs only: a block."}
+        "store.thread Thread", properties="name", omitted={"get": "lazy"}, excluded={"running": _BLOCK}
     ),
     "State": ObjectType(
         "state.scope_state State",

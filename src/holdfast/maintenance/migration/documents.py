@@ -25,7 +25,7 @@ from holdfast.engine.model.packed_state import (
 )
 from holdfast.engine.namespaces import LineKind, line_kind, lines_of_kinds, short_name
 from holdfast.engine.patterns import matcher
-from holdfast.engine.row_format import Line, StepRef, readable
+from holdfast.engine.row_format import Line, StepRef, readable_of_line
 from holdfast.engine.schema_bindings import MIGRATED_SCHEMA
 from holdfast.engine.value_schemas import SchemaMark
 from holdfast.errors import HoldfastError
@@ -233,6 +233,6 @@ async def migration_request(
         key_schemas=() if whole else tuple(keys),
         line_schema=MIGRATED_SCHEMA,
         metadata=codec.pack(metadata),
-        readable=readable(codec, metadata),
+        readable=readable_of_line(found.line.name, codec, metadata),
         is_limited=False,
     )
