@@ -30,7 +30,7 @@ from tests.engine.lines import backend as new_backend
 from tests.engine.model.histories import edited_state, states
 from tests.store.stores import over
 from tests.support.counting import CountingBackend
-from tests.support.nightly import examples
+from tests.support.nightly import examples, mostly_nightly
 
 chance = random.Random(5)
 MEMORY = {f"key {number}": chance.randbytes(300).hex() for number in range(3000)}
@@ -198,8 +198,11 @@ def test_a_store_that_takes_the_step_but_not_its_nodes() -> None:
 
 @pytest.mark.parametrize(
     ("encryption", "project"),
-    [(None, False), (Encryption(LocalKeys(generate_key())), False), (None, True)],
-    ids=["plain", "encrypted", "readable rows"],
+    [
+        pytest.param(None, False, id="plain", marks=pytest.mark.nightly),
+        pytest.param(Encryption(LocalKeys(generate_key())), False, id="encrypted"),
+        pytest.param(None, True, id="readable rows", marks=pytest.mark.nightly),
+    ],
 )
 def test_history(tmp_path: Path, encryption: Encryption | None, project: bool) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
@@ -226,7 +229,7 @@ def test_forks(tmp_path: Path) -> None:
         check(store, saved)
 
 
-@pytest.mark.parametrize("kept", [1, 2, 4])
+@pytest.mark.parametrize("kept", mostly_nightly([1, 2, 4], daily=[2]))
 def test_prune(tmp_path: Path, kept: int) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         saved = fill(store, metadata={"user": "ann"})

@@ -76,6 +76,7 @@ _OWN_RULES = {"redaction.reveal", "erasure.erase"}
 """Operations that need a right to every thread of a person, or where a token is: their own tests have these."""
 
 
+@pytest.mark.nightly
 def test_the_rights_that_are_declared_are_the_ones_that_are_needed(tmp_path: Path, subtests: pytest.Subtests) -> None:
     every = get_args(Right)
     tried = 0
