@@ -596,7 +596,7 @@ class Appender:
         body = step_body(line, step, self._context.max_bytes, writes or (), info.salt)
         commit = step.commit(info.salt)
         position = Position(base.branch, base.seq + 1) if position is None else position
-        child = child_state(loaded, WrittenBy(*position), edit, packed, sum(sizes))
+        child = child_state(loaded, WrittenBy(*position), step, packed, sum(sizes))
         child.schema = schema
         if objects:
             child.fresh = {**child.fresh, **objects}

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 
 from holdfast.backends.interface import Row
 from holdfast.engine.model.drafts import EMPTY
-from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
 from holdfast.engine.model.operations import Combine, EditMap, Operation, Set, compose
-from holdfast.engine.model.packed_state import PackedMap, flatten
+from holdfast.engine.model.packed_state import POINTER, PackedMap, flatten
+from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import Line, node_row, open_node
 from holdfast.engine.state_loader import LoadedState, weigh
 
@@ -57,9 +57,10 @@ def unfolded_state(packed: PackedMap, origins: Mapping[bytes, WrittenBy], last: 
 
 
 def child_state(
-    loaded: LoadedState | None, origin: WrittenBy, edit: EditMap, packed: PackedMap | None, size: int
+    loaded: LoadedState | None, origin: WrittenBy, step: Step, packed: PackedMap | None, size: int
 ) -> LoadedState:
-    """Return the state after an edit of another; packed, if that is in memory."""
+    """Return the state after a step from another; packed, if that is in memory."""
+    edit = step.edit
     if loaded is None:
         loaded = LoadedState(EMPTY, 0, known=({}, ()), pointers=frozenset())
     child = LoadedState(
@@ -74,7 +75,7 @@ def child_state(
         child.known = (packed, ())
         child.known_weight = loaded.known_weight + size if loaded.known_weight else weigh(packed)
         is_whole = loaded.known is not None and not loaded.known[1]
-        if is_whole and loaded.pointers is not None and not loaded.pointers and next(pointers(edit), None) is None:
+        if is_whole and loaded.pointers is not None and not loaded.pointers and not step.may_contain(POINTER):
             child.pointers = loaded.pointers
     elif loaded.known is not None:
         base, since = loaded.known

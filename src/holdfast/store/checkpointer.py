@@ -124,26 +124,26 @@ class _Checkpointer:
         if isinstance(thread_id, str):
             thread = self._thread(thread_id)
             return (await ThreadOperations[Any].put(thread, state, id=id, parent=parent_id, metadata=metadata)).id
-        config, parent, entries = thread_id, graph_forms.checkpoint_id_of(thread_id), dict(metadata or {})
+        place, entries = graph_forms.place_of(thread_id), dict(metadata or {})
         if parent_id is not None:
             raise InvalidError("the config names the parent", where="parent_id", hint="Leave parent_id out")
-        name = graph_forms.stored_thread(config)
         if "channel_values" in validation.require_mapping(state, "state"):
             new = id or str(state.get("id") or new_id(self.store._handle.now()))
             await self._checkpoints.save(
-                name,
+                place.thread,
                 graph_forms.values_of(state),
                 id=new,
                 stamp=str(state.get("ts", "")),
-                parent=parent,
+                parent=place.checkpoint_id,
                 bookkeeping=graph_forms.bookkeeping_of(state),
                 metadata=entries,
                 kind=str(entries.get("source", "save")),
             )
         else:
-            saved = await ThreadOperations[Any].put(self._thread(name), state, id=id, parent=parent, metadata=entries)
-            new = saved.id
-        made: Config = graph_forms.config_of(graph_forms.thread_of(config), graph_forms.namespace_of(config), new)
+            thread = self._thread(place.thread)
+            parent = place.checkpoint_id
+            new = (await ThreadOperations[Any].put(thread, state, id=id, parent=parent, metadata=entries)).id
+        made: Config = graph_forms.config_of(str(place.thread_id), place.namespace, new)
         return made
 
     @operation(changes=True)

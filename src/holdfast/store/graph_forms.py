@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 
+from holdfast._named_tuple import NamedTuple
 from holdfast.engine.namespaces import thread_name
 from holdfast.errors import InvalidError
 
@@ -97,17 +98,26 @@ def configurable(config: Config | None) -> Mapping[str, Any]:
     return found
 
 
-def thread_of(config: Config) -> str:
-    """Return the id of the thread that a config names, as text."""
-    thread_id = configurable(config).get("thread_id")
+class Place(NamedTuple):
+    """What a config names: a thread by the id that was given, a namespace in it, and perhaps a checkpoint."""
+
+    thread_id: Any
+    namespace: str
+    checkpoint_id: str | None
+
+    @property
+    def thread(self) -> str:
+        """The name of the thread of the store."""
+        return thread_name(str(self.thread_id), self.namespace)
+
+
+def place_of(config: Config) -> Place:
+    """Return what a config names."""
+    where = configurable(config)
+    thread_id = where.get("thread_id")
     if thread_id is None:
         raise InvalidError("the config names no thread", hint="Pass {'configurable': {'thread_id': …}}")
-    return str(thread_id)
-
-
-def namespace_of(config: Config) -> str:
-    """Return the namespace that a config names; that of the thread itself if it names none."""
-    return str(configurable(config).get("checkpoint_ns") or "")
+    return Place(thread_id, str(where.get("checkpoint_ns") or ""), where.get("checkpoint_id") or None)
 
 
 def checkpoint_id_of(config: Config | None) -> str | None:
@@ -117,7 +127,7 @@ def checkpoint_id_of(config: Config | None) -> str | None:
 
 def stored_thread(config: Config) -> str:
     """Return the name of the thread of the store that a config names."""
-    return thread_name(thread_of(config), namespace_of(config))
+    return place_of(config).thread
 
 
 def config_of(thread_id: Any, namespace: str, checkpoint_id: str) -> Any:

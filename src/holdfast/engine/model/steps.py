@@ -144,6 +144,10 @@ class Step:
             self._sizes = [sum(map(len, parts)) for _, parts in self.stored]
         return self._sizes
 
+    def may_contain(self, data: bytes) -> bool:
+        """Return whether some bytes are anywhere in the stored operations."""
+        return any(data in part for _, parts in self.stored for part in parts)
+
     def digests(self, salt: bytes) -> Digests:
         """Return what the commit hash covers of the changes: digests of stored bytes, never of re-encoded ones."""
         return tuple([(key, digest_parts(salt, parts)) for key, parts in self.stored])

@@ -170,11 +170,10 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Save a checkpoint after the one that the config names. Returns a config that names the new one."""
-        thread, parent = graph_forms.stored_thread(config), graph_forms.checkpoint_id_of(config)
-        namespace = graph_forms.namespace_of(config)
+        thread_id, namespace, parent = place = graph_forms.place_of(config)
         described = get_checkpoint_metadata(config, metadata)
         await self._checkpoints.save(
-            thread,
+            place.thread,
             self._state(checkpoint, new_versions),
             id=checkpoint["id"],
             stamp=checkpoint["ts"],
@@ -186,8 +185,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             # The status of a thread is that of its graph: what happens in subgraphs reaches it.
             status=None if namespace else status_of_state(checkpoint["channel_values"], checkpoint["channel_versions"]),
         )
-        where = graph_forms.configurable(config)
-        made: RunnableConfig = graph_forms.config_of(where["thread_id"], namespace, checkpoint["id"])
+        made: RunnableConfig = graph_forms.config_of(thread_id, namespace, checkpoint["id"])
         return made
 
     put, aput = make_both(_put)
@@ -215,8 +213,8 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         A value written again by the same task at the same place is not changed; errors, interrupts and what resumes
         them are.
         """
-        id = graph_forms.checkpoint_id_of(config)
-        if id is None:
+        place = graph_forms.place_of(config)
+        if place.checkpoint_id is None:
             raise InvalidError(
                 "the config does not name the checkpoint that the writes belong to", hint="Pass the config put returned"
             )
@@ -227,12 +225,12 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         recorded, status = self.recorder.take(task_id, writes), status_of_writes(writes)
         put = partial(
             self._checkpoints.put_writes,
-            graph_forms.stored_thread(config),
-            id,
+            place.thread,
+            place.checkpoint_id,
             stored,
             task_id=task_id,
             task_path=task_path,
-            status=status if status is None or not graph_forms.namespace_of(config) else None,
+            status=None if place.namespace else status,
         )
         try:
             await put(recorded=recorded)
@@ -254,12 +252,12 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     async def _get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that the config names, or else the latest of the thread; None if there is none."""
-        id = graph_forms.checkpoint_id_of(config)
-        saved = await self._checkpoints.get(graph_forms.stored_thread(config), id, resume=True)
+        place = graph_forms.place_of(config)
+        saved = await self._checkpoints.get(place.thread, place.checkpoint_id, resume=True)
         if saved is None:
             return None
         found = self._tuple(saved)
-        return found if id is None else found._replace(config=config)
+        return found if place.checkpoint_id is None else found._replace(config=config)
 
     get_tuple, aget_tuple = make_both(_get_tuple)
 
@@ -327,7 +325,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             return await self._checkpoints.threads(metadata)
         if graph_forms.configurable(config).get("checkpoint_ns") is not None:
             return [graph_forms.stored_thread(config)]
-        return await self._checkpoints.namespaces(thread_name(graph_forms.thread_of(config)))
+        return await self._checkpoints.namespaces(thread_name(str(graph_forms.place_of(config).thread_id)))
 
     async def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
