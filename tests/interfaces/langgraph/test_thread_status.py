@@ -18,7 +18,7 @@ import holdfast
 from holdfast.backends.interface import Put
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.engine.thread_status import STATES
-from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, TransientError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.store.store import Store
 from tests.interfaces.langgraph.status_graphs import PaymentError, build
@@ -104,6 +104,51 @@ def test_a_run_in_which_a_task_failed_has_failed_whatever_others_ask(store: Stor
     with pytest.raises(ValueError, match="late"):
         play(store, "one-asks-one-fails")
     assert status(store, "one-asks-one-fails") == "failed"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "in another process"])
+def test_a_run_in_which_the_failed_task_succeeds_waits_for_what_others_ask(
+    store: Store, tmp_path: Path, elsewhere: bool
+) -> None:
+    graph, config = build("one-asks-one-recovers"), {"configurable": {"thread_id": "t"}}  # one node for both runs
+    with pytest.raises(ValueError, match="late"):
+        graph.compile(checkpointer=HoldfastSaver(store)).invoke({"log": []}, config)
+    assert status(store, "t") == "failed"
+    if elsewhere:
+        with holdfast.open(tmp_path / "a.db") as other:
+            graph.compile(checkpointer=HoldfastSaver(other)).invoke(None, config)
+    else:
+        graph.compile(checkpointer=HoldfastSaver(store)).invoke(None, config)
+    assert status(store, "t") == "waiting"
+    assert [each.value for each in store.thread("t").status().questions] == [{"ask": "May ada@example.com be paid?"}]
+
+
+def test_a_status_that_was_not_stored_is_stored_when_the_writes_are_repeated(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = build("asks").compile(checkpointer=HoldfastSaver(store))
+    config: Any = {"configurable": {"thread_id": "t"}}
+    graph.invoke({"log": []}, config, interrupt_before=["first"])
+    context, lines = store._handle.engine.context, store._handle.engine.lines
+    apply, refused = context.backend.apply, [0]
+
+    async def refuse_once(batch: Any) -> Any:
+        if any(isinstance(each, Put) and str(each.row.columns[0]).startswith("waiting ") for each in batch):
+            refused[0] += 1
+            if refused[0] == 1:  # another process has changed the line, and then the store does not answer
+                monkeypatch.setattr(lines, "load_tip", fail)
+                return 0
+        return await apply(batch)
+
+    async def fail(_: Any) -> Any:
+        raise TransientError("the store does not answer")
+
+    monkeypatch.setattr(context.backend, "apply", refuse_once)
+    with pytest.raises(TransientError):
+        graph.invoke(None, config)
+    monkeypatch.undo()
+    graph.invoke(None, config)
+    assert status(store, "t") == "waiting"
 
 
 @pytest.mark.parametrize("kind", ["breaks", "joins"])
