@@ -16,8 +16,9 @@ from msgspec.structs import force_setattr
 
 import holdfast
 from holdfast.backends.interface import Put
+from holdfast.backends.runtime.drivers import run
 from holdfast.encryption import Encryption, LocalKeys, generate_key
-from holdfast.engine.thread_status import STATES
+from holdfast.engine.thread_status import STATES, run_lease
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, TransientError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.store.store import Store
@@ -201,6 +202,45 @@ def test_a_thread_without_a_graph_is_idle_and_runs_under_a_lease(store: Store) -
         store.thread("none").status()
     with pytest.raises(InvalidError):
         store.threads(status="asleep")  # type: ignore[arg-type]
+
+
+def test_a_run_whose_last_sign_of_life_was_interrupted_ends_all_the_same(store: Store) -> None:
+    store.thread("t").put({})
+    other = run_lease(store._handle.engine.context, store.thread("t")._line)
+    with store.thread("t").running() as held:
+        before_renewal = held._lease._row
+        run(held._lease.renew())
+        held._lease._row = before_renewal  # the answer was lost
+        with pytest.raises(ConflictError):
+            run(other.acquire())
+    assert status(store, "t") == "idle"
+    run(other.acquire())
+
+
+def test_a_run_that_is_cancelled_as_it_begins_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with await holdfast.aopen(tmp_path / "a.db") as store:
+            await store.thread("t").put({})
+            context = store._handle.engine.context
+            apply = context.backend.apply
+            task = asyncio.create_task(store.thread("t").running().__aenter__())
+            acquired: list[Any] = []
+
+            async def cancelling(batch: Any) -> Any:
+                if not acquired and any(
+                    isinstance(each, Put) and each.row.key[2:4] == ("lease", "run") for each in batch
+                ):
+                    acquired.append(batch)
+                    task.cancel()
+                return await apply(batch)
+
+            monkeypatch.setattr(context.backend, "apply", cancelling)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert acquired
+            assert (await store.thread("t").status()).status == "idle"
+
+    asyncio.run(work())
 
 
 def test_an_async_store_tells_the_same(tmp_path: Path) -> None:
