@@ -244,10 +244,10 @@ METADATA = Table("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value
 READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)
 """The tables of readable rows."""
 
-LATER = (WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS)
-"""Tables that the first stores did not have. Such a store gets them when it is next opened for writing."""
-
-TABLES = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE, *LATER)
+TABLES = (
+    *(LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE),
+    *(WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS),
+)
 """All tables. New ones come last: some stores number them."""
 
 

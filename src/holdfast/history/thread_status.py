@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Get, Put
+from holdfast.backends.interface import Expect, Get, Put
 from holdfast.backends.tables import REFS
 from holdfast.codec import Codec
 from holdfast.engine.delta_channels import KEPT
@@ -172,8 +172,9 @@ async def refresh_status(engine: Engine, line: Line) -> None:
     if status == stored.status and stored.is_of(head):
         return
     now = StoredStatus(status, engine.context.clock(), head.id).row(root)
-    condition = engine.lines.step_exists(root, head)
-    if await engine.context.backend.apply([condition, Put(REFS, now)]) is None:
+    # If it is not as it was read, another process has stored a later one.
+    conditions = [engine.lines.step_exists(root, head), Expect(REFS, now.key, stored.row(root).columns)]
+    if await engine.context.backend.apply([*conditions, Put(REFS, now)]) is None:
         forget_status(engine.context, root)
         note_status(engine.context, root, [now])
 
