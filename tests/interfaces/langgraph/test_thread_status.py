@@ -243,6 +243,15 @@ def test_a_run_that_is_cancelled_as_it_begins_has_ended(tmp_path: Path, monkeypa
     asyncio.run(work())
 
 
+def test_a_thread_that_others_changed_is_running_under_a_lease_too(store: Store) -> None:
+    play(store, "chain")
+    with store.transaction() as together:
+        together.put("chain", {"log": [1]})
+    assert status(store, "chain") == "idle"
+    with store.thread("chain").running():
+        assert status(store, "chain") == "running"
+
+
 def test_an_async_store_tells_the_same(tmp_path: Path) -> None:
     async def work() -> None:
         async with await holdfast.aopen(tmp_path / "a.db") as store:
