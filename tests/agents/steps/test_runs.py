@@ -175,6 +175,36 @@ def test_a_step_that_was_interrupted_before_it_began_is_free_though_the_beginnin
     assert desk.once("begun", abs, -2) == 2
 
 
+def test_a_step_that_is_cancelled_before_its_function_is_called_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with await holdfast.aopen(tmp_path / "a.db") as store:
+            desk = AsyncDesk().attach(store, ID)
+            await desk.save()
+            backend, calls = store._handle.engine.context.backend, list[int]()
+            apply = backend.apply
+
+            async def charge() -> str:
+                calls.append(1)
+                return "paid"
+
+            async def cancelling(batch: Batch) -> int | None:
+                applied = await apply(batch)
+                monkeypatch.undo()
+                task.cancel()  # the attempt has begun, and its function is about to be called
+                return applied
+
+            monkeypatch.setattr(backend, "apply", cancelling)
+            task = asyncio.create_task(desk.once("begun", charge))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (calls, await desk.steps.list()) == ([], [])
+            assert await desk.once("begun", charge) == "paid"
+
+    asyncio.run(main())
+
+
 # Other features --------------------------------------------------------------------------------------------------
 
 

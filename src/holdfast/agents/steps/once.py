@@ -332,6 +332,7 @@ class OnceCall:
                 resolved=resolved or ("" if step is None else step.resolved),
                 lease=parse_seconds(self.options.lease, "lease"),
             ),
+            before,
         )
         guards = self.permit.guards
         conditions = [*(() if guards is None else await guards(again)), *await line.agent_exists(again)]
@@ -343,7 +344,7 @@ class OnceCall:
             raise
         except BaseException:
             with suppress(Exception):  # it may have been put, and only the answer was lost
-                await run.release(before, called=False)
+                await run.release()
             raise
         return run if failed is None else None
 
@@ -402,11 +403,13 @@ class OnceCall:
             kwargs = {**kwargs, "idempotency_key": run.step.idempotency_key.hex()}
 
         async def call_async(_: object) -> Any:
+            run.is_called = True
             result = self.function(*self.args, **kwargs)
             returned.append(await result if inspect.isawaitable(result) else result)
             return returned[0]
 
         def call(_: object) -> Any:
+            run.is_called = True
             returned.append(self.function(*self.args, **kwargs))
             return returned[0]
 

@@ -45,12 +45,17 @@ class StepRun:
         self._context = line.agent.handle.engine.context
         self.is_over = False
         """Whether its outcome was recorded here."""
+        self.is_called = True
+        """Whether the function may have been called."""
+        self._before: StepRun | None = None
 
     @classmethod
-    def begin(cls, line: StepLine, key: str, step: StoredStep) -> StepRun:
-        """Return a new attempt of this process."""
+    def begin(cls, line: StepLine, key: str, step: StoredStep, before: StepRun | None) -> StepRun:
+        """Return a new attempt of this process, in place of one before. The function was not called yet."""
         token = new_token()
-        return cls._made(line, _Target(key, step, token, token))
+        begun = cls._made(line, _Target(key, step, token, token))
+        begun.is_called, begun._before = False, before
+        return begun
 
     @classmethod
     def _made(cls, line: StepLine, target: _Target) -> StepRun:
@@ -140,18 +145,18 @@ class StepRun:
                 break
         raise ConflictError("another process has the step", where=f"step {self.key!r} of {self._line.where}")
 
-    async def release(self, before: StepRun | None = None, *, called: bool = True) -> None:
-        """Give up the lease without an outcome, which is then unknown; if the function was not `called`, put back what
-        was `before`.
+    async def release(self) -> None:
+        """Give up the lease without an outcome, which is then unknown; if the function was not called, put back what
+        was before.
 
         Done even if the task is cancelled or Ctrl-C is pressed just now: others would have to wait until it expires.
         """
         backend = self._context.backend
 
         def changes() -> list[Change]:
-            if called:
+            if self.is_called:
                 return self._made(self._line, msgspec.structs.replace(self._target, holder="")).put_over(self)
-            return self.removal() if before is None else before.put_over(self)
+            return self.removal() if self._before is None else self._before.put_over(self)
 
         async def give_up() -> None:
             if await backend.apply(changes()) is not None:
