@@ -322,7 +322,7 @@ class LineReader:
 
     async def _check(self, table: Table, rows: Sequence[Row]) -> None:
         for row in rows:
-            if not self._codec.is_intact(table, await self._with_name(row)):
+            if not self._codec.is_intact(table, row if self._named is None else await self._with_name(row)):
                 raise CorruptError("a row is damaged", where=f"{table.name} {row.key}")
 
     async def _with_name(self, row: Row) -> Row:
