@@ -18,7 +18,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, NotFoundError
-from holdfast.maintenance.backup.line_history import LineHistory
+from holdfast.maintenance.backup.line_history import Change, HistoryEvent, LineHistory
 from tests.interfaces.cli import kit
 from tests.maintenance.kit import SECOND, Clock, timed
 
@@ -120,6 +120,41 @@ def test_a_long_history_that_was_pruned_is_not_gone_through_step_by_step(
         report = new.backups(repository).restore(to_datetime(moment), dry_run=True)
     assert not report.exact
     assert 0 < len(looked) < 20
+
+
+def test_many_tags_and_prunes_between_two_backups_are_not_gone_through_for_each_step(
+    clock: Clock, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, asked, look, ask = list[int](), list[int](), LineHistory._lost_ends, HistoryEvent.effect
+
+    def counted(self: LineHistory, time: int) -> list[int]:
+        looked.append(time)
+        return look(self, time)
+
+    def counted_effect(self: HistoryEvent, place: tuple[int, int], time: int) -> Change | None:
+        asked.append(time)
+        return ask(self, place, time)
+
+    monkeypatch.setattr(LineHistory, "_lost_ends", counted)
+    monkeypatch.setattr(HistoryEvent, "effect", counted_effect)
+    store, steps, moment = timed(clock), 100, 0
+    store.thread("chat").put({"n": -1})
+    store.backups(repository).create()
+    for number in range(steps):
+        clock.now += SECOND
+        store.thread("chat").put({"n": number})
+        moment = clock.now if number == steps - 15 else moment
+        clock.now += SECOND
+        store.thread("chat").tag("current", move=bool(number))
+        if number % 20 == 19:
+            store.maintenance.prune(keep_last=2)
+    store.backups(repository).create()
+    with holdfast.open("memory://") as new:
+        report = new.backups(repository).restore(to_datetime(moment))
+        assert new.thread("chat").get().state == {"n": -1}
+    assert not report.exact
+    assert 0 < len(looked) < 20
+    assert len(asked) < 5 * steps
 
 
 def test_hashes_stay_as_they_were(clock: Clock, repository: Path) -> None:
