@@ -301,6 +301,54 @@ def test_what_came_from_elsewhere_is_there_since_then(how: str, clock: Clock, re
             assert [each.thread for each in new.threads().all()] == threads
 
 
+@pytest.mark.parametrize("archived", [False, True])
+@pytest.mark.parametrize("how", ["import", "copy"])
+def test_steps_that_came_from_elsewhere_are_there_since_then(
+    how: str, archived: bool, clock: Clock, repository: Path, tmp_path: Path
+) -> None:
+    source, store, started = timed(clock), timed(clock), clock.now
+    source.thread("chat").put({"n": 1})
+    source.thread("old").put({"n": 1})
+    source.maintenance.copy_to(store, threads=["chat"])
+    source.thread("chat").put({"n": 2})
+    clock.now += SECOND
+    store.thread("own").put({"n": 1})
+    store.backups(repository).create()
+    clock.now += SECOND
+    moment = clock.now
+    clock.now += SECOND
+    if how == "import":
+        source.maintenance.export(tmp_path / "threads.jsonl")
+        store.maintenance.import_(tmp_path / "threads.jsonl")
+    else:
+        source.maintenance.copy_to(store, threads=["chat", "old"])
+    clock.now += SECOND
+    if archived:
+        store.audit.archive(tmp_path / "audit.jsonl", older_than=0)
+        assert store.audit.verify().ok
+    store.backups(repository).create()
+    clock.now += SECOND
+    store.audit.archive(tmp_path / "rest.jsonl", older_than=0)
+    for time, n, threads in ((moment, 1, ["chat", "own"]), (moment + SECOND, 2, ["chat", "old", "own"])):
+        with holdfast.open("memory://") as new:
+            assert new.backups(repository).restore(to_datetime(time), exact=True).exact
+            assert [each.thread for each in new.threads().all()] == threads
+            assert new.thread("chat").get().state == {"n": n}
+    assert started < moment
+
+
+def test_a_mirror_has_the_audit_of_its_source_though_it_is_backed_up(repository: Path) -> None:
+    with holdfast.open("memory://") as source, holdfast.open("memory://") as mirror:
+        source.thread("chat").put({"n": 1})
+        source.thread("gone").put({"n": 1})
+        source.thread("gone").delete()
+        source.maintenance.copy_to(mirror)
+        mirror.backups(repository).create()
+        source.thread("chat").put({"n": 2})
+        assert not source.maintenance.copy_to(mirror).audit_left_out
+        assert [each.action for each in mirror.audit.query()] == ["delete"]
+
+
 def test_a_drill_proves_a_moment_and_finds_one_that_is_not(
     clock: Clock, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

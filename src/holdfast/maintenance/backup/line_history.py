@@ -39,7 +39,6 @@ from holdfast.engine.row_format import ERASE, RUNNING, Branch, Line, LineInfo, S
 from holdfast.maintenance.backup.line_rows import TABLES_BY_NAME, LineRow, LineRows
 from holdfast.security.audit.removals import RECORDED_KINDS, ArrivalRecord, RemovalRecord
 from holdfast.security.audit.retain import REMOVE
-from holdfast.security.audit.thread_audit import REPLACING
 
 Change: TypeAlias = Literal["arrive", "prune", "delete", "replace", "erase"]
 CHANGES: Mapping[str, Change] = {
@@ -50,8 +49,6 @@ CHANGES: Mapping[str, Change] = {
     ERASE: "erase",
 }
 """What actions in the audit do to lines. Others replace names, or remove them."""
-ACTIONS = frozenset((*CHANGES, *REPLACING, "unpin", "release", "set-owner", "hold", "import", "restore"))
-"""The actions in the audit whose records say what a line had before."""
 Place: TypeAlias = tuple[int, int]
 _LAST = (1 << 63) - 1
 

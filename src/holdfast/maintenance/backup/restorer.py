@@ -59,10 +59,11 @@ from holdfast.maintenance.backup.reader import BackupBackend
 from holdfast.maintenance.backup.recovery_point import RecoveryPoint
 from holdfast.maintenance.backup.repository import Repository
 from holdfast.maintenance.backup.restore_report import RestoreAction, RestoredLine, RestoreReport, Selection, describe
-from holdfast.maintenance.backup.store_record import last_backups, pick_chain
+from holdfast.maintenance.backup.status import unseen_since
+from holdfast.maintenance.backup.store_record import pick_chain
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledgers, remove_erased, says_whose
 from holdfast.maintenance.progress import report_each
-from holdfast.security.audit.removals import ARRIVED, arrival_of, plain_records
+from holdfast.security.audit.removals import arrival_detail
 from holdfast.security.audit.thread_audit import record_request
 from holdfast.security.handle import StoreHandle
 from holdfast.state.sessions.records import LINE as SESSIONS
@@ -561,13 +562,12 @@ class Restorer:
     async def _arrivals(self, lines: Sequence[Line]) -> list[AppendRequest]:
         """Return the records of what is added to the store, since earlier backups of it, if there are any, do not have
         that; of tenants whose audit is not restored with it."""
-        if not await last_backups(self._engine, self._selection.tenant or ""):
+        if await unseen_since(self._engine, self._selection.tenant or "") is None:
             return []
         requests = []
         for tenant in sorted({line.tenant for line in lines} - {line.tenant for line in lines if line.name == AUDIT}):
             own = [line for line in lines if line.tenant == tenant]
-            arrived = {line.name: await arrival_of(self._source, self._engine, line) for line in own}
-            detail = {"backup": self._point.name, ARRIVED: plain_records(arrived)}
+            detail = {"backup": self._point.name, **await arrival_detail(self._source, self._engine, *own)}
             requests.append(record_request(self._engine, [Line(tenant, BACKUPS_PLACE)], "restore", detail))
         return requests
 
