@@ -113,11 +113,11 @@ async def read_status(engine: Engine, line: Line) -> ThreadStatus:
     marks = _Marks.of(codec, writes)
     if stored is not None and is_stored:
         status = stored.status
-    elif stored is None and root_of(line) == line:
+    elif stored is None:
         status = IDLE
     else:
         status = await _derive(engine, line, head, marks)
-    if status in (IDLE, UNFINISHED) and is_running(engine.context, rows):
+    if status not in (WAITING, FAILED) and is_running(engine.context, rows):
         status = RUNNING
     since = to_datetime(stored.since) if stored is not None and stored.status == status and is_stored else None
     if status not in (WAITING, FAILED):
