@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tools import quality
-from tools.quality import Result, keep_steps, passed_steps
-from tools.run_report import grown_files, read_report
+from tools.quality import Result, keep_step, passed_step
+from tools.run_report import ROOT, grown_files, read_report
+from tools.suite import PARTS, part_digest, part_paths
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.test_a" name="test_one" time="1.5"><properties><property name="kills" value="3"/>
@@ -29,6 +30,7 @@ def test_a_report_has_outcomes_skips_times_and_kills(tmp_path: Path) -> None:
     assert report.skips == ["tests/test_b.py::test_three: no Windows here"]
     assert report.seconds == {"tests/test_a.py": 2.0, "tests/test_b.py": 0.5}
     assert report.kills == 3, "those of a test that failed count for nothing"
+    assert read_report(path, path).outcomes == {"passed": 2, "failed": 4, "skipped": 2}
     assert read_report(tmp_path / "none.xml").outcomes == {}
 
 
@@ -42,27 +44,49 @@ def test_a_file_has_grown_if_the_slower_machine_does_not_explain_it() -> None:
     ]
 
 
-def test_a_long_step_that_passed_is_kept_for_the_same_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "docs" / "quality.md"
+def test_a_long_step_that_passed_is_kept_while_its_files_stay_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, tests = tmp_path / "docs" / "quality.md", tmp_path / "tests"
     page.parent.mkdir()
+    (tests / "maintenance").mkdir(parents=True)
+    (tmp_path / "changes").mkdir()
     for name, path in {"ROOT": tmp_path, "PAGE": page, "STEPS": tmp_path / "build" / "nightly.json"}.items():
         monkeypatch.setattr(quality, name, path)
-
-    def git(*arguments: str) -> None:
-        subprocess.run(("git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments), cwd=tmp_path, check=True)
-
-    long = Result("long", True, 100.0)
-    git("init", "--quiet")
+    subprocess.run(("git", "init", "--quiet"), cwd=tmp_path, check=True)
     (tmp_path / ".gitignore").write_text("build\n")
-    for content in ("1", "2"):
-        page.write_text(content)
-        git("add", "--all")
-        git("commit", "--quiet", "--message", content)
-        assert passed_steps() == {}, "nothing ran on this commit"
-        keep_steps([long, Result("short", True, 1.0), Result("failed", False, 100.0)])
-        assert passed_steps() == {"long": long}
+
+    def kept() -> list[str]:
+        return [part for part in PARTS if passed_step(part, part_digest(part)) is not None]
+
+    def run() -> None:
+        for part in PARTS:
+            keep_step(Result(part, True, 100.0, "abc"), part_digest(part))
+
+    assert kept() == []
+    keep_step(Result("engine", True, 1.0), part_digest("engine"))
+    keep_step(Result("security", False, 100.0), part_digest("security"))
+    assert kept() == [], "one is short, and the other failed"
+    run()
+    assert kept() == list(PARTS)
+    assert passed_step("engine", part_digest("engine")) == Result("engine", True, 100.0, "abc")
     page.write_text("the page of a run is no change")
-    assert passed_steps() == {"long": long}
-    (tmp_path / "file").touch()
-    keep_steps([long])
-    assert passed_steps() == {}, "other files than those of a commit may change again"
+    (tmp_path / "changes" / "a.fixed.md").write_text("neither is a note on a change")
+    assert kept() == list(PARTS)
+    (tests / "maintenance" / "test_backup.py").write_text("of one part")
+    assert kept() == [part for part in PARTS if part != "maintenance"]
+    (tests / "test_layers.py").write_text("of the rest")
+    assert kept() == [part for part in PARTS if part not in ("maintenance", "the rest")]
+    (tests / "maintenance" / "kit.py").write_text("tests of other folders may import this")
+    assert kept() == []
+    run()
+    (tmp_path / "source.py").touch()
+    assert kept() == []
+
+
+def test_the_parts_of_the_night_are_all_tests() -> None:
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    named = [folder for part in PARTS.values() for folder in part]
+    assert set(named) <= folders
+    assert len(named) == len(set(named))
+    assert part_paths("the rest") == ["tests", *(f"--ignore=tests/{folder}" for folder in named)]

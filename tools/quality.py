@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tools import mutants
 from tools.run_report import RunReport
@@ -16,9 +17,8 @@ from tools.run_report import RunReport
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "quality.md"
 STEPS = ROOT / "build" / "nightly.json"
-"""The steps that passed, for a run that was interrupted to go on after them."""
+"""The steps that passed, with the files that they ran on: they are not repeated on the same files."""
 
-CHANGED = ", with changes"
 _SHORT = 60
 """A step that took fewer seconds is repeated."""
 
@@ -27,15 +27,15 @@ _PAGE = """\
 
 `make nightly` wrote this page at the end of a whole run: every test on every store and composition, with new random \
 examples, coverage, deliberate changes of the source, the table of guarantees, the benchmarks with their bounds, and \
-the everyday tests on other versions of Python. A page written by a run that failed says so. A run that was \
-interrupted goes on, on the same commit, after the steps that have passed.
+the everyday tests on other versions of Python. A page written by a run that failed says so. A step that has passed is \
+not repeated while no file that it depends on changes; the commit is that on which it ran.
 
 | | |
 |---|---|
 {figures}
 
-| step | result | minutes |
-|---|---|---|
+| step | result | minutes | commit |
+|---|---|---|---|
 {steps}
 
 Left out: {left_out}.
@@ -48,22 +48,39 @@ class Result(NamedTuple):
     name: str
     passed: bool
     seconds: float
+    commit: str = ""
+    """The commit on which it ran."""
 
 
-def passed_steps() -> dict[str, Result]:
-    """Return the long steps that have passed on the same commit, by their names."""
-    commit = _commit()
-    kept = json.loads(STEPS.read_text()) if STEPS.exists() else {}
-    if kept.get("commit") != commit or CHANGED in commit:
-        return {}
-    return {name: Result(name, True, seconds) for name, seconds in kept["steps"].items()}
+def tree_digest(excluded: Callable[[str], bool] | None = None) -> str:
+    """Return a digest of the files that a run depends on: all that git does not ignore, but for the page that the run
+    writes, the fragments of release notes, and what is excluded by its path."""
+    digest = hashlib.sha256(platform.python_version().encode())
+    listed = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    for name in sorted(filter(None, set(listed))):
+        path = ROOT / name
+        if path != PAGE and not name.startswith("changes/") and path.is_file() and not (excluded and excluded(name)):
+            digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
-def keep_steps(results: Sequence[Result]) -> None:
-    """Keep the long steps that have passed."""
-    steps = {each.name: each.seconds for each in results if each.passed and each.seconds >= _SHORT}
-    STEPS.parent.mkdir(exist_ok=True)
-    STEPS.write_text(json.dumps({"commit": _commit(), "steps": steps}))
+def passed_step(name: str, digest: str) -> Result | None:
+    """Return the result of a long step that has passed on the same files."""
+    kept = _kept_steps().get(name)
+    return Result(name, True, kept["seconds"], kept["commit"]) if kept and kept["digest"] == digest else None
+
+
+def keep_step(result: Result, digest: str) -> None:
+    """Keep the result of a long step that has passed."""
+    if result.passed and result.seconds >= _SHORT:
+        kept = {"digest": digest, "seconds": result.seconds, "commit": result.commit}
+        STEPS.parent.mkdir(exist_ok=True)
+        STEPS.write_text(json.dumps({**_kept_steps(), result.name: kept}, indent=1))
+
+
+def _kept_steps() -> dict[str, dict[str, Any]]:
+    steps: dict[str, dict[str, Any]] = json.loads(STEPS.read_text()) if STEPS.exists() else {}
+    return steps
 
 
 def write_page(
@@ -72,7 +89,7 @@ def write_page(
     """Write what a run has found."""
     figures = {
         "run": f"{'passed' if all(each.passed for each in results) else '**failed**'}, {datetime.now(UTC):%Y-%m-%d}",
-        "commit": _commit(),
+        "commit": commit(),
         "machine": f"{platform.system()}, {platform.machine()}, Python {platform.python_version()}",
         "tests passed": f"{tests.outcomes['passed']:,}",
         "tests failed": f"{tests.outcomes['failed']:,}",
@@ -87,7 +104,7 @@ def write_page(
     page = _PAGE.format(
         figures="\n".join(f"| {name} | {value} |" for name, value in figures.items()),
         steps="\n".join(
-            f"| {each.name} | {'passed' if each.passed else '**failed**'} | {each.seconds / 60:.1f} |"
+            f"| {each.name} | {'passed' if each.passed else '**failed**'} | {each.seconds / 60:.1f} | {each.commit} |"
             for each in results
         ),
         left_out="; ".join(left_out),
@@ -107,11 +124,11 @@ def _found() -> str:
     return f"{outcomes.get('found', 0)} of {sum(outcomes.values())}"
 
 
-def _commit() -> str:
+def commit() -> str:
     """Return the commit that was tested, and whether the files are its own, but for the page itself."""
-    commit = _git("rev-parse", "--short=12", "HEAD")
+    head = _git("rev-parse", "--short=12", "HEAD")
     changed = _git("status", "--porcelain", "--", ".", f":!{PAGE.relative_to(ROOT)}")
-    return (commit or "unknown") + (CHANGED if changed else "")
+    return (head or "unknown") + (", with changes" if changed else "")
 
 
 def _git(*arguments: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import Counter, defaultdict
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
@@ -28,10 +28,10 @@ class RunReport(NamedTuple):
     """How many processes were killed in tests that passed."""
 
 
-def read_report(path: Path) -> RunReport:
-    """Read the report of a run. Empty, if the run did not get to write one."""
+def read_report(*paths: Path) -> RunReport:
+    """Read the reports of a run. Empty, if the run did not get to write any."""
     outcomes, seconds, skips, kills = Counter[str](), defaultdict[str, float](float), list[str](), 0
-    for case in ET.parse(path).iter("testcase") if path.exists() else ():
+    for case in chain.from_iterable(ET.parse(path).iter("testcase") for path in paths if path.exists()):
         skipped = case.find("skipped")
         failed = case.find("failure") is not None or case.find("error") is not None
         outcomes["failed" if failed else "passed" if skipped is None else "skipped"] += 1

@@ -3,7 +3,7 @@
 `test` runs the linters beside the everyday tests; mypy alone takes a minute when it starts cold. `record` does the same
 and keeps how long each file took, for later runs to be compared with. `nightly` runs everything except `make torture`,
 one step after the other, continues after a failure, sums up at the end, and writes the result to docs/quality.md. It
-repeats no long step that has passed on the same commit, so that a run that was interrupted can go on.
+repeats no long step that has passed on the same files, so that a run that was interrupted, or mended, can go on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tools import browser
 from tools.audit import known_vulnerabilities
-from tools.quality import Result, keep_steps, passed_steps, write_page
+from tools.quality import Result, commit, keep_step, passed_step, tree_digest, write_page
 from tools.run_report import RunReport, grown_files, read_report, record_times, recorded_times
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +38,16 @@ WORKERS = str((os.cpu_count() or 1) * 3 // 2)
 """More than processors: tests wait for servers, timers and other processes."""
 
 REPORT = ROOT / "build" / "tests.xml"
-NIGHTLY_REPORT = ROOT / "build" / "nightly.xml"
+PARTS = {
+    "engine": ("codec", "engine", "history", "migration", "schemas"),
+    "backends": ("backends", "servers"),
+    "state and agents": ("agents", "recording", "snapshots", "state", "store"),
+    "security": ("hooks", "security"),
+    "maintenance": ("maintenance",),
+    "interfaces": ("interfaces",),
+    "the rest": (),
+}
+"""The folders of the tests that run together by night. The last part has all that the others leave."""
 PATCHES = ROOT / ".hypothesis" / "patches"
 PYTEST = (sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "worksteal", "-o", "junit_family=xunit1")
 EVERY_TEST = ("-m", "not torture", "--hypothesis-profile=nightly", "--time-limit=900")
@@ -154,51 +163,89 @@ def nightly() -> list[Result]:
         return not vulnerabilities
 
     browser.ensure()
-    steps: list[tuple[str, Callable[[], bool]]] = [
-        ("lint", run_linters),
-        ("all tests, with new examples", run_every_test),
-        ("the everyday tests, with coverage", partial(run_tool, "tools.mutants", "--learn")),
-        ("changes of the source that the everyday tests find", partial(run_tool, "tools.mutants")),
-        ("what each store guarantees", partial(run_tool, "tools.matrix", "--check")),
-        ("known vulnerabilities of the dependencies", check_dependencies),
-        ("benchmarks", partial(run_tool, "benchmarks.run", "--check")),
+    whole = tree_digest()
+    steps: list[tuple[str, str, Callable[[], bool]]] = [
+        ("lint", whole, run_linters),
+        *((f"all tests, with new examples: {part}", part_digest(part), partial(run_part, part)) for part in PARTS),
+        ("the everyday tests, with coverage", whole, partial(run_tool, "tools.mutants", "--learn")),
+        ("changes of the source that the everyday tests find", whole, partial(run_tool, "tools.mutants")),
+        ("what each store guarantees", whole, partial(run_tool, "tools.matrix", "--check")),
+        ("known vulnerabilities of the dependencies", whole, check_dependencies),
+        ("benchmarks", whole, partial(run_tool, "benchmarks.run", "--check")),
     ]
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     for version in OTHER_PYTHONS:
         if version == here:
             continue
         if python := find_python(version):
-            steps.append((f"the everyday tests on Python {version}", partial(run_on, python, f"build/python{version}")))
+            run_there = partial(run_on, python, f"build/python{version}")
+            steps.append((f"the everyday tests on Python {version}", whole, run_there))
         else:
             left_out.append(f"Python {version}, which is not installed, or without ensurepip")
-    kept, results = passed_steps(), list[Result]()
-    for name, step in steps:
-        results.append(kept.get(name) or timed(name, step))
-        keep_steps(results)
-    for name, passed, seconds in results:
-        report(f"{'passed' if passed else 'FAILED'}  {minutes(seconds)}  {name}")
-    for each in left_out:
-        report(f"left out: {each}")
-    write_page(read_report(NIGHTLY_REPORT), results, left_out, vulnerabilities)
+    results: list[Result] = []
+    for name, digest, step in steps:
+        result = passed_step(name, digest) or timed(name, step)._replace(commit=commit())
+        keep_step(result, digest)
+        results.append(result)
+    for each in results:
+        report(f"{'passed' if each.passed else 'FAILED'}  {minutes(each.seconds)}  {each.name}")
+    for missing in left_out:
+        report(f"left out: {missing}")
+    write_page(read_report(*map(part_report, PARTS)), results, left_out, vulnerabilities)
     return results
 
 
-def run_every_test() -> bool:
-    """Run the tests of day and night, with new random examples."""
-    passed = run_tests(NIGHTLY_REPORT, *EVERY_TEST)
+def run_part(part: str) -> bool:
+    """Run the tests of day and night in the folders of a part, with new random examples."""
+    paths = part_paths(part)
+    passed = run_tests(part_report(part), *EVERY_TEST, *paths)
     if not passed:
-        keep_examples()
+        keep_examples(paths)
     return passed
 
 
-def keep_examples() -> None:
+def part_paths(part: str) -> list[str]:
+    """Return the arguments by which pytest runs a part."""
+    if PARTS[part]:
+        return [f"tests/{folder}" for folder in PARTS[part]]
+    return ["tests", *(f"--ignore=tests/{folder}" for folders in PARTS.values() for folder in folders)]
+
+
+def part_report(part: str) -> Path:
+    """Return the path of the report of a part."""
+    return ROOT / "build" / f"nightly-{part.replace(' ', '-')}.xml"
+
+
+def part_digest(part: str) -> str:
+    """Return a digest of all that a part depends on: everything but the files of tests of the other parts."""
+    others = {folder for name, folders in PARTS.items() if name != part for folder in folders}
+
+    def belongs_to_another(path: str) -> bool:
+        top, _, rest = path.partition("/")
+        if top != "tests" or not Path(path).name.startswith("test_"):
+            return False
+        folder = rest.partition("/")[0]
+        return folder in others or (folder not in PARTS[part] and PARTS[part] != ())
+
+    return tree_digest(belongs_to_another)
+
+
+def keep_examples(paths: Sequence[str]) -> None:
     """Run the tests that failed once more, with the examples that failed, and write these into the tests.
 
     Hypothesis keeps the examples in .hypothesis, and writes a patch where a test runs in the process of pytest itself.
     """
     before = set(PATCHES.glob("*"))
     # The plugin of Schemathesis has Hypothesis leave out the values of an example.
-    again = (*PYTEST[:3], "-p", "no:schemathesis", "--last-failed", "--last-failed-no-failures=none", *EVERY_TEST)
+    again = (
+        *PYTEST[:3],
+        "-p",
+        "no:schemathesis",
+        "--last-failed",
+        "--last-failed-no-failures=none",
+        *EVERY_TEST,
+        *paths,
+    )
     report(f"the tests that failed, once more: {' '.join(again)}")
     run(again)
     for patch in sorted(set(PATCHES.glob("*")) - before):
