@@ -322,6 +322,19 @@ def test_what_moves_head_without_a_run_stores_the_status_again(
     assert status(store, "asks") == found
 
 
+def test_a_moment_is_restored_with_its_status(store: Store, tmp_path: Path) -> None:
+    backups = store.backups(tmp_path / "backups")
+    play(store, "chain", thread="t")
+    backups.create()
+    moment = store.thread("t").get().time
+    play(store, "asks", thread="t")
+    backups.create()
+    for number, options in enumerate(({"backup": moment}, {"threads": ["t"], "at": "HEAD~2"})):
+        with holdfast.open(tmp_path / f"then{number}.db") as then:
+            then.backups(tmp_path / "backups").restore(**options)
+            assert status(then, "t") == "done"
+
+
 def test_a_pruned_thread_keeps_its_status_and_a_deleted_one_has_none(store: Store) -> None:
     play(store, "asks")
     HoldfastSaver(store).prune(["asks"])

@@ -555,7 +555,9 @@ class Restorer:
         for request in requests:
             # Somebody may have saved a step with a greater id just before, and nobody can any more.
             await branches.switch(self._engine, request.line, request.new_branch)
-            await refresh_status(self._engine, request.line)
+        arrived = [*created, *plan.lines("extend")] if self._point.cuts or self._request.at is not None else []
+        for line in (*switched, *(each for each in arrived if is_thread(each.name))):
+            await refresh_status(self._engine, line)  # that of the backup may be that of a later step
         for row in settings:
             if row.key == quota_key(tenant := str(row.key[0])):
                 self._engine.context.quotas.note(tenant, row)
