@@ -52,6 +52,7 @@ from holdfast.history import branches
 from holdfast.history.branches import SWITCH
 from holdfast.history.comparison import ComparedPoint, compare_packed
 from holdfast.history.revisions import resolve
+from holdfast.history.thread_status import refresh_status
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.line_rows import at_step, whole
 from holdfast.maintenance.backup.reader import BackupBackend
@@ -555,6 +556,9 @@ class Restorer:
         for request in requests:
             # Somebody may have saved a step with a greater id just before, and nobody can any more.
             await branches.switch(self._engine, request.line, request.new_branch)
+        arrived = [*created, *plan.lines("extend")] if self._point.cuts or self._request.at is not None else []
+        for line in (*switched, *(each for each in arrived if is_thread(each.name))):
+            await refresh_status(self._engine, line)  # that of the backup may be that of a later step
         for row in settings:
             if row.key == quota_key(tenant := str(row.key[0])):
                 self._engine.context.quotas.note(tenant, row)
