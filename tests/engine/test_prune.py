@@ -446,7 +446,8 @@ def test_compacting_leaves_no_large_value_that_nothing_needs() -> None:
     with holdfast.open("memory://") as store:
         thread = store.thread("chat")
         for number in range(20):  # heavy changes are folded early, at places that a prune moves
-            thread.put({"n": number, "large": f"{number:04}" * 40_000})
+            messages = [{"role": "user", "content": f"message {number}"}] * (number + 1)
+            thread.put({"value": number, "large": f"number {number:04}" * 14_000, "messages": messages})
         thread.put({"n": 0})
         for number in range(60):
             thread.update({"n": number})
