@@ -51,7 +51,7 @@ with holdfast.open(sys.argv[1]) as store:
     print("ready", flush=True)
     while not done.is_set():
         start = time.perf_counter()
-        store.thread(f).put("live {number % 50}", {"n": number, "text": "and so on " * 30})
+        store.thread(f"live {number % 50}").put({"n": number, "text": "and so on " * 30})
         latencies.append((start, time.perf_counter() - start))
         number += 1
         time.sleep(0.002)

@@ -321,7 +321,7 @@ def test_a_long_chat_is_not_read_to_append_to_it() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "processes", "count"),
-    mostly_nightly([("sqlite", 3, 15), ("postgres", 3, 15), ("files", 3, 10)], daily=[("sqlite", 3, 15)]),
+    mostly_nightly([("sqlite", 3, 15), ("postgres", 3, 15), ("file", 3, 10)], daily=[("sqlite", 3, 15)]),
 )
 def test_what_several_processes_append_is_all_there(kind: str, processes: int, count: int, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
