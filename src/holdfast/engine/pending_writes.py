@@ -88,30 +88,30 @@ class PendingWrites:
         ordinary: type[Create | Ensure] = Create
         again, preconditions = False, current_authority().preconditions
         marks: Sequence[Change] | None = None
-        while True:
-            conditions = [] if preconditions is None else await preconditions(again)
-            tip = await self._lines.tip(line)
-            if tip is None:
-                first: Change = Ensure(LINES, info_row(line, self._lines.new_info()))
-            else:
-                first = self._lines.line_unchanged(line, tip.info)
-            changes = [Put(WRITES, row) if is_mark else ordinary(WRITES, row) for row, is_mark in rows]
-            if status is not None and marks is None:
-                head = None if tip is None else tip.point
-                marks = with_writes(self._context, line, head, step, status, writes[0].task)
-            try:
+        try:
+            while True:
+                conditions = [] if preconditions is None else await preconditions(again)
+                tip = await self._lines.tip(line)
+                if tip is None:
+                    first: Change = Ensure(LINES, info_row(line, self._lines.new_info()))
+                else:
+                    first = self._lines.line_unchanged(line, tip.info)
+                changes = [Put(WRITES, row) if is_mark else ordinary(WRITES, row) for row, is_mark in rows]
+                if marks is None and writes:
+                    head = None if tip is None else tip.point
+                    marks = with_writes(self._context, line, head, step, status, writes[0].task)
                 failed = await self._context.apply([*conditions, first, *changes, *(marks or ())])
-            except BaseException:
-                if marks:
-                    forget_status(self._context, line)
-                raise
-            if failed is None:
-                break
-            if failed > len(conditions):
-                ordinary = Ensure
-                continue
-            again = True
-            await self._lines.load_tip(line)
+                if failed is None:
+                    break
+                if failed > len(conditions):
+                    ordinary = Ensure
+                    continue
+                again = True
+                await self._lines.load_tip(line)
+        except BaseException:
+            if marks:
+                forget_status(self._context, line)
+            raise
         if ordinary is Create and tip is not None:
             self._remember(line, tip.info.version, step, [write for write in writes if write.place >= 0])
 

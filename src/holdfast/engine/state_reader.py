@@ -532,6 +532,11 @@ def _kind_after(operation: Operation) -> type | None:
         return dict
     if isinstance(operation, EditList) or (isinstance(operation, Combine) and operation.rule is Rule.APPEND):
         return list
-    if not isinstance(operation, Set) or is_pointer(operation.value):
+    if not isinstance(operation, Set):
         return None
-    return dict if msgpack.is_map(operation.value) else list if is_container(operation.value) else object
+    packed = operation.packed  # a large one is in parts
+    if not isinstance(packed, bytes):
+        return list if isinstance(packed, list) else dict
+    if is_pointer(packed):
+        return None
+    return dict if msgpack.is_map(packed) else list if is_container(packed) else object

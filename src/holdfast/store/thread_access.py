@@ -383,10 +383,10 @@ class ThreadListing:
 
 async def described(engine: Engine, summary: LineSummary) -> ThreadInfo:
     """Describe a line as a thread. A status that no run of a graph stored is derived."""
-    if summary.status is None and summary.latest is not None:
-        from holdfast.history.thread_status import derive_status
+    if summary.status is None:
+        from holdfast.history.thread_status import read_status
 
-        summary = summary._replace(status=await derive_status(engine, summary.line, summary.latest))
+        summary = summary._replace(status=(await read_status(engine, summary.line)).status)
     return ThreadInfo.of(summary)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import update_wrapper
 from operator import methodcaller
 from types import MethodType
@@ -46,6 +47,19 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
+
+
+async def complete(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Do work even if the task is cancelled or Ctrl-C is pressed just now: once more, since it may be half done. The
+    interruption is raised then."""
+    try:
+        return await work()
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException:
+        with suppress(Exception):  # the caller must see the interruption
+            await work()
+        raise
 
 
 def arun(coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:

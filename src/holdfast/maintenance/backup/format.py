@@ -482,11 +482,6 @@ class ObjectCodec:
         self._repository = repository
         self._cipher = cipher
 
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether objects are encrypted."""
-        return self._cipher is not None
-
     def encode(self, kind: bytes, name: str, value: Any) -> bytes:
         """Return an object with a packed value."""
         content = compress(msgspec.msgpack.encode(value), Compression.ZSTD)[1]
