@@ -225,6 +225,17 @@ def test_a_restored_backup_has_the_index(store: Store, tmp_path: Path) -> None:
     assert store.maintenance.verify().ok
 
 
+def test_a_backup_that_is_opened_is_filtered_without_the_index(store: Store, tmp_path: Path) -> None:
+    fill(store)
+    backups = store.backups(tmp_path / "backups")
+    backups.create()
+    with backups.open("latest") as past:
+        for where in ("meta.user=u1", "meta.user=nobody", "meta.user=u1 -steps>1"):
+            for order in ("name", "updated"):
+                assert named(past, where, order=order) == named(store, where, order=order)
+        assert named(past, "meta.user=u1")
+
+
 def test_verify_finds_and_repair_rebuilds_a_wrong_index(store: Store) -> None:
     fill(store, 4)
     before = stored(store)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Change, Create, Ensure, Get, Put, Query, Row, Scan
+from holdfast.backends.interface import Change, Create, Ensure, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, WRITES, Key
 from holdfast.codec import Codec
 from holdfast.engine.context import EngineContext
@@ -97,13 +97,17 @@ class PendingWrites:
                 else:
                     first = self._lines.line_unchanged(line, tip.info)
                 changes = [Put(WRITES, row) if is_mark else ordinary(WRITES, row) for row, is_mark in rows]
+                head = None if tip is None else tip.point
                 if marks is None and writes:
-                    head = None if tip is None else tip.point
                     marks = with_writes(self._context, line, head, step, status, writes[0].task)
-                failed = await self._context.apply([*conditions, first, *changes, *(marks or ())])
+                elif marks and head is not None and step < head.id:
+                    marks = ()  # the run went on meanwhile, and its status is a later one
+                # A status that arrives late must not replace that of a later step.
+                last = [Expect(STEPS, (*line, 0, 0) if head is None else _next(line, head), None)] if marks else []
+                failed = await self._context.apply([*conditions, first, *last, *changes, *(marks or ())])
                 if failed is None:
                     break
-                if failed > len(conditions):
+                if failed > len(conditions) + len(last):
                     ordinary = Ensure
                     continue
                 again = True

@@ -156,7 +156,8 @@ def with_writes(
     if status is None:
         return ()
     # Before it is stored: the step may be stored at the same time, and its own status is an earlier one.
-    context.cache.put(("status", line), _KnownStatus(status, step, task), _WEIGHT)
+    if known is None or known.step <= step:
+        context.cache.put(("status", line), _KnownStatus(status, step, task), _WEIGHT)
     return (Put(REFS, StoredStatus(status, context.clock(), step).row(line)),)
 
 
@@ -188,7 +189,7 @@ def show_status(context: EngineContext, rows: Sequence[Row], head: StepRef | Non
     was moved by other means than a run of the graph."""
     stored = stored_status(rows)
     status = IDLE if stored is None or head is None else stored.status if stored.is_of(head) else None
-    return RUNNING if status in (IDLE, UNFINISHED) and is_running(context, rows) else status
+    return RUNNING if status in (IDLE, UNFINISHED, DONE) and is_running(context, rows) else status
 
 
 def status_scan(context: EngineContext, tenant: str, status: ThreadState, start: Key, limit: int) -> Scan:

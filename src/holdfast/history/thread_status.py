@@ -108,10 +108,10 @@ async def read_status(engine: Engine, line: Line) -> ThreadStatus:
     head, (rows,) = await lines.find_and(line, None, [Get(REFS, status_keys(line))])
     (writes,) = await engine.writes.of_many(line, [head])
     marks = _Marks.of(codec, writes)
-    status = show_status(engine.context, rows, head) if root_of(line) == line else None
+    status = show_status(engine.context, rows, head)
     if status is None:
         status = await _derive(engine, line, head, marks)
-        status = RUNNING if status in (IDLE, UNFINISHED) and is_running(engine.context, rows) else status
+        status = RUNNING if status not in (WAITING, FAILED) and is_running(engine.context, rows) else status
     stored = stored_status(rows)
     is_stored = stored is not None and stored.is_of(head)
     since = to_datetime(stored.since) if stored is not None and stored.status == status and is_stored else None

@@ -16,11 +16,10 @@ from holdfast.engine.lines import LABEL, MAIN
 from holdfast.engine.model.operators import AddToSet, Append, Increment, Max, UpdateOperator
 from holdfast.engine.model.packed_state import PackedMap, unpack_state
 from holdfast.engine.pages import Page
-from holdfast.engine.paths import Path, require_path, require_range
+from holdfast.engine.paths import Path, path_text, require_path, require_range
 from holdfast.engine.pending_writes import decode_writes
 from holdfast.engine.row_format import StepRef, check_name
 from holdfast.engine.step_info import StepInfo
-from holdfast.engine.thread_status import has_status
 from holdfast.engine.types import (
     BranchInfo,
     Checkpoint,
@@ -33,7 +32,7 @@ from holdfast.engine.types import (
 )
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.security.handle import StoreHandle
-from holdfast.store.thread_access import described, needs, thread_access
+from holdfast.store.thread_access import described, needs, refresh_known, thread_access
 from holdfast.store.thread_references import ThreadReferences
 
 if TYPE_CHECKING:
@@ -593,8 +592,15 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     def _edit(self, changes: Mapping[Path, Any], remove: Iterable[Path] = ()) -> Edit:
         values = validation.require_mapping(changes, "set of changes")
-        put = {require_path(path): value for path, value in values.items()}
-        text_paths = {require_path(path) for path in values if isinstance(path, str)}
+        put: dict[tuple[Any, ...], Any] = {}
+        text_paths = set()
+        for path, value in values.items():
+            keys = require_path(path)
+            if keys in put:
+                raise InvalidError("the same value is changed twice", where=path_text(keys))
+            put[keys] = value
+            if isinstance(path, str):
+                text_paths.add(keys)
         if isinstance(remove, tuple) and remove:
             raise InvalidError(
                 "a tuple is one path, and several may be removed",
@@ -633,10 +639,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     async def _moved(self, head: StepInfo) -> Checkpoint[S]:
         """Return a checkpoint that was saved by other means than a run of a graph, whose status it may change."""
-        if has_status(self._engine.context, self._line):
-            from holdfast.history.thread_status import refresh_status
-
-            await refresh_status(self._engine, self._line)
+        await refresh_known(self._engine, self._line)
         return self._checkpoint(head)
 
     async def _merge_branch(self, saved: Checkpoint[S], fields: CheckpointFields) -> Checkpoint[S]:

@@ -26,7 +26,7 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import LineKind, is_thread, line_kind, parse_kind, short_name
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, LineSummary, check_name
-from holdfast.engine.thread_status import IDLE, ThreadState, parse_status
+from holdfast.engine.thread_status import IDLE, ThreadState, has_status, parse_status
 from holdfast.engine.types import SCAN_LIMIT, ThreadInfo
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
@@ -388,6 +388,14 @@ async def described(engine: Engine, summary: LineSummary) -> ThreadInfo:
 
         summary = summary._replace(status=(await read_status(engine, summary.line)).status)
     return ThreadInfo.of(summary)
+
+
+async def refresh_known(engine: Engine, line: Line) -> None:
+    """Store the status of a thread anew, if it is known to have one, after a save that was no run of its graph."""
+    if has_status(engine.context, line):
+        from holdfast.history.thread_status import refresh_status
+
+        await refresh_status(engine, line)
 
 
 def _checked_kind(kind: str) -> LineKind | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from msgspec.structs import force_setattr
 import holdfast
 from holdfast.backends.interface import Put
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import WRITES
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.engine.thread_status import STATES, run_lease
 from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, TransientError
@@ -286,6 +289,46 @@ def test_the_row_is_written_only_when_the_status_changes(store: Store, monkeypat
     assert written == ["unfinished", "done"] * 2
 
 
+def test_an_answer_that_is_stored_after_the_end_of_the_run_changes_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(store, "asks")
+    play(store, "asks", Command(resume="yes"))
+    context, ended, held = store._handle.engine.context, threading.Event(), []
+    apply = context.backend.apply
+
+    async def late(batch: Any) -> Any:
+        marks = [each.row.columns[0] for each in batch if isinstance(each, Put) and each.row.key[2:3] == ("status",)]
+        if any(str(mark).startswith("unfinished ") for mark in marks) and any(each.space is WRITES for each in batch):
+            held.append(ended.wait(30))
+        failed = await apply(batch)
+        if failed is None and any(str(mark).startswith("done ") for mark in marks):
+            ended.set()
+        return failed
+
+    monkeypatch.setattr(context.backend, "apply", late)
+    play(store, "asks", Command(resume="yes"))
+    assert held == [True]  # the answer was stored when the graph had reached its end
+    assert status(store, "asks") == "done"
+
+
+def test_a_thread_that_was_done_runs_again_under_a_lease(store: Store) -> None:
+    play(store, "chain")
+    with store.thread("chain").running():
+        assert status(store, "chain") == "running"
+        play(store, "chain")
+    assert status(store, "chain") == "done"
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+def test_a_namespace_has_no_status_of_its_own(store: Store, durability: Any) -> None:
+    graph = build("subgraph-asks").compile(checkpointer=HoldfastSaver(store))
+    graph.invoke({"log": []}, {"configurable": {"thread_id": "above"}}, durability=durability)
+    (below,) = [each.thread for each in store.threads() if each.thread != "above"]
+    assert status(store, "above") == "waiting"
+    assert status(store, below) == "idle"
+
+
 # Crossings --------------------------------------------------------------------------------------------------------
 
 
@@ -327,6 +370,64 @@ def test_copies_exports_backups_and_archives_have_the_status(store: Store, tmp_p
     with holdfast.open(tmp_path / "d.db") as other:
         other.backups(tmp_path / "backups").restore()
         assert status(other, "asks") == "waiting"
+
+
+def roll_back(store: Store, folder: Path) -> None:
+    backups = store.backups(folder / "backups")
+    backups.create()
+    for _ in range(2):
+        play(store, "asks", Command(resume="yes"))
+    backups.restore(in_place=True)
+
+
+def change_together(store: Store, folder: Path) -> None:
+    with store.transaction() as transaction:
+        transaction.update("asks", {"log": [1]})
+
+
+def delete_a_run(store: Store, folder: Path) -> None:
+    graph = build("chain").compile(checkpointer=HoldfastSaver(store))
+    graph.update_state({"configurable": {"thread_id": "asks"}, "metadata": {"run_id": "r1"}}, {"log": [1]}, "first")
+    HoldfastSaver(store).delete_for_runs(["r1"])
+
+
+def repair_from_newer(store: Store, folder: Path) -> None:
+    with holdfast.open(folder / "newer.db") as newer:
+        store.maintenance.copy_to(newer)
+        play(newer, "asks", Command(resume="yes"))
+        play(newer, "asks", Command(resume="yes"))
+        store.maintenance.repair(newer, thread="asks")
+
+
+@pytest.mark.parametrize(
+    ("move", "found"),
+    [
+        (roll_back, "unfinished"),
+        (change_together, "unfinished"),
+        (delete_a_run, "unfinished"),
+        (repair_from_newer, "done"),
+    ],
+)
+def test_what_moves_head_without_a_run_stores_the_status_again(
+    store: Store, tmp_path: Path, move: Callable[[Store, Path], None], found: str
+) -> None:
+    play(store, "asks")
+    move(store, tmp_path)
+    assert status(store, "asks") == found
+
+
+def test_a_moment_is_restored_with_its_status(store: Store, tmp_path: Path) -> None:
+    backups = store.backups(tmp_path / "backups")
+    play(store, "chain", thread="t")
+    backups.create()
+    moment = store.thread("t").get().time
+    play(store, "asks", thread="t")
+    backups.create()
+    moments: list[dict[str, Any]] = [{"backup": moment}, {"threads": ["t"], "at": "HEAD~2"}]
+    for number, options in enumerate(moments):
+        with holdfast.open(tmp_path / f"then{number}.db") as then:
+            then.backups(tmp_path / "backups").restore(**options)
+            assert status(then, "t") == "done"
 
 
 def test_a_pruned_thread_keeps_its_status_and_a_deleted_one_has_none(store: Store) -> None:

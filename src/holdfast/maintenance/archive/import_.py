@@ -62,7 +62,7 @@ from holdfast.schemas.graph_checkpoint import is_internal
 from holdfast.schemas.registry import LINE
 from holdfast.security.audit import thread_audit
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
-from holdfast.security.audit.removals import ARRIVED, arrival_of, plain_records
+from holdfast.security.audit.removals import arrival_detail
 from holdfast.security.encryption.file_key import master_keys
 
 
@@ -217,18 +217,18 @@ async def import_threads(
                 rows, size = report.rows, report.bytes
                 await thread_audit.record(engine, audit, "import", {"file": archive.name})
 
-            arrived = {line: await arrival_of(scratch, engine, line) for line in lacking}
-
-            def apply(line: Line) -> Apply:
-                added = {ARRIVED: plain_records({line.name: arrived[line]})} if line in arrived else {}
-                detail = {"file": archive.name, **added}
+            async def apply(line: Line) -> Apply:
+                detail = {
+                    "file": archive.name,
+                    **(await arrival_detail(scratch, engine, line) if line in lacking else {}),
+                }
                 return thread_audit.recorded(engine, line, "import", detail, is_limited=True)
 
             if others := [line for line in lacking if line.name != AUDIT]:
                 report = await StoreCopier(scratch, engine, on_copy, apply).copy(selection.tenant, others)
                 rows, size = rows + report.rows, size + report.bytes
             for line, missing in refs.items():
-                rows += await _add_refs(engine, copier, line, missing, apply(line))
+                rows += await _add_refs(engine, copier, line, missing, await apply(line))
             return ImportReport(imported, skipped, rows, size, reader.contents())
     finally:
         archive.close()

@@ -35,6 +35,7 @@ from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError
+from holdfast.history.thread_status import refresh_status
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 from holdfast.maintenance.repair.attempt import LostCheckpoint, RepairAttempt, ThreadRepairReport
 from holdfast.maintenance.repair.sources import RepairSource
@@ -95,11 +96,12 @@ async def repair_line(
 
 
 async def _make_again(engine: Engine, line: Line) -> None:
-    """Rebuild readable rows and the text index from the log."""
+    """Rebuild readable rows, the indexes and the status of a thread from the log."""
     if engine.projector.on:
         await engine.projector.build(line)
     await engine.indexer.follow(line)
     await engine.fields.refresh(line)
+    await refresh_status(engine, line)
 
 
 _CACHE_BYTES = 16 << 20

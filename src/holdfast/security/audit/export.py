@@ -39,7 +39,7 @@ from holdfast.security.audit.archive_records import LINE, ArchivedRange, Archive
 from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.retain import REMOVE, STEP
 from holdfast.security.audit.signature import is_signed, parse_public_key, public_key_of, sign
-from holdfast.security.audit.thread_audit import record
+from holdfast.security.audit.thread_audit import CHANGING, record
 from holdfast.security.audit.verify import (
     ACTION,
     AuditedStep,
@@ -508,9 +508,12 @@ async def archive(
     *,
     dry_run: bool = False,
     only: str = "",
+    unseen: int | None = None,
 ) -> AuditArchive:
     """Write records from before a time to a file, which must not exist, and then remove them. `CorruptError` if the
-    audit does not verify: nothing is removed then. With `only`, those of the line of this name."""
+    audit does not verify: nothing is removed then. With `only`, those of the line of this name. Records of what was
+    removed or came from elsewhere stay, if they are not older than `unseen`: there may be no backup yet that has them.
+    """
     target, temporary = Path(path), Path(f"{path}.new")
     if target.exists():
         raise InvalidError("the file exists", where=str(path), hint="Each segment has a file of its own")
@@ -531,7 +534,7 @@ async def archive(
                     held.append(short_name(line.name))
                     continue
                 own = [each for each in ranges if each.line == line.name]
-                plan[line] = await _write_line(engine, line, own, replaced, before, writer)
+                plan[line] = await _write_line(engine, line, own, replaced, before, writer, unseen)
             sha = writer.end()
             file.flush()
             await BlockingCall(lambda: os.fsync(file.fileno()))
@@ -595,6 +598,7 @@ async def _write_line(
     replaced: Mapping[tuple[str, str], str],
     before: int,
     writer: AuditWriter,
+    unseen: int | None,
 ) -> list[_PlannedStep]:
     """Write the steps of a line from before a time that are in no segment yet. Returns those that have records."""
     last = max((each.last for each in archived), default="")
@@ -618,7 +622,9 @@ async def _write_line(
         _check(engine, line, audited, left)
         writer.step(engine, line, salt, audited, **({"erased": left} if left else {}))
         if audited.rows:
-            retained = any(row.columns[ACTION] in _RETAINED for row in audited.rows)
+            is_unseen = line.name == AUDIT and unseen is not None and point.time >= unseen
+            kept = _RETAINED | CHANGING if is_unseen else _RETAINED
+            retained = any(row.columns[ACTION] in kept for row in audited.rows)
             found.append(_PlannedStep(id, len(audited.rows), retained))
     for chain, position in positions.items():
         writer.start(chain, position)
