@@ -354,7 +354,7 @@ def test_a_drill_proves_a_moment_and_finds_one_that_is_not(
 ) -> None:
     store = timed(clock)
     store.thread("chat").put({"n": 1})
-    assert store.backups(repository).create()
+    assert store.backups(repository).create().id
     first = store.backups(repository).drill()
     assert first.ok
     assert first.moment is None, "there is no backup before it"

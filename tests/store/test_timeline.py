@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from opentelemetry.sdk.trace import TracerProvider
 
 import holdfast
@@ -356,7 +357,7 @@ def test_the_index_and_a_scan_agree(
         capabilities, indexed = store.status().capabilities, ask()
         assert capabilities.times
         assert all(found for query, found in zip(queries, indexed, strict=False) if query not in QUERIES)
-        monkeypatch.setattr(f"holdfast.backends.{backend}.capabilities", capabilities._replace(times=False))
+        monkeypatch.setattr(f"holdfast.backends.{backend}.capabilities", replace(capabilities, times=False))
         assert not store.status().capabilities.times
         assert ask() == indexed
 

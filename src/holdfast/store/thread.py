@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Unpack, is_typeddict
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, is_typeddict
 
 from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from holdfast.history.merge import Resolve
     from holdfast.schemas.registry import VersionUse
     from holdfast.schemas.schema_set import SchemaSet
-    from holdfast.store.checkpoint_fields import CheckpointFields
+    from holdfast.store.checkpoint_fields import CheckpointFields, OnConflict
     from holdfast.store.thread_run import ThreadRun
+    from holdfast.time_parser import Duration
 
 
 class ThreadOperations(ThreadReferences, Generic[S]):
@@ -73,12 +74,17 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         state: S,
         *,
         if_changed: bool = False,
-        **fields: Unpack[CheckpointFields],
+        parent: str | Checkpoint | None = None,
+        branch: str | None = None,
+        on_conflict: OnConflict | None = None,
+        id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tag: str | None = None,
+        labels: Iterable[str] | None = None,
+        kind: str | None = None,
+        ttl: Duration | None = None,
     ) -> Checkpoint[S]:
         """Save the state of the thread as a new checkpoint. Stores what differs from the parent's state.
-
-        Its `fields` are `parent: str | Checkpoint`, `branch: str`, `on_conflict`, `id: str`, `metadata: Mapping`,
-        `tag: str`, `labels: Iterable[str]`, `kind: str` and `ttl`.
 
         The parent is HEAD, unless one is given (a checkpoint, or its id), or a branch by its name. What is saved to
         another branch than that of HEAD does not move HEAD. If another writer saved after the same parent first,
@@ -90,8 +96,21 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         An `id` of the caller's own may be saved again: the same content is no new checkpoint, other content a new
         revision of it. Such ids must increase: HEAD is the checkpoint with the greatest id on its branch. `tag` and
         `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that equals the parent's is not
-        saved: the parent is returned. A `ttl`, such as `"30d"`, is set for the whole thread, as by `expire`.
+        saved: the parent is returned. A `ttl`, such as `"30d"`, is set for the whole thread, as by `expire`. The `kind`
+        is `save`, or a name of the caller's own.
         """
+        given = {
+            "parent": parent,
+            "branch": branch,
+            "on_conflict": on_conflict,
+            "id": id,
+            "metadata": metadata,
+            "tag": tag,
+            "labels": labels,
+            "kind": kind,
+            "ttl": ttl,
+        }
+        fields = cast("CheckpointFields", {name: each for name, each in given.items() if each is not None})
         request = self._put_request(state, if_changed, self._append_fields("Thread.put", fields))
         return await self._merge_branch(await self._save(request), fields)
 

@@ -9,7 +9,8 @@ from functools import wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from holdfast._named_tuple import NamedTuple
+import msgspec
+
 from holdfast.backends.runtime.drivers import Part, operation
 from holdfast.engine import validation
 from holdfast.engine.guard import (
@@ -117,7 +118,7 @@ async def thread_access(
         await guard.saw_thread(line)
 
 
-class StoreChanges(NamedTuple):
+class StoreChanges(msgspec.Struct, frozen=True):
     """Changes in a store, in any order: the names of threads, as `threads` lists them, the ids of agents, and
     scopes."""
 

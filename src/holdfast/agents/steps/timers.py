@@ -13,7 +13,6 @@ import math
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -53,8 +52,7 @@ _reported: set[Key] = set()
 _MAX_REPORTED = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(msgspec.Struct, frozen=True):
     """A timer of an agent. A sleep of the agent is one that sends no signal."""
 
     name: Annotated[str, Label("timer")]

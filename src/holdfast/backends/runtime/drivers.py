@@ -91,6 +91,10 @@ def make_both(
     Calls are measured if the object has a `_handle` of a store.
     """
     name = operation_name(function.__qualname__)
+    inner: Any = function
+    while inner is not None:  # an error of a call names the class that the caller has
+        inner.__qualname__ = inner.__qualname__.replace("Operations.", ".")
+        inner = getattr(inner, "__wrapped__", None)
 
     def sync(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         metrics = _metrics_of(self)

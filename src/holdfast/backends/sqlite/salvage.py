@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import apsw
+import msgspec
 
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import Ensure, Get, Put, Query, Row, RowCheck
@@ -59,7 +60,7 @@ _MAX_FAILED = 20_000
 """After so many ranges without a readable row, the search ends."""
 
 
-class LostRows(NamedTuple):
+class LostRows(msgspec.Struct, frozen=True):
     """The number of rows of a line that are gone from a table."""
 
     tenant: str

@@ -11,6 +11,7 @@ import json
 
 from msgspec.msgpack import encode
 
+from holdfast._fields import fill
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
@@ -120,7 +121,7 @@ class StepCheck:
         what = "a checkpoint is missing" if count == 1 else f"{count} checkpoints are missing"
         key = (*self.check.line, *start)
         finding = self.check.add(FindingCode.MISSING_STEP, what, place=start, space=STEPS.name, key=key)
-        finding.affected_count = count
+        fill(finding, affected_count=count)
         self.check.marks.gaps.setdefault(stop, []).append(finding)
 
     def _step(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Table
@@ -124,7 +126,7 @@ def _attached(engine: Engine, line: Line, document: Document) -> object:
     return None if values is None else values.find(ValuePlace(line.tenant, document.kind, document.owner, name))
 
 
-class ArchiveEntry(NamedTuple):
+class ArchiveEntry(msgspec.Struct, frozen=True):
     """A line in a file: its kind, the name that people know it by, the number of its rows, and whether it was selected
     to be imported."""
 
@@ -134,7 +136,7 @@ class ArchiveEntry(NamedTuple):
     selected: bool
 
 
-class ImportReport(NamedTuple):
+class ImportReport(msgspec.Struct, frozen=True):
     """The result of an import: the imported threads, those that existed already; and the number of rows and of bytes of
     bodies that were written.
 

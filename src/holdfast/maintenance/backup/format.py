@@ -271,7 +271,7 @@ class DestroyedKeys(msgspec.Struct, forbid_unknown_fields=True):
     ids: list[bytes]
 
 
-class LockInfo(msgspec.Struct, forbid_unknown_fields=True):
+class LockInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A lock: who makes a backup, and since when."""
 
     host: str

@@ -16,6 +16,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+import msgspec
+from msgspec.structs import replace
+
 from holdfast.backends.interface import Get
 from holdfast.codec.envelope import sealed_key_id, unpack_body
 from holdfast.engine.engine import Engine
@@ -60,7 +63,7 @@ _EXCHANGED = 16
 """How many packs that are under wrong names are in memory at once."""
 
 
-class LostData(NamedTuple):
+class LostData(msgspec.Struct, frozen=True):
     """Data that a repair could not restore: a thread of a backup; or a whole backup or another object, then `thread` is
     empty."""
 
@@ -70,7 +73,7 @@ class LostData(NamedTuple):
     thread: str = ""
 
 
-class BackupRepairReport(NamedTuple):
+class BackupRepairReport(msgspec.Struct, frozen=True):
     """The result of repairing a repository: the names of objects that were damaged and rebuilt, or whose content was
     moved; what is lost; and the id of the backup that was then made of what the store has, if any. With `dry_run`, what
     would be."""
@@ -124,7 +127,7 @@ class RepositoryRepairer:
         if own is None or self._dry_run or not report.is_changed:
             return report
         creator = BackupCreator(self._engine, self._repository, tenant, None, home, accept_loss=True)
-        return report._replace(backup=(await creator.create("repair")).id)
+        return replace(report, backup=(await creator.create("repair")).id)
 
     async def _repair(self) -> BackupRepairReport:
         if not self._dry_run:

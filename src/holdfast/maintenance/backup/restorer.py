@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from holdfast.agents.steps.timers import timer_rows
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
@@ -182,16 +184,16 @@ class RestorePlan:
         """Return the entry of a line in the report; with the difference of the states, if it is to be compared."""
         action = self.actions[line]
         if action == "create" and steps is not None:
-            return describe(line, action, steps)._replace(added=steps)
+            return replace(describe(line, action, steps), added=steps)
         theirs, own = await steps_of(self._source, line), await steps_of(self._engine, line)
         newer = len(own.keys() - theirs.keys()) if action in ("switch", "revert", "newer", "left out", "beside") else 0
         added = len(theirs.keys() - own.keys()) if action in ("create", "extend") else 0
         if action == "beside":
             newer, added = len(own), len(theirs)
         as_name = short_name(self.besides[line].name) if line in self.besides else ""
-        found = describe(line, action, len(theirs), newer)._replace(added=added, as_name=as_name)
+        found = replace(describe(line, action, len(theirs), newer), added=added, as_name=as_name)
         if compare and action in ("switch", "revert", "extend", "beside"):
-            found = found._replace(changes=await self._differences(line))
+            found = replace(found, changes=await self._differences(line))
         return found
 
     async def _differences(self, line: Line) -> tuple[str, ...]:
@@ -360,11 +362,11 @@ class Restorer:
         if not self._request.dry_run:
             await self._apply(plan, records, jobs, settings)
             await self._apply_erasures({line.tenant for line in lines})
-        moments = {describe(line, "same")[:3]: to_datetime(max(at, 0)) for line, at in self._inexact.items()}
+        moments = {describe(line, "same").place: to_datetime(max(at, 0)) for line, at in self._inexact.items()}
         return RestoreReport(
             self._point.name,
             to_datetime(self._point.time),
-            tuple(each._replace(known_at=moments.get(each[:3])) for each in self._report),
+            tuple(replace(each, known_at=moments.get(each.place)) for each in self._report),
             len(jobs),
             self._rows,
             self._bytes,
@@ -391,7 +393,7 @@ class Restorer:
         self._report += (describe(line, action) for line in lines)
 
     def _note_damaged(self, damaged: Mapping[Line, str]) -> None:
-        self._report += (describe(line, "damaged")._replace(changes=(what,)) for line, what in damaged.items())
+        self._report += (replace(describe(line, "damaged"), changes=(what,)) for line, what in damaged.items())
 
     async def _without_damaged(self, lines: Sequence[Line]) -> Sequence[Line]:
         """Return the threads that can be restored: with a damaged line, all of its thread is skipped, if that is
@@ -668,7 +670,7 @@ class Restorer:
                 if not self._request.skip_damaged:
                     raise
                 self._report.append(
-                    describe(entry.line, "damaged")._replace(name="settings and jobs", changes=(str(error),))
+                    replace(describe(entry.line, "damaged"), name="settings and jobs", changes=(str(error),))
                 )
                 continue
             own, own_settings = await self._engine.context.backend.read(queries)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -41,8 +40,7 @@ class _AlertStates(msgspec.Struct):
     alerts: dict[str, _AlertState] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsSnapshot:
+class MetricsSnapshot(msgspec.Struct, frozen=True):
     """The metrics of an open store."""
 
     store: str

@@ -10,12 +10,13 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
-from holdfast._fields import computed
+from holdfast._fields import computed, fill
 from holdfast.backends.config import resolve
 from holdfast.backends.interface import Backend, Delete, Put
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
@@ -87,10 +88,10 @@ async def repair_line(
         engine.context.cache.drop_all(line)
         await _make_again(engine, line)
         check = await look(engine.context, line, VerifyLevel.DECODE)
-        total.left = [each for each in check.found.findings if each.severity is Severity.DAMAGE]
+        fill(total, left=[each for each in check.found.findings if each.severity is Severity.DAMAGE])
     if heads is not None and line.name in heads.threads:
         found = await compare_head(engine, heads, line.name, {})
-        total.left += [each for each in found if each.severity is Severity.DAMAGE]
+        total.left.extend(each for each in found if each.severity is Severity.DAMAGE)
     return total if changed or total.left else None
 
 
@@ -108,8 +109,7 @@ _BATCH = 256
 _GONE = (FindingCode.GONE_THREAD, FindingCode.LOST_LINE)
 
 
-@dataclass
-class RepairReport:
+class RepairReport(msgspec.Struct, frozen=True):
     """The result of a repair.
 
     `lines` is the number of lines that were checked; `repaired` has a report for each damaged one. `files` is about
@@ -120,11 +120,11 @@ class RepairReport:
     store: str
     dry_run: bool
     lines: int = 0
-    repaired: list[ThreadRepairReport] = field(default_factory=list)
-    rebuilt: list[str] = field(default_factory=list)
+    repaired: list[ThreadRepairReport] = []
+    rebuilt: list[str] = []
     files: FileRepairReport | None = None
-    left: list[Finding] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    left: list[Finding] = []
+    problems: list[str] = []
     seconds: float = 0.0
 
     @property
@@ -175,7 +175,7 @@ async def repair(
             await ledger.add(await read_ledger(each, tenant))
         lines = [Line(tenant, each.thread) for each in run.done.repaired]
         await apply_ledger(engine, tenant, lines=lines)
-    run.done.seconds = time.monotonic() - start
+    fill(run.done, seconds=time.monotonic() - start)
     return run.done
 
 
@@ -246,13 +246,13 @@ class _Repair:
         """Repair the files of the store. Returns True if all of the repair was a dry run."""
         if self._dry_run:
             return await self._dry_run_all(threads)
-        self.done.files = await repair_files(self._engine, self._tenant)
+        fill(self.done, files=await repair_files(self._engine, self._tenant))
         await self._engine.context.backend.heal()
         return False
 
     async def rest(self, report: VerifyReport, threads: Sequence[str] | None) -> None:
         """Repair everything but the files of the store."""
-        self.done.lines = report.lines
+        fill(self.done, lines=report.lines)
         missing = set(threads or ())
         lost = any(each.code is FindingCode.LOST_ROWS for each in report.findings)
         if lost or (self.done.files is not None and self.done.files.unreadable):
@@ -280,7 +280,7 @@ class _Repair:
         if left and not self._dry_run:
             again = await own_findings(self._engine.context.backend)
             left = [each for each in left if each.code is not FindingCode.STORE_CHECK or each.message in again]
-        self.done.left += left
+        self.done.left.extend(left)
 
     async def _have_sources_all(self) -> bool:
         """Return whether the sources have all threads, scopes and agents: of others, they cannot tell what was lost.
@@ -307,7 +307,7 @@ class _Repair:
             try:
                 context = structs.replace(self._engine.context, backend=backend, cache=MemoryCache(_CACHE_BYTES))
                 run = _Repair(Engine(context), self._tenant, self._sources, self._heads, dry_run=False)
-                run.done.files = files
+                fill(run.done, files=files)
                 await run.rest(await run.verify(None), threads)
             finally:
                 await backend.close()
@@ -376,7 +376,7 @@ class _Repair:
             return
         if report is not None:
             self.done.repaired.append(report)
-            self.done.left += report.left
+            self.done.left.extend(report.left)
 
     async def _rebuild_derived(self, report: VerifyReport) -> None:
         """Rebuild readable rows and words that differ from the log."""
@@ -384,7 +384,7 @@ class _Repair:
         stale = [
             each for each in report.findings if each.severity is Severity.REMAKEABLE and each.thread not in repaired
         ]
-        self.done.rebuilt = list(dict.fromkeys(each.thread for each in stale))
+        fill(self.done, rebuilt=list(dict.fromkeys(each.thread for each in stale)))
         for finding in [] if self._dry_run else stale:
             line = Line(self._tenant, finding.thread)
             if finding.code is FindingCode.STALE_ROWS:

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine import trace_context, validation
@@ -34,7 +36,7 @@ R = TypeVar("R", "PipelineResult", "DeadItem")
 _STAGES, _MAX_ITEMS = "stages", 1000
 
 
-class PipelineStats(NamedTuple):
+class PipelineStats(msgspec.Struct, frozen=True):
     """The numbers of items. `waiting` are ready now or later, by stage; `working` are held by a worker, which may
     have died."""
 
@@ -44,7 +46,7 @@ class PipelineStats(NamedTuple):
     results: int
 
 
-class PipelineResult(NamedTuple):
+class PipelineResult(msgspec.Struct, frozen=True):
     """The result of an item at the last stage."""
 
     id: str
@@ -52,7 +54,7 @@ class PipelineResult(NamedTuple):
     correlation: str
 
 
-class DeadItem(NamedTuple):
+class DeadItem(msgspec.Struct, frozen=True):
     """An item that was tried too often: its stage, its value there, and the last error."""
 
     id: str
