@@ -130,6 +130,17 @@ def test_a_field_with_many_values_in_a_thread_is_bounded(store: Store) -> None:
     assert len(stored(store)) == 2 + 2 * 2 + 2
 
 
+def test_the_values_of_steps_that_are_saved_together_are_counted_together(store: Store) -> None:
+    for number in range(7):
+        store.thread("t").put({"n": number}, metadata={"cost": number})
+    with store.transaction() as together:
+        for number in range(7, 12):
+            together.put("t", {"n": number}, metadata={"cost": number})
+    assert named(store, "meta.cost=11") == named(store, "meta.cost=1") == ["t"]
+    assert store.maintenance.verify().findings == []
+    assert len(stored(store)) == 2
+
+
 def test_odd_names_and_values_are_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     values = ["x" * 5000, "line\nbreak", "nul\0", "null", "ß~.", "", "{}"]
     for number, value in enumerate(values):

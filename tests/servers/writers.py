@@ -66,7 +66,8 @@ class Writers:
         self._check(self.store)
         with holdfast.open(url) as anew:  # knows nothing but what is stored
             self._check(anew)
-            assert anew.maintenance.verify().findings == []
+            findings = anew.maintenance.verify().findings
+            assert not findings, findings
 
     def _work(self, name: str, at_least: int) -> None:
         left = at_least

@@ -55,14 +55,18 @@ class FieldIndex:
     async def rows(self, steps: Sequence[PreparedStep]) -> list[Change]:
         """Return the changes that add the values of steps that are about to be stored."""
         changes: dict[Key, Change] = {}
+        values: dict[Line, Set[FieldValue]] = {}  # of threads, after the steps so far
         for each in steps:
             entries = new_entries(each.line, each.point, each.parent)
             name = await self._context.rows.field_names(each.line.tenant) if entries else None
             if name is not None:
-                is_first = each.parent is None
-                known = frozenset[FieldValue]() if is_first else await self._known(each.line, each.info.version)
-                made = named_values(name, entries, known).rows(each.line)
-                changes |= {key_of(change): change for change in made}
+                known = values.get(each.line)
+                if known is None:
+                    known = frozenset() if each.parent is None else await self._known(each.line, each.info.version)
+                change = named_values(name, entries, known)
+                values[each.line] = (known | change.added) - change.removed
+                made = change.rows(each.line)
+                changes |= {key_of(row): row for row in made}
                 if made:
                     self._context.cache.drop(("fields", each.line))  # read again, once they are stored
         return list(changes.values())
