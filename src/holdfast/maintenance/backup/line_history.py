@@ -83,8 +83,10 @@ class HistoryEvent(NamedTuple):
             return "arrive" if had <= place[1] < has else "delete" if self.is_whole else None
         if self.is_whole or (self.change == "delete" and place[0] in {each[0] for each in self.record.branches}):
             return self.change
-        steps = self.record.steps
-        return self.change if any(each[0] == place[0] and each[1] <= place[1] <= each[2] for each in steps) else None
+        if not any(each[0] == place[0] and each[1] <= place[1] <= each[2] for each in self.record.steps):
+            return None
+        # A restore removes from a line that others share what was erased since, and no more.
+        return "delete" if self.change == "erase" else self.change
 
 
 class _Chosen(NamedTuple):
@@ -175,6 +177,10 @@ class LineHistory:
         while lost := self._lost_ends(time):
             came = [each.time for each in self._events if each.change == "arrive" and min(lost) <= each.time <= time]
             time = max((min(lost), *came)) - 1
+            if self.exists(time) and all(
+                self._end(branch, ends, time) < 0 for branch, ends in self._ends(time).items()
+            ):
+                return self._created - 1
         return time
 
     def _status(self, step: StepRef, time: int) -> str:

@@ -117,7 +117,7 @@ async def point_at_time(
     await finder.open()
     point = await finder.find(selects, skip_damaged=skip_damaged)
     is_empty = not any(entry.columns and entry.name not in NEVER_SET_BACK for entry in point.entries)
-    if is_empty and not point.damaged and not point.inexact:
+    if is_empty and before is None and not point.damaged and not point.inexact:
         raise NotFoundError(
             f"there is no backup of {to_datetime(time).isoformat(timespec='seconds')} or earlier",
             where=repository.where,
@@ -155,6 +155,8 @@ class _MomentFinder:
         self._like = like
         self._events: dict[Line, list[HistoryEvent]] = {}
         self._keys: BackupKeys | None = None
+        self._sources = [] if before is None else [before]
+        """Those of which the keys are known."""
         self._more: list[Backup] = []
         """The backups after these two, oldest first, as soon as one is asked for."""
         self.entries: dict[Line, LineEntry] = {}
@@ -163,19 +165,22 @@ class _MomentFinder:
 
     async def open(self) -> None:
         """Read the lists of lines, and the records of the audit since the first of the backups."""
-        sources = [each for each in (self._before, self._after) if each is not None]
-        self._keys = await backup_keys(self._repository, [each.manifest for each in sources], self._like)
+        newest = await anext(self._repository.newest_first(self._after.manifest.store))
+        self._sources += [self._after, newest]
+        self._keys = await self._keys_of(self._sources)
         self._first = {} if self._before is None else await self._entries_of(self._before)
         self._last = await self._entries_of(self._after)
-        newest = await anext(self._repository.newest_first(self._after.manifest.store))
         seen = set[tuple[Line, Key]]()
         for entries in (self._last, await self._entries_of(newest)):  # some may be archived meanwhile
             for entry in [each for each in entries.values() if each.name == AUDIT]:
                 known = self._first.get(entry.line)
                 await self._read_events(entry, "" if known is None else known.last_event, seen)
 
+    async def _keys_of(self, backups: Sequence[Backup]) -> BackupKeys | None:
+        return await backup_keys(self._repository, [each.manifest for each in backups], self._like)
+
     async def _entries_of(self, backup: Backup) -> dict[Line, LineEntry]:
-        keys = await backup_keys(self._repository, [backup.manifest], self._like)
+        keys = await self._keys_of([backup])
         return {entry.line: entry for entry in await named_entries(self._repository, backup, keys, self._like)}
 
     async def _read_events(self, audit: LineEntry, since: str, seen: set[tuple[Line, Key]]) -> None:
@@ -217,7 +222,9 @@ class _MomentFinder:
                 damaged[line] = str(error)
         sources = [each for each in (self._before, self._after) if each is not None]
         name = f"{self._after.id}-{to_datetime(self._time):%Y%m%dT%H%M%S.%f}"
-        point = await _point(self._repository, name, self._time, sources, self.entries, self.cuts, self._like)
+        point = await _point(
+            self._repository, name, self._time, sources, self.entries, self.cuts, self._like, self._sources
+        )
         then = {line: self._first.get(line, entry) for line, entry in point.then.items()}
         arrivals = [line for line, events in self._events.items() if any(each.change == "arrive" for each in events)]
         return point._replace(then=then, damaged=damaged, inexact=self.inexact, arrivals=frozenset(arrivals))
@@ -301,6 +308,8 @@ class _MomentFinder:
                 for backup in await self._repository.backups(store)
                 if backup.manifest.number > self._after.manifest.number
             ]
+            self._sources += self._more  # a line that was created since has a key of its own
+            self._keys = await self._keys_of(self._sources)
         for backup in self._more:
             entry = (await self._entries_of(backup)).get(line)
             if entry is not None and entry.columns:
@@ -343,7 +352,9 @@ async def _point(
     entries: dict[Line, LineEntry],
     cuts: Mapping[Line, Cut],
     like: Engine,
+    more: Sequence[Backup] = (),
 ) -> RecoveryPoint:
+    """Return a point. `more` are other backups of which keys are needed."""
     then = {line: entry for line, entry in entries.items() if line.name in NEVER_SET_BACK}
     async for newest in repository.newest_first(sources[-1].manifest.store):
         if newest.digest == sources[-1].digest:
@@ -358,7 +369,7 @@ async def _point(
         sources = [*sources, newest]
         entries.update((entry.line, entry) for entry in protected)
         break
-    keys = await backup_keys(repository, [each.manifest for each in sources], like)
+    keys = await backup_keys(repository, [each.manifest for each in (*sources, *more)], like)
     left = {line: cut for line, cut in cuts.items() if line.name not in NEVER_SET_BACK}
     return RecoveryPoint(
         name, time, [entries[line] for line in sorted(entries)], left, keys, sources[0].manifest.store, then
