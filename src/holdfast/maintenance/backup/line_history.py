@@ -36,6 +36,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import ERASE, RUNNING, Branch, Line, LineInfo, StepRef, info_of, info_row, is_about_step
+from holdfast.history.thread_status import INTERRUPT, RESUME
 from holdfast.maintenance.backup.line_rows import TABLES_BY_NAME, LineRow, LineRows
 from holdfast.security.audit.removals import RECORDED_KINDS, ArrivalRecord, RemovalRecord
 from holdfast.security.audit.retain import REMOVE
@@ -338,7 +339,9 @@ class LineHistory:
             is_last = place[0] in stored and (place[0], place[1] + 1) not in chosen
             if is_last and each.step.pruned and place not in self._in_first and place not in starts:
                 del chosen[place]
-        ids = {each.step.id for place, each in chosen.items() if place not in dropped} - {""}
+        left = {place: each.step.id for place, each in chosen.items() if place not in dropped and each.step.id}
+        ids = set(left.values())
+        ends = {id for (branch, seq), id in left.items() if (branch, seq + 1) not in left}
         found = LineRows()
         found.row = self._line_row(chosen, ids)
         numbers = {place[0] for place in chosen} - {0}
@@ -359,7 +362,7 @@ class LineHistory:
         if dropped or self._only_source(chosen) is None:
             found = await _rewrite(self._line, found, frozenset(dropped), codec)
         self._set(found, REFS, ((key, columns, b"") for key, columns in self._refs(time, ids)[0].items()))
-        self._set_rest(found, time, ids)
+        self._set_rest(found, time, ids, ends)
         found.size = sum(len(row.body) for rows in found.tables.values() for row in rows.values())
         return found
 
@@ -470,19 +473,15 @@ class LineHistory:
                 is_exact = False  # its step is not known
         return refs, is_exact
 
-    def _set_rest(self, found: LineRows, time: int, ids: set[str]) -> None:
-        """Set pending writes, events and links."""
+    def _set_rest(self, found: LineRows, time: int, ids: set[str], ends: set[str]) -> None:
+        """Set pending writes, events and links. `ends` are the steps that nothing followed yet."""
         later = {each.step.id for steps in self._steps for each in steps.values()} - ids - {""}
         last, first = self._sources[-1], self._first
         events = {
             key: row for each in self._sources for key, row in _table(each, EVENTS).items() if key[0] not in later
         }
         found.tables[EVENTS.name] = events
-        in_last = {each.step.id for each in self._steps[-1].values()}
-        writes = {key: row for key, row in _table(first, WRITES).items() if key[0] in ids - in_last}
-        found.tables[WRITES.name] = writes | {
-            key: row for key, row in _table(last, WRITES).items() if key[0] not in later
-        }
+        found.tables[WRITES.name] = self._writes(ids, ends, later)
         links, known = _table(last, LINKS), _table(first, LINKS)
         if self._line.name == ARTIFACTS:
             gone = {
@@ -496,6 +495,25 @@ class LineHistory:
             kept = {key: row for key, row in links.items() if later.isdisjoint((key[1], row.columns[1]))}
             kept |= {key: row for key, row in known.items() if row.columns[1] in ids or key[0] == RUNNING}
         found.tables[LINKS.name] = kept
+
+    def _writes(self, ids: set[str], ends: set[str], later: set[str]) -> dict[Key, LineRow]:
+        """Return the pending writes that a line had, which have no time: those of a step are as the next backup has
+        them. Answers to a question belong to the step that follows, and so does what their tasks wrote."""
+        first, missing = _table(self._first, WRITES), set(ids)
+        rows = {key: row for key, row in _table(self._sources[-1], WRITES).items() if key[0] not in later | ids}
+        for source in self._later:
+            own = missing & {
+                StepRef.of(Row((*self._line, *key), row.columns)).id for key, row in _table(source, STEPS).items()
+            }
+            rows |= {key: row for key, row in _table(source, WRITES).items() if key[0] in own}
+            missing -= own
+        answered = {
+            key[:2]
+            for key, row in rows.items()
+            if key[0] in ends and row.columns[1] == RESUME and first.get(key) != row
+        }
+        rows = {key: row for key, row in rows.items() if key[:2] not in answered or row.columns[1] == INTERRUPT}
+        return rows | {key: row for key, row in first.items() if key[0] in missing | ends}
 
     def _set(self, found: LineRows, table: Table, rows: Iterable[tuple[Key, tuple[Scalar, ...], bytes]]) -> None:
         stored = [CHECKSUMS.encode(table, Row((*self._line, *key), columns, body)) for key, columns, body in rows]
