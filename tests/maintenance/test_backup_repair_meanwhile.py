@@ -108,8 +108,8 @@ def check(store: Store, repository: str | Path) -> None:
         assert states_of(new) == states_of(store)
 
 
-@pytest.mark.parametrize("phase", mostly_nightly(PHASES, daily=["_close_gaps", "_needed", "_delete_useless"]))
-@pytest.mark.parametrize("work", [change, prune, change_and_prune])
+@pytest.mark.parametrize("phase", mostly_nightly(PHASES, daily=["_needed"]))
+@pytest.mark.parametrize("work", mostly_nightly([change, prune, change_and_prune], daily=[change_and_prune]))
 def test_others_go_on_meanwhile(work: Callable[[Store, Backups[Store]], None], phase: str, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     with holdfast.open(tmp_path / "store.db") as store, holdfast.open(tmp_path / "store.db") as other:

@@ -24,13 +24,14 @@ from holdfast.engine.append_batch import AppendBatch, Chain, ChangeRefused, Cond
 from holdfast.engine.append_tip import reload_tip, tip_to_append
 from holdfast.engine.artifact_links import link_rows
 from holdfast.engine.branch_graph import Position
+from holdfast.engine.context import EngineContext
 from holdfast.engine.copy_mark import creation_conditions
 from holdfast.engine.fields import new_entries
 from holdfast.engine.guard import Preconditions, both_preconditions
 from holdfast.engine.ids import new_id
 from holdfast.engine.inherited_schemas import InheritedSchemas
 from holdfast.engine.line_head import is_in_history
-from holdfast.engine.lines import MAIN, At, LineTip, OnBranch, Root
+from holdfast.engine.lines import MAIN, At, LineIndex, LineTip, OnBranch, Root
 from holdfast.engine.loaded_states import NodeRows, child_state, folded_state
 from holdfast.engine.model.large_pointers import LARGE
 from holdfast.engine.model.large_values import set_aside
@@ -56,8 +57,8 @@ from holdfast.engine.row_format import (
     origin_mark,
     step_body,
 )
-from holdfast.engine.state_loader import LoadedState
-from holdfast.engine.step_info import StepInfo
+from holdfast.engine.state_loader import LoadedState, StateLoader
+from holdfast.engine.step_info import StepInfo, StepInfoReader
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -72,9 +73,11 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
+    from holdfast.engine.field_index import FieldIndex
+    from holdfast.engine.projection.projector import Projector
     from holdfast.engine.protection import Protection
     from holdfast.engine.schema_bindings import LineSchema
+    from holdfast.engine.text_index.indexer import TextIndexer
 
 _MARK_WEIGHT = 200
 """The weight in the cache of the note that a line is marked as one with origins."""
@@ -215,19 +218,28 @@ _FOLLOWS = HeadMove()
 class Appender:
     """Appends steps to lines."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._context = context = engine.context
-        self._lines = engine.lines
-        self._states = engine.states
-        self._heads = engine.step_info
-        self._projector = engine.projector
-        self._indexer = engine.indexer
-        self._fields = engine.fields
+    def __init__(
+        self,
+        context: EngineContext,
+        lines: LineIndex,
+        states: StateLoader,
+        heads: StepInfoReader,
+        projector: Projector,
+        indexer: TextIndexer,
+        fields: FieldIndex,
+    ) -> None:
+        self._context = context
+        self._lines = lines
+        self._states = states
+        self._heads = heads
+        self._projector = projector
+        self._indexer = indexer
+        self._fields = fields
         self._max_fold = context.backend.capabilities.max_batch // 3
         """The most bytes of changes that are folded before their turn: the step and its nodes are one batch."""
         self._max_cached = context.cache.max_bytes // 4
         """The most bytes of changes whose nodes are cached."""
-        self.inherited = InheritedSchemas(context, engine.lines, engine.states, engine.step_info)
+        self.inherited = InheritedSchemas(context, lines, states, heads)
         self.protection: Protection | None = None
         """Replaces sensitive data; set when the first policy is added."""
 

@@ -118,14 +118,25 @@ class Engine:
         """Appends steps."""
         from holdfast.engine.append import Appender
 
-        return Appender(self)
+        return Appender(
+            self.context, self.lines, self.states, self.step_info, self.projector, self.indexer, self.fields
+        )
 
     @cached_property
     def writer(self) -> StepWriter:
         """Saves steps: appends new ones, and revises existing ones."""
         from holdfast.engine.save import StepWriter
 
-        return StepWriter(self)
+        return StepWriter(
+            self.context,
+            self.lines,
+            self.states,
+            self.step_info,
+            self.appender,
+            self.projector,
+            self.indexer,
+            self.fields,
+        )
 
     @cached_property
     def writes(self) -> PendingWrites:
@@ -146,7 +157,9 @@ class Engine:
         """Rewrites lines."""
         from holdfast.engine.rewrite.rewriter import Rewriter
 
-        return Rewriter(self)
+        return Rewriter(
+            self.context, self.lines, self.states, self.projector, self.indexer, self.fields, self.delta_reader()
+        )
 
     @cached_property
     def entries(self) -> EntryReader:

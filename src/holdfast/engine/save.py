@@ -16,14 +16,16 @@ from msgspec.structs import replace
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, STEPS, WRITES
 from holdfast.engine import trace_context
-from holdfast.engine.append import MAX_REWRITES, AppendRequest, Edit
+from holdfast.engine.append import MAX_REWRITES, Appender, AppendRequest, Edit
 from holdfast.engine.append_batch import IdExists, PreparedStep
 from holdfast.engine.append_queue import AppendQueue
 from holdfast.engine.append_tip import tip_to_append
 from holdfast.engine.branch_graph import Position
+from holdfast.engine.context import EngineContext
+from holdfast.engine.field_index import FieldIndex
 from holdfast.engine.guard import OWNER, Authority, current_authority
 from holdfast.engine.line_head import find_head, newest_query
-from holdfast.engine.lines import MAIN, ROOT, OnBranch, Root
+from holdfast.engine.lines import MAIN, ROOT, LineIndex, OnBranch, Root
 from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.large_values import set_aside
 from holdfast.engine.model.operations import EditMap
@@ -31,6 +33,7 @@ from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.model.steps import PendingWriteRow, Step, StepOrigin
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import has_messages, is_thread
+from holdfast.engine.projection.projector import Projector
 from holdfast.engine.projection.rows import ProjectedStep
 from holdfast.engine.row_format import (
     AT_HEAD,
@@ -45,13 +48,13 @@ from holdfast.engine.row_format import (
     remove_origin,
     write_row,
 )
-from holdfast.engine.state_loader import LoadedState
-from holdfast.engine.step_info import StepInfo
+from holdfast.engine.state_loader import LoadedState, StateLoader
+from holdfast.engine.step_info import StepInfo, StepInfoReader
+from holdfast.engine.text_index.indexer import TextIndexer
 from holdfast.engine.trace_context import NO_TRACE, Trace
 from holdfast.errors import ConflictError, CorruptError, InvalidError
 
 if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
     from holdfast.engine.protection import Protection
     from holdfast.engine.schema_bindings import SchemaBindings
 
@@ -71,16 +74,26 @@ class _OldStep:
 class StepWriter:
     """Saves steps, and new revisions of steps."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._context = engine.context
-        self._lines = engine.lines
-        self._states = engine.states
-        self._heads = engine.step_info
-        self._appender = engine.appender
-        self._projector = engine.projector
-        self._indexer = engine.indexer
-        self._fields = engine.fields
-        self._queue = AppendQueue(engine.context.backend, engine.lines, engine.step_info, engine.appender)
+    def __init__(
+        self,
+        context: EngineContext,
+        lines: LineIndex,
+        states: StateLoader,
+        heads: StepInfoReader,
+        appender: Appender,
+        projector: Projector,
+        indexer: TextIndexer,
+        fields: FieldIndex,
+    ) -> None:
+        self._context = context
+        self._lines = lines
+        self._states = states
+        self._heads = heads
+        self._appender = appender
+        self._projector = projector
+        self._indexer = indexer
+        self._fields = fields
+        self._queue = AppendQueue(context.backend, lines, heads, appender)
         self.around: Around | None = None
         """Wraps all saving, to observe or alter it; set by hooks."""
         self.schemas: SchemaBindings | None = None

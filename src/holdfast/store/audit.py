@@ -134,7 +134,7 @@ class AuditOperations:
         encrypted. `kinds` are those of lines, by default all but agents, whose records are the log of their
         transitions. Lines with a legal hold are left as they are.
         """
-        from holdfast.maintenance.backup.status import unseen_since
+        from holdfast.maintenance.backup_status import unseen_since
         from holdfast.security.audit import export as archive
 
         await self._recorder.flush()

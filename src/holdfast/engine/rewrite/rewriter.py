@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Backend, Change, Delete, Ensure, Expect, Put, Row, Scan
 from holdfast.backends.paging import next_page, scan_rows
 from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS, WRITES
-from holdfast.engine.context import Apply
+from holdfast.engine.context import Apply, EngineContext
+from holdfast.engine.delta_channels import DeltaReader
+from holdfast.engine.field_index import FieldIndex
 from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.leases import Lease, append_pause
+from holdfast.engine.lines import LineIndex
 from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.nodes import MapRoot, WrittenBy
@@ -27,6 +30,7 @@ from holdfast.engine.model.steps import Step, StepParent, StubProof
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.optimistic import Attempts, ConcurrentChange
+from holdfast.engine.projection.projector import Projector
 from holdfast.engine.projection.rows import transitions, without
 from holdfast.engine.rewrite.progress import RewriteProgress, ScratchNodes
 from holdfast.engine.rewrite.row_sizes import SizeBalance, balance, found_rows
@@ -45,11 +49,9 @@ from holdfast.engine.row_format import (
     open_writes,
     write_row,
 )
-from holdfast.engine.state_loader import LoadedState
+from holdfast.engine.state_loader import LoadedState, StateLoader
+from holdfast.engine.text_index.indexer import TextIndexer
 from holdfast.errors import ConflictError, CorruptError
-
-if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -136,15 +138,24 @@ class _Switch(NamedTuple):
 class Rewriter:
     """Rewrites lines."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._context = engine.context
-        self._backend = engine.context.backend
-        self._lines = engine.lines
-        self._states = engine.states
-        self._projector = engine.projector
-        self._indexer = engine.indexer
-        self._fields = engine.fields
-        self._deltas = engine.delta_reader()
+    def __init__(
+        self,
+        context: EngineContext,
+        lines: LineIndex,
+        states: StateLoader,
+        projector: Projector,
+        indexer: TextIndexer,
+        fields: FieldIndex,
+        deltas: DeltaReader,
+    ) -> None:
+        self._context = context
+        self._backend = context.backend
+        self._lines = lines
+        self._states = states
+        self._projector = projector
+        self._indexer = indexer
+        self._fields = fields
+        self._deltas = deltas
 
     async def rewrite(self, line: Line, choose: Choose | None = None, apply: Apply | None = None) -> None:
         """Fold a line from its first step on: its nodes are then as full as they can be, and unused rows are removed.

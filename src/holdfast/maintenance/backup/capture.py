@@ -42,7 +42,7 @@ from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.row_format import LEASE, Line, StepRef
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.maintenance.backup.format import Tip
-from holdfast.maintenance.backup.status import LAST_BACKUP, SETTING
+from holdfast.maintenance.backup_status import LAST_BACKUP, SETTING
 from holdfast.security.encryption.hidden_names import find_named
 from holdfast.security.encryption.key_rows import LIST
 

@@ -29,7 +29,7 @@ from holdfast.maintenance.backup.keyring import backup_keys
 from holdfast.maintenance.backup.reader import backup_engine, named_entries
 from holdfast.maintenance.backup.recovery_point import NEVER_SET_BACK, point_at_time
 from holdfast.maintenance.backup.repository import Backup, Repository
-from holdfast.maintenance.backup.status import DRILL, put_setting, read_settings
+from holdfast.maintenance.backup_status import DRILL, put_setting, read_settings
 from holdfast.maintenance.progress import report_each
 
 _SAMPLE = 50

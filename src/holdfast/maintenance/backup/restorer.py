@@ -61,8 +61,8 @@ from holdfast.maintenance.backup.reader import BackupBackend
 from holdfast.maintenance.backup.recovery_point import RecoveryPoint
 from holdfast.maintenance.backup.repository import Repository
 from holdfast.maintenance.backup.restore_report import RestoreAction, RestoredLine, RestoreReport, Selection, describe
-from holdfast.maintenance.backup.status import unseen_since
 from holdfast.maintenance.backup.store_record import pick_chain
+from holdfast.maintenance.backup_status import unseen_since
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledgers, remove_erased, says_whose
 from holdfast.maintenance.progress import report_each
 from holdfast.security.audit.removals import arrival_detail

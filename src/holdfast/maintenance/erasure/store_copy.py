@@ -23,7 +23,7 @@ from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import Line, info_of
 from holdfast.errors import ConflictError, DeniedError
-from holdfast.maintenance.backup.status import unseen_since
+from holdfast.maintenance.backup_status import unseen_since
 from holdfast.maintenance.erasure.reapply import apply_ledger, finder_of, read_ledger
 from holdfast.schemas.registry import copy_registries
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER

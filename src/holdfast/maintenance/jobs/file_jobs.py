@@ -13,7 +13,7 @@ from holdfast.backends.interface import BlockingCall
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import parse_kinds
 from holdfast.errors import ConfigError, InvalidError
-from holdfast.maintenance.backup.status import unseen_since
+from holdfast.maintenance.backup_status import unseen_since
 from holdfast.maintenance.hook_archive import archive_hooks, check_rules
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, Setting, declare
 from holdfast.maintenance.verify.heads import export_heads, load_heads

@@ -25,7 +25,7 @@ from holdfast.backends.tables import REFS
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, InvalidError, TransientError
-from holdfast.maintenance.backup.status import SETTING
+from holdfast.maintenance.backup_status import SETTING
 from holdfast.maintenance.monitoring.rules import RULES, AlertRule, AlertSettings, Situation
 from holdfast.maintenance.monitoring.sinks import Notification, Sink, configured_sinks
 from holdfast.maintenance.monitoring.snapshot import ALERTS, ReadJobs, read_metrics

@@ -18,7 +18,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.hooks.outbox import count_failed
 from holdfast.maintenance.backup.drill import DrillRecord
-from holdfast.maintenance.backup.status import DRILL, LAST_BACKUP, SETTING, SIZE, RepositorySize
+from holdfast.maintenance.backup_status import DRILL, LAST_BACKUP, SETTING, SIZE, RepositorySize
 from holdfast.security.handle import StoreHandle
 
 ALERTS = "alerts"
