@@ -402,6 +402,41 @@ def test_what_came_from_elsewhere_is_there_since_then(how: str, clock: Clock, re
             assert [each.thread for each in new.threads().all()] == threads
 
 
+@pytest.mark.parametrize("encryption", [None, KEYS], ids=["plain", "encrypted"])
+def test_what_came_back_and_went_again_is_as_an_earlier_backup_has_it(
+    encryption: Encryption | None, clock: Clock, repository: Path, tmp_path: Path
+) -> None:
+    with holdfast.open(tmp_path / "agents.db", encryption=encryption) as opened:
+        store = Store(Engine(EngineContext(opened._engine.context.backend, clock=clock)), "")
+        store.thread("other").put({"n": 0})
+        store.thread("chat").put({"n": 1}, tag="first")
+        made = store.backups(repository).create()
+        clock.now += SECOND
+        store.thread("chat").put({"n": 2}, tag="last")
+        clock.now += SECOND
+        store.backups(repository).create()
+        clock.now += SECOND
+        store.thread("chat").delete()
+        clock.now += SECOND
+        store.backups(repository).create()
+        clock.now += SECOND
+        store.backups(repository).restore(made.id, threads=["chat"])
+        moment = clock.now
+        clock.now += SECOND
+        store.thread("chat").tag("second")
+        clock.now += SECOND
+        store.thread("chat").delete()
+        clock.now += SECOND
+        store.backups(repository).create()
+    for time, tags in ((moment, {"first"}), (moment + SECOND, {"first", "second"})):
+        with holdfast.open("memory://", encryption=encryption) as new:
+            assert new.backups(repository).restore(to_datetime(time), exact=True).exact
+            assert new.thread("chat").get().state == {"n": 1}
+            assert new.thread("chat").tags().keys() == tags
+            assert [each.steps for each in new.threads()] == [1, 1]
+            assert new.maintenance.verify(level="decode").ok
+
+
 @pytest.mark.parametrize("archived", [False, True])
 @pytest.mark.parametrize("how", ["import", "copy"])
 def test_steps_that_came_from_elsewhere_are_there_since_then(

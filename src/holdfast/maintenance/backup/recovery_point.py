@@ -48,6 +48,10 @@ _SET_BACK = ("thread", "agent", "scope")
 """The kinds of lines whose deletion is always recorded."""
 
 
+_NEVER = (1 << 63) - 1
+"""The time of a backup that says nothing of what a line was at a later moment."""
+
+
 class RecoveryPoint(NamedTuple):
     """Lines to restore: a name for the point, its time, the entries of the lines, where they are cut off, the keys of
     an encrypted store, and the id of the store; the entries that lines had then that are never set back; damaged lines,
@@ -157,8 +161,9 @@ class _MomentFinder:
         self._keys: BackupKeys | None = None
         self._sources = [] if before is None else [before]
         """Those of which the keys are known."""
-        self._more: list[Backup] = []
-        """The backups after these two, oldest first, as soon as one is asked for."""
+        self._others: dict[bool, Sequence[Backup]] = {}
+        """The backups after these two, and under True those before them, oldest first, as soon as they are asked for.
+        """
         self.entries: dict[Line, LineEntry] = {}
         self.cuts: dict[Line, Cut] = {}
         self.inexact: dict[Line, int] = {}
@@ -268,7 +273,8 @@ class _MomentFinder:
             is_erased = any(each.change == "erase" for each in events if each.record.created == created)
             if not existed(events, created, self._time) or is_erased:
                 continue
-            async for version in self._later_versions(line):
+            has_come = any(each.change == "arrive" and each.record.created == created for each in events)
+            async for version in self._other_versions(line, earlier=has_come):
                 if _origin(version)[0] == created and await self._find_origin(line, [version], has_first=False):
                     return
             self.inexact[line] = created - 1
@@ -280,7 +286,7 @@ class _MomentFinder:
         if not history.exists(self._time):
             return False
         until = history.known_until(self._time)
-        async for version in self._later_versions(line) if until < self._time else _nothing():
+        async for version in self._other_versions(line) if until < self._time else _nothing():
             if version.entry not in [each.entry for each in known] and _origin(version) == _origin(known[0]):
                 known = [*known, version]
                 history = _history(line, events, has_first, known)
@@ -299,21 +305,28 @@ class _MomentFinder:
             self.entries[line], self.cuts[line] = known[-1].entry, Cut([each.entry for each in known], make)
         return True
 
-    async def _later_versions(self, line: Line) -> AsyncIterator[_Version]:
-        """Yield what the backups after these two have of a line."""
-        store = self._after.manifest.store
-        if not self._more:
-            self._more = [
-                backup
-                for backup in await self._repository.backups(store)
-                if backup.manifest.number > self._after.manifest.number
-            ]
-            self._sources += self._more  # a line that was created since has a key of its own
-            self._keys = await self._keys_of(self._sources)
-        for backup in self._more:
+    async def _other_versions(self, line: Line, *, earlier: bool = False) -> AsyncIterator[_Version]:
+        """Yield what the backups after these two have of a line; and those before them, of one that came back: what it
+        was when it went again is in the audit."""
+        first = (self._before or self._after).manifest.number
+        later = await self._load_others(are_earlier=False)
+        older = await self._load_others(are_earlier=True) if earlier else ()
+        for backup in (*later, *reversed(older)):
             entry = (await self._entries_of(backup)).get(line)
             if entry is not None and entry.columns:
-                yield await self._version(backup, entry)
+                version = await self._version(backup, entry)
+                yield version._replace(time=_NEVER) if backup.manifest.number < first else version
+
+    async def _load_others(self, *, are_earlier: bool) -> Sequence[Backup]:
+        """Return the backups before or after these two, and learn their keys: what was created since has its own."""
+        if are_earlier not in self._others:
+            first, last = (each.manifest.number for each in (self._before or self._after, self._after))
+            every = await self._repository.backups(self._after.manifest.store)
+            found = [each for each in every if are_earlier == (each.manifest.number < first)]
+            self._others[are_earlier] = [each for each in found if not first <= each.manifest.number <= last]
+            self._sources += self._others[are_earlier]
+            self._keys = await self._keys_of(self._sources)
+        return self._others[are_earlier]
 
 
 async def _nothing() -> AsyncIterator[_Version]:
