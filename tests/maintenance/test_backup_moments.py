@@ -296,6 +296,8 @@ def test_an_erasure_leaves_the_moments_of_others(
         for number, (state, subject) in enumerate(states):
             clock.now += SECOND
             store.thread("chat").put(state, metadata={"subject": subject})
+            if number == 1:
+                store.thread("chat").tag("first")
             if number in (1, 2):
                 clock.now += SECOND
                 store.backups(repository).create()
@@ -400,6 +402,30 @@ def test_what_came_from_elsewhere_is_there_since_then(how: str, clock: Clock, re
         with holdfast.open("memory://") as new:
             assert new.backups(repository).restore(to_datetime(time), exact=True).exact
             assert [each.thread for each in new.threads().all()] == threads
+
+
+@pytest.mark.parametrize("encryption", [KEYS, Encryption(LocalKeys(b"1" * 32), hide_names=True)], ids=["", "hidden"])
+def test_a_thread_that_came_back_has_two_keys_of_the_same_number(
+    encryption: Encryption, clock: Clock, repository: Path, tmp_path: Path
+) -> None:
+    with holdfast.open(tmp_path / "agents.db", encryption=encryption) as opened:
+        store = Store(Engine(EngineContext(opened._engine.context.backend, clock=clock)), "")
+        store.thread("chat").put({"n": 1})
+        made = store.backups(repository).create()
+        moments = [clock.now]
+        clock.now += SECOND
+        store.thread("chat").delete()
+        clock.now += SECOND
+        store.backups(repository).restore(made.id)
+        moments.append(clock.now)
+        clock.now += SECOND
+        store.thread("chat").put({"n": 2})
+        clock.now += SECOND
+        store.backups(repository).create()
+    for time, n in zip((*moments, moments[-1] + SECOND), (1, 1, 2), strict=True):
+        with holdfast.open("memory://", encryption=encryption) as new:
+            assert new.backups(repository).restore(to_datetime(time), exact=True).exact
+            assert new.thread("chat").get().state == {"n": n}
 
 
 @pytest.mark.parametrize("encryption", [None, KEYS], ids=["plain", "encrypted"])

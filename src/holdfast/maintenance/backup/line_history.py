@@ -448,6 +448,8 @@ class LineHistory:
             for kind, name, step, *columns in getattr(event.record, "refs", ()):
                 records.setdefault((kind, name, step), []).append((event, tuple(columns)))
         known = {key: row.columns for source in self._sources for key, row in _table(source, REFS).items()}
+        # The records of an erasure have no names: those of steps that were erased went with them.
+        is_erased = any(event.change == "erase" for event in self._events)
         refs = dict[Key, tuple[Scalar, ...]]()
         for key in known.keys() | records.keys():
             own = None if key not in last else last[key].columns
@@ -465,11 +467,11 @@ class LineHistory:
                 earlier = [event for event, _ in records.get(key, ()) if event.change != "prune"]
                 columns = None if earlier else before
                 pruned = [columns for event, columns in records.get(key, ()) if event.change == "prune"]
-                if columns is not None and not pruned and columns[0] in ids | {""}:
+                if columns is not None and not (pruned or is_erased) and columns[0] in ids | {""}:
                     is_exact = False
             if columns is not None and (not is_about_step(Row((*self._line, *key), columns)) or columns[0] in ids):
                 refs[key] = columns
-            elif columns is not None and not any(event.change == "erase" for event in self._events):
+            elif columns is not None and not is_erased:
                 is_exact = False  # its step is not known
         return refs, is_exact
 
