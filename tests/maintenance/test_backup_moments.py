@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,108 @@ def test_a_deleted_thread_is_gone_after_its_deletion(clock: Clock, repository: P
             assert report.exact is not bool(unknown)
 
 
+KEYS = Encryption(LocalKeys(b"1" * 32))
+
+
+@pytest.mark.parametrize("encryption", [None, KEYS], ids=["plain", "encrypted"])
+def test_an_erasure_leaves_the_moments_of_others(
+    encryption: Encryption | None, clock: Clock, repository: Path, tmp_path: Path
+) -> None:
+    """A thread of two persons: saves, a backup, a save, a backup, a save, the erasure of one of them, and a backup."""
+    with holdfast.open(tmp_path / "agents.db", encryption=encryption) as opened:
+        store = Store(Engine(EngineContext(opened._engine.context.backend, clock=clock)), "")
+        moments = list[int]()
+        states: list[tuple[dict[str, Any], str]] = [
+            ({"address": "12 Harbour Street, Kiel"}, "bob"),
+            ({"address": "12 Harbour Street, Kiel", "n": 1}, "al"),
+            ({"address": "12 Harbour Street, Kiel", "n": 2}, "al"),
+            ({"address": "12 Harbour Street, Kiel", "n": 3}, "al"),
+        ]
+        for number, (state, subject) in enumerate(states):
+            clock.now += SECOND
+            store.thread("chat").put(state, metadata={"subject": subject})
+            if number == 1:
+                store.thread("chat").tag("first")
+            if number in (1, 2):
+                clock.now += SECOND
+                store.backups(repository).create()
+                clock.now += SECOND
+            moments.append(clock.now)
+        clock.now += SECOND
+        store.erasure.erase("bob")
+        moments.append(clock.now)
+        clock.now += SECOND
+        store.backups(repository).create()
+    # The step before the erasure is in no backup: it is restored as of the moment before it.
+    for time, n, is_exact in zip(moments[1:], (1, 2, 2, 3), (True, True, False, True), strict=True):
+        with holdfast.open("memory://", encryption=encryption) as new:
+            report = new.backups(repository).restore(to_datetime(time))
+            assert (new.thread("chat").get().state, report.exact) == ({"n": n}, is_exact)
+            found = [new.thread("chat").get(at=each.id).state for each in new.thread("chat").log()]
+            assert not any("address" in each for each in found)
+            assert new.maintenance.verify(level="decode").ok
+
+
+@pytest.mark.parametrize("encryption", [None, KEYS], ids=["plain", "encrypted"])
+def test_a_name_that_is_used_again_after_the_next_backup(
+    encryption: Encryption | None, clock: Clock, repository: Path, tmp_path: Path
+) -> None:
+    """In an encrypted store, it has a key there that neither of the backups around the moment has."""
+    with holdfast.open(tmp_path / "agents.db", encryption=encryption) as opened:
+        store = Store(Engine(EngineContext(opened._engine.context.backend, clock=clock)), "")
+        store.thread("base").put({"n": 0})
+        store.backups(repository).create()
+        clock.now += SECOND
+        store.thread("chat").put({"n": 1})
+        moment = clock.now
+        clock.now += SECOND
+        store.thread("chat").delete()
+        for number in (2, 3):
+            clock.now += SECOND
+            store.backups(repository).create()
+            clock.now += SECOND
+            store.thread("chat").put({"n": number})
+        clock.now += SECOND
+        store.backups(repository).create()
+    with holdfast.open("memory://", encryption=encryption) as new:
+        report = new.backups(repository).restore(to_datetime(moment))
+        assert [each.name for each in report.lines if each.action == "unknown"] == ["chat"]
+        assert [each.thread for each in new.threads()] == ["base"]
+
+
+def test_a_thread_of_which_no_state_is_known_is_not_there(repository: Path) -> None:
+    """Time passes between the creation of a line and its first step."""
+    times = count(Clock().now, SECOND)
+    store, moments = timed(lambda: next(times)), list[int]()
+    store.thread("base").put({"n": 0})
+    store.backups(repository).create()
+    for number in range(4):
+        store.thread("chat").append("numbers", number)
+        moments.append(next(times))
+    store.maintenance.prune(["chat"], keep_last=2)
+    store.backups(repository).create()
+    with holdfast.open("memory://") as new:
+        report = new.backups(repository).restore(to_datetime(moments[1]))
+        assert [each.name for each in report.lines if each.action == "unknown"] == ["chat"]
+        assert [each.thread for each in new.threads()] == ["base"]
+
+
+def test_a_moment_at_which_a_store_was_empty(clock: Clock, repository: Path) -> None:
+    store = timed(clock)
+    store.thread("chat").put({"n": 1})
+    store.backups(repository).create()
+    clock.now += SECOND
+    store.thread("chat").delete()
+    moment = clock.now
+    clock.now += SECOND
+    store.thread("other").put({"n": 1})
+    clock.now += SECOND
+    store.backups(repository).create()
+    with holdfast.open("memory://") as new:
+        assert new.backups(repository).restore(to_datetime(moment), exact=True).exact
+        assert not new.threads()
+
+
 @pytest.mark.parametrize("how", ["import", "restore"])
 def test_what_came_from_elsewhere_is_there_since_then(how: str, clock: Clock, repository: Path, tmp_path: Path) -> None:
     store = timed(clock)
@@ -299,6 +402,65 @@ def test_what_came_from_elsewhere_is_there_since_then(how: str, clock: Clock, re
         with holdfast.open("memory://") as new:
             assert new.backups(repository).restore(to_datetime(time), exact=True).exact
             assert [each.thread for each in new.threads().all()] == threads
+
+
+@pytest.mark.parametrize("encryption", [KEYS, Encryption(LocalKeys(b"1" * 32), hide_names=True)], ids=["", "hidden"])
+def test_a_thread_that_came_back_has_two_keys_of_the_same_number(
+    encryption: Encryption, clock: Clock, repository: Path, tmp_path: Path
+) -> None:
+    with holdfast.open(tmp_path / "agents.db", encryption=encryption) as opened:
+        store = Store(Engine(EngineContext(opened._engine.context.backend, clock=clock)), "")
+        store.thread("chat").put({"n": 1})
+        made = store.backups(repository).create()
+        moments = [clock.now]
+        clock.now += SECOND
+        store.thread("chat").delete()
+        clock.now += SECOND
+        store.backups(repository).restore(made.id)
+        moments.append(clock.now)
+        clock.now += SECOND
+        store.thread("chat").put({"n": 2})
+        clock.now += SECOND
+        store.backups(repository).create()
+    for time, n in zip((*moments, moments[-1] + SECOND), (1, 1, 2), strict=True):
+        with holdfast.open("memory://", encryption=encryption) as new:
+            assert new.backups(repository).restore(to_datetime(time), exact=True).exact
+            assert new.thread("chat").get().state == {"n": n}
+
+
+@pytest.mark.parametrize("encryption", [None, KEYS], ids=["plain", "encrypted"])
+def test_what_came_back_and_went_again_is_as_an_earlier_backup_has_it(
+    encryption: Encryption | None, clock: Clock, repository: Path, tmp_path: Path
+) -> None:
+    with holdfast.open(tmp_path / "agents.db", encryption=encryption) as opened:
+        store = Store(Engine(EngineContext(opened._engine.context.backend, clock=clock)), "")
+        store.thread("other").put({"n": 0})
+        store.thread("chat").put({"n": 1}, tag="first")
+        made = store.backups(repository).create()
+        clock.now += SECOND
+        store.thread("chat").put({"n": 2}, tag="last")
+        clock.now += SECOND
+        store.backups(repository).create()
+        clock.now += SECOND
+        store.thread("chat").delete()
+        clock.now += SECOND
+        store.backups(repository).create()
+        clock.now += SECOND
+        store.backups(repository).restore(made.id, threads=["chat"])
+        moment = clock.now
+        clock.now += SECOND
+        store.thread("chat").tag("second")
+        clock.now += SECOND
+        store.thread("chat").delete()
+        clock.now += SECOND
+        store.backups(repository).create()
+    for time, tags in ((moment, {"first"}), (moment + SECOND, {"first", "second"})):
+        with holdfast.open("memory://", encryption=encryption) as new:
+            assert new.backups(repository).restore(to_datetime(time), exact=True).exact
+            assert new.thread("chat").get().state == {"n": 1}
+            assert new.thread("chat").tags().keys() == tags
+            assert [each.steps for each in new.threads()] == [1, 1]
+            assert new.maintenance.verify(level="decode").ok
 
 
 @pytest.mark.parametrize("archived", [False, True])

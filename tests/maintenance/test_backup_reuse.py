@@ -161,6 +161,22 @@ def test_following_checks_once_an_hour(store: Store, repository: Path, read: Cou
     assert not +read
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_first_manifests_that_are_missing_are_lost(number: int, store: Store, repository: Path) -> None:
+    backups = store.backups(repository)
+    for n in range(4):
+        store.thread("chat").put({"n": n})
+        backups.create()
+    for each in manifests(repository)[:number]:
+        remove_both(repository, each)
+    assert [each.code for each in backups.verify().findings] == ["missing-backup"]
+    report = backups.repair()
+    lost = [(each.backup.rpartition(".")[2], each.what) for each in report.lost]
+    assert lost == [(str(each + 1), "its manifest is lost") for each in range(number)]
+    assert backups.verify().ok
+    assert [each.number for each in backups.list()] == [*range(number + 1, 6)]
+
+
 def test_a_manifest_that_is_lost_twice_leaves_a_gap(store: Store, repository: Path) -> None:
     backups = store.backups(repository)
     for number in range(4):

@@ -40,13 +40,13 @@ from holdfast.engine.thread_status import (
 from holdfast.engine.types import Question, ThreadStatus, to_datetime
 
 _START, _TRIGGER, _JOIN, _SENDS = "__start__", "branch:to:", "join:", "__pregel_tasks"
-_ERROR, _INTERRUPT, _RESUME = "__error__", "__interrupt__", "__resume__"
+_ERROR, INTERRUPT, RESUME = "__error__", "__interrupt__", "__resume__"
 _PULL, _PUSH = "~__pregel_pull, ", "~__pregel_push, "
 _NO_TASK = "00000000-0000-0000-0000-000000000000"
 """The task of an answer that was given to the graph as a whole."""
 
 _VERSION = "version of "
-_MARKS = {_ERROR: FAILED, _INTERRUPT: WAITING, _RESUME: UNFINISHED}
+_MARKS = {_ERROR: FAILED, INTERRUPT: WAITING, RESUME: UNFINISHED}
 """What pending writes say of a thread, by their channel: the first that there is."""
 
 
@@ -91,13 +91,13 @@ class _Marks(NamedTuple):
     def of(cls, codec: Codec, rows: Sequence[PendingWriteRow]) -> _Marks:
         """Return those among the writes that follow a step."""
         ended = {row.task for row in rows if row.place >= 0}
-        answers = {row.task: row.packed for row in rows if row.channel == _RESUME}
+        answers = {row.task: row.packed for row in rows if row.channel == RESUME}
         given = answers.pop(_NO_TASK, None)
         taken = [answer for packed in answers.values() for answer in _items(codec.unpack(packed))]
         left = [row for row in rows if row.task not in ended]
         return cls(
             [row for row in left if row.channel == _ERROR],
-            [row for row in left if row.channel == _INTERRUPT],
+            [row for row in left if row.channel == INTERRUPT],
             given is not None and codec.unpack(given) not in taken,
         )
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,50 @@ def status(store: Store, thread: str) -> str:
     for each in STATES:
         assert (thread in [info.thread for info in store.threads(status=each)]) is (each == found), each
     return found
+
+
+@pytest.mark.parametrize("is_backed_up", [True, False])
+def test_a_moment_before_an_answer_does_not_have_it(store: Store, is_backed_up: bool, tmp_path: Path) -> None:
+    backups = store.backups(tmp_path / "backups")
+    play(store, "chain")
+    backups.create()
+    play(store, "asks")
+    if is_backed_up:
+        backups.create()
+    moment = datetime.now(UTC)
+    for answer in ("yes", "indeed"):
+        play(store, "asks", Command(resume=answer))
+    assert status(store, "asks") == "done"
+    backups.create()
+    with holdfast.open(tmp_path / "restored.db") as restored:
+        assert restored.backups(tmp_path / "backups").restore(moment).exact
+        assert status(restored, "asks") == "waiting"
+        assert {each.channel for each in restored.thread("asks").pending_writes()} == {"__interrupt__"}
+        for answer in ("no", "not at all"):
+            play(restored, "asks", Command(resume=answer))
+        assert restored.thread("asks").get().state["log"][-2:] == ["no", "not at all"]
+
+
+@pytest.mark.parametrize("is_backed_up", [True, False])
+def test_a_moment_before_an_answer_that_no_checkpoint_followed(
+    store: Store, is_backed_up: bool, tmp_path: Path
+) -> None:
+    """As of a process that was killed as soon as it had stored the answer."""
+    backups = store.backups(tmp_path / "backups")
+    play(store, "chain")
+    backups.create()
+    play(store, "asks")
+    if is_backed_up:
+        backups.create()
+    moment = datetime.now(UTC)
+    config: RunnableConfig = {"configurable": {"thread_id": "asks", "checkpoint_ns": ""}}
+    config["configurable"]["checkpoint_id"] = store.thread("asks").get().id
+    HoldfastSaver(store).put_writes(config, [("__resume__", "yes")], "00000000-0000-0000-0000-000000000000")
+    assert status(store, "asks") == "unfinished"
+    backups.create()
+    with holdfast.open(tmp_path / "restored.db") as restored:
+        assert restored.backups(tmp_path / "backups").restore(moment).exact
+        assert status(restored, "asks") == "waiting"
 
 
 @pytest.mark.parametrize("kind", ["chain", "joins", "defers", "sends", "subgraph"])

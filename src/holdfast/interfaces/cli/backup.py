@@ -234,7 +234,9 @@ def repair(session: CliContext, repository: str) -> None:
 @click.option("--as", "as_thread", metavar="NAME", help="Restore one thread under another name.")
 @click.option("--in-place", is_flag=True, help="Switch threads that have gone on to what the backup has.")
 @click.option("--skip-damaged", is_flag=True, help="Leave out threads that are damaged in the backup, and name them.")
-@click.option("--exact", is_flag=True, help="Restore nothing if the backups do not know all that was there then.")
+@click.option(
+    "--exact", is_flag=True, help="Restore nothing if the backups do not know the state of all that was there then."
+)
 @click.option("--create", is_flag=True, help="Create the store if there is none.")
 @dry_run_option
 def restore(
@@ -253,8 +255,9 @@ def restore(
     restored, unless with --in-place: they stay on their branch. A thread of another history is restored beside. With
     --dry-run, what would change is shown, as `holdfast diff` does.
 
-    A time restores the store as it was then, also between two backups. Where the backups do not know all that a thread
-    had, it is restored as of the last moment before that they know, and the exit code is 6; with --exact, nothing is.
+    A time restores the store as it was then, also between two backups. Where the backups do not know the state that a
+    thread had, it is restored as of the last moment before that they know, and the exit code is 6; with --exact,
+    nothing is.
 
     \b
     holdfast backup restore latest -r backups --store sqlite:///new.db --create

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.interface import Create, Row, Scan
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.tables import KEYS
+from holdfast.backends.tables import KEYS, Key
 from holdfast.engine.engine import Engine
 from holdfast.errors import DeniedError
 from holdfast.maintenance.backup.format import DESTROYED, KEYRINGS, KINDS, DestroyedKeys, Keyring, LineEntry, Manifest
@@ -250,9 +250,7 @@ class BackupKeys:
                 hint="Open the store with encryption=, or set HOLDFAST_ENCRYPTION",
                 code="key-missing",
             )
-        # A line that was deleted and created again has another key of the same number.
-        needed = {id for entry in entries for id in entry.keys}
-        latest = {row.key: row for row in self._usable if row.kind != DATA or row.id in needed}
+        latest = self._latest(entries)
         memory = MemoryBackend()
         if self.hides_names:
             encryption = Encryption(provider, hide_names=True)
@@ -266,6 +264,17 @@ class BackupKeys:
         for row in ranked:
             await _add_row(codec, row)
         return codec
+
+    def _latest(self, entries: Iterable[LineEntry]) -> dict[Key, KeyRow]:
+        """Return the keys that some lines need. A line that was deleted and created again, or that came back, has
+        another key of the same number: it has the later one here."""
+        needed = {id for entry in entries for id in entry.keys}
+        return {row.key: row for row in self._usable if row.kind != DATA or row.id in needed}
+
+    def replaced(self, entries: Sequence[LineEntry]) -> list[LineEntry]:
+        """Return those of some lines of which another key has the number of theirs: they need codecs of their own."""
+        found = {row.id for row in self._latest(entries).values()}
+        return [entry for entry in entries if any(id in self._data and id not in found for id in entry.keys)]
 
     async def with_names(self, entries: Sequence[LineEntry], like: Engine) -> list[LineEntry]:
         """Return lines of a backup under their names. Those whose name cannot be known stay under the stored one."""

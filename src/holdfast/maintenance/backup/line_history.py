@@ -36,6 +36,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.rewrite.rewriter import RewritePlan
 from holdfast.engine.row_format import ERASE, RUNNING, Branch, Line, LineInfo, StepRef, info_of, info_row, is_about_step
+from holdfast.history.thread_status import INTERRUPT, RESUME
 from holdfast.maintenance.backup.line_rows import TABLES_BY_NAME, LineRow, LineRows
 from holdfast.security.audit.removals import RECORDED_KINDS, ArrivalRecord, RemovalRecord
 from holdfast.security.audit.retain import REMOVE
@@ -83,8 +84,10 @@ class HistoryEvent(NamedTuple):
             return "arrive" if had <= place[1] < has else "delete" if self.is_whole else None
         if self.is_whole or (self.change == "delete" and place[0] in {each[0] for each in self.record.branches}):
             return self.change
-        steps = self.record.steps
-        return self.change if any(each[0] == place[0] and each[1] <= place[1] <= each[2] for each in steps) else None
+        if not any(each[0] == place[0] and each[1] <= place[1] <= each[2] for each in self.record.steps):
+            return None
+        # A restore removes from a line that others share what was erased since, and no more.
+        return "delete" if self.change == "erase" else self.change
 
 
 class _Chosen(NamedTuple):
@@ -175,6 +178,10 @@ class LineHistory:
         while lost := self._lost_ends(time):
             came = [each.time for each in self._events if each.change == "arrive" and min(lost) <= each.time <= time]
             time = max((min(lost), *came)) - 1
+            if self.exists(time) and all(
+                self._end(branch, ends, time) < 0 for branch, ends in self._ends(time).items()
+            ):
+                return self._created - 1
         return time
 
     def _status(self, step: StepRef, time: int) -> str:
@@ -332,7 +339,9 @@ class LineHistory:
             is_last = place[0] in stored and (place[0], place[1] + 1) not in chosen
             if is_last and each.step.pruned and place not in self._in_first and place not in starts:
                 del chosen[place]
-        ids = {each.step.id for place, each in chosen.items() if place not in dropped} - {""}
+        left = {place: each.step.id for place, each in chosen.items() if place not in dropped and each.step.id}
+        ids = set(left.values())
+        ends = {id for (branch, seq), id in left.items() if (branch, seq + 1) not in left}
         found = LineRows()
         found.row = self._line_row(chosen, ids)
         numbers = {place[0] for place in chosen} - {0}
@@ -353,7 +362,7 @@ class LineHistory:
         if dropped or self._only_source(chosen) is None:
             found = await _rewrite(self._line, found, frozenset(dropped), codec)
         self._set(found, REFS, ((key, columns, b"") for key, columns in self._refs(time, ids)[0].items()))
-        self._set_rest(found, time, ids)
+        self._set_rest(found, time, ids, ends)
         found.size = sum(len(row.body) for rows in found.tables.values() for row in rows.values())
         return found
 
@@ -439,6 +448,8 @@ class LineHistory:
             for kind, name, step, *columns in getattr(event.record, "refs", ()):
                 records.setdefault((kind, name, step), []).append((event, tuple(columns)))
         known = {key: row.columns for source in self._sources for key, row in _table(source, REFS).items()}
+        # The records of an erasure have no names: those of steps that were erased went with them.
+        is_erased = any(event.change == "erase" for event in self._events)
         refs = dict[Key, tuple[Scalar, ...]]()
         for key in known.keys() | records.keys():
             own = None if key not in last else last[key].columns
@@ -456,27 +467,23 @@ class LineHistory:
                 earlier = [event for event, _ in records.get(key, ()) if event.change != "prune"]
                 columns = None if earlier else before
                 pruned = [columns for event, columns in records.get(key, ()) if event.change == "prune"]
-                if columns is not None and not pruned and columns[0] in ids | {""}:
+                if columns is not None and not (pruned or is_erased) and columns[0] in ids | {""}:
                     is_exact = False
             if columns is not None and (not is_about_step(Row((*self._line, *key), columns)) or columns[0] in ids):
                 refs[key] = columns
-            elif columns is not None and not any(event.change == "erase" for event in self._events):
+            elif columns is not None and not is_erased:
                 is_exact = False  # its step is not known
         return refs, is_exact
 
-    def _set_rest(self, found: LineRows, time: int, ids: set[str]) -> None:
-        """Set pending writes, events and links."""
+    def _set_rest(self, found: LineRows, time: int, ids: set[str], ends: set[str]) -> None:
+        """Set pending writes, events and links. `ends` are the steps that nothing followed yet."""
         later = {each.step.id for steps in self._steps for each in steps.values()} - ids - {""}
         last, first = self._sources[-1], self._first
         events = {
             key: row for each in self._sources for key, row in _table(each, EVENTS).items() if key[0] not in later
         }
         found.tables[EVENTS.name] = events
-        in_last = {each.step.id for each in self._steps[-1].values()}
-        writes = {key: row for key, row in _table(first, WRITES).items() if key[0] in ids - in_last}
-        found.tables[WRITES.name] = writes | {
-            key: row for key, row in _table(last, WRITES).items() if key[0] not in later
-        }
+        found.tables[WRITES.name] = self._writes(ids, ends, later)
         links, known = _table(last, LINKS), _table(first, LINKS)
         if self._line.name == ARTIFACTS:
             gone = {
@@ -490,6 +497,25 @@ class LineHistory:
             kept = {key: row for key, row in links.items() if later.isdisjoint((key[1], row.columns[1]))}
             kept |= {key: row for key, row in known.items() if row.columns[1] in ids or key[0] == RUNNING}
         found.tables[LINKS.name] = kept
+
+    def _writes(self, ids: set[str], ends: set[str], later: set[str]) -> dict[Key, LineRow]:
+        """Return the pending writes that a line had, which have no time: those of a step are as the next backup has
+        them. Answers to a question belong to the step that follows, and so does what their tasks wrote."""
+        first, missing = _table(self._first, WRITES), set(ids)
+        rows = {key: row for key, row in _table(self._sources[-1], WRITES).items() if key[0] not in later | ids}
+        for source in self._later:
+            own = missing & {
+                StepRef.of(Row((*self._line, *key), row.columns)).id for key, row in _table(source, STEPS).items()
+            }
+            rows |= {key: row for key, row in _table(source, WRITES).items() if key[0] in own}
+            missing -= own
+        answered = {
+            key[:2]
+            for key, row in rows.items()
+            if key[0] in ends and row.columns[1] == RESUME and first.get(key) != row
+        }
+        rows = {key: row for key, row in rows.items() if key[:2] not in answered or row.columns[1] == INTERRUPT}
+        return rows | {key: row for key, row in first.items() if key[0] in missing | ends}
 
     def _set(self, found: LineRows, table: Table, rows: Iterable[tuple[Key, tuple[Scalar, ...], bytes]]) -> None:
         stored = [CHECKSUMS.encode(table, Row((*self._line, *key), columns, body)) for key, columns, body in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Changes, Get, Query, Row, Scan
 from holdfast.backends.memory import SortedRows
@@ -84,6 +84,9 @@ def loader_of(repository: Repository) -> ChunkLoader:
     return ChunkLoader(repository.blocks.read, repository.where)
 
 
+CodecKey: TypeAlias = tuple[Line, *tuple[bytes, ...]]
+
+
 class BackupBackend(Backend):
     """The lines of a backup, as a store."""
 
@@ -96,10 +99,12 @@ class BackupBackend(Backend):
         entries: Sequence[LineEntry],
         cuts: Mapping[Line, Cut] = MappingProxyType({}),
         codec: EncryptedRows | None = None,
+        own_codecs: Mapping[CodecKey, EncryptedRows] = MappingProxyType({}),
     ) -> None:
         """`cuts` make lines as they were at an earlier point. With a codec, rows are sealed, and are returned as those
-        of a store that is not encrypted."""
+        of a store that is not encrypted; some lines have codecs of their own."""
         self._codec = codec
+        self._own_codecs = own_codecs
         self.on_close: Callable[[], Awaitable[None]] | None = None
         """Called once when the backup is closed."""
         self._cuts = cuts
@@ -205,24 +210,24 @@ class BackupBackend(Backend):
     async def _load(self, entry: LineEntry) -> LineRows:
         found = await loader_of(self._repository).rows(entry.stored_line, entry.chunks)
         if self._codec is not None:
-            await self._open_line(entry.line, found)
+            await self._open_line(entry, found)
         if entry.columns:
             found.row = await self._line_row(entry)
         return found
 
     async def _line_row(self, entry: LineEntry) -> Row:
-        (row,) = await self._open_rows(LINES, [Row(tuple(entry.line), entry.columns, entry.body)])
+        (row,) = await self._open_rows(entry, LINES, [Row(tuple(entry.line), entry.columns, entry.body)])
         return row
 
-    async def _open_line(self, line: Line, found: LineRows) -> None:
+    async def _open_line(self, entry: LineEntry, found: LineRows) -> None:
         for name, rows in found.tables.items():
-            sealed = [row.stored(name, (*line, *key)) for key, row in rows.items()]
-            opened = await self._open_rows(TABLES_BY_NAME[name], sealed)
+            sealed = [row.stored(name, (*entry.line, *key)) for key, row in rows.items()]
+            opened = await self._open_rows(entry, TABLES_BY_NAME[name], sealed)
             found.tables[name] = {row.key[2:]: LineRow(row.columns, row.body) for row in opened}
 
-    async def _open_rows(self, table: Table, rows: Sequence[Row]) -> Sequence[Row]:
+    async def _open_rows(self, entry: LineEntry, table: Table, rows: Sequence[Row]) -> Sequence[Row]:
         """Return sealed rows as those of a store that is not encrypted. `DeniedError` if there is no key."""
-        codec = self._codec
+        codec = self._own_codecs.get(_codec_key(entry), self._codec)
         if codec is None:
             return rows
         ids = {id: (str(row.key[0]), str(row.key[1])) for row in rows if (id := sealed_key_id(row.body))}
@@ -261,6 +266,10 @@ class BackupBackend(Backend):
             await close()
 
 
+def _codec_key(entry: LineEntry) -> CodecKey:
+    return entry.line, *entry.keys
+
+
 async def entries_of(repository: Repository, backup: Backup, tenant: str | None = None) -> AsyncIterator[LineEntry]:
     """Yield the lines of a backup, or those of a tenant."""
     for entry in await repository.entries(backup.manifest):
@@ -288,5 +297,7 @@ async def backup_engine(
     """Return an engine on lines of backups. `like` is open, and may have the master key of an encrypted store."""
     sources = [*entries, *(entry for cut in cuts.values() for entry in cut.sources)]
     codec = None if keys is None else await keys.codec(sources, like)
-    backend = BackupBackend(repository, name, entries, cuts, codec)
+    replaced = [] if keys is None else keys.replaced(sources)
+    own_codecs = {_codec_key(entry): await keys.codec([entry], like) for entry in replaced} if keys else {}
+    backend = BackupBackend(repository, name, entries, cuts, codec, own_codecs)
     return Engine(EngineContext(backend, MemoryCache(_CACHE_BYTES), like.context.codec, rows=BACKUP_ROWS))

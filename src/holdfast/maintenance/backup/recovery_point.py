@@ -48,6 +48,10 @@ _SET_BACK = ("thread", "agent", "scope")
 """The kinds of lines whose deletion is always recorded."""
 
 
+_NEVER = (1 << 63) - 1
+"""The time of a backup that says nothing of what a line was at a later moment."""
+
+
 class RecoveryPoint(NamedTuple):
     """Lines to restore: a name for the point, its time, the entries of the lines, where they are cut off, the keys of
     an encrypted store, and the id of the store; the entries that lines had then that are never set back; damaged lines,
@@ -117,7 +121,7 @@ async def point_at_time(
     await finder.open()
     point = await finder.find(selects, skip_damaged=skip_damaged)
     is_empty = not any(entry.columns and entry.name not in NEVER_SET_BACK for entry in point.entries)
-    if is_empty and not point.damaged and not point.inexact:
+    if is_empty and before is None and not point.damaged and not point.inexact:
         raise NotFoundError(
             f"there is no backup of {to_datetime(time).isoformat(timespec='seconds')} or earlier",
             where=repository.where,
@@ -155,27 +159,33 @@ class _MomentFinder:
         self._like = like
         self._events: dict[Line, list[HistoryEvent]] = {}
         self._keys: BackupKeys | None = None
-        self._more: list[Backup] = []
-        """The backups after these two, oldest first, as soon as one is asked for."""
+        self._sources = [] if before is None else [before]
+        """Those of which the keys are known."""
+        self._others: dict[bool, Sequence[Backup]] = {}
+        """The backups after these two, and under True those before them, oldest first, as soon as they are asked for.
+        """
         self.entries: dict[Line, LineEntry] = {}
         self.cuts: dict[Line, Cut] = {}
         self.inexact: dict[Line, int] = {}
 
     async def open(self) -> None:
         """Read the lists of lines, and the records of the audit since the first of the backups."""
-        sources = [each for each in (self._before, self._after) if each is not None]
-        self._keys = await backup_keys(self._repository, [each.manifest for each in sources], self._like)
+        newest = await anext(self._repository.newest_first(self._after.manifest.store))
+        self._sources += [self._after, newest]
+        self._keys = await self._keys_of(self._sources)
         self._first = {} if self._before is None else await self._entries_of(self._before)
         self._last = await self._entries_of(self._after)
-        newest = await anext(self._repository.newest_first(self._after.manifest.store))
         seen = set[tuple[Line, Key]]()
         for entries in (self._last, await self._entries_of(newest)):  # some may be archived meanwhile
             for entry in [each for each in entries.values() if each.name == AUDIT]:
                 known = self._first.get(entry.line)
                 await self._read_events(entry, "" if known is None else known.last_event, seen)
 
+    async def _keys_of(self, backups: Sequence[Backup]) -> BackupKeys | None:
+        return await backup_keys(self._repository, [each.manifest for each in backups], self._like)
+
     async def _entries_of(self, backup: Backup) -> dict[Line, LineEntry]:
-        keys = await backup_keys(self._repository, [backup.manifest], self._like)
+        keys = await self._keys_of([backup])
         return {entry.line: entry for entry in await named_entries(self._repository, backup, keys, self._like)}
 
     async def _read_events(self, audit: LineEntry, since: str, seen: set[tuple[Line, Key]]) -> None:
@@ -217,7 +227,9 @@ class _MomentFinder:
                 damaged[line] = str(error)
         sources = [each for each in (self._before, self._after) if each is not None]
         name = f"{self._after.id}-{to_datetime(self._time):%Y%m%dT%H%M%S.%f}"
-        point = await _point(self._repository, name, self._time, sources, self.entries, self.cuts, self._like)
+        point = await _point(
+            self._repository, name, self._time, sources, self.entries, self.cuts, self._like, self._sources
+        )
         then = {line: self._first.get(line, entry) for line, entry in point.then.items()}
         arrivals = [line for line, events in self._events.items() if any(each.change == "arrive" for each in events)]
         return point._replace(then=then, damaged=damaged, inexact=self.inexact, arrivals=frozenset(arrivals))
@@ -261,7 +273,8 @@ class _MomentFinder:
             is_erased = any(each.change == "erase" for each in events if each.record.created == created)
             if not existed(events, created, self._time) or is_erased:
                 continue
-            async for version in self._later_versions(line):
+            has_come = any(each.change == "arrive" and each.record.created == created for each in events)
+            async for version in self._other_versions(line, earlier=has_come):
                 if _origin(version)[0] == created and await self._find_origin(line, [version], has_first=False):
                     return
             self.inexact[line] = created - 1
@@ -273,7 +286,7 @@ class _MomentFinder:
         if not history.exists(self._time):
             return False
         until = history.known_until(self._time)
-        async for version in self._later_versions(line) if until < self._time else _nothing():
+        async for version in self._other_versions(line) if until < self._time else _nothing():
             if version.entry not in [each.entry for each in known] and _origin(version) == _origin(known[0]):
                 known = [*known, version]
                 history = _history(line, events, has_first, known)
@@ -292,19 +305,28 @@ class _MomentFinder:
             self.entries[line], self.cuts[line] = known[-1].entry, Cut([each.entry for each in known], make)
         return True
 
-    async def _later_versions(self, line: Line) -> AsyncIterator[_Version]:
-        """Yield what the backups after these two have of a line."""
-        store = self._after.manifest.store
-        if not self._more:
-            self._more = [
-                backup
-                for backup in await self._repository.backups(store)
-                if backup.manifest.number > self._after.manifest.number
-            ]
-        for backup in self._more:
+    async def _other_versions(self, line: Line, *, earlier: bool = False) -> AsyncIterator[_Version]:
+        """Yield what the backups after these two have of a line; and those before them, of one that came back: what it
+        was when it went again is in the audit."""
+        first = (self._before or self._after).manifest.number
+        later = await self._load_others(are_earlier=False)
+        older = await self._load_others(are_earlier=True) if earlier else ()
+        for backup in (*later, *reversed(older)):
             entry = (await self._entries_of(backup)).get(line)
             if entry is not None and entry.columns:
-                yield await self._version(backup, entry)
+                version = await self._version(backup, entry)
+                yield version._replace(time=_NEVER) if backup.manifest.number < first else version
+
+    async def _load_others(self, *, are_earlier: bool) -> Sequence[Backup]:
+        """Return the backups before or after these two, and learn their keys: what was created since has its own."""
+        if are_earlier not in self._others:
+            first, last = (each.manifest.number for each in (self._before or self._after, self._after))
+            every = await self._repository.backups(self._after.manifest.store)
+            found = [each for each in every if are_earlier == (each.manifest.number < first)]
+            self._others[are_earlier] = [each for each in found if not first <= each.manifest.number <= last]
+            self._sources += self._others[are_earlier]
+            self._keys = await self._keys_of(self._sources)
+        return self._others[are_earlier]
 
 
 async def _nothing() -> AsyncIterator[_Version]:
@@ -343,7 +365,9 @@ async def _point(
     entries: dict[Line, LineEntry],
     cuts: Mapping[Line, Cut],
     like: Engine,
+    more: Sequence[Backup] = (),
 ) -> RecoveryPoint:
+    """Return a point. `more` are other backups of which keys are needed."""
     then = {line: entry for line, entry in entries.items() if line.name in NEVER_SET_BACK}
     async for newest in repository.newest_first(sources[-1].manifest.store):
         if newest.digest == sources[-1].digest:
@@ -358,7 +382,7 @@ async def _point(
         sources = [*sources, newest]
         entries.update((entry.line, entry) for entry in protected)
         break
-    keys = await backup_keys(repository, [each.manifest for each in sources], like)
+    keys = await backup_keys(repository, [each.manifest for each in (*sources, *more)], like)
     left = {line: cut for line, cut in cuts.items() if line.name not in NEVER_SET_BACK}
     return RecoveryPoint(
         name, time, [entries[line] for line in sorted(entries)], left, keys, sources[0].manifest.store, then

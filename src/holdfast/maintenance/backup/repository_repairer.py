@@ -201,13 +201,12 @@ class RepositoryRepairer:
         """Record which backups are lost."""
         last = await self._repository.last_number(store)
         found = {each.manifest.number: each for each in await self._repository.every_manifest(store)}
-        listed, removed = await self._repository.removed_numbers(store), set[int]()
-        for number in listed:
+        removed = set[int]()
+        for number in await self._repository.removed_numbers(store):
             with suppress(*UNREADABLE, NotFoundError):
                 await self._repository.find_removed(store, number)
                 removed.add(number)
-        first = min((*found, *listed), default=last)
-        for number in range(first, last + 1):
+        for number in range(1, last + 1):
             if number in removed:
                 continue
             if number in found:

@@ -37,8 +37,8 @@ class RestoredLine(msgspec.Struct, frozen=True):
     """A line in a restore: its tenant, its kind and name, what is done with it, its steps in the backup, and those that
     the store has and the backup does not; those that are added; the name that it is restored under, if that is another;
     and, of a dry run, the difference of its state, as `diff` shows it, the beginning of it. Of a damaged line, it is
-    what is damaged. Where the backups do not know all that the line had at the moment of the restore, `known_at` is the
-    moment that it is restored to."""
+    what is damaged. Where the backups do not know the state that the line had at the moment of the restore, `known_at`
+    is the moment that it is restored to."""
 
     tenant: Hidden[str]
     kind: str
