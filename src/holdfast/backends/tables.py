@@ -61,17 +61,23 @@ class Table:
         *,
         in_feed: bool = True,
         timed: bool = False,
+        embedded: bool = False,
+        independent: bool = False,
     ) -> None:
         """`in_feed` says whether `Backend.changes` names the lines of rows that change. Not for what is derived from
         other tables, nor for private rows of wrappers. `timed` says whether stores with the capability `times` can
         scan the rows by `TIME`; of `STEPS`, those without an id, and those of lines that start with `␞`, may be left
-        out: they are not listed by time."""
+        out: they are not listed by time. `embedded` says that a line has few such rows at a time, or few recent ones,
+        and mostly small: a store with a document for each line has them in it. `independent` says that rows are
+        created by whoever has them, and that their order among other changes of the line does not matter."""
         self.name = name
         self.key = key
         self.columns = columns or {}
         self.indexes = indexes or {}
         self.in_feed = in_feed
         self.timed = timed
+        self.embedded = embedded
+        self.independent = independent
 
     def __repr__(self) -> str:
         return f"Table({self.name!r})"
@@ -95,7 +101,12 @@ class Table:
 _LINE: dict[str, type] = {"tenant": str, "line": str}
 _STEP: dict[str, type] = {**_LINE, "branch": int, "seq": int}
 
-LINES = Table("lines", _LINE, {"created": int, "version": int, "form": int, "pruned": int, "switched_from": str})
+LINES = Table(
+    "lines",
+    _LINE,
+    {"created": int, "version": int, "form": int, "pruned": int, "switched_from": str},
+    embedded=True,
+)
 """One row for each line. `version` changes with anything but an append: what a writer has cached of the line is then
 out of date. `form` numbers the sets of nodes; a rewrite of the line creates a new one. `pruned` counts the steps of
 which only stubs are left. `switched_from` is the id of the step that was HEAD when HEAD was last switched
@@ -105,7 +116,10 @@ DAMAGED_LINE = 0
 """The `form` of a line that a store lists and knows to be damaged. It is never stored: forms are counted from 1."""
 
 BRANCHES = Table(
-    "branches", {**_LINE, "branch": int}, {"base_branch": int, "base_length": int, "created": int, "name": str}
+    "branches",
+    {**_LINE, "branch": int},
+    {"base_branch": int, "base_length": int, "created": int, "name": str},
+    embedded=True,
 )
 """Branches other than 0. Each continues after the first `base_length` steps of its base."""
 
@@ -126,12 +140,13 @@ STEPS = Table(
     },
     {"id": ("tenant", "line", "id", "revision")},
     timed=True,
+    embedded=True,
 )
 """Steps. `depth` counts the steps before it, along its parents; `tail` those since the last folded one; `size` is the
 total of stored bytes of the branch so far. `beside` is -1, or the number of the branch that HEAD was on when the step
 was saved on another one. The stub of a pruned step has no id and no body."""
 
-FOLDS = Table("folds", _STEP, {"form": int, "hash": bytes})
+FOLDS = Table("folds", _STEP, {"form": int, "hash": bytes}, embedded=True)
 """The roots of folded states, at the steps they were folded at; `hash` is that of the step."""
 
 NODES = Table("nodes", {**_LINE, "form": int, "node": bytes})
@@ -140,10 +155,16 @@ NODES = Table("nodes", {**_LINE, "form": int, "node": bytes})
 OBJECTS = Table("objects", {**_LINE, "digest": bytes, "piece": int})
 """Pieces of large values, by the digest of the whole value."""
 
-WRITES = Table("writes", {**_LINE, "step": str, "task": str, "place": int}, {"path": str, "channel": str})
+WRITES = Table(
+    "writes",
+    {**_LINE, "step": str, "task": str, "place": int},
+    {"path": str, "channel": str},
+    embedded=True,
+    independent=True,
+)
 """Pending writes, by the id of the step that they follow. They are applied in the order of path, task and place."""
 
-REFS = Table("refs", {**_LINE, "kind": str, "name": str, "step": str}, {"target": str, "time": int})
+REFS = Table("refs", {**_LINE, "kind": str, "name": str, "step": str}, {"target": str, "time": int}, embedded=True)
 """Tags, labels, pins and holds, and the id of their step, which is in the key of a label: many steps may have it."""
 
 JOURNAL = Table("journal", {**_LINE, "number": int}, {"time": int}, in_feed=False)
