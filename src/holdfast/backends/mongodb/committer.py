@@ -1,11 +1,10 @@
 """Commits groups of batches to MongoDB.
 
 **Isolation.** Changes of a line are conditional on its document (`line_document`), which has the token of the group
-that
-changed the line last. What is read of a line still holds as long as its token is the same. Where a batch changes only
-rows in that document, one update of it is the whole commit. Otherwise a transaction starts by updating the documents of
-its lines, and then changes the other collections. A group that deletes a prefix shorter than a line updates the
-documents of all lines under it, and one more that is common to all such groups.
+that changed the line last. What is read of a line still holds as long as its token is the same. Where a batch changes
+only rows in that document, one update of it is the whole commit. Otherwise a transaction starts by updating the
+documents of its lines, and then changes the other collections. A group that deletes a prefix shorter than a line
+updates the documents of all lines under it, and one more that is common to all such groups.
 
 **Cost.** The token of a line is cached, and the columns that conditions depend on. While no other process changes the
 line, nothing is read: conditions of the batch that are not known to hold are conditions of the update. If it matches
@@ -52,9 +51,12 @@ from holdfast.backends.mongodb.errors import (
     error_codes,
     translate,
 )
+from holdfast.backends.mongodb.follower import Follower
 from holdfast.backends.mongodb.large_bodies import LargeBodies
 from holdfast.backends.mongodb.line_document import (
     EMPTIED,
+    FOLLOWING,
+    FOLLOWS,
     LAST,
     LINE_WIDTH,
     MOVED,
@@ -168,14 +170,13 @@ class _View:
 
     def lookup(self, space: Table, key: Key) -> Columns | None:
         """Return the columns of a row."""
-        found = self.columns.get((space, key))
-        if found is not None or not space.embedded:
-            return found
-        document: Any = self.documents.get(line_of(key), {})
-        for name in path_of(space, key).split("."):
+        document: Any = self.documents.get(line_of(key), {}) if space.embedded else None
+        for name in path_of(space, key).split(".") if space.embedded else ():
             document = document.get(name)
             if document is None:
-                return None
+                break
+        if document is None:
+            return self.columns.get((space, key))
         return to_row(space, {**document, "_id": build_id(space, key)}).columns
 
 
@@ -240,16 +241,18 @@ class Committer:
         self._unlocked = asyncio.Condition()
         self._endings: set[asyncio.Future[None]] = set()
         """The ends of sessions that are in progress."""
+        self._follower = Follower(collections, self._lock_lines)
 
     async def close(self) -> None:
-        """Wait for the ends of sessions."""
+        """Wait for the ends of sessions, and for the collections that follow."""
+        await self._follower.close()
         while self._endings:
             await asyncio.wait(self._endings)
 
     async def commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
         """Commit a group, or find out its recorded outcomes."""
         group = CommitGroup(batches, stamp)
-        async with self._lock_lines(group):
+        async with self._lock_lines({*group.lines, _ALL_LINES} if group.has_wide_deletes else group.lines):
             try:
                 located = await self._uploads.upload(group)
                 pending: Sequence[Part] = group.parts
@@ -271,9 +274,8 @@ class Committer:
                 raise
 
     @asynccontextmanager
-    async def _lock_lines(self, group: CommitGroup) -> AsyncIterator[None]:
-        """Wait for other groups of this client that touch the same lines, which would conflict."""
-        lines = {*group.lines, _ALL_LINES} if group.has_wide_deletes else group.lines
+    async def _lock_lines(self, lines: set[Key]) -> AsyncIterator[None]:
+        """Wait for other changes of the same lines by this client, which would conflict."""
         async with self._unlocked:
             await self._unlocked.wait_for(lambda: self._can_lock(lines))
             self._locked_lines |= lines
@@ -387,7 +389,9 @@ class Committer:
             if state is None and (LINES, line) not in part.created and not part.is_independent:
                 return None
             states[line] = state or _LineState()  # a line that is created is new
-        if any(space.embedded and len(prefix) < len(space.key) for space, prefix in part.deleted):
+        if any(
+            space.embedded and (len(prefix) < len(space.key) or space in FOLLOWING) for space, prefix in part.deleted
+        ):
             return None
         beside = {(space, key) for space, key in part.put | part.deleted if not space.embedded}
         if beside and any(state.parts for state in states.values()):
@@ -407,17 +411,18 @@ class Committer:
                 return state.cached[place]
             columns = part.expected.get(place) if state.last or ask_all else None
             assumed[place] = columns
-            if space.embedded and (state.last or ask_all):
+            if space.embedded and space not in FOLLOWING and (state.last or ask_all):
                 conditions[line].append(absent(space, key) if columns is None else with_columns(space, key, columns))
             return columns
 
         outcomes, effect = evaluate(part.batches, lookup)
         if any(outcome is not None for outcome in outcomes):
             return None
-        if any(
-            not space.embedded and (space, key) in part.expected and states[line_of(key)].last for space, key in assumed
-        ):
-            return None  # only the line's token says that it is so
+        for space, key in assumed:
+            if states[line_of(key)].last and (
+                space in FOLLOWING or (not space.embedded and (space, key) in part.expected)
+            ):
+                return None  # only the line's token says that it is so
         plan = _Plan(part, outcomes, effect)
         updates = {line: LineUpdate() for line in part.lines}
         if not self._guess_rows(plan, states, updates, conditions):
@@ -471,7 +476,7 @@ class Committer:
                 if row_weight(row) > _MAX_ROW_BYTES:
                     return False
                 updates[line].put(space, row)
-                if place not in effect.created and state.last and not effect.deletes(*place):
+                if place not in effect.created and state.last and space not in FOLLOWING:
                     condition = not_elsewhere(space, row.key)
                     if condition:
                         conditions[line].append(condition)
@@ -531,6 +536,7 @@ class Committer:
             prefix
             for prefix in prefixes
             if not space.embedded
+            or space in FOLLOWING
             or len(prefix) < LINE_WIDTH
             or space.name in view.documents[line_of(prefix)].get(MOVED, {})
         ]
@@ -553,7 +559,7 @@ class Committer:
             line, parts = line_of(key), located.get(id(row))
             if space.embedded:
                 update, stays = plan.updates[line], place in view.columns or place in view.present
-                stays = stays and not effect.deletes(space, key)
+                stays = stays and space not in FOLLOWING and not effect.deletes(space, key)
                 too_large = parts is not None or row_weight(row) > _MAX_ROW_BYTES or line in full
                 if space is LINES or not (stays or too_large):
                     update.put(space, row)
@@ -571,11 +577,12 @@ class Committer:
         removed = {path for space in _EMBEDDED for path in update.removed_paths(space)}
         tables: dict[Table, list[Document]] = {}
         for space in _EMBEDDED:
-            if len(space.key) > LINE_WIDTH and not update.empties(space):
+            if space is not LINES and not update.empties(space):
                 rows = list(embedded_rows(space, line, document))
                 tables[space] = [each for each in rows if path_of(space, read_key(space, each)) not in removed]
         sizes = {space: sum(len(encode(each)) for each in rows) for space, rows in tables.items()}
-        count, size = sum(map(len, tables.values())), sum(sizes.values())
+        count = sum(len(rows) for space, rows in tables.items() if space not in FOLLOWING)
+        size = sum(sizes.values())
         most = _FEW_ROWS if plan.operations else _MAX_ROWS
         if count > most or size + update.weight > _MAX_BYTES:
             for space in sorted(sizes, key=sizes.__getitem__, reverse=True):
@@ -584,8 +591,9 @@ class Committer:
                 update.empty(space)
                 for each in tables[space]:
                     update.mark(space, read_key(space, each), document)
-                plan.operations.setdefault(space, []).extend(InsertOne(each) for each in tables[space])
-                count, size = count - len(tables[space]), size - sizes[space]
+                plan.operations.setdefault(space, []).extend(_moves(space, tables[space]))
+                count -= len(tables[space]) if space not in FOLLOWING else 0
+                size -= sizes[space]
             times = [stamp["at"] for stamp in document.get(STAMPS, {}).values()]
             for name, stamp in document.get(STAMPS, {}).items():
                 if stamp["at"] < max(times) - _STAMP_AGE:
@@ -607,6 +615,9 @@ class Committer:
 
     def _cache_lines(self, group: CommitGroup, plan: _Plan, located: dict[int, Document]) -> None:
         """Cache the state of the lines after a commit."""
+        for line, update in plan.updates.items():
+            if FOLLOWS in update.set:
+                self._follower.add(line)
         if plan.part.wide_deletes:
             return
         for line, state in plan.states.items():
@@ -783,6 +794,13 @@ def _may_be_sent(error: PyMongoError) -> bool:
     if isinstance(error, ServerSelectionTimeoutError | NotPrimaryError):
         return False
     return not isinstance(error, OperationFailure) or error.has_error_label("RetryableWriteError")
+
+
+def _moves(space: Table, documents: Iterable[Document]) -> list[_Operation]:
+    """Return the writes of rows that move to the collection of their table."""
+    if space in FOLLOWING:
+        return [ReplaceOne({"_id": document["_id"]}, document, upsert=True) for document in documents]
+    return [InsertOne(document) for document in documents]
 
 
 async def _end_session(session: AsyncClientSession) -> None:

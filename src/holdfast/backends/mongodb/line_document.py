@@ -3,7 +3,8 @@
 - `info`: the row of the table `lines`; none if the line was deleted, or never had one.
 - a field for each other table whose rows are embedded: its rows by name, which is the rest of their key as text.
 - `moved`: for each of these tables, up to which key rows may be in the table's own collection instead. A row is in one
-  place only.
+  place only, except for tables that people query (`FOLLOWING`): what is embedded of them replaces what is there, and
+  moves there soon. `following` says that there are such rows.
 - `last`: the token of the group that changed the line last. `wrote`: how many changes were made without it.
 - `stamps`: the last group of each client and slot, and what was refused in it.
 - `since` and `until`: bounds of the times of the embedded steps.
@@ -27,7 +28,7 @@ from holdfast.backends.mongodb.row_mapping import (
     id_range,
     to_document,
 )
-from holdfast.backends.tables import LINES, TIME, Key, Scalar, Table
+from holdfast.backends.tables import LINES, READABLE, TIME, Key, Scalar, Table
 
 LINE_WIDTH = 2
 """The number of columns of a key that name the line."""
@@ -41,6 +42,11 @@ QUIET = "quiet"
 EMPTIED = "emptied"
 PARTS_USED = "parts"
 SINCE, UNTIL = "since", "until"
+
+FOLLOWS = "following"
+
+FOLLOWING = frozenset(READABLE)
+"""The tables that people query. Their collections follow."""
 
 _ALL = "all"
 """A mark that rows of any key may be in the table's own collection."""
@@ -168,6 +174,8 @@ class LineUpdate:
         if space.timed:
             self._times.setdefault(space, []).append(document[TIME])
         self.weight += row_weight(row)
+        if space in FOLLOWING:
+            self.set[FOLLOWS] = True
 
     def remove(self, space: Table, key: Key) -> None:
         """Remove a row that is embedded."""
@@ -191,6 +199,8 @@ class LineUpdate:
 
     def mark(self, space: Table, key: Key, document: Mapping[str, Any]) -> None:
         """Record that a row is in the table's own collection."""
+        if space in FOLLOWING:
+            return
         before = {} if space in self._unmarked else document.get(MOVED, {}).get(space.name, {})
         marks = self._marks.setdefault(space, {})
         name, value = _mark_of(space, key)
