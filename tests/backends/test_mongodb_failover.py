@@ -92,7 +92,7 @@ def _is_ahead(admin: Any) -> bool:
     times = admin.command("replSetGetStatus")["optimes"]
     durable, majority = (times[name]["ts"] for name in ("durableOpTime", "lastCommittedOpTime"))
     newest = admin.client.local["oplog.rs"].find_one({"ts": durable})
-    return bool(durable > majority and newest is not None and "applyOps" in newest["o"])
+    return bool(durable > majority and newest is not None and newest["ns"].endswith(".lines"))
 
 
 def test_the_primary_is_killed_at_each_moment_of_a_commit() -> None:

@@ -9,7 +9,7 @@ from pymongo.errors import OperationFailure
 from holdfast.backends.async_backend import GroupStamp
 from holdfast.backends.batch_eval import Columns, Effect, RowKey, condition_keys
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row, key_of
-from holdfast.backends.mongodb.line_document import LINE_WIDTH, line_of
+from holdfast.backends.mongodb.line_document import FOLLOWING, LINE_WIDTH, line_of
 from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import JsonText, Key, Table
@@ -62,12 +62,19 @@ class Part:
         """Whether a row is both created and deleted: inserting it does not show then that its key was free."""
         self.lines = find_lines(self.batches)
         self.large_rows = find_large_rows(self.batches)
-        self.is_independent = len(self.lines) == 1 and all(
-            (isinstance(each, Create) and each.space.independent)
-            or (isinstance(each, Expect) and each.columns is not None and each.space.embedded)
-            for each in changes
+        conditions = [each for each in changes if isinstance(each, Expect)]
+        self.is_independent = (
+            len(self.lines) == 1
+            and all(isinstance(each, Expect) or each.space.independent for each in changes)
+            and 0 < len(self.created) == len(changes) - len(conditions)
+            and all(each.columns is not None and _is_in_line(each.space) for each in conditions)
         )
         """Whether it only adds rows whose order among other changes does not matter, on conditions of its own."""
+
+
+def _is_in_line(space: Table) -> bool:
+    """Whether the document of a line says which rows of a table there are, if they have not moved."""
+    return space.embedded and space not in FOLLOWING
 
 
 class CommitGroup:

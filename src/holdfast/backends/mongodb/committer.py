@@ -416,7 +416,7 @@ class Committer:
             return columns
 
         outcomes, effect = evaluate(part.batches, lookup)
-        if any(outcome is not None for outcome in outcomes):
+        if any(outcome is not None for outcome in outcomes) or not (effect.written or effect.deleted):
             return None
         for space, key in assumed:
             if states[line_of(key)].last and (
