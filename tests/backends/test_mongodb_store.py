@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, E
 from holdfast.backends.mongodb import large_bodies as mongodb_uploads
 from holdfast.backends.mongodb import maintenance
 from holdfast.backends.mongodb.backend import MongoDBBackend
-from holdfast.backends.mongodb.commit_group import CommitGroup
+from holdfast.backends.mongodb.commit_group import Part
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Table
 from holdfast.errors import ConfigError, HoldfastError, InvalidError, TooLargeError, UnavailableError
@@ -324,8 +324,8 @@ def test_a_line_that_comes_while_all_are_deleted_is_seen_to_be_gone(
     committer, recorded = backend._committer, backend._committer._read_view
     came: list[Any] = []
 
-    async def slow(group: CommitGroup) -> Any:
-        view = await recorded(group)
+    async def slow(parts: Sequence[Part]) -> Any:
+        view = await recorded(parts)
         if not came:
             came.append(await asyncio.to_thread(other.apply, Create(LINES, line)))
         return view

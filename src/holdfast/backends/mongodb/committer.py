@@ -38,7 +38,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 
 from holdfast.backends.async_backend import GroupStamp, ServerInterrupted
-from holdfast.backends.batch_eval import Columns, Effect, RowKey, evaluate
+from holdfast.backends.batch_eval import Columns, Effect, Lookup, RowKey, evaluate
 from holdfast.backends.feed import changed_lines
 from holdfast.backends.interface import Batch
 from holdfast.backends.mongodb.commit_group import CommitGroup, Part, cache_weight, find_lines
@@ -447,7 +447,12 @@ class Committer:
             if not ask_all or state.last:
                 rows, weight = max(0, state.rows + created - removed), state.weight + update.weight
                 plan.states[line] = _LineState(state.last, state.parts, rows, weight, state.cached)
-        self._cache_columns(plan, lookup, guessed=True)
+
+        def known(space: Table, key: Key) -> Columns | None:
+            place = (space, key)
+            return assumed[place] if place in assumed else states[line_of(key)].cached.get(place)
+
+        self._cache_columns(plan, known, guessed=True)
         return plan
 
     def _guess_rows(
@@ -603,7 +608,7 @@ class Committer:
 
     # The cache
 
-    def _cache_columns(self, plan: _Plan, lookup: Any, guessed: bool) -> None:
+    def _cache_columns(self, plan: _Plan, lookup: Lookup, guessed: bool) -> None:
         """Prepare what is cached of the lines after a commit."""
         part, effect = plan.part, plan.effect
         for line, state in plan.states.items():
