@@ -252,26 +252,36 @@ class Committer:
     async def commit(self, batches: list[Batch], stamp: GroupStamp) -> list[Outcome]:
         """Commit a group, or find out its recorded outcomes."""
         group = CommitGroup(batches, stamp)
+        pending: Sequence[Part] = group.parts
+        if all(part.is_independent for part in pending):
+            # They need not wait for other changes of their lines that are under way.
+            pending = await self._attempt(group, pending, {}, guess=True)
+            if not pending:
+                return group.outcomes()
         async with self._lock_lines({*group.lines, _ALL_LINES} if group.has_wide_deletes else group.lines):
             try:
-                located = await self._uploads.upload(group)
-                pending: Sequence[Part] = group.parts
-                for attempt in range(_ATTEMPTS):
-                    pending = await self._attempt(group, pending, located, guess=attempt == 0 and not located)
-                    if not pending:
-                        await self._uploads.discard(group)
-                        return group.outcomes()
-                    self._drop_cached(pending)
-                    if attempt:
-                        pause = min(_LONGEST_PAUSE, 0.002 * 2**attempt)
-                        await asyncio.sleep(pause * random.random())  # noqa: S311 - so that one of two succeeds
-                await end_orphaned_transactions(self._collections)
-                raise ServerInterrupted("others keep writing to the same threads")
+                await self._commit_parts(group, pending, guess=pending is group.parts)
             except BaseException as error:
                 self._drop_cached(group.parts)
                 if group.is_partly_decided and isinstance(error, PyMongoError | ServerInterrupted):
                     raise ServerInterrupted(str(error), sent=True) from error
                 raise
+        return group.outcomes()
+
+    async def _commit_parts(self, group: CommitGroup, pending: Sequence[Part], guess: bool) -> None:
+        """Commit parts of a group, and read as often as others change their lines."""
+        located = await self._uploads.upload(group)
+        for attempt in range(_ATTEMPTS):
+            pending = await self._attempt(group, pending, located, guess=guess and not attempt and not located)
+            if not pending:
+                await self._uploads.discard(group)
+                return
+            self._drop_cached(pending)
+            if attempt:
+                pause = min(_LONGEST_PAUSE, 0.002 * 2**attempt)
+                await asyncio.sleep(pause * random.random())  # noqa: S311 - so that one of two succeeds
+        await end_orphaned_transactions(self._collections)
+        raise ServerInterrupted("others keep writing to the same threads")
 
     @asynccontextmanager
     async def _lock_lines(self, lines: set[Key]) -> AsyncIterator[None]:
@@ -444,9 +454,11 @@ class Committer:
             elif found:
                 filter_["$and"] = found
             plan.filters[line], plan.updates[line] = filter_, update
-            if not ask_all or state.last:
+            if ask_all:
+                state.rows, state.weight = state.rows + created, state.weight + update.weight
+            else:
                 rows, weight = max(0, state.rows + created - removed), state.weight + update.weight
-                plan.states[line] = _LineState(state.last, state.parts, rows, weight, state.cached)
+                plan.states[line] = _LineState("", state.parts, rows, weight, state.cached)
 
         def known(space: Table, key: Key) -> Columns | None:
             place = (space, key)
@@ -626,8 +638,7 @@ class Committer:
         if plan.part.wide_deletes:
             return
         for line, state in plan.states.items():
-            if LAST in plan.filters[line]:
-                state.last = group.token
+            state.last = group.token
             state.parts = state.parts or bool(located)
             self._lines[line] = state
             self._lines.move_to_end(line)

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -53,8 +54,8 @@ _ALL = "all"
 _MAX_MARKS = 200
 """The most marks of a table, before they are replaced by one for all."""
 
-_ROW_BYTES = 200
-"""The bytes of a row besides its body and its text."""
+_ROW_BYTES = 300
+"""The bytes of a row besides its body and the text of its columns."""
 
 
 def line_of(key: Key) -> Key:
@@ -75,20 +76,25 @@ def path_of(space: Table, key: Key) -> str:
 
 def _escape(value: Scalar) -> str:
     """Return a value as a part of the name of a field. No two have the same."""
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    for mark in "%.$,\0":
-        value = value.replace(mark, f"%{ord(mark):02X}")
-    return value or "%"
+    if isinstance(value, str):
+        return _SPECIAL.sub(_quote, value) or "%"
+    return str(value) if isinstance(value, int) else value.hex()
+
+
+_SPECIAL = re.compile("[%.$,\0]")
+
+
+def _quote(found: re.Match[str]) -> str:
+    return f"%{ord(found[0]):02X}"
 
 
 def row_weight(row: Row) -> int:
     """Estimate the bytes of an embedded row."""
-    return (
-        _ROW_BYTES + len(row.body) + sum(len(value) for value in (*row.key, *row.columns) if not isinstance(value, int))
-    )
+    weight = _ROW_BYTES + len(row.body)
+    for value in row.columns:
+        if not isinstance(value, int):
+            weight += len(value)
+    return weight
 
 
 def embedded_rows(space: Table, line: Key, document: Mapping[str, Any]) -> Iterator[Document]:
