@@ -6,8 +6,9 @@ import asyncio
 import random
 import secrets
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -122,7 +123,8 @@ def plain(url: str) -> Iterator[Database[dict[str, Any]]]:
 def moving(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows move at once."""
     monkeypatch.setattr(committer, "_MAX_ROWS", 4)
-    monkeypatch.setattr(committer, "_FEW_ROWS", 2)
+    monkeypatch.setattr(committer, "FEW_ROWS", 2)
+    monkeypatch.setattr(follower, "FEW_ROWS", 2)
     monkeypatch.setattr(committer, "_MAX_ROW_BYTES", 600)
     monkeypatch.setattr(follower, "_SECONDS", 0.0)
 
@@ -135,6 +137,14 @@ def _commit(store: Driven, batches: list[Batch], stamp: GroupStamp) -> list[Any]
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
     return run(backend._run_in_loop(lambda: backend._commit(batches, stamp)))
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Until something holds that happens by itself."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def _write(task: str, place: int = 0, step: str = "id-0") -> Row:
@@ -452,15 +462,20 @@ def test_a_line_with_many_branches_has_few_marks(store: Driven, plain: Database[
     assert len(store.scan(STEPS)) == 301
 
 
-def test_the_tail_moves_with_the_transaction_of_a_fold(store: Driven, plain: Database[dict[str, Any]]) -> None:
+def test_many_rows_move_by_themselves(store: Driven, counted: Counted, plain: Database[dict[str, Any]]) -> None:
     assert store.apply(Create(LINES, INFO)) is None
-    for n in range(32):
+    for n in range(24):
         assert store.apply(KNOWN, Create(STEPS, step(n))) is None
-    assert len(_document(plain)["steps"]) == 32
-    assert store.apply(KNOWN, Create(STEPS, step(32)), Ensure(NODES, row_of(NODES, *LINE, 0, b"n", body=b"n"))) is None
-    assert list(_document(plain)["steps"]) == ["0,32"]
-    assert plain.steps.count_documents({}) == 32
-    assert store.scan(STEPS) == [step(n) for n in range(33)]
+    assert len(_document(plain)["steps"]) == 24
+    assert store.apply(KNOWN, Create(STEPS, step(24)), Ensure(NODES, row_of(NODES, *LINE, 0, b"n", body=b"n"))) is None
+    wait_until(lambda: plain.steps.count_documents({}) == 25)
+    assert "steps" not in _document(plain)
+    counted.take()
+    assert store.apply(KNOWN, Create(STEPS, step(25))) is None
+    assert store.apply(KNOWN, Create(STEPS, step(3))) == 1
+    assert counted.take()["update"] == 2
+    assert store.scan(STEPS) == [step(n) for n in range(26)]
+    assert _check_places(plain) == 25
 
 
 def test_a_document_near_16_megabytes(

@@ -11,8 +11,8 @@ line, nothing is read: conditions of the batch that are not known to hold are co
 nothing, the line is read and the batch evaluated again. The batches of a group that need only their line's document are
 sent together, in one command.
 
-**Rows move** to their own collections when the document has many of them, or many bytes: mostly with a transaction that
-is needed anyway.
+**Rows move** to their own collections when the document has many of them (`follower`), and if it has very many, with a
+save.
 
 **Lost answers.** The document has the number of the last group of each client and slot. A group that is sent again
 finds its number there, and what was refused.
@@ -26,10 +26,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, TypeAlias
 
-from bson import encode
 from bson.errors import InvalidDocument
 from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
@@ -51,7 +49,7 @@ from holdfast.backends.mongodb.errors import (
     error_codes,
     translate,
 )
-from holdfast.backends.mongodb.follower import Follower
+from holdfast.backends.mongodb.follower import FEW_ROWS, Follower
 from holdfast.backends.mongodb.large_bodies import LargeBodies
 from holdfast.backends.mongodb.line_document import (
     EMPTIED,
@@ -69,8 +67,10 @@ from holdfast.backends.mongodb.line_document import (
     embedded,
     embedded_rows,
     line_of,
+    moved_rows,
     not_elsewhere,
     path_of,
+    plan_moves,
     row_weight,
     with_columns,
 )
@@ -88,7 +88,7 @@ from holdfast.backends.mongodb.row_mapping import (
 )
 from holdfast.backends.mongodb.schema import DURABLE, Collections
 from holdfast.backends.runtime.group_commit import Outcome
-from holdfast.backends.tables import LINES, TABLES, Key, Table
+from holdfast.backends.tables import LINES, Key, Table
 from holdfast.errors import UnavailableError
 
 _ATTEMPTS = 12
@@ -105,17 +105,16 @@ _CACHED_LINES = 4096
 _CACHED_ROWS = 32
 """The number of rows of a line whose columns are cached."""
 
-_MAX_ROWS = 128
-"""The number of rows in the document of a line above which they are moved."""
-_MAX_BYTES = 256 << 10
-"""The bytes of a document above which its rows are moved. It is written anew with each save."""
+_MAX_ROWS = 256
+"""The number of rows in the document of a line above which a save moves them."""
+_MAX_BYTES = 512 << 10
+"""The bytes of a document above which a save moves its rows. It is written anew with each save."""
 _MAX_ROW_BYTES = 32 << 10
 """The largest row in the document of a line."""
-_FEW_ROWS = 24
-"""So many rows are moved by a transaction that is needed anyway."""
-
-_STAMP_AGE = timedelta(days=1)
-"""How long the number of a client's last group is stored."""
+_MANY_ROWS = 96
+"""So many rows are moved at once, in the background."""
+_MANY_BYTES = 128 << 10
+"""So many bytes are, too."""
 
 _KEYS_PER_REQUEST = 1_000
 """The most keys in one operation."""
@@ -131,8 +130,6 @@ _ROWS_PER_REQUEST = 2_000
 
 _ALL_LINES: Key = ("", "", "")
 """Stands for the lock document of all groups that delete less than a line. No line has this key."""
-
-_EMBEDDED = tuple(table for table in TABLES if table.embedded)
 
 _Operation: TypeAlias = "DeleteMany | DeleteOne | InsertOne[Document] | ReplaceOne[Document] | UpdateOne"
 
@@ -241,7 +238,7 @@ class Committer:
         self._unlocked = asyncio.Condition()
         self._endings: set[asyncio.Future[None]] = set()
         """The ends of sessions that are in progress."""
-        self._follower = Follower(collections, self._lock_lines)
+        self._follower = Follower(collections, self._lock_lines, self._note_moved)
 
     async def close(self) -> None:
         """Wait for the ends of sessions, and for the collections that follow."""
@@ -443,8 +440,7 @@ class Committer:
                 len([key for space, key in effect.created if space.embedded and line_of(key) == line]),
             )
             removed = len([1 for space, key in part.deleted if space.embedded and line_of(key) == line])
-            most = _FEW_ROWS if plan.operations else _MAX_ROWS
-            if state.rows + created > most or state.weight + update.weight > _MAX_BYTES:
+            if state.rows + created > _MAX_ROWS or state.weight + update.weight > _MAX_BYTES:
                 if state.last or created > _MAX_ROWS or update.weight > _MAX_BYTES:
                     return None
             filter_: Document = {} if ask_all else {LAST: state.last or {"$exists": False}}
@@ -589,34 +585,15 @@ class Committer:
             plan.operations.setdefault(space, []).append(operation)
 
     def _plan_move(self, plan: _Plan, line: Key, document: Document) -> None:
-        """Plan to move rows out of the document of a line, if it has many."""
+        """Plan to move rows out of the document of a line, if it has very many."""
         update = plan.updates[line]
-        removed = {path for space in _EMBEDDED for path in update.removed_paths(space)}
-        tables: dict[Table, list[Document]] = {}
-        for space in _EMBEDDED:
-            if space is not LINES and not update.empties(space):
-                rows = list(embedded_rows(space, line, document))
-                tables[space] = [each for each in rows if path_of(space, read_key(space, each)) not in removed]
-        sizes = {space: sum(len(encode(each)) for each in rows) for space, rows in tables.items()}
-        count = sum(len(rows) for space, rows in tables.items() if space not in FOLLOWING)
-        size = sum(sizes.values())
-        most = _FEW_ROWS if plan.operations else _MAX_ROWS
-        if count > most or size + update.weight > _MAX_BYTES:
-            for space in sorted(sizes, key=sizes.__getitem__, reverse=True):
-                if count <= _FEW_ROWS // 2 and size <= _MAX_BYTES // 4:
-                    break
-                update.empty(space)
-                for each in tables[space]:
-                    update.mark(space, read_key(space, each), document)
-                plan.operations.setdefault(space, []).extend(_moves(space, tables[space]))
-                count -= len(tables[space]) if space not in FOLLOWING else 0
-                size -= sizes[space]
-            times = [stamp["at"] for stamp in document.get(STAMPS, {}).values()]
-            for name, stamp in document.get(STAMPS, {}).items():
-                if stamp["at"] < max(times) - _STAMP_AGE:
-                    update.unset[f"{STAMPS}.{name}"] = ""
+        moves = plan_moves(update, line, document, _MAX_ROWS, _MAX_BYTES - update.weight)
+        for space, rows in moves.documents.items():
+            plan.operations.setdefault(space, []).extend(moved_rows(space, rows))
         created = len([key for space, key in plan.effect.created if space.embedded and line_of(key) == line])
-        plan.states[line] = _LineState("", bool(document.get(PARTS_USED)), count + created, size + update.weight)
+        plan.states[line] = _LineState(
+            "", bool(document.get(PARTS_USED)), moves.rows + created, moves.weight + update.weight
+        )
 
     # The cache
 
@@ -632,9 +609,6 @@ class Committer:
 
     def _cache_lines(self, group: CommitGroup, plan: _Plan, located: dict[int, Document]) -> None:
         """Cache the state of the lines after a commit."""
-        for line, update in plan.updates.items():
-            if FOLLOWS in update.set:
-                self._follower.add(line)
         if plan.part.wide_deletes:
             return
         for line, state in plan.states.items():
@@ -642,8 +616,16 @@ class Committer:
             state.parts = state.parts or bool(located)
             self._lines[line] = state
             self._lines.move_to_end(line)
+            if FOLLOWS in plan.updates[line].set or state.rows > FEW_ROWS:
+                self._follower.add(line, at_once=state.rows > _MANY_ROWS or state.weight > _MANY_BYTES)
         while len(self._lines) > _CACHED_LINES:
             self._lines.popitem(last=False)
+
+    def _note_moved(self, line: Key, rows: int, weight: int) -> None:
+        """Take note of how many rows are left in the document of a line."""
+        state = self._lines.get(line)
+        if state is not None:
+            state.rows, state.weight = rows, weight
 
     def _drop_cached(self, parts: Iterable[Part]) -> None:
         for part in parts:
@@ -810,13 +792,6 @@ def _may_be_sent(error: PyMongoError) -> bool:
     if isinstance(error, ServerSelectionTimeoutError | NotPrimaryError):
         return False
     return not isinstance(error, OperationFailure) or error.has_error_label("RetryableWriteError")
-
-
-def _moves(space: Table, documents: Iterable[Document]) -> list[_Operation]:
-    """Return the writes of rows that move to the collection of their table."""
-    if space in FOLLOWING:
-        return [ReplaceOne({"_id": document["_id"]}, document, upsert=True) for document in documents]
-    return [InsertOne(document) for document in documents]
 
 
 async def _end_session(session: AsyncClientSession) -> None:

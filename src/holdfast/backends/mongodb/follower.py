@@ -1,8 +1,9 @@
-"""Moves the rows of tables that people query from the documents of lines to their own collections.
+"""Moves rows from the documents of lines to the collections of their tables.
 
-A save has them in the document of its line, so that it is one update. Their collections follow within a second, a
-transaction for many saves. For the store, nothing changes by that: it reads both. What a process leaves when it dies is
-moved by the next one that writes to the store.
+A save has its rows in the document of its line, so that it is one update. Those of tables that people query follow to
+their collections within a second, and others when there are more than a few: in one transaction for many saves. For
+the store nothing changes by that, since it reads both. What a process leaves when it dies is moved by the next one that
+writes to the store, or to the line.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from pymongo import ReplaceOne
+from pymongo import UpdateOne
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 
-from holdfast.backends.mongodb.line_document import FOLLOWING, FOLLOWS, QUIET, embedded_rows, field_of
+from holdfast.backends.mongodb.line_document import FOLLOWS, QUIET, WROTE, LineUpdate, moved_rows, plan_moves
 from holdfast.backends.mongodb.row_mapping import Document, build_id
 from holdfast.backends.mongodb.schema import DURABLE, Collections
-from holdfast.backends.tables import LINES, READABLE, Key
+from holdfast.backends.tables import LINES, Key, Table
 
 _log = logging.getLogger("holdfast.mongodb")
 
@@ -31,33 +32,45 @@ _LONGEST_PAUSE = 10.0
 _CLOSING_SECONDS = 5.0
 """How long a store that is closed tries to move what is left."""
 
+FEW_ROWS = 24
+"""How many rows may stay, without those that people query."""
+_FEW_BYTES = 64 << 10
+"""How many bytes may."""
+
 _LINES_AT_ONCE = 16
 _MAX_FOUND = 1_000
 """How many lines of other processes are looked for at once."""
 
 LockLines = Callable[[set[Key]], AbstractAsyncContextManager[None]]
+NoteMoved = Callable[[Key, int, int], None]
+"""Is told how many rows and bytes are left in the document of a line."""
 
 
 class Follower:
     """Moves rows of lines that this client wrote to."""
 
-    def __init__(self, collections: Collections, lock_lines: LockLines) -> None:
+    def __init__(self, collections: Collections, lock_lines: LockLines, note_moved: NoteMoved) -> None:
         self._collections = collections
         self._lock_lines = lock_lines
+        self._note_moved = note_moved
         self._lines: dict[Key, None] = {}
         self._task: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._is_closing = False
         self._has_looked = False
 
-    def add(self, line: Key) -> None:
+    def add(self, line: Key, at_once: bool = False) -> None:
         """Move the rows of a line soon."""
         self._lines[line] = None
-        if self._task is None and not self._closing.is_set():
+        if at_once:
+            self._wake.set()
+        if self._task is None and not self._is_closing:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
         """Move what is left."""
-        self._closing.set()
+        self._is_closing = True
+        self._wake.set()
         task = self._task
         if task is not None:
             await asyncio.wait([task], timeout=_CLOSING_SECONDS)
@@ -70,9 +83,11 @@ class Follower:
         while self._lines:
             try:
                 async with asyncio.timeout(pause):
-                    await self._closing.wait()
+                    await self._wake.wait()
             except TimeoutError:
                 pass  # it is time
+            if not self._is_closing:
+                self._wake.clear()
             chunk = list(self._lines)[:_LINES_AT_ONCE]
             for line in chunk:
                 del self._lines[line]
@@ -82,7 +97,7 @@ class Follower:
                 pause = _SECONDS if len(self._lines) < _LINES_AT_ONCE else 0.0
             except PyMongoError as error:
                 _log.info("readable rows of %d lines are moved later: %s", len(chunk), error)
-                if self._closing.is_set():
+                if self._is_closing:
                     break
                 self._lines |= dict.fromkeys(chunk)
                 pause = min(_LONGEST_PAUSE, max(_SECONDS, 2 * pause))
@@ -99,24 +114,27 @@ class Follower:
 
     async def _move(self, lines: Sequence[Key]) -> None:
         """Move the rows of some lines, unless somebody else writes to one of them at the same time."""
-        collection = self._collections.lines
-        these = {"_id": {"$in": [build_id(LINES, line) for line in lines]}, FOLLOWS: True}
-        fields = [field_of(table) for table in FOLLOWING]
+        these = {"_id": {"$in": [build_id(LINES, line) for line in lines]}}
         async with self._collections.database.client.start_session() as session:
             await session.start_transaction(ReadConcern("snapshot"), DURABLE, ReadPreference.PRIMARY)
-            documents: list[Document] = await collection.find(
-                these, dict.fromkeys(fields, 1), session=session
-            ).to_list()
-            if not documents:
-                return
-            moved = {"$unset": dict.fromkeys([*fields, FOLLOWS], ""), "$currentDate": {QUIET: True}}
-            await collection.update_many(these, moved, session=session)
-            for table in READABLE:
-                rows = [
-                    ReplaceOne({"_id": row["_id"]}, row, upsert=True)
-                    for document in documents
-                    for row in embedded_rows(table, tuple(document["_id"].values()), document)
-                ]
-                if rows:
-                    await self._collections.table(table).bulk_write(rows, session=session)
-            await session.commit_transaction()
+            updates: list[UpdateOne] = []
+            moved: dict[Table, list[Document]] = {}
+            left: dict[Key, tuple[int, int]] = {}
+            async for document in self._collections.lines.find(these, session=session):
+                line, update = tuple(document["_id"].values()), LineUpdate()
+                moves = plan_moves(update, line, document, FEW_ROWS, _FEW_BYTES, following=True)
+                left[line] = moves.rows, moves.weight
+                if moves.documents:
+                    update.unset[FOLLOWS] = ""
+                    # Whoever has read the document and not its token has to read it again.
+                    operators = update.operators() | {"$inc": {WROTE: 1}, "$currentDate": {QUIET: True}}
+                    updates.append(UpdateOne({"_id": document["_id"]}, operators))
+                for table, rows in moves.documents.items():
+                    moved.setdefault(table, []).extend(rows)
+            if updates:
+                await self._collections.lines.bulk_write(updates, session=session)
+                for table, rows in moved.items():
+                    await self._collections.table(table).bulk_write(moved_rows(table, rows), session=session)
+                await session.commit_transaction()
+        for line, (count, weight) in left.items():
+            self._note_moved(line, count, weight)

@@ -14,10 +14,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
 
-from bson import MaxKey
+from bson import MaxKey, encode
+from pymongo import InsertOne, ReplaceOne
 
 from holdfast.backends.batch_eval import Columns
 from holdfast.backends.interface import Get, Query, Row, Scan
@@ -27,9 +29,10 @@ from holdfast.backends.mongodb.row_mapping import (
     build_pipeline,
     column_values,
     id_range,
+    read_key,
     to_document,
 )
-from holdfast.backends.tables import LINES, READABLE, TIME, Key, Scalar, Table
+from holdfast.backends.tables import LINES, READABLE, TABLES, TIME, Key, Scalar, Table
 
 LINE_WIDTH = 2
 """The number of columns of a key that name the line."""
@@ -53,6 +56,11 @@ _ALL = "all"
 """A mark that rows of any key may be in the table's own collection."""
 _MAX_MARKS = 200
 """The most marks of a table, before they are replaced by one for all."""
+
+_STAMP_AGE = timedelta(days=1)
+"""How long the number of a client's last group is stored."""
+
+_EMBEDDED = tuple(table for table in TABLES if table.embedded and table is not LINES)
 
 _ROW_BYTES = 300
 """The bytes of a row besides its body and the text of its columns."""
@@ -256,6 +264,55 @@ class LineUpdate:
                 lowest[SINCE], highest[UNTIL] = min(times), max(times)
         found = {"$set": sets, "$unset": unset, "$max": highest, "$min": lowest}
         return {operator: fields for operator, fields in found.items() if fields}
+
+
+class Moves(NamedTuple):
+    """Rows that move to their own collections, and the number and bytes of those that stay."""
+
+    documents: dict[Table, list[Document]]
+    rows: int
+    weight: int
+
+
+def plan_moves(
+    update: LineUpdate, line: Key, document: Mapping[str, Any], most_rows: int, most_bytes: int, following: bool = False
+) -> Moves:
+    """Add to an update that rows move, if there are more than so many, besides those that it puts or removes.
+
+    Whole tables move, the largest first; with `following`, also the tables that people query.
+    """
+    tables: dict[Table, list[Document]] = {}
+    for space in _EMBEDDED:
+        if not update.empties(space):
+            gone = set(update.removed_paths(space))
+            rows = embedded_rows(space, line, document)
+            tables[space] = [each for each in rows if path_of(space, read_key(space, each)) not in gone]
+    sizes = {space: sum(len(encode(each)) for each in rows) for space, rows in tables.items()}
+    count = sum(len(rows) for space, rows in tables.items() if space not in FOLLOWING)
+    size = sum(sizes.values())
+    chosen: dict[Table, list[Document]] = {}
+    if following or count > most_rows or size > most_bytes:
+        least = count if count <= most_rows else most_rows // 2
+        for space in sorted(filter(sizes.__getitem__, sizes), key=sizes.__getitem__, reverse=True):
+            if (following and space in FOLLOWING) or count > least or size > most_bytes:
+                update.empty(space)
+                for each in tables[space]:
+                    update.mark(space, read_key(space, each), document)
+                chosen[space] = tables[space]
+                count -= len(tables[space]) if space not in FOLLOWING else 0
+                size -= sizes[space]
+        stamps = document.get(STAMPS, {})
+        for name, stamp in stamps.items():
+            if stamp["at"] < max(each["at"] for each in stamps.values()) - _STAMP_AGE:
+                update.unset[f"{STAMPS}.{name}"] = ""
+    return Moves(chosen, count, size)
+
+
+def moved_rows(space: Table, documents: Iterable[Document]) -> list[InsertOne[Document] | ReplaceOne[Document]]:
+    """Return the writes of rows that move to the collection of their table."""
+    if space in FOLLOWING:
+        return [ReplaceOne({"_id": document["_id"]}, document, upsert=True) for document in documents]
+    return [InsertOne(document) for document in documents]
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
