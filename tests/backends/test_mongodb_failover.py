@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pymongo.errors import PyMongoError
 
 import holdfast
 from tests import servers
@@ -68,8 +69,22 @@ def kill_at(replica_set: MongoReplicaSet, marker: bytes, moment: Moment) -> int:
     raise AssertionError(f"no primary could be killed {moment} {marker!r}")
 
 
-def kill_alone(replica_set: MongoReplicaSet) -> int:
-    """Kill the primary when it has committed what no other member has: it has to be undone."""
+def undone(replica_set: MongoReplicaSet, member: int) -> int:
+    """How often a member has undone what it committed, as far as that tells one time from the next."""
+    with replica_set.members[member].client() as client:
+        return int(client.admin.command("replSetGetRBID")["rbid"])
+
+
+def has_undone(replica_set: MongoReplicaSet, member: int, before: int) -> bool:
+    try:
+        return undone(replica_set, member) > before
+    except PyMongoError:  # it does so just now
+        return False
+
+
+def kill_alone(replica_set: MongoReplicaSet) -> tuple[int, int]:
+    """Kill the primary when it has committed what no other member has: it has to be undone. Returns which member it
+    was, and how often it had to before."""
     for _ in range(STRIKES):
         primary = find_primary(replica_set)
         followers = [number for number in range(len(replica_set.members)) if number != primary]
@@ -83,8 +98,9 @@ def kill_alone(replica_set: MongoReplicaSet) -> int:
                     looks = looks + 1 if _is_ahead(client.admin) else 0
                     time.sleep(0.01)
             if looks == LOOKS:
+                before = undone(replica_set, primary)
                 replica_set.members[primary].kill()
-                return primary
+                return primary, before
         finally:
             for number in followers:
                 replica_set.fail(number, "stopReplProducer", "off")
@@ -115,10 +131,12 @@ def test_the_primary_is_killed_at_each_moment_of_a_commit() -> None:
                 # The two others are a majority. Three have to be there again before the next one is killed.
                 replica_set.members[killed].restart()
             with writers.at_work():
-                killed = kill_alone(replica_set)
-                replica_set.members[killed].restart()
-                undone = replica_set.members[killed].directory / "data" / "rollback"
-                wait_until(undone.exists, "the primary that was alone undoes what it committed")
+                alone, before = kill_alone(replica_set)
+                replica_set.members[alone].restart()
+                wait_until(
+                    lambda: has_undone(replica_set, alone, before),
+                    "the primary that was alone undoes what it committed",
+                )
             assert writers.failed == {}
             with hurried(store, 1.5), writers.at_work():
                 killed = kill_at(replica_set, markers["commit"], "during")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from pymongo.errors import OperationFailure
 
 from holdfast.backends.async_backend import GroupStamp
-from holdfast.backends.batch_eval import Columns, Effect, RowKey, condition_keys
+from holdfast.backends.batch_eval import Columns, Effect, RowKey
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row, key_of
 from holdfast.backends.mongodb.line_document import FOLLOWING, LINE_WIDTH, line_of
 from holdfast.backends.mongodb.schema import Collections
@@ -40,17 +41,29 @@ class Part:
         self.numbers = numbers
         """The positions of the batches in the group."""
         self.batches = [batches[number] for number in numbers]
-        changes = [change for batch in self.batches for change in batch]
-        self.lookups = condition_keys(self.batches)
         self.expected: dict[RowKey, Columns | None] = {}
         """The rows that are expected, with the columns that they are first expected to have."""
-        for each in changes:
-            if isinstance(each, Expect):
-                self.expected.setdefault((each.space, each.key), each.columns)
-        self.put: set[RowKey] = {(each.space, each.row.key) for each in changes if isinstance(each, Put)}
-        self.deleted: set[RowKey] = {(each.space, each.prefix) for each in changes if isinstance(each, Delete)}
-        self.created: set[RowKey] = {(each.space, each.row.key) for each in changes if isinstance(each, Create)}
-        ensured = {(each.space, each.row.key) for each in changes if isinstance(each, Ensure)}
+        self.put: set[RowKey] = set()
+        self.deleted: set[RowKey] = set()
+        self.created: set[RowKey] = set()
+        ensured: set[RowKey] = set()
+        independent = 0
+        of_its_own = True
+        for each in chain.from_iterable(self.batches):
+            space = each.space
+            match each:
+                case Create(_, row):
+                    self.created.add((space, row.key))
+                    independent += space.independent
+                case Put(_, row):
+                    self.put.add((space, row.key))
+                case Expect(_, key, columns):
+                    self.expected.setdefault((space, key), columns)
+                    of_its_own = of_its_own and columns is not None and space.embedded and space not in FOLLOWING
+                case Delete(_, prefix):
+                    self.deleted.add((space, prefix))
+                case Ensure(_, row):
+                    ensured.add((space, row.key))
         self.only_ensured = ensured - self.created - self.put - self.expected.keys()
         """Rows that are stored unless they exist, and on which no condition depends."""
         self.wide_deletes = {prefix for space, prefix in self.deleted if len(prefix) < LINE_WIDTH}
@@ -62,19 +75,11 @@ class Part:
         """Whether a row is both created and deleted: inserting it does not show then that its key was free."""
         self.lines = find_lines(self.batches)
         self.large_rows = find_large_rows(self.batches)
-        conditions = [each for each in changes if isinstance(each, Expect)]
+        others = self.put or self.deleted or ensured
         self.is_independent = (
-            len(self.lines) == 1
-            and all(isinstance(each, Expect) or each.space.independent for each in changes)
-            and 0 < len(self.created) == len(changes) - len(conditions)
-            and all(each.columns is not None and _is_in_line(each.space) for each in conditions)
+            len(self.lines) == 1 and not others and of_its_own and 0 < independent == len(self.created)
         )
         """Whether it only adds rows whose order among other changes does not matter, on conditions of its own."""
-
-
-def _is_in_line(space: Table) -> bool:
-    """Whether the document of a line says which rows of a table there are, if they have not moved."""
-    return space.embedded and space not in FOLLOWING
 
 
 class CommitGroup:
@@ -163,13 +168,14 @@ def _measure_columns(change: Change) -> int:
     """Return the bytes of the columns of a change. Raises if MongoDB cannot store a value."""
     columns = () if isinstance(change, Delete) else change.columns if isinstance(change, Expect) else change.row.columns
     size = 0
-    for kind, value in zip(change.space.all_columns.values(), (*key_of(change), *(columns or ())), strict=False):
+    for at, value in enumerate((*key_of(change), *(columns or ()))):
         if isinstance(value, int):
             if not -_INT64_LIMIT <= value < _INT64_LIMIT:
                 raise OverflowError(f"{value} has more than 64 bits")
         elif isinstance(value, bytes) or value.isascii():
             size += len(value)
         else:
+            kind = list(change.space.all_columns.values())[at]
             size += len(value.encode("utf-8", "surrogatepass" if issubclass(kind, JsonText) else "strict"))
     return size
 

@@ -36,7 +36,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 
 from holdfast.backends.async_backend import GroupStamp, ServerInterrupted
-from holdfast.backends.batch_eval import Columns, Effect, Lookup, RowKey, evaluate
+from holdfast.backends.batch_eval import Columns, Effect, Lookup, RowKey, condition_keys, evaluate
 from holdfast.backends.feed import changed_lines
 from holdfast.backends.interface import Batch
 from holdfast.backends.mongodb.commit_group import CommitGroup, Part, cache_weight, find_lines
@@ -352,7 +352,7 @@ class Committer:
             )
             spaces.append(space)
 
-        for space, keys in _group_by_table({place for part in parts for place in part.lookups}):
+        for space, keys in _group_by_table({place for part in parts for place in condition_keys(part.batches)}):
             for chunk in _chunks(keys):
                 ask(space, {"_id": {"$in": [build_id(space, key) for key in chunk]}}, {BODY: 0, PARTS: 0}, len(chunk))
         columns = len(spaces)
