@@ -38,6 +38,8 @@ _FEW_BYTES = 64 << 10
 """How many bytes may."""
 
 _LINES_AT_ONCE = 16
+_LOOK_SECONDS = 60.0
+"""How often it looks, while it moves rows, for what other processes left."""
 _MAX_FOUND = 1_000
 """How many lines of other processes are looked for at once."""
 
@@ -57,7 +59,7 @@ class Follower:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._is_closing = False
-        self._has_looked = False
+        self._looked: float | None = None
 
     def add(self, line: Key, at_once: bool = False) -> None:
         """Move the rows of a line soon."""
@@ -77,7 +79,9 @@ class Follower:
             task.cancel()
 
     async def _run(self) -> None:
-        if not self._has_looked:
+        now = asyncio.get_running_loop().time()
+        if self._looked is None or now - self._looked > _LOOK_SECONDS:
+            self._looked = now
             await self._find_left()
         pause = _SECONDS
         while self._lines:
@@ -105,7 +109,6 @@ class Follower:
 
     async def _find_left(self) -> None:
         """Find rows that other processes left."""
-        self._has_looked = True
         try:
             async for document in self._collections.lines.find({FOLLOWS: True}, {"_id": 1}).limit(_MAX_FOUND):
                 self._lines[tuple(document["_id"].values())] = None
