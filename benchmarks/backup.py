@@ -30,6 +30,11 @@ _ROUNDS = 4
 _FOLLOWED = 8
 _LARGE = 200
 """From so many megabytes on, what a second backup costs is measured against the size: before, it is what any costs."""
+_BESIDE_RESTIC = 100
+"""From so many megabytes on, there are bounds beside restic: before, the cost is that of starting an interpreter."""
+_OF_CPU = {"first": 6.0, "second": 4.0, "restore of all": 40.0, "restore of one thread": 3.0}
+_OF_MEMORY = {"first": 1.3, "restore of all": 2.5}
+"""The most that may be needed, of what restic needs: its own CPU and memory differ by half from run to run."""
 _MEMORY = 400
 """The most megabytes of memory that a backup or a restore may take, however large the store is."""
 _SEALED = 16
@@ -46,7 +51,7 @@ with holdfast.open(sys.argv[1]) as store:
     print("ready", flush=True)
     while not done.is_set():
         start = time.perf_counter()
-        store.thread(f).put("live {number % 50}", {"n": number, "text": "and so on " * 30})
+        store.thread(f"live {number % 50}").put({"n": number, "text": "and so on " * 30})
         latencies.append((start, time.perf_counter() - start))
         number += 1
         time.sleep(0.002)
@@ -312,7 +317,7 @@ def _restic(subject: Subject) -> list[Figure]:
         )
         into[1] = str(folder / "one.db")
         one = _run([sys.executable, "-m", "holdfast", *into, thread_name(1)]), whole[1]
-    file = subject.path.stat().st_size
+    file, is_large = subject.path.stat().st_size, subject.megabytes >= _BESIDE_RESTIC
     shutil.rmtree(folder)
     costs = {"first": first, "second": second, "restore of all": whole, "restore of one thread": one}
     return [
@@ -328,10 +333,20 @@ def _restic(subject: Subject) -> list[Figure]:
                 f"backup beside restic, {name}",
                 own.cpu / other.cpu,
                 "of restic's CPU",
-                note=f"{own.cpu:.2f} and {other.cpu:.2f} s of CPU, {own.wall:.2f} and {other.wall:.2f} s, "
-                f"{own.megabytes:.0f} and {other.megabytes:.0f} MB of memory",
+                ceiling=_OF_CPU[name] if is_large else None,
+                note=f"{own.cpu:.2f} and {other.cpu:.2f} s of CPU, {own.wall:.2f} and {other.wall:.2f} s",
             )
             for name, (own, other) in costs.items()
+        ),
+        *(
+            Figure(
+                f"backup beside restic, memory of {name}",
+                costs[name][0].megabytes / costs[name][1].megabytes,
+                "of restic's",
+                ceiling=ceiling if is_large else None,
+                note=f"{costs[name][0].megabytes:.0f} and {costs[name][1].megabytes:.0f} MB",
+            )
+            for name, ceiling in _OF_MEMORY.items()
         ),
     ]
 

@@ -48,7 +48,7 @@ with holdfast.open(sys.argv[1]) as store:
     while time.monotonic() < end and not store.thread("stop").tags():
         began = time.perf_counter()
         try:
-            store.thread(f).update("thread {appended % int(sys.argv[2]):05}", {"turn": appended})
+            store.thread(f"thread {appended % int(sys.argv[2]):05}").update({"turn": appended})
         except holdfast.errors.HoldfastError:
             errors += 1
         slowest = max(slowest, time.perf_counter() - began)

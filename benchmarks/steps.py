@@ -132,9 +132,10 @@ class _Dbos:
             for number in range(_STEPS):
                 step(number)
 
-        self._workflow: Any = DBOS.workflow(name="charges")(
-            lambda: self._spent.append(_timed(server, time.thread_time, work))
-        )
+        def measured() -> None:
+            self._spent.append(_timed(server, time.thread_time, work))
+
+        self._workflow: Any = DBOS.workflow(name="charges")(measured)
         DBOS.launch()
 
     def run(self) -> _Spent:

@@ -26,7 +26,6 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from msgspec.msgpack import encode
 
-from holdfast.backends.tables import decode_key, encode_key
 from holdfast.codec import Codec, OpaqueValue, json_codec, msgpack, plain_json
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import RecordContext, expose, protect, unwrap, wrap
@@ -129,8 +128,6 @@ STEPS = [
     Step(StepHeader("id", (PARENT,), 5, "stamp"), EditMap((), ((b"\xa1a", Set(b"\x01")),))).encode(),
     Step(StepHeader("")).encode(),
 ]
-KINDS = (str, str, int, bytes)
-KEYS = [encode_key(("tenant", "line\0x", 0, b"5")), encode_key(("", "", 2**63 - 1, b"\0"))]
 RECORDS = [
     *(protect(wrap(b"content" * 50, compression=how, schema="3"), CONTEXT) for how in (*Compression, None)),
     protect(wrap(b""), CONTEXT),
@@ -240,12 +237,6 @@ def fuzz_compression(data: bytes) -> None:
                 assert len(decompress(how, data, size, 1 << 20)) == size
             except HoldfastError:
                 continue
-
-
-def fuzz_key(data: bytes) -> None:
-    key = decode_key(KINDS, data)
-    assert decode_key(KINDS, encode_key(key)) == key
-    assert encode_key(key) == data
 
 
 def fuzz_operation(data: bytes) -> None:
@@ -384,7 +375,6 @@ TARGETS = {
     "envelope": Target(fuzz_envelope, lambda: RECORDS),
     "envelope with its checksum": Target(fuzz_envelope_with_checksum, lambda: RECORDS),
     "compression": Target(fuzz_compression, lambda: BODIES),
-    "key": Target(fuzz_key, lambda: KEYS),
     "operation": Target(fuzz_operation, lambda: OPERATIONS),
     "operation on a forged value": Target(fuzz_operation_on_forged_value, lambda: DOCUMENTS, mutate_typed),
     "step": Target(fuzz_step, lambda: STEPS),

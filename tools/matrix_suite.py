@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from msgspec.structs import asdict
 
 import holdfast
 from holdfast.backends.conformance.suite import SyncConformance
@@ -41,7 +42,7 @@ class TestConformance(SyncConformance):
 @ALL
 def test_capabilities(which: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     backend = run(Stores(place(which, tmp_path)).open())
-    record_property("capabilities", json.dumps(backend.capabilities._asdict()))
+    record_property("capabilities", json.dumps(asdict(backend.capabilities)))
     run(backend.close())
 
 

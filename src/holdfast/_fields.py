@@ -1,9 +1,9 @@
 """How the fields of records are declared, for every interface that shows or sends them.
 
-A record is a named tuple, a dataclass or a struct. Its annotations are the types of its fields, and the docstrings
-below them their meaning. A field is shown and sent under its name; what differs from that is in its annotation::
+A record is a frozen struct. Its annotations are the types of its fields, and the docstrings below them their meaning.
+A field is shown and sent under its name; what differs from that is in its annotation::
 
-    class BackupInfo(NamedTuple):
+    class BackupInfo(msgspec.Struct, frozen=True):
         id: Annotated[str, Label("backup")]
         bytes: int
         store: Hidden[str]
@@ -14,7 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,3 +67,16 @@ def computed(function: F) -> F:
     """Mark a property of a record, below `@property`: it is shown and sent like its fields."""
     function.__computed__ = True  # type: ignore[attr-defined]
     return function
+
+
+def fill(record: Struct, **values: Any) -> None:
+    """Set fields of a record that is being made. Nobody else has it yet: for everybody else it is frozen."""
+    from msgspec.structs import force_setattr  # a command that only shows its help does not load it
+
+    for name, value in values.items():
+        force_setattr(record, name, value)
+
+
+def count(record: Struct, **increments: float) -> None:
+    """Add to numbers of a record that is being made."""
+    fill(record, **{name: getattr(record, name) + each for name, each in increments.items()})

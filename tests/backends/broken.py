@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.backends.conformance import child
 from holdfast.backends.feed import Line, changed_lines
 from holdfast.backends.interface import (
@@ -498,7 +500,7 @@ class TidiesAway(Wrapper):
 class HoldsLittle(Wrapper):
     @property
     def capabilities(self) -> Capabilities:
-        return self.inner.capabilities._replace(max_body=100)
+        return replace(self.inner.capabilities, max_body=100)
 
 
 @caught_by(
@@ -513,7 +515,7 @@ class HoldsLittle(Wrapper):
 class BoastsAndForgets(Wrapper):
     @property
     def capabilities(self) -> Capabilities:
-        return self.inner.capabilities._replace(durable=True, shared=True)
+        return replace(self.inner.capabilities, durable=True, shared=True)
 
 
 class FirstReadIsEmpty(Answers):

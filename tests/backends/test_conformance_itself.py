@@ -37,8 +37,9 @@ class TestBroken(BackendConformance):
 
 ALL_BROKEN = """
 import pytest
-from holdfast.testing import BackendConformance, ShortConformance, Stores
 from holdfast.backends.conformance.kit import Suite
+from holdfast.backends.conformance.suite import ShortConformance
+from holdfast.testing import BackendConformance, Stores
 from tests.backends.broken import BROKEN
 
 class Chosen(Suite):
@@ -156,6 +157,7 @@ import holdfast.backends.conformance.model, holdfast.backends.conformance.child
 from holdfast.errors import ConfigError
 try:
     import holdfast.testing
+    holdfast.testing.BackendConformance
 except ConfigError as error:
     print(error)
 """

@@ -89,3 +89,22 @@ def test_a_loop_that_was_closed_makes_no_calls() -> None:
     inbox.wake()
     inbox.wake()
     assert made == []
+
+
+def test_a_wake_up_that_a_signal_interrupted_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.new_event_loop()
+    inbox, called = inbox_of(loop), list[int]()
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    inbox.add(lambda: called.append(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "call_soon_threadsafe", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            inbox.wake()
+    inbox.add(lambda: called.append(2))
+    inbox.wake()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert called == [1, 2]

@@ -34,7 +34,7 @@ from holdfast.backends.mongodb import maintenance
 from holdfast.backends.mongodb.backend import MongoDBBackend
 from holdfast.backends.mongodb.commit_group import Part
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Table
+from holdfast.backends.tables import LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Table
 from holdfast.errors import ConfigError, HoldfastError, InvalidError, TooLargeError, UnavailableError
 from tests.servers import MongoServer, mongodb, mongodb_server
 from tests.support.nightly import by_night
@@ -398,25 +398,6 @@ def test_a_line_that_was_deleted_is_forgotten_by_tidying(store: Driven, plain: D
     assert plain.lines.count_documents({"_id.line": "kept"}) == 1
     assert store.apply(Expect(LINES, LINE, None), Create(LINES, row_of(LINES, *LINE))) is None
     assert len(store.scan(LINES)) == 2
-
-
-def test_a_store_of_an_older_release_gets_what_it_lacks(url: str, plain: Database[dict[str, Any]]) -> None:
-    _open(url).close()
-    for space in LATER:
-        plain.drop_collection(space.name)
-    first = plain.holdfast.find_one({"_id": "layout"})
-    assert first is not None
-    later = [space.name for space in LATER]
-    plain.holdfast.update_one({"_id": "layout"}, {"$pullAll": {"collections": later}})
-    store = _open(url)
-    row = row_of(WORDS, *LINE, 0, 0, time=1, words="some words")
-    store.fill(WORDS, [row])
-    assert run(store.backend.match("tenant", ["words"])).keys == [row.key]
-    store.close()
-    again = plain.holdfast.find_one({"_id": "layout"})
-    assert again is not None
-    assert (again["version"], set(again["collections"])) == (first["version"], set(first["collections"]))
-    assert {"words", "time"} <= set(plain.words.index_information())
 
 
 def test_words_are_found_by_their_index(store: Driven, plain: Database[dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ from holdfast.backends.postgres import setup
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.schema import VERSION, table_names
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import LATER, LINES, NODES, STEPS, TABLES, WORDS
+from holdfast.backends.tables import LINES, NODES, STEPS, TABLES, WORDS
 from holdfast.errors import ConfigError, DeniedError, TransientError
 from tests import servers
 
@@ -246,41 +246,8 @@ def test_one_whose_schema_was_made_for_him(url: str, role: str) -> None:
     store.close()
 
 
-def older(url: str) -> None:
-    """Make of a schema what the first release made."""
-    names = ", ".join(f"holdfast.{name}" for name in (*(space.name for space in LATER), "changes"))
-    sql(url, f"DROP TABLE {names}; DROP FUNCTION holdfast.apply")
-
-
-@pytest.mark.parametrize("guarded", [False, True], ids=["open", "guarded"])
-def test_a_schema_of_an_older_release_gets_what_it_lacks(url: str, role: str, guarded: bool) -> None:
-    setup(url, rls=guarded, role=role)
-    older(url)
-    with pytest.raises(ConfigError, match="lacks tables that are new"):
-        opened(as_role(url, role), tenant="acme")
-    opened(url, tenant="acme").close()  # the owner
-    row = row_of(WORDS, "acme", "line", 0, 0, time=1, words="some words")
-    store = opened(as_role(url, role), tenant="acme")
-    store.fill(WORDS, [row])
-    assert store.apply(*(Delete(space, ("acme", "gone")) for space in TABLES)) is None
-    assert store.drive(store.backend.match("acme", ["words"])).keys == [row.key]
-    store.close()
-    if guarded:
-        other = opened(as_role(url, role), tenant="other")
-        assert other.scan(WORDS) == other.drive(other.backend.match("acme", ["words"])).keys == []
-        other.close()
-
-
-def test_an_older_schema_that_all_may_read_stays_so(url: str, role: str) -> None:
-    setup(url)
-    sql(url, "GRANT USAGE ON SCHEMA holdfast TO PUBLIC; GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO PUBLIC")
-    older(url)
-    setup(url)
-    assert sql(as_role(url, role), "SELECT count(*) FROM holdfast.words") == [(0,)]
-
-
 @pytest.mark.parametrize("schema", ["100% it's"])
-def test_an_older_schema_of_any_name(url: str, role: str, schema: str) -> None:
+def test_a_schema_of_any_name_that_a_role_may_use(url: str, role: str, schema: str) -> None:
     setup(url, schema, role=role)
     setup(url, schema)
     store = opened(as_role(url, role), schema=schema)

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Expect
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import JOBS, LATER, LINES
+from holdfast.backends.tables import LINES
 from holdfast.errors import ConfigError, DeniedError, NotFoundError
 from holdfast.maintenance.doctor.result import CheckLevel
 from holdfast.store.doctor import doctor
@@ -136,20 +136,3 @@ def test_conditions_are_answered(tmp_path: Path) -> None:
         assert run(backend.apply([not_there])) is None
         run(backend.tidy())
         assert run(backend.check()) == []
-
-
-def test_an_older_file_lacks_tables_and_is_read_as_it_is(tmp_path: Path) -> None:
-    url, path = f"sqlite:///{tmp_path}/store", tmp_path / "store"
-    with holdfast.open(url) as store:
-        store.thread("t").put({"n": 1})
-    with apsw.Connection(str(path)) as connection:
-        for space in LATER:
-            connection.execute(f"DROP TABLE {space.name}")
-    connection.close()
-    with holdfast.open(url, read_only=True) as store:
-        assert store.thread("t").get().state == {"n": 1}
-        from holdfast.backends.interface import Scan
-
-        found = run(store._engine.context.backend.read([Scan(JOBS, ("",)), Scan(LINES, ("",)), Scan(JOBS, ("",))]))
-        assert [len(rows) for rows in found] == [0, 1, 0]
-        assert run(store._engine.context.backend.read([Scan(JOBS, ("",))])) == [[]]

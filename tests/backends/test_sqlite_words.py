@@ -175,8 +175,7 @@ def test_a_flipped_bit_in_the_index_or_in_a_view_is_found_and_repaired(path: Pat
             assert opened.maintenance.verify().findings, f"byte {at}"
             opened.maintenance.repair()
             assert not opened.maintenance.verify().findings, f"byte {at}"
-    view = data.index(b"kind, metadata, length(body) AS bytes")
-    path.write_bytes(data[:view] + b"KIND" + data[view + 4 :])
+    path.write_bytes(data.replace(b"kind, metadata, length(body) AS bytes", b"KIND, metadata, length(body) AS bytes"))
     with holdfast.open(path) as opened:
         assert [each.message for each in opened.maintenance.verify().findings] == [
             "the definition of view log was changed"

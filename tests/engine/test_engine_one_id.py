@@ -4,7 +4,8 @@ conflict, and no step has the id twice."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,13 @@ SHARED = [kind for kind in KINDS if kind != "memory"]
 
 
 @pytest.fixture(params=mostly_nightly(SHARED, daily=["sqlite", "file", "postgres"]))
-def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with holdfast.open(place(request.param, tmp_path)) as store:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return place(request.param, tmp_path)
+
+
+@pytest.fixture
+def any_store(url: str) -> Iterator[Store]:
+    with holdfast.open(url) as store:
         yield store
 
 
@@ -42,13 +48,13 @@ def saved(attempt: Callable[[], object]) -> bool:
     return True
 
 
-def save_all(store: Store, save: Save) -> int:
-    """Let all writers save at once. Returns how many did not get a conflict."""
+def save_all(stores: Sequence[Store], save: Save) -> int:
+    """Let all writers save at once, each to one of some stores. Returns how many did not get a conflict."""
     start, outcomes = threading.Barrier(WRITERS), list[bool]()
 
     def write(number: int) -> None:
         start.wait()
-        outcomes.append(saved(lambda: save(store, number)))
+        outcomes.append(saved(lambda: save(stores[number % len(stores)], number)))
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(WRITERS)]
     for each in threads:
@@ -60,15 +66,24 @@ def save_all(store: Store, save: Save) -> int:
 
 
 @pytest.mark.nightly
-def test_of_threads_that_save_one_id_at_least_one_wins_and_verify_is_clean(any_store: Store) -> None:
-    lost = 0
+@pytest.mark.parametrize("stores", [1, WRITERS])
+def test_of_writers_that_save_one_id_at_least_one_wins_and_verify_is_clean(
+    any_store: Store, url: str, stores: int
+) -> None:
+    with ExitStack() as stack:
+        others = [stack.enter_context(holdfast.open(url)) for _ in range(stores - 1)]
+        check_one_id([any_store, *others])
+
+
+def check_one_id(stores: Sequence[Store]) -> None:
+    lost, any_store = 0, stores[0]
     for turn in range(4):
         thread = f"t{turn}"
         if turn % 2:
             any_store.thread(thread).put({"before": 1}, id="0")
         if turn == 3:
             any_store.thread(thread).put({"n": -1}, id="x")
-        won = save_all(any_store, lambda store, number: store.thread(thread).put({"n": number}, id="x"))  # noqa: B023
+        won = save_all(stores, lambda store, number: store.thread(thread).put({"n": number}, id="x"))  # noqa: B023
         assert won, thread
         assert len([each for each in any_store.thread(thread).log() if each.id == "x"]) == 1
         lost += WRITERS - won
@@ -77,7 +92,7 @@ def test_of_threads_that_save_one_id_at_least_one_wins_and_verify_is_clean(any_s
 
 
 def test_the_same_content_is_no_conflict(any_store: Store) -> None:
-    assert save_all(any_store, lambda store, _: store.thread("t").put({"n": 1}, id="x")) == WRITERS
+    assert save_all([any_store], lambda store, _: store.thread("t").put({"n": 1}, id="x")) == WRITERS
     assert not any_store.maintenance.verify().findings
 
 

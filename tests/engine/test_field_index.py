@@ -188,6 +188,19 @@ def test_forks_have_their_own_values_and_revisions_are_checked(store: Store) -> 
     assert named(store, "meta.user=u meta.user=v") == []
 
 
+def test_a_revision_has_other_values_and_leaves_the_index_sound(store: Store) -> None:
+    thread = store.thread("t")
+    for user in ("u", "v"):
+        thread.put({"user": user}, id="first", metadata={"user": user})
+        thread.put({"n": 1}, id=f"after {user}")
+    for options in ({}, {"order": "updated"}):
+        assert named(store, "meta.user=u", **options) == []
+        assert named(store, "meta.user=v", **options) == ["t"]
+    assert store.maintenance.verify(level="decode").findings == []
+    store.maintenance.prune(["t"], keep_last=1)
+    assert store.maintenance.verify(level="decode").findings == []
+
+
 def test_copies_and_files_have_the_index(store: Store, tmp_path: Path) -> None:
     fill(store, 4)
     with holdfast.open(tmp_path / "b.db") as other:
@@ -210,6 +223,17 @@ def test_a_restored_backup_has_the_index(store: Store, tmp_path: Path) -> None:
     backups.restore()
     assert named(store, "meta.user=u1") == ["t01"]
     assert store.maintenance.verify().ok
+
+
+def test_a_backup_that_is_opened_is_filtered_without_the_index(store: Store, tmp_path: Path) -> None:
+    fill(store)
+    backups = store.backups(tmp_path / "backups")
+    backups.create()
+    with backups.open("latest") as past:
+        for where in ("meta.user=u1", "meta.user=nobody", "meta.user=u1 -steps>1"):
+            for order in ("name", "updated"):
+                assert named(past, where, order=order) == named(store, where, order=order)
+        assert named(past, "meta.user=u1")
 
 
 def test_verify_finds_and_repair_rebuilds_a_wrong_index(store: Store) -> None:

@@ -24,7 +24,7 @@ from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.engine.model.operations import HEAVY
 from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.row_format import Line, fold_row, info_of, open_fold, open_fold_header
-from holdfast.errors import TooLargeError
+from holdfast.errors import CorruptError, TooLargeError
 from tests.codec.values import identical
 from tests.engine.lines import backend as new_backend
 from tests.engine.model.histories import edited_state, states
@@ -290,3 +290,15 @@ def test_a_folded_state_with_another_header_is_found() -> None:
     run(backend.apply([Put(FOLDS, CHECKSUMS.encode(FOLDS, changed))]))
     (finding,) = over(backend).maintenance.verify(level="decode").findings
     assert finding.code == "fold-mismatch"
+
+
+def test_the_log_of_a_large_step_is_read_though_its_folded_state_is_damaged() -> None:
+    backend = MemoryBackend()
+    saved = over(backend).thread("t").put(STATE)
+    ((stored,),) = run(backend.read([Get(FOLDS, [("", "t", 0, 0)])]))
+    run(backend.apply([Put(FOLDS, stored._replace(body=stored.body[:-40] + bytes(40)))]))
+    store = over(backend)
+    with pytest.raises(CorruptError):
+        store.thread("t").get()
+    assert [each.id for each in store.thread("t").log()] == [saved.id]
+    assert {each.code for each in store.maintenance.verify().findings} != set()

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import holdfast
 from holdfast.backends.interface import Backend, Batch, Delete, Get, Put
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.backend import SQLiteBackend
@@ -439,3 +440,19 @@ def test_a_checkpoint_that_is_saved_again_as_before_has_its_own_parent(shared: B
                 (info,) = run(reader._engine.step_info.describe(LINE, [point]))
                 assert info.point == point
                 assert next((parent[:2] for parent in info.header.parents), None) == parents[point[:2]]
+
+
+def test_compacting_leaves_no_large_value_that_nothing_needs() -> None:
+    with holdfast.open("memory://") as store:
+        thread = store.thread("chat")
+        for number in range(20):  # heavy changes are folded early, at places that a prune moves
+            messages = [{"role": "user", "content": f"message {number}"}] * (number + 1)
+            thread.put({"value": number, "large": f"number {number:04}" * 14_000, "messages": messages})
+        thread.put({"n": 0})
+        for number in range(60):
+            thread.update({"n": number})
+        store.maintenance.prune("chat", keep_last=78)
+        assert store.maintenance.verify(level="decode").findings == []
+        store.maintenance.compact("chat")
+        assert store.maintenance.verify(level="decode").findings == []
+        assert len(list(thread.log())) == 78

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from msgspec.structs import astuple
 from pydantic import BaseModel
 
 import holdfast
@@ -39,9 +40,9 @@ def test_a_match_names_the_checkpoint_that_brought_the_text_and_where(store: hol
     store.thread("t").put({"messages": talk}, id="b", kind="turn")
     (match,) = store.search("refund")
     checkpoint = store.thread("t").get("a")
-    assert match[:6] == ("t", "a", checkpoint.time, 0, 0, "save")
+    assert astuple(match)[:6] == ("t", "a", checkpoint.time, 0, 0, "save")
     (hit,) = match.hits
-    assert hit == ("messages[0].content", "user", "I want a Refund, please", ((9, 15),))
+    assert astuple(hit) == ("messages[0].content", "user", "I want a Refund, please", ((9, 15),))
     (match,) = store.search("course")
     assert (match.id, match.kind, match.hits[0].path) == ("b", "turn", "messages[1].content")
 
@@ -480,7 +481,7 @@ def test_async(tmp_path: Path) -> None:
         async with holdfast.aopen(f"sqlite:///{tmp_path}/s.db") as store:
             await store.thread("t").put({"a": "hello"})
             assert (await store.search("hello")).how == "scan"
-            assert await store.maintenance.build_index() == (1, 1)
+            assert astuple(await store.maintenance.build_index()) == (1, 1)
             assert (await store.search("hello")).how == "index"
             assert [each.thread for each in await store.threads(where="hello")] == ["t"]
             assert len(await store.thread("t").log(where="hello")) == 1

@@ -13,6 +13,7 @@ from random import Random
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast import Store
@@ -393,7 +394,7 @@ def test_restoring_in_place(store: Store, repository: Path) -> None:
     planned = backups.restore(made.id, in_place=True, dry_run=True)
     assert store.thread("chat").get().id == later.id
     report = backups.restore(made.id, in_place=True)
-    assert report.lines == tuple(each._replace(changes=()) for each in planned.lines)
+    assert report.lines == tuple(replace(each, changes=()) for each in planned.lines)
     actions = {each.name: each.action for each in report.lines if each.kind == "thread"}
     assert actions == {"chat": "switch", "large": "same", "other": "create"}
     assert store.thread("chat").get().state == wanted.state

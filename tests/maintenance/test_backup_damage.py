@@ -19,7 +19,7 @@ from holdfast import Store
 from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS
-from holdfast.codec.envelope import unpack_body
+from holdfast.codec.envelope import unpack_body, unwrap, wrap
 from holdfast.encryption import LocalKeys, generate_key
 from holdfast.engine.checked_rows import CHECKSUMS
 from holdfast.errors import (
@@ -550,15 +550,23 @@ def test_a_tenant_sees_its_own_threads_in_a_backup(store: Store, repository: Pat
 
 
 def test_rows_of_backups_are_checked_where_they_can_differ() -> None:
-    """A row whose checksum was computed from the backup is not compared with itself; any other one is."""
-    row = Row(("", "thread", "tag", "name", ""), ("id", 0))
+    """A row that a digest of its block protects has no checksum that could differ; any other one is checked."""
+    row = Row(("", "thread", "tag", "name", ""), ("id", 0), wrap(b"text " * 100))
     stored = CHECKSUMS.encode(REFS, row)
     unpacked = unpack_body(stored.body)
     assert unpacked is not None
-    repacked = LineRow(row.columns, unpacked, is_unpacked=True).stored(REFS.name, row.key)
-    whole = LineRow(row.columns, stored.body).stored(REFS.name, row.key)
-    assert repacked == whole == stored
-    for each in (repacked, whole):
-        assert BACKUP_ROWS.decode(REFS, each) == row
+    in_pack = LineRow(row.columns, unpacked, is_unpacked=True)
+    as_stored = LineRow(row.columns, stored.body)
+    assert in_pack.stored(REFS.name, row.key) == as_stored.stored(REFS.name, row.key) == stored
+    opened, whole = in_pack.in_backup(REFS.name, row.key), as_stored.in_backup(REFS.name, row.key)
+    for each in (opened, whole):
+        assert BACKUP_ROWS.decode(REFS, each) == BACKUP_ROWS.salvage(REFS, each) == row
         assert not BACKUP_ROWS.is_intact(REFS, each._replace(columns=("other", 0)))
         assert not BACKUP_ROWS.is_intact(REFS, each._replace(body=each.body[:-1] + b"?"))
+    assert unwrap(opened.body) == unwrap(row.body)
+    empty = CHECKSUMS.encode(REFS, row._replace(body=b""))
+    found = LineRow(row.columns, unpack_body(empty.body) or b"", is_unpacked=True).in_backup(REFS.name, row.key)
+    assert BACKUP_ROWS.decode(REFS, found).body == b""
+    shorter = LineRow(row.columns, unpacked[:-1], is_unpacked=True)
+    with pytest.raises(CorruptError, match="the size of a record"):
+        shorter.in_backup(REFS.name, row.key)

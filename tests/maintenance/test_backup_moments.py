@@ -18,7 +18,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.types import to_datetime
 from holdfast.errors import ConflictError, NotFoundError
-from holdfast.maintenance.backup.line_history import LineHistory
+from holdfast.maintenance.backup.line_history import Change, HistoryEvent, LineHistory
 from tests.interfaces.cli import kit
 from tests.maintenance.kit import SECOND, Clock, timed
 
@@ -120,6 +120,41 @@ def test_a_long_history_that_was_pruned_is_not_gone_through_step_by_step(
         report = new.backups(repository).restore(to_datetime(moment), dry_run=True)
     assert not report.exact
     assert 0 < len(looked) < 20
+
+
+def test_many_tags_and_prunes_between_two_backups_are_not_gone_through_for_each_step(
+    clock: Clock, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, asked, look, ask = list[int](), list[int](), LineHistory._lost_ends, HistoryEvent.effect
+
+    def counted(self: LineHistory, time: int) -> list[int]:
+        looked.append(time)
+        return look(self, time)
+
+    def counted_effect(self: HistoryEvent, place: tuple[int, int], time: int) -> Change | None:
+        asked.append(time)
+        return ask(self, place, time)
+
+    monkeypatch.setattr(LineHistory, "_lost_ends", counted)
+    monkeypatch.setattr(HistoryEvent, "effect", counted_effect)
+    store, steps, moment = timed(clock), 100, 0
+    store.thread("chat").put({"n": -1})
+    store.backups(repository).create()
+    for number in range(steps):
+        clock.now += SECOND
+        store.thread("chat").put({"n": number})
+        moment = clock.now if number == steps - 15 else moment
+        clock.now += SECOND
+        store.thread("chat").tag("current", move=bool(number))
+        if number % 20 == 19:
+            store.maintenance.prune(keep_last=2)
+    store.backups(repository).create()
+    with holdfast.open("memory://") as new:
+        report = new.backups(repository).restore(to_datetime(moment))
+        assert new.thread("chat").get().state == {"n": -1}
+    assert not report.exact
+    assert 0 < len(looked) < 20
+    assert len(asked) < 5 * steps
 
 
 def test_hashes_stay_as_they_were(clock: Clock, repository: Path) -> None:
@@ -266,12 +301,60 @@ def test_what_came_from_elsewhere_is_there_since_then(how: str, clock: Clock, re
             assert [each.thread for each in new.threads().all()] == threads
 
 
+@pytest.mark.parametrize("archived", [False, True])
+@pytest.mark.parametrize("how", ["import", "copy"])
+def test_steps_that_came_from_elsewhere_are_there_since_then(
+    how: str, archived: bool, clock: Clock, repository: Path, tmp_path: Path
+) -> None:
+    source, store, started = timed(clock), timed(clock), clock.now
+    source.thread("chat").put({"n": 1})
+    source.thread("old").put({"n": 1})
+    source.maintenance.copy_to(store, threads=["chat"])
+    source.thread("chat").put({"n": 2})
+    clock.now += SECOND
+    store.thread("own").put({"n": 1})
+    store.backups(repository).create()
+    clock.now += SECOND
+    moment = clock.now
+    clock.now += SECOND
+    if how == "import":
+        source.maintenance.export(tmp_path / "threads.jsonl")
+        store.maintenance.import_(tmp_path / "threads.jsonl")
+    else:
+        source.maintenance.copy_to(store, threads=["chat", "old"])
+    clock.now += SECOND
+    if archived:
+        store.audit.archive(tmp_path / "audit.jsonl", older_than=0)
+        assert store.audit.verify().ok
+    store.backups(repository).create()
+    clock.now += SECOND
+    store.audit.archive(tmp_path / "rest.jsonl", older_than=0)
+    for time, n, threads in ((moment, 1, ["chat", "own"]), (moment + SECOND, 2, ["chat", "old", "own"])):
+        with holdfast.open("memory://") as new:
+            assert new.backups(repository).restore(to_datetime(time), exact=True).exact
+            assert [each.thread for each in new.threads().all()] == threads
+            assert new.thread("chat").get().state == {"n": n}
+    assert started < moment
+
+
+def test_a_mirror_has_the_audit_of_its_source_though_it_is_backed_up(repository: Path) -> None:
+    with holdfast.open("memory://") as source, holdfast.open("memory://") as mirror:
+        source.thread("chat").put({"n": 1})
+        source.thread("gone").put({"n": 1})
+        source.thread("gone").delete()
+        source.maintenance.copy_to(mirror)
+        mirror.backups(repository).create()
+        source.thread("chat").put({"n": 2})
+        assert not source.maintenance.copy_to(mirror).audit_left_out
+        assert [each.action for each in mirror.audit.query()] == ["delete"]
+
+
 def test_a_drill_proves_a_moment_and_finds_one_that_is_not(
     clock: Clock, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = timed(clock)
     store.thread("chat").put({"n": 1})
-    assert store.backups(repository).create()
+    assert store.backups(repository).create().id
     first = store.backups(repository).drill()
     assert first.ok
     assert first.moment is None, "there is no backup before it"

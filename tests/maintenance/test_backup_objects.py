@@ -25,7 +25,7 @@ from holdfast.maintenance.backup import pruner
 from holdfast.maintenance.backup.format import pack_name
 from holdfast.maintenance.backup.repacker import pack_map
 from holdfast.maintenance.backup.repository import open_repository
-from holdfast.maintenance.backup.status import RECORD, SETTING
+from holdfast.maintenance.backup_status import RECORD, SETTING
 from holdfast.store.backups import Backups
 from tests.maintenance.test_backup import files
 from tests.support.cases import case

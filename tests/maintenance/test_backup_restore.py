@@ -15,6 +15,8 @@ import holdfast
 from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
+from holdfast.codec import compression, envelope
+from holdfast.codec.compression import Compression
 from holdfast.engine.context import EngineContext
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
@@ -483,3 +485,36 @@ holdfast.open(sys.argv[1]).backups(sys.argv[2]).drill()
     with holdfast.open(url) as store:
         assert store.backups(repository).drill().ok
     assert not list(folder.iterdir())
+
+
+def test_a_restore_compresses_a_row_once_and_uncompresses_none(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is verified comes from a block that is uncompressed already, and what is written was compressed for it."""
+    count, packed, unpacked = 40, list[bytes](), list[bytes]()
+    with holdfast.open("memory://") as store:
+        for number in range(count):
+            store.thread("chat").append("messages", {"text": f"message {number} " * 50})
+        store.backups(repository).create()
+        expected = store.thread("chat").get().state
+
+    def compress(data: bytes, method: Compression | None = None) -> tuple[Compression, bytes]:
+        packed.append(data)
+        return compression.compress(data, method)
+
+    def decompress(method: int, body: bytes, size: int, max_bytes: int, where: str = "") -> bytes:
+        if method != Compression.NONE:
+            unpacked.append(body)
+        return compression.decompress(method, body, size, max_bytes, where)
+
+    with holdfast.open(tmp_path / "restored.db") as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(envelope, "compress", compress)
+            patch.setattr(envelope, "decompress", decompress)
+            store.backups(repository).restore()
+            restored = len(unpacked)
+            assert store.thread("chat").get().state == expected
+            assert len(unpacked) > restored == 0, "only what is read from the store afterwards is uncompressed"
+        texts = [data for data in packed if b"message " in data]
+        assert len(texts) == len({*texts}) > count, "each step, and a folded state"
+        assert store.maintenance.verify().ok

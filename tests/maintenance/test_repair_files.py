@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 import holdfast
 from holdfast.backends.object_store.rebuild import ShardRebuild
@@ -279,7 +280,7 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path: Path, kind: str,
         assert told.dry_run
         assert told.files is not None
         assert done.files is not None
-        assert (told.files[:2], told.lost, told.rebuilt) == (done.files[:2], done.lost, done.rebuilt)
+        assert (astuple(told.files)[:2], told.lost, told.rebuilt) == (astuple(done.files)[:2], done.lost, done.rebuilt)
         for one, other in zip(told.repaired, done.repaired, strict=True):
             assert (one.thread, one.restored, one.rebuilt, one.quarantined, one.left) == (
                 other.thread, other.restored, other.rebuilt, other.quarantined, other.left

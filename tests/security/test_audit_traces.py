@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.backends.interface import Put, Row, Scan
@@ -59,7 +60,7 @@ def test_a_session_that_is_deleted_leaves_its_rows(store: Store, clock: Clock, t
     assert (gone.actor, gone.action, gone.scope) == ("user:alice", "remove", before.scope)
     assert gone.detail.items() > {"steps": 1, "head": heads["␞" + before.scope][1]}.items()
     assert written == 1
-    assert after == before._replace(cursor=after.cursor)
+    assert after == replace(before, cursor=after.cursor)
     assert changed(store, scope="user:alice/session:s1/agent:writer", correlation="c1")
     assert changed(store, since="1h") == []  # it was long ago, and what follows it is not cut off
     assert changed(store, since="4d")

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.backends.memory import MemoryBackend
 from holdfast.engine.model.scopes import Scope, ScopePart
@@ -298,7 +299,7 @@ def test_only_owners_give_and_nothing_is_passed_on(store: Store) -> None:
 
 def test_a_grant_that_was_forged_or_altered_gives_nothing(store: Store) -> None:
     given = store.access.grant("agent:b", "read", "agent:a", keys="plan")
-    wider = given._replace(keys="", right="read,write", to="agent:c", until=None)
+    wider = replace(given, keys="", right="read,write", to="agent:c", until=None)
     for name in ("b", "c"):
         with pytest.raises((DeniedError, NotFoundError)):
             store.as_identity(agent=name).revoke(wider)

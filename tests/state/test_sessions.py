@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 import holdfast
 from holdfast.backends.interface import Get, Put, Row, Scan
@@ -187,7 +188,7 @@ def test_time_is_up_by_age_and_by_idleness(store: Store, clock: Clock) -> None:
     store.sessions.start("aged", ttl=timedelta(hours=1))
     store.sessions.start("idle", idle=600)
     store.sessions.start("forever")
-    assert store.sessions.collect() == (0, 0, 0, 0)
+    assert astuple(store.sessions.collect()) == (0, 0, 0, 0)
     clock.now += 599 * SECOND
     store.state(session="idle")["k"] = 1
     clock.now += 599 * SECOND
@@ -195,15 +196,15 @@ def test_time_is_up_by_age_and_by_idleness(store: Store, clock: Clock) -> None:
     clock.now += 599 * SECOND
     store.state(session="idle", agent="inside")["k"] = 1
     clock.now += 599 * SECOND
-    assert store.sessions.collect() == (0, 0, 1, 0)
+    assert astuple(store.sessions.collect()) == (0, 0, 1, 0)
     assert ids(store.sessions.list(status="active")) == ["aged", "forever", "idle"]
     clock.now += HOUR
     assert [session.status for session in store.sessions.list()] == ["expired", "active", "expired"]
     assert ids(store.sessions.list(status="expired")) == ["aged", "idle"]
-    assert store.sessions.collect() == (2, 0, 0, 0)
+    assert astuple(store.sessions.collect()) == (2, 0, 0, 0)
     assert store.sessions.get("idle").reason == "expired"
     assert ids(store.sessions.list(status="active")) == ["forever"]
-    assert store.sessions.collect() == (0, 0, 0, 0)
+    assert astuple(store.sessions.collect()) == (0, 0, 0, 0)
 
 
 def test_one_that_is_idle_for_too_long_lives_again_until_it_is_collected(store: Store, clock: Clock) -> None:
@@ -211,10 +212,10 @@ def test_one_that_is_idle_for_too_long_lives_again_until_it_is_collected(store: 
     clock.now += HOUR
     assert store.sessions.get("s1").status == "expired"
     assert store.sessions.resume("s1").status == "active"
-    assert store.sessions.collect() == (0, 0, 1, 0)
+    assert astuple(store.sessions.collect()) == (0, 0, 1, 0)
     clock.now += 61 * SECOND
     session.state["k"] = 1
-    assert store.sessions.collect() == (0, 0, 1, 0)
+    assert astuple(store.sessions.collect()) == (0, 0, 1, 0)
     assert store.sessions.get("s1").status == "active"
 
 
@@ -238,7 +239,7 @@ def test_keys_that_lapse_are_no_sign_of_life(store: Store, clock: Clock) -> None
     assert store.sessions.get("s1").status == "active"
     clock.now += SECOND
     assert store.sessions.get("s1").status == "expired"
-    assert store.sessions.collect() == (1, 0, 0, 0)
+    assert astuple(store.sessions.collect()) == (1, 0, 0, 0)
 
 
 def test_only_lapses_and_nothing_else_left(store: Store, clock: Clock) -> None:
@@ -261,9 +262,9 @@ def test_records_and_archives_go_after_their_retention(store: Store, clock: Cloc
         with store.sessions.start(on_end, on_end=on_end, retention=timedelta(days=2)) as session:
             session.state["k"] = 1
     clock.now += DAY
-    assert store.sessions.collect() == (0, 0, 0, 0)
+    assert astuple(store.sessions.collect()) == (0, 0, 0, 0)
     clock.now += DAY
-    assert store.sessions.collect() == (0, 2, 0, 0)
+    assert astuple(store.sessions.collect()) == (0, 2, 0, 0)
     assert ids(store.sessions.list()) == ["keep"]
     for gone in ("delete", "archive"):
         assert rows_of(store, f"{MARK}session:{gone}") == {}
@@ -281,15 +282,15 @@ def test_what_is_held_stays_and_does_not_keep_others_from_being_collected(store:
     line = Line("", f"{MARK}session:held")
     run(store._engine.holds.hold(line, "a dispute"))
     clock.now += 60 * SECOND
-    assert store.sessions.collect(limit=1) == (0, 0, 0, 1)
-    assert store.sessions.collect(limit=1) == (1, 0, 0, 0)
+    assert astuple(store.sessions.collect(limit=1)) == (0, 0, 0, 1)
+    assert astuple(store.sessions.collect(limit=1)) == (1, 0, 0, 0)
     assert dict(store.state(session="held")) == {"k": 1}
     assert ids(store.sessions.list(status="expired")) == ["held"]
     with pytest.raises(DeniedError, match="held"):
         store.sessions.end("held")
     run(store._engine.holds.release(line, None))
     clock.now += HOUR
-    assert store.sessions.collect() == (1, 0, 0, 0)
+    assert astuple(store.sessions.collect()) == (1, 0, 0, 0)
 
 
 def test_the_expired_are_found_in_pages(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +379,7 @@ def test_the_same_awaited(store: Store, clock: Clock) -> None:
         again = await other.sessions.resume("s1")
         assert await again.state.get("k") == 1
         clock.now += 61 * SECOND
-        assert await other.sessions.collect() == (1, 0, 0, 0)
+        assert astuple(await other.sessions.collect()) == (1, 0, 0, 0)
         assert [each.id for each in await other.sessions.list(status="archived")] == ["s1"]
 
     asyncio.run(scenario())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 from holdfast.errors import DeniedError, NotFoundError, VetoError
 from holdfast.hooks import HookContext
@@ -196,7 +197,7 @@ def test_a_hook_may_object_to_the_end_of_a_session(store: Store, clock: Clock) -
 
     store.sessions.start("s1", idle=60).state["k"] = 1
     clock.now += HOUR
-    assert store.sessions.collect() == (0, 0, 0, 1)
+    assert astuple(store.sessions.collect()) == (0, 0, 0, 1)
     assert store.state(session="s1")["k"] == 1
 
 

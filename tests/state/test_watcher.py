@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 import holdfast
 from holdfast import MISSING, Store
@@ -551,7 +552,7 @@ def test_no_gap_and_no_duplicate(plan: list[tuple[str, int, str]]) -> None:
     assert [(each.key, each.version) for each in seen] == [
         (past.key, past.version)
         for step in sorted({past.version for past in state.history(limit=1000)})
-        for past in sorted(past for past in state.history(limit=1000) if past.version == step)
+        for past in sorted((past for past in state.history(limit=1000) if past.version == step), key=astuple)
     ]
     run(backend.close())
 

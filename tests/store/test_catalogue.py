@@ -8,10 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
+import msgspec
 import pytest
 
+from holdfast._views import fields_of, is_record
+from holdfast.backends.distribution import Distribution
 from holdfast.backends.runtime.drivers import (
     Operation,
     SyncApi,
@@ -23,7 +26,7 @@ from holdfast.backends.runtime.drivers import (
 from holdfast.interfaces.scripting.functions import python_class
 from holdfast.interfaces.scripting.object_types import OBJECT_TYPES
 from holdfast.security.access.policy import RIGHTS
-from holdfast.store.catalogue import CataloguedOperation, catalogue, find_operation, store_parts
+from holdfast.store.catalogue import CataloguedOperation, catalogue, find_operation, resolve_annotation, store_parts
 from tools import operation_reference
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -83,6 +86,41 @@ def test_rights_are_those_that_there_are() -> None:
     assert find("thread", "merge").rights == ("read", "write")
     assert find("erasure", "erase").rights == ("erase",)
     assert find("audit", "query").owner_only
+
+
+def returned_types() -> dict[type, str]:
+    """The classes of this package in the results of operations, and in their fields; each with where it was found."""
+    found: dict[type, str] = {}
+
+    def add(kind: Any, where: str) -> None:
+        for argument in get_args(kind):
+            add(argument, where)
+        kind = get_origin(kind) or kind
+        if not isinstance(kind, type) or not kind.__module__.startswith("holdfast.") or kind in found:
+            return
+        found[kind] = where
+        for base in getattr(kind, "__orig_bases__", ()):
+            add(base, kind.__name__)
+        if is_record(kind):
+            for field in fields_of(kind):
+                add(field.type, f"{kind.__name__}.{field.name}")
+
+    for cls in api_classes():
+        for name in operations_of(cls):
+            function = inspect.getattr_static(cls, name).__wrapped__
+            result = inspect.signature(function).return_annotation
+            add(resolve_annotation(result, function), f"{cls.__name__}.{name}")
+    return found
+
+
+def test_operations_return_frozen_records() -> None:
+    records = {kind: where for kind, where in returned_types().items() if is_record(kind) and kind is not Distribution}
+    assert len(records) > 120
+    for kind, where in records.items():
+        assert issubclass(kind, msgspec.Struct), f"{kind.__name__} of {where} is not a struct"
+        assert kind.__struct_config__.frozen, f"{kind.__name__} of {where} is not frozen"
+        assert not hasattr(kind, "__iter__"), f"{kind.__name__} of {where} can be unpacked"
+        assert not hasattr(kind, "__getitem__"), f"{kind.__name__} of {where} can be indexed"
 
 
 def test_a_dry_run_reads() -> None:

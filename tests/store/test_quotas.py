@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 import holdfast
 from holdfast import Store
@@ -78,7 +79,7 @@ def test_limits_hold_on_every_store(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     with holdfast.open(url, tenant="acme") as store:
         limits = store.maintenance
-        assert limits.quota() == (Quota(), QuotaUsage())
+        assert astuple(limits.quota()) == (Quota(), QuotaUsage())
         store.thread("a").put({"n": 1})
         limits.set_quota(threads=2, steps=5)
         store.thread("b").put({"n": 1})
@@ -93,14 +94,14 @@ def test_limits_hold_on_every_store(kind: str, tmp_path: Path) -> None:
         assert save(store, 10, "a") == 3
         with pytest.raises(QuotaError, match="5 of 5 steps are used"):
             store.state(agent="x").set("key", 1)
-        assert limits.quota().used[1:] == (2, 5)
+        assert astuple(limits.quota().used)[1:] == (2, 5)
         # Reading and removing is always possible, and makes room.
         assert store.thread("a").get().state == {"n": 2}
         store.thread("b").delete()
         deadline = time.monotonic() + 120
         while not save(store, 10, "d"):  # on a busy machine, not every refused save counts again
             assert time.monotonic() < deadline
-        assert limits.quota().used[1:] == (2, 5)
+        assert astuple(limits.quota().used)[1:] == (2, 5)
         limits.set_quota(bytes=limits.quota().used.bytes + 100_000)
         with pytest.raises(QuotaError, match="bytes are used, and this needs"):
             store.thread("a").put({"blob": os.urandom(200_000)})
@@ -120,7 +121,7 @@ def test_other_tenants_are_not_limited() -> None:
     acme.maintenance.set_quota(steps=1)
     assert save(other, 20) == 20
     assert save(acme, 20) == 1
-    assert other.maintenance.quota() == (Quota(), QuotaUsage(other.thread("t").info().bytes, 1, 20))
+    assert astuple(other.maintenance.quota()) == (Quota(), QuotaUsage(other.thread("t").info().bytes, 1, 20))
     acme.maintenance.set_quota(steps=0)
     assert save(acme, 1) == 0
 

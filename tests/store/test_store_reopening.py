@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from msgspec.structs import astuple
 
 import holdfast
 from holdfast.errors import NotFoundError
@@ -41,7 +42,7 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
         assert store.thread("t").get(at="on b").state == {"n": "revised"}
         found = Checkpointer(store).get_tuple("t", "100")
         assert found is not None
-        assert found.pending_writes == [("task", "c", {1})]
+        assert list(map(astuple, found.pending_writes)) == [("task", "c", {1})]
         assert store.thread("t").get().id == "039"
         assert store.thread("t").put({"n": "more"}).step == 40
 

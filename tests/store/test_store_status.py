@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES
 from holdfast.backends.urls import compose
-from holdfast.engine.namespaces import count_lines, name_ranges
+from holdfast.engine.namespaces import COUNTS, line_kind, name_ranges
 from holdfast.engine.row_format import Line, LineInfo, info_row
 
 NAMES = [
@@ -33,7 +34,7 @@ def add_lines(store: Store, names: list[str], tenant: str = "") -> None:
 
 
 def expected(names: list[str]) -> dict[str, int]:
-    counts = count_lines(names)
+    counts = {**dict.fromkeys(COUNTS.values(), 0), **Counter(COUNTS[line_kind(name)] for name in names)}
     counts["scopes"] += counts.pop("sessions")
     return counts
 

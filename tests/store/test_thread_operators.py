@@ -321,7 +321,7 @@ def test_a_long_chat_is_not_read_to_append_to_it() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "processes", "count"),
-    mostly_nightly([("sqlite", 3, 15), ("postgres", 3, 15), ("files", 3, 10)], daily=[("sqlite", 3, 15)]),
+    mostly_nightly([("sqlite", 3, 15), ("postgres", 3, 15), ("file", 3, 10)], daily=[("sqlite", 3, 15)]),
 )
 def test_what_several_processes_append_is_all_there(kind: str, processes: int, count: int, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
@@ -422,6 +422,25 @@ def test_a_merge_has_what_both_branches_did(store: Store) -> None:
     assert thread.get().state["messages"][-1] == "again"
 
 
+def test_branches_that_were_merged_into_each_other_lose_nothing(store: Store) -> None:
+    thread = store.thread("t")
+    thread.put({"n": 0, "messages": []})
+    thread.fork("side")
+    branches = ("main", "side")
+    for number in range(1, 5):
+        for branch in branches:
+            thread.increment("n", branch=branch)
+            thread.append("messages", f"{branch} {number}", branch=branch)
+        thread.merge("side", "main")
+        thread.merge("main", "side")
+        assert {thread.get(at=branch).state["n"] for branch in branches} == {2 * number}
+    for branch in branches:
+        messages = thread.get(at=branch).state["messages"]
+        assert len(messages) == 8
+        for one in branches:
+            assert [each for each in messages if each.startswith(one)] == [f"{one} {number}" for number in range(1, 5)]
+
+
 def test_a_merge_of_a_value_that_was_set_compares_values(store: Store) -> None:
     thread = store.thread("t")
     thread.put({"n": 1, "m": 1})
@@ -458,6 +477,15 @@ def test_the_same_id_again_is_no_new_checkpoint(store: Store) -> None:
 
 
 # Other features -----------------------------------------------------------------------------------------------------
+
+
+def test_two_changes_at_one_path_are_refused(store: Store) -> None:
+    thread = store.thread("t")
+    thread.put({"n": 1})
+    for changes in ({"n": Increment(), ("n",): Increment()}, {"n": 2, ("n",): 3}):
+        with pytest.raises(InvalidError, match="the same value is changed twice"):
+            thread.update(changes)
+    assert thread.get().state == {"n": 1}
 
 
 def test_in_a_transaction(store: Store) -> None:

@@ -8,17 +8,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import apsw
-import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from opentelemetry.sdk.trace import TracerProvider
 
 import holdfast
 from holdfast import Store
 from holdfast.agents import Machine, PersistentAgent
-from holdfast.backends.postgres import setup
 from holdfast.encryption import Encryption, LocalKeys, generate_key
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.store.timeline.api import TimelinePage
@@ -356,45 +354,9 @@ def test_the_index_and_a_scan_agree(
         capabilities, indexed = store.status().capabilities, ask()
         assert capabilities.times
         assert all(found for query, found in zip(queries, indexed, strict=False) if query not in QUERIES)
-        monkeypatch.setattr(f"holdfast.backends.{backend}.capabilities", capabilities._replace(times=False))
+        monkeypatch.setattr(f"holdfast.backends.{backend}.capabilities", replace(capabilities, times=False))
         assert not store.status().capabilities.times
         assert ask() == indexed
-
-
-def test_a_schema_of_an_older_version_gets_the_index_from_its_owner() -> None:
-    url = postgres()
-    with holdfast.open(url) as store:
-        fill(store)
-        expected = list(store.timeline.query())
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("DROP INDEX holdfast.events_time")
-    with holdfast.open(url) as store:
-        assert not store.status().capabilities.times
-        assert list(store.timeline.query()) == expected
-    setup(url)
-    with holdfast.open(url) as store:
-        assert store.status().capabilities.times
-        assert list(store.timeline.query()) == expected
-
-
-def test_a_file_of_an_older_version_gets_the_index(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    with holdfast.open(path) as store:
-        store.thread("chat").put({"n": 1})
-        store.state(agent="a")["n"] = 1
-        expected = list(store.timeline.query())
-    old = apsw.Connection(str(path))
-    for (name,) in old.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL").fetchall():
-        if name != "steps_id":
-            old.execute(f"DROP INDEX {name}")
-    old.close()
-    with holdfast.open(path, read_only=True) as store:
-        assert not store.status().capabilities.times
-        assert list(store.timeline.query()) == expected
-        assert store.maintenance.verify().ok
-    with holdfast.open(path) as store:
-        assert store.status().capabilities.times
-        assert list(store.timeline.query()) == expected
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
+import msgspec
+
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.tables import Key, Scalar, Table
 from holdfast.errors import UnavailableError, UnsupportedError
@@ -146,7 +148,7 @@ def closed_error(where: str, hint: str = "Open it again") -> UnavailableError:
     return UnavailableError("the store is closed", where=where, hint=hint, code="closed")
 
 
-class Capabilities(NamedTuple):
+class Capabilities(msgspec.Struct, frozen=True):
     """The optional features of a backend, and its limits."""
 
     durable: bool

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TypeAlias
 
-from holdfast.byte_reader import ByteReader
-
 Scalar: TypeAlias = str | int | bytes
 """A value of a key or a column. Numbers fit in 63 bits and are not negative, except `writes.place`."""
 
@@ -271,10 +269,10 @@ METADATA = Table(
 READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)
 """The tables of readable rows."""
 
-LATER = (WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS)
-"""Tables that the first stores did not have. Such a store gets them when it is next opened for writing."""
-
-TABLES = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE, *LATER)
+TABLES = (
+    *(LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE),
+    *(WORDS, QUARANTINE, JOBS, EVENTS, LINKS, KEYS, FIELDS),
+)
 """All tables. New ones come last: some stores number them."""
 
 
@@ -294,31 +292,8 @@ def encode_key(key: Iterable[Scalar]) -> bytes:
     return b"".join(map(_encode, key))
 
 
-def decode_key(kinds: Iterable[type], data: bytes) -> Key:
-    """Return the key of some bytes, by the types of its columns."""
-    reader = ByteReader(data, "the key of a row", data)
-    values: list[Scalar] = []
-    for kind in kinds:
-        if kind is int:
-            values.append(reader.number(_UINT64.size) - _ZERO_POINT)
-        else:
-            name = _read_name(reader)
-            values.append(reader.text(name) if kind is str else name)
-    reader.end()
-    return tuple(values)
-
-
 def _encode(value: Scalar) -> bytes:
     if isinstance(value, int):
         return _UINT64.pack(value + _ZERO_POINT)
     data = value.encode() if isinstance(value, str) else value
     return data.replace(b"\x00", _ZERO) + _END
-
-
-def _read_name(reader: ByteReader) -> bytes:
-    parts = [reader.until(b"\x00")]
-    while (mark := reader.take(1)) != b"\x01":
-        if mark != b"\xff":
-            raise reader.error("contains an unexpected zero byte")
-        parts.append(reader.until(b"\x00"))
-    return b"\x00".join(parts)

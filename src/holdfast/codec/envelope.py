@@ -30,7 +30,14 @@ from msgspec.msgpack import encode
 from holdfast._named_tuple import NamedTuple
 from holdfast.byte_reader import ByteReader
 from holdfast.codec.compression import Compression, compress, decompress, newer_release
-from holdfast.errors import CorruptError, DeniedError, InvalidError, TooLargeError, UnsupportedError
+from holdfast.errors import (
+    CorruptError,
+    DeniedError,
+    HoldfastError,
+    InvalidError,
+    TooLargeError,
+    UnsupportedError,
+)
 
 FORMAT_VERSION = 2
 
@@ -119,6 +126,12 @@ class SealerLookup(Protocol):
         ...
 
 
+class OpenRecord(bytes):
+    """A record that comes with its content, which was just compressed: nobody has to uncompress it again."""
+
+    content: bytes
+
+
 class OpenedRecord(NamedTuple):
     """The content of a record, and what its header says about it."""
 
@@ -153,7 +166,10 @@ def wrap(
 def unwrap(record: bytes, *, max_bytes: int = 128 << 20, where: str = "") -> OpenedRecord:
     """Return the content of a record. `CorruptError` if it is none."""
     _, codec, method, _, start, schema_length, size = _parse(record, where)
-    content = decompress(method, record[start:], size, max_bytes, where)
+    if type(record) is OpenRecord and size <= max_bytes:
+        content = record.content
+    else:
+        content = decompress(method, record[start:], size, max_bytes, where)
     kind = _BODY_KINDS.get(codec)
     if kind is None:
         raise newer_release(f"a record's content is of kind {codec}, which this release does not know", where)
@@ -187,12 +203,21 @@ def unpack_body(body: bytes) -> bytes | None:
     return record[:start] + decompress(method, record[start:], size, size)
 
 
-def repack_body(unpacked: bytes, context: RecordContext) -> bytes:
-    """Return the body of a row: the inverse of `unpack_body`, up to the version of the compressor."""
-    _, _, method, _, start, _, size = _parse(unpacked, str(context))
-    if len(unpacked) - start != size:
+def repack(unpacked: bytes, context: RecordContext) -> bytes:
+    """Return the record of a row from what `unpack_body` returned: the same up to the version of the compressor."""
+    try:
+        _, _, method, _, start, _, size = _parse(unpacked, "")
+    except HoldfastError as error:
+        error.where = error.where or str(context)
+        raise
+    content = unpacked[start:]
+    if len(content) != size:
         raise CorruptError("the size of a record differs from the size in its header", where=str(context), hint=_HINT)
-    return protect(unpacked[:start] + compress(unpacked[start:], Compression(method))[1], context)
+    if method == Compression.NONE:
+        return unpacked if unpacked != _EMPTY else b""
+    record = OpenRecord(unpacked[:start] + compress(content, Compression(method))[1])
+    record.content = content
+    return record
 
 
 # Protection

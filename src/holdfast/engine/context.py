@@ -19,6 +19,7 @@ from holdfast.codec import Codec, default_codec
 from holdfast.engine.checked_rows import CHECKSUMS, CheckedBackend, RowCodec, UncheckedBackend
 
 if TYPE_CHECKING:
+    from holdfast.backends.runtime.heartbeat import BeatThread
     from holdfast.engine.quotas import QuotaLimiter
 
 Apply: TypeAlias = Callable[[Batch], Awaitable[int | None]]
@@ -81,6 +82,13 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
         from holdfast.engine.quotas import QuotaLimiter
 
         return QuotaLimiter(self.backend)
+
+    @cached_property
+    def heartbeats(self) -> BeatThread:
+        """Extends the leases of sync callers."""
+        from holdfast.backends.runtime.heartbeat import BeatThread
+
+        return BeatThread()
 
     def apply(self, batch: Batch) -> Awaitable[int | None]:
         """Apply a batch that adds to what a tenant stores. `QuotaError` if that exceeds its quota.

@@ -146,13 +146,9 @@ class FieldIndex:
         return FieldChange(wanted - stored, stored - wanted).rows(line)
 
     async def _values_of(self, tenant: str, points: Sequence[StepRef]) -> set[FieldValue]:
-        """Return the values of the last revisions of steps."""
-        latest: dict[str, StepRef] = {}
-        for point in points:
-            if not point.pruned and (point.id not in latest or latest[point.id].revision < point.revision):
-                latest[point.id] = point
+        """Return the values of steps, also of those that have a later revision: what is found by them is checked."""
         name = await self._context.rows.field_names(tenant)
-        entries = {entry for point in latest.values() for entry in metadata_entries(point.metadata)}
+        entries = {entry for point in points if not point.pruned for entry in metadata_entries(point.metadata)}
         return set() if name is None else named_values(name, entries).added
 
     async def strays(self, tenant: str) -> list[Line]:

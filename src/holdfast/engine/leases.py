@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
-from holdfast.backends.runtime.drivers import Pause
+from holdfast.backends.runtime.drivers import Pause, complete
 from holdfast.backends.tables import REFS, Key, Scalar
 from holdfast.engine.context import EngineContext
 from holdfast.engine.row_format import LEASE, Line
@@ -94,12 +93,10 @@ class Lease:
         token, _ = self._row.columns
         renewed = Row(self._row.key, (token, self._context.clock()))
         if await self._context.backend.apply([self.condition(), Put(REFS, renewed)]) is not None:
-            # An earlier renewal, whose answer was lost, may have been applied.
-            rows = await self._read()
-            if not rows or rows[0].columns[0] != token:
-                raise self._conflict()
-            self._row = rows[0]
-            if await self._context.backend.apply([self.condition(), Put(REFS, renewed)]) is not None:
+            if (
+                not await self._reload()
+                or await self._context.backend.apply([self.condition(), Put(REFS, renewed)]) is not None
+            ):
                 raise self._conflict()
         self._row = renewed
 
@@ -112,15 +109,23 @@ class Lease:
 
         Done even if the task is cancelled or Ctrl-C is pressed just now: others would have to wait until it expires.
         """
-        batch = [self.condition(), self.end()]
-        try:
-            await self._context.backend.apply(batch)
-        except (Exception, GeneratorExit):
-            raise
-        except BaseException:
-            with suppress(Exception):  # the caller must see the interruption
-                await self._context.backend.apply(batch)
-            raise
+        await complete(self._release)
+
+    async def _release(self) -> None:
+        backend = self._context.backend
+        if await backend.apply([self.condition(), self.end()]) is not None:
+            await backend.apply([])  # it was being acquired or renewed when that was interrupted, perhaps
+            if await self._reload():
+                await backend.apply([self.condition(), self.end()])
+
+    async def _reload(self) -> bool:
+        """Read the row again, which an answer that was lost may have changed. Returns False if another has the lease,
+        or nobody."""
+        rows = await self._read()
+        if not rows or rows[0].columns[0] != self.token:
+            return False
+        self._row = rows[0]
+        return True
 
     def _conflict(self) -> ConflictError:
         if not self._line.name:

@@ -137,14 +137,6 @@ def line_name(name: str, kind: LineKind = "thread") -> str:
     return full
 
 
-def count_lines(names: Iterable[str]) -> dict[str, int]:
-    """Count lines by kind: `{"threads": 2, "agents": 1, …}`."""
-    counts = dict.fromkeys(COUNT_FIELDS, 0)
-    for name in names:
-        counts[COUNTS[line_kind(name)]] += 1
-    return counts
-
-
 def name_ranges() -> list[tuple[str, str, str]]:
     """Return the ranges of names that make up all names of lines: a kind as in `COUNTS`, the start, and the end, which
     is empty for the last one.

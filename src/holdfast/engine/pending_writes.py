@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Change, Create, Ensure, Get, Put, Query, Row, Scan
+from holdfast.backends.interface import Change, Create, Ensure, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, WRITES, Key
 from holdfast.codec import Codec
 from holdfast.engine.context import EngineContext
@@ -88,30 +88,34 @@ class PendingWrites:
         ordinary: type[Create | Ensure] = Create
         again, preconditions = False, current_authority().preconditions
         marks: Sequence[Change] | None = None
-        while True:
-            conditions = [] if preconditions is None else await preconditions(again)
-            tip = await self._lines.tip(line)
-            if tip is None:
-                first: Change = Ensure(LINES, info_row(line, self._lines.new_info()))
-            else:
-                first = self._lines.line_unchanged(line, tip.info)
-            changes = [Put(WRITES, row) if is_mark else ordinary(WRITES, row) for row, is_mark in rows]
-            if status is not None and marks is None:
+        try:
+            while True:
+                conditions = [] if preconditions is None else await preconditions(again)
+                tip = await self._lines.tip(line)
+                if tip is None:
+                    first: Change = Ensure(LINES, info_row(line, self._lines.new_info()))
+                else:
+                    first = self._lines.line_unchanged(line, tip.info)
+                changes = [Put(WRITES, row) if is_mark else ordinary(WRITES, row) for row, is_mark in rows]
                 head = None if tip is None else tip.point
-                marks = with_writes(self._context, line, head, step, status, writes[0].task)
-            try:
-                failed = await self._context.apply([*conditions, first, *changes, *(marks or ())])
-            except BaseException:
-                if marks:
-                    forget_status(self._context, line)
-                raise
-            if failed is None:
-                break
-            if failed > len(conditions):
-                ordinary = Ensure
-                continue
-            again = True
-            await self._lines.load_tip(line)
+                if marks is None and writes:
+                    marks = with_writes(self._context, line, head, step, status, writes[0].task)
+                elif marks and head is not None and step < head.id:
+                    marks = ()  # the run went on meanwhile, and its status is a later one
+                # A status that arrives late must not replace that of a later step.
+                last = [Expect(STEPS, (*line, 0, 0) if head is None else _next(line, head), None)] if marks else []
+                failed = await self._context.apply([*conditions, first, *last, *changes, *(marks or ())])
+                if failed is None:
+                    break
+                if failed > len(conditions) + len(last):
+                    ordinary = Ensure
+                    continue
+                again = True
+                await self._lines.load_tip(line)
+        except BaseException:
+            if marks:
+                forget_status(self._context, line)
+            raise
         if ordinary is Create and tip is not None:
             self._remember(line, tip.info.version, step, [write for write in writes if write.place >= 0])
 

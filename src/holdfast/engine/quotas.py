@@ -17,6 +17,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+from msgspec.structs import asdict, astuple
+
 from holdfast.backends.interface import Backend, Batch, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.runtime.fork_safety import reinit_after_fork
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key
@@ -48,7 +51,7 @@ _SIZED = (STEPS, FOLDS, NODES, OBJECTS, WRITES)
 _ROW_CHANGES = (Create, Put, Ensure)
 
 
-class Quota(NamedTuple):
+class Quota(msgspec.Struct, frozen=True):
     """The most that a tenant may store; None where there is no limit."""
 
     bytes: int | None = None
@@ -56,7 +59,7 @@ class Quota(NamedTuple):
     steps: int | None = None
 
 
-class QuotaUsage(NamedTuple):
+class QuotaUsage(msgspec.Struct, frozen=True):
     """The usage of a tenant. `bytes` is the size of steps, folded states and large values, as `ThreadInfo.bytes` counts
     it, `threads` the number of threads, `steps` that of checkpoints, and of changes of state and of agents."""
 
@@ -66,22 +69,22 @@ class QuotaUsage(NamedTuple):
 
     def plus(self, *others: QuotaUsage) -> QuotaUsage:
         """Return the sum."""
-        return QuotaUsage(*map(sum, zip(self, *others, strict=True)))
+        return QuotaUsage(*map(sum, zip(*map(astuple, (self, *others)), strict=True)))
 
     def minus(self, other: QuotaUsage) -> QuotaUsage:
         """Return the difference."""
-        return QuotaUsage(*(one - two for one, two in zip(self, other, strict=True)))
+        return QuotaUsage(*(one - two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
     def covers(self, other: QuotaUsage) -> bool:
         """Return whether it is enough for another amount."""
-        return all(one >= two for one, two in zip(self, other, strict=True) if two)
+        return all(one >= two for one, two in zip(astuple(self), astuple(other), strict=True) if two)
 
 
 _LARGEST = QuotaUsage(4 << 20, 16, 256)
 """The largest allotment."""
 
 
-class QuotaReport(NamedTuple):
+class QuotaReport(msgspec.Struct, frozen=True):
     """The limits of a tenant, and what it uses of them."""
 
     limits: Quota
@@ -115,13 +118,15 @@ class _Ledger(NamedTuple):
 
     def row(self, tenant: str) -> Row:
         """Return the row of a ledger."""
-        allotments = {name: [*amount, taken] for name, (amount, taken) in self.allotments.items()}
-        return Row(_ledger_key(tenant), (json.dumps({"used": self.used, "allotments": allotments}), self.counted))
+        allotments = {name: [*astuple(amount), taken] for name, (amount, taken) in self.allotments.items()}
+        used = json.dumps({"used": astuple(self.used), "allotments": allotments})
+        return Row(_ledger_key(tenant), (used, self.counted))
 
     def room(self, limits: Quota) -> QuotaUsage:
         """Return what is left of the limits."""
         used = self.used.plus(*(amount for amount, _ in self.allotments.values()))
-        return QuotaUsage(*(0 if most is None else most - count for most, count in zip(limits, used, strict=True)))
+        left = zip(astuple(limits), astuple(used), strict=True)
+        return QuotaUsage(*(0 if most is None else most - count for most, count in left))
 
 
 class _TenantState:
@@ -203,7 +208,7 @@ class QuotaLimiter:
             (rows,) = await self._backend.read([Get(REFS, [quota_key(tenant)])])
             self.note(tenant, rows[0] if rows else None)
             state = self._tenants[tenant]
-        if state.limits is None or not any(cost := _cost(batch, state.limits)):
+        if state.limits is None or not any(astuple(cost := _cost(batch, state.limits))):
             return await self._backend.apply(batch)
         number = await self._charge(tenant, state, cost)
         refund = False
@@ -222,11 +227,11 @@ class QuotaLimiter:
 
     async def set_limits(self, tenant: str, limits: Quota) -> None:
         """Set the limits of a tenant. Other processes respect them after a minute at most."""
-        if not any(limit is not None for limit in limits):
+        if limits == Quota():
             await self._backend.apply([Delete(REFS, quota_key(tenant)), Delete(REFS, _ledger_key(tenant))])
             self.note(tenant, None)
             return
-        row = Row(quota_key(tenant), (json.dumps(limits._asdict()), self._clock()))
+        row = Row(quota_key(tenant), (json.dumps(asdict(limits)), self._clock()))
         await self._backend.apply([Put(REFS, row)])
         self.note(tenant, row)
 
@@ -252,7 +257,7 @@ class QuotaLimiter:
                 try:
                     await self._take_allotment(tenant, state, cost)
                 except QuotaError:
-                    if attempt == _MAX_WAITS or not any(state.in_flight):
+                    if attempt == _MAX_WAITS or not any(astuple(state.in_flight)):
                         raise
                     # Saves of this process may yet fail, and leave room.
         finally:
@@ -296,7 +301,7 @@ class QuotaLimiter:
         if now > state.usable_until + _RECHECK_NS:
             state.growth = 1
         amounts = []
-        for need, left, waiting, largest in zip(cost, room, state.waiting, _LARGEST, strict=True):
+        for need, left, waiting, largest in zip(*map(astuple, (cost, room, state.waiting, _LARGEST)), strict=True):
             ahead = min(largest, left // _SHARE, state.growth * need)
             amounts.append(max(need, min(left, max(waiting, ahead))))
         return QuotaUsage(*amounts)
@@ -376,14 +381,14 @@ def _cost(batch: Batch, limits: Quota) -> QuotaUsage:
         elif change.space is LINES and not isinstance(change, Put):
             threads += _is_root(Line(str(change.row.key[0]), name))
     return QuotaUsage(
-        *(0 if most is None else count for most, count in zip(limits, (size, threads, steps), strict=True))
+        *(0 if most is None else count for most, count in zip(astuple(limits), (size, threads, steps), strict=True))
     )
 
 
 def _quota_error(tenant: str, limits: Quota, room: QuotaUsage, cost: QuotaUsage) -> QuotaError:
     reasons = [
         f"{most - max(left, 0)} of {most} {name} are used, and this needs {need}"
-        for name, most, left, need in zip(Quota._fields, limits, room, cost, strict=True)
+        for name, most, left, need in zip(Quota.__struct_fields__, *map(astuple, (limits, room, cost)), strict=True)
         if most is not None and left < need
     ]
     return QuotaError(

@@ -7,7 +7,8 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from holdfast._named_tuple import NamedTuple
+import msgspec
+
 from holdfast.codec import Codec, msgpack
 from holdfast.engine.model import draft_reader
 from holdfast.engine.model.diff import MAX_EDITS, diff
@@ -41,7 +42,7 @@ _WORTH_COMPARING = 1024
 """A larger value is compared with the old one, which is read for that."""
 
 
-class ValueOutline(NamedTuple):
+class ValueOutline(msgspec.Struct, frozen=True):
     """The outline of a value: a `dict`, a `list` with its length, or another `value` with the size of its packed form.
     A value that is stored apart, because it is large, is `large`, whatever it is."""
 
@@ -531,6 +532,11 @@ def _kind_after(operation: Operation) -> type | None:
         return dict
     if isinstance(operation, EditList) or (isinstance(operation, Combine) and operation.rule is Rule.APPEND):
         return list
-    if not isinstance(operation, Set) or is_pointer(operation.value):
+    if not isinstance(operation, Set):
         return None
-    return dict if msgpack.is_map(operation.value) else list if is_container(operation.value) else object
+    packed = operation.packed  # a large one is in parts
+    if not isinstance(packed, bytes):
+        return list if isinstance(packed, list) else dict
+    if is_pointer(packed):
+        return None
+    return dict if msgpack.is_map(packed) else list if is_container(packed) else object

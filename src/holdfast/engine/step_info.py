@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Get, Row, Scan
@@ -98,12 +99,13 @@ class StepInfoReader:
     async def _folded_headers(self, points: Mapping[Key, StepRef]) -> dict[tuple[int, int], StepHeader]:
         """Return the headers of large steps, which are stored with their folded states, too."""
         keys = [key for key, point in points.items() if not point.tail and point.size > LARGE]
-        (rows,) = await self._context.backend.read([Get(FOLDS, keys)]) if keys else ([],)
         headers = {}
-        for row in rows:
-            point = points[row.key]
-            if row.columns[1] == point.hash and (header := open_fold_header(row, point)) is not None:
-                headers[point[:2]] = header
+        with suppress(CorruptError):  # the steps have them, too
+            (rows,) = await self._context.backend.read([Get(FOLDS, keys)]) if keys else ([],)
+            for row in rows:
+                point = points[row.key]
+                if row.columns[1] == point.hash and (header := open_fold_header(row, point)) is not None:
+                    headers[point[:2]] = header
         return headers
 
     async def require_parents(self, line: Line, heads: Sequence[StepInfo]) -> None:

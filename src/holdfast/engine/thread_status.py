@@ -69,14 +69,16 @@ class StoredStatus(NamedTuple):
 
 
 class _KnownStatus:
-    """The status that this process stored or read last, the last step that it holds for, and the task that failed."""
+    """The status that this process stored or read last, the last step that it holds for, the task that failed, if it
+    did here, and whether another one of that step asks something."""
 
-    __slots__ = ("status", "step", "task")
+    __slots__ = ("is_asked", "status", "step", "task")
 
     def __init__(self, status: ThreadState, step: str, task: str = "") -> None:
         self.status = status
         self.step = step
         self.task = task
+        self.is_asked = False
 
 
 def note_status(context: EngineContext, line: Line, rows: Sequence[Row]) -> None:
@@ -119,7 +121,7 @@ def _with_step(context: EngineContext, line: Line, status: ThreadState, step: st
         return ()  # pending writes of this step or of a later one were stored before it
     else:
         known.status, known.step, known.task = status, step, ""
-    return (Put(REFS, Row((*line, STATUS, "", ""), (f"{status} {step}", context.clock()))),)
+    return (Put(REFS, StoredStatus(status, context.clock(), step).row(line)),)
 
 
 def overtaken_status(context: EngineContext, line: Line, status: ThreadState) -> Sequence[Change]:
@@ -132,19 +134,30 @@ def overtaken_status(context: EngineContext, line: Line, status: ThreadState) ->
 
 
 def with_writes(
-    context: EngineContext, line: Line, head: StepRef | None, step: str, status: ThreadState, task: str
+    context: EngineContext, line: Line, head: StepRef | None, step: str, status: ThreadState | None, task: str
 ) -> Sequence[Change]:
     """Return the change that stores a status together with what a task wrote after a step; none if the row has it
-    already, or if the step is not the latest."""
-    if head is not None and step < head.id:
-        return ()
+    already, or if the step is not the latest. Without a status the task has succeeded."""
     known: _KnownStatus | None = context.cache.get(("status", line))
+    if (known is None and status is None) or (head is not None and step < head.id):
+        return ()
     if known is not None and known.step == step:
-        # A run in which a task failed has failed, whatever other tasks of the same step ask.
-        if known.status == status or (known.status == FAILED and status == WAITING and known.task != task):
+        if status is None:
+            if known.status != FAILED or known.task != task:
+                return ()
+            status = WAITING if known.is_asked else UNFINISHED  # in another attempt
+        elif known.status == status:
+            known.task = task
             return ()
+        # A run in which a task failed has failed, whatever other tasks of the same step ask.
+        elif known.status == FAILED and status == WAITING and known.task not in ("", task):
+            known.is_asked = True
+            return ()
+    if status is None:
+        return ()
     # Before it is stored: the step may be stored at the same time, and its own status is an earlier one.
-    context.cache.put(("status", line), _KnownStatus(status, step, task), _WEIGHT)
+    if known is None or known.step <= step:
+        context.cache.put(("status", line), _KnownStatus(status, step, task), _WEIGHT)
     return (Put(REFS, StoredStatus(status, context.clock(), step).row(line)),)
 
 
@@ -176,7 +189,7 @@ def show_status(context: EngineContext, rows: Sequence[Row], head: StepRef | Non
     was moved by other means than a run of the graph."""
     stored = stored_status(rows)
     status = IDLE if stored is None or head is None else stored.status if stored.is_of(head) else None
-    return RUNNING if status in (IDLE, UNFINISHED) and is_running(context, rows) else status
+    return RUNNING if status in (IDLE, UNFINISHED, DONE) and is_running(context, rows) else status
 
 
 def status_scan(context: EngineContext, tenant: str, status: ThreadState, start: Key, limit: int) -> Scan:

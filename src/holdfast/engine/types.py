@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeAlias, cast
 
+import msgspec
+
 from holdfast._fields import Hidden, Internal, Label, computed
-from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Capabilities
 from holdfast.engine.namespaces import LineKind, line_kind, short_name
 from holdfast.engine.thread_status import ThreadState
@@ -45,7 +45,7 @@ def to_time(moment: datetime) -> int:
     return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1) * 1000 + 999
 
 
-class Checkpoint(typing.NamedTuple, Generic[S]):
+class Checkpoint(msgspec.Struct, Generic[S], frozen=True):
     """A saved step of a thread.
 
     `id` names it in its thread; `parent` is the id of the one it followed, and `merged`, if it is a merge, that of the
@@ -114,7 +114,7 @@ Revision: TypeAlias = str | int | datetime | Checkpoint
 """Names a checkpoint of a thread: a revision as in git, the number of a step, a time, or the checkpoint itself."""
 
 
-class ThreadInfo(NamedTuple):
+class ThreadInfo(msgspec.Struct, frozen=True):
     """A thread at a glance. `bytes` counts what its steps, nodes and large values take in the store.
 
     `kind` distinguishes agents, scopes, sessions and system lines from threads, where all are listed; `thread` is the
@@ -149,7 +149,7 @@ class ThreadInfo(NamedTuple):
         return cls(name, created, updated, summary.steps, summary.branches, summary.size, latest, kind, damaged, status)
 
 
-class Question(NamedTuple):
+class Question(msgspec.Struct, frozen=True):
     """A question of a thread that waits for an answer: an interrupt of a graph."""
 
     id: str
@@ -160,7 +160,7 @@ class Question(NamedTuple):
     """What it asks."""
 
 
-class ThreadStatus(NamedTuple):
+class ThreadStatus(msgspec.Struct, frozen=True):
     """What a thread does, or why it does nothing.
 
     It is *running* while a process works on it under a lease, *waiting* for the answers to its `questions`, *failed*
@@ -173,7 +173,7 @@ class ThreadStatus(NamedTuple):
     """When it became that, if it is stored."""
     checkpoint: str | None = None
     """The checkpoint that it is about: HEAD."""
-    questions: list[Question] = []  # noqa: RUF012 - never changed
+    questions: list[Question] = []
     node: str = ""
     """The node that failed."""
     error: str = ""
@@ -182,7 +182,7 @@ class ThreadStatus(NamedTuple):
     """The message of the error."""
 
 
-class BranchInfo(NamedTuple):
+class BranchInfo(msgspec.Struct, frozen=True):
     """A branch of a thread: its name, if it has one, and the checkpoint it starts from.
 
     `head` is its last checkpoint, which is the one it starts from while it has none of its own; `ahead` is how many of
@@ -198,7 +198,7 @@ class BranchInfo(NamedTuple):
     current: bool = False
 
 
-class PendingWrite(NamedTuple):
+class PendingWrite(msgspec.Struct, frozen=True):
     """A value that a task wrote to a channel after a checkpoint, before the next checkpoint includes it."""
 
     task_id: str
@@ -206,7 +206,7 @@ class PendingWrite(NamedTuple):
     value: Any
 
 
-class StoreStatus(NamedTuple):
+class StoreStatus(msgspec.Struct, frozen=True):
     """The status of a store: its size, how many lines of each kind the tenant has (those of sessions are scopes), and
     how its backend, backups and hooks are.
 

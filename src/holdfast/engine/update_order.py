@@ -85,7 +85,7 @@ class UpdateOrder:
             return False
         # Its last step was pruned, or it is damaged.
         rows = scan_rows(self._context.stored, STEPS, tuple(summary.line), bodies=False)
-        return max([point.time async for row in rows if (point := StepRef.of(row)).id]) <= position.time
+        return max([point.time async for row in rows if (point := StepRef.of(row)).id], default=0) <= position.time
 
     async def _by_time(self, after: UpdatePosition | None, size: int) -> AsyncIterator[list[UpdatePosition]]:
         seen: dict[str, None] = {}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
+
+import msgspec
 
 from holdfast._fields import computed
 from holdfast.backends.interface import Get
@@ -33,8 +34,7 @@ _PAGE = 500
 """How many steps are read at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRef:
+class CheckpointRef(msgspec.Struct, frozen=True):
     """The checkpoint that wrote a value.
 
     `by` is who saved it, by its metadata: the first of author, user, by, agent, writer, node and source that is there.
@@ -57,8 +57,7 @@ class CheckpointRef:
         return not self.id
 
 
-@dataclass(frozen=True, slots=True)
-class BlameEntry:
+class BlameEntry(msgspec.Struct, frozen=True):
     """A value of a state, its path, and the checkpoint that wrote it."""
 
     path: Path
@@ -71,8 +70,7 @@ class BlameEntry:
         return path_text(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class ValueChange:
+class ValueChange(msgspec.Struct, frozen=True):
     """A checkpoint that changed a value, and the changes."""
 
     writer: CheckpointRef

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
 
 from holdfast.codec.value_text import json_text
 from holdfast.engine.model.alignment import gaps
@@ -54,8 +55,7 @@ def _encode(parts: Sequence[str]) -> list[bytes]:
     return [part.encode(errors="surrogatepass") for part in parts]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """One difference between two states.
 
     `path` is where the value is in the new state, or was in the old one if it was removed; `was` is its path in the old
@@ -70,7 +70,7 @@ class Change:
     old: Any = None
     new: Any = None
     message: RenderedMessage | None = None
-    trees: tuple[Any, Any] = field(default=(NOTHING, NOTHING), repr=False, compare=False)
+    trees: tuple[Any, Any] = (NOTHING, NOTHING)
     """Both values as JSON."""
 
     @property

@@ -212,22 +212,31 @@ class _Merge:
         return _MergedState(base, states[1], state, delta)
 
     async def _operators_since(self, base: StepRef | None, theirs: StepRef, state: PackedMap) -> OperatorRuns:
-        """Return the operators that were applied on their side since the base. None, if it is not on the way of first
-        parents, or a step after it was pruned: values are compared then."""
+        """Return the operators that were applied on their side since the base, which has this state. Those before a
+        merge that brought the base are in it, and those of pruned steps are not known: values are compared there."""
         engine, line = self._engine, self._line
         walk = LogWalk(engine, line, await engine.lines.branches(line), first_parents=True)
         await walk.start([Position(theirs.branch, theirs.seq)])
+        points: list[StepRef] = []
         edits: list[EditMap] = []
-        is_reached = False
-        while not is_reached and (visited := await walk.page(_PAGE)):
+        merge: int | None = None
+        is_reached = is_lost = False
+        while not (is_reached or is_lost) and (visited := await walk.page(_PAGE)):
             for each in visited:
                 is_reached = base is not None and each.position == base[:2]
-                if is_reached:
+                is_lost = each.step is None and not is_reached
+                if is_reached or each.step is None:
                     break
-                if each.step is None:
-                    return {}
+                if merge is None and len(each.parents) > 1:
+                    merge = len(points)
+                points.append(each.point)
                 edits.append(each.step.edit)
-        if (base is not None and not is_reached) or not any(map(has_operator, edits)):
+        if is_lost or (base is not None and not is_reached):
+            since = len(points) - 1 if merge is None else merge
+            edits = edits[: max(since, 0)]
+            if any(map(has_operator, edits)):
+                state = await self._state(points[since])
+        if not any(map(has_operator, edits)):
             return {}
         large = await engine.states.load_large(line, {pointer for edit in edits for pointer in pointers(edit)})
         return operator_runs(state, reversed(edits), large.__getitem__)

@@ -18,6 +18,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
 from holdfast.engine.checked_rows import read_despite_damage
@@ -88,7 +90,7 @@ _BEFORE = 40
 _BLANK = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 
 
-class SearchHit(NamedTuple):
+class SearchHit(msgspec.Struct, frozen=True):
     """A text that matches: its path, its role if it is in a message, an excerpt, and the matching spans of that."""
 
     path: str
@@ -97,7 +99,7 @@ class SearchHit(NamedTuple):
     spans: tuple[tuple[int, int], ...]
 
 
-class SearchMatch(NamedTuple):
+class SearchMatch(msgspec.Struct, frozen=True):
     """A checkpoint that matches, with its hits, those in messages first. `more` is the number of hits left out."""
 
     thread: str

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Get, Put
+from holdfast.backends.interface import Expect, Get, Put
 from holdfast.backends.tables import REFS
 from holdfast.codec import Codec
 from holdfast.engine.delta_channels import KEPT
@@ -33,6 +33,7 @@ from holdfast.engine.thread_status import (
     forget_status,
     is_running,
     note_status,
+    show_status,
     status_keys,
     stored_status,
 )
@@ -46,6 +47,7 @@ _NO_TASK = "00000000-0000-0000-0000-000000000000"
 
 _VERSION = "version of "
 _MARKS = {_ERROR: FAILED, _INTERRUPT: WAITING, _RESUME: UNFINISHED}
+"""What pending writes say of a thread, by their channel: the first that there is."""
 
 
 def status_of_state(values: Mapping[str, Any], versions: Collection[str]) -> ThreadState:
@@ -73,11 +75,8 @@ def _is_complete(join: str, value: object) -> bool:
 
 def status_of_writes(writes: Sequence[tuple[str, Any]]) -> ThreadState | None:
     """Return the status of a graph of which a task wrote to these channels; None if they do not change it."""
-    found: ThreadState | None = None
-    for channel, _ in writes:
-        if channel in _MARKS and found != FAILED:
-            found = WAITING if found == WAITING != _MARKS[channel] != FAILED else _MARKS[channel]
-    return found
+    channels = {channel for channel, _ in writes}
+    return next((status for mark, status in _MARKS.items() if mark in channels), None)
 
 
 class _Marks(NamedTuple):
@@ -107,18 +106,14 @@ async def read_status(engine: Engine, line: Line) -> ThreadStatus:
     """Return the status of a thread. `NotFoundError` if there is no such thread."""
     codec, lines = engine.context.codec, engine.lines
     head, (rows,) = await lines.find_and(line, None, [Get(REFS, status_keys(line))])
-    stored = stored_status(rows)
-    is_stored = stored is not None and stored.is_of(head)
     (writes,) = await engine.writes.of_many(line, [head])
     marks = _Marks.of(codec, writes)
-    if stored is not None and is_stored:
-        status = stored.status
-    elif stored is None and root_of(line) == line:
-        status = IDLE
-    else:
+    status = show_status(engine.context, rows, head)
+    if status is None:
         status = await _derive(engine, line, head, marks)
-    if status in (IDLE, UNFINISHED) and is_running(engine.context, rows):
-        status = RUNNING
+        status = RUNNING if status not in (WAITING, FAILED) and is_running(engine.context, rows) else status
+    stored = stored_status(rows)
+    is_stored = stored is not None and stored.is_of(head)
     since = to_datetime(stored.since) if stored is not None and stored.status == status and is_stored else None
     if status not in (WAITING, FAILED):
         return ThreadStatus(status, since, head.id)
@@ -130,12 +125,6 @@ async def read_status(engine: Engine, line: Line) -> ThreadStatus:
     failed = marks.errors[0]
     error, message = _parse_error(str(codec.unpack(failed.packed)))
     return ThreadStatus(status, since, head.id, [], _node(failed.path, sends), error, message)
-
-
-async def derive_status(engine: Engine, line: Line, head: StepRef) -> ThreadState:
-    """Return the status of a thread by its latest checkpoint and the pending writes that follow it."""
-    (writes,) = await engine.writes.of_many(line, [head])
-    return await _derive(engine, line, head, _Marks.of(engine.context.codec, writes))
 
 
 async def _derive(engine: Engine, line: Line, head: StepRef, marks: _Marks) -> ThreadState:
@@ -168,12 +157,14 @@ async def refresh_status(engine: Engine, line: Line) -> None:
     stored = stored_status(rows)
     if stored is None:
         return
-    status = await derive_status(engine, root, head)
+    (writes,) = await engine.writes.of_many(root, [head])
+    status = await _derive(engine, root, head, _Marks.of(engine.context.codec, writes))
     if status == stored.status and stored.is_of(head):
         return
     now = StoredStatus(status, engine.context.clock(), head.id).row(root)
-    condition = engine.lines.step_exists(root, head)
-    if await engine.context.backend.apply([condition, Put(REFS, now)]) is None:
+    # If it is not as it was read, another process has stored a later one.
+    conditions = [engine.lines.step_exists(root, head), Expect(REFS, now.key, stored.row(root).columns)]
+    if await engine.context.backend.apply([*conditions, Put(REFS, now)]) is None:
         forget_status(engine.context, root)
         note_status(engine.context, root, [now])
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from holdfast._fields import Hidden
 from holdfast.codec import Codec
 from holdfast.engine.events import Event
@@ -257,7 +259,7 @@ class HookInfo(NamedTuple):
     last_error: str
 
 
-class HookExecution(NamedTuple):
+class HookExecution(msgspec.Struct, frozen=True):
     """One execution of a hook, from the history."""
 
     hook: str

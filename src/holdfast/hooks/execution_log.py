@@ -11,6 +11,8 @@ from heapq import nlargest
 from typing import Any, NamedTuple, Self, TypeAlias
 from urllib.parse import quote, unquote
 
+import msgspec
+
 from holdfast._fields import Hidden, Seconds
 from holdfast.backends.interface import Change, ColumnHint, Get, Row, Scan
 from holdfast.backends.runtime.drivers import run
@@ -364,7 +366,7 @@ def _detail(engine: Engine, row: Row) -> Mapping[str, Any]:
 # Statistics of recorded executions: which hooks are slow, which fail, and which are called most often.
 
 
-class HookStatistics(NamedTuple):
+class HookStatistics(msgspec.Struct, frozen=True):
     """Statistics of the recorded executions of a hook. Durations are in seconds."""
 
     hook: str

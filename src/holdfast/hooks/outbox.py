@@ -106,7 +106,7 @@ class _Target(msgspec.Struct, frozen=True, array_like=True):
     error: str = ""
 
 
-class UndeliveredCall(NamedTuple):
+class UndeliveredCall(msgspec.Struct, frozen=True):
     """A call of a durable hook that was not delivered yet, or that was given up."""
 
     reference: str

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
+import msgspec
+
+from holdfast._fields import count
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import (
@@ -67,7 +68,7 @@ _LINE_TABLES = (*LINE_TABLES, WORDS, FIELDS, *READABLE)
 NO_THREAD, OLD_FORM, NO_STEP, UNUSED = "no thread", "old form", "no checkpoint", "unused value"
 
 
-class OrphanRows(NamedTuple):
+class OrphanRows(msgspec.Struct, frozen=True):
     """Orphan rows. `what` says why: no thread, an old form, no checkpoint, or an unused value. With `waits` they stay
     for now, since they may be work in progress."""
 
@@ -78,24 +79,22 @@ class OrphanRows(NamedTuple):
     waits: bool = False
 
 
-@dataclass
-class OrphanReport:
+class OrphanReport(msgspec.Struct, frozen=True):
     """The result of a sweep. `rows` and `bytes` are the totals that are removed. `problems` has the reasons why threads
     could not be checked."""
 
     dry_run: bool
-    found: list[OrphanRows] = field(default_factory=list)
+    found: list[OrphanRows] = []
     rows: int = 0
     bytes: int = 0
-    problems: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = {}
 
     def add(self, orphan: OrphanRows) -> None:
         """Add some rows."""
         if orphan.rows:
             self.found.append(orphan)
             if not orphan.waits:
-                self.rows += orphan.rows
-                self.bytes += orphan.bytes
+                count(self, rows=orphan.rows, bytes=orphan.bytes)
 
 
 async def sweep(

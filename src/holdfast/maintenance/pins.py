@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, NamedTuple
+from typing import Annotated
+
+import msgspec
 
 from holdfast._fields import Label
 from holdfast.engine.context import Apply
@@ -13,7 +15,7 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import NotFoundError
 
 
-class PinInfo(NamedTuple):
+class PinInfo(msgspec.Struct, frozen=True):
     """A pin: the checkpoint, its reason and time."""
 
     id: Annotated[str, Label("checkpoint")]
@@ -21,7 +23,7 @@ class PinInfo(NamedTuple):
     time: Annotated[datetime, Label("since")]
 
 
-class HoldInfo(NamedTuple):
+class HoldInfo(msgspec.Struct, frozen=True):
     """A hold: the thread, its reason and time."""
 
     thread: str

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+import msgspec
+
+from holdfast._fields import count, fill
 from holdfast.backends.interface import Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import REFS, STEPS
@@ -45,7 +48,7 @@ _EXCLUDED = (ACCESS, AUDIT)
 """Lines that no policy applies to: the grants and the audit."""
 
 
-class PruneDecision(NamedTuple):
+class PruneDecision(msgspec.Struct, frozen=True):
     """Whether a checkpoint is kept, and why."""
 
     id: str
@@ -54,8 +57,7 @@ class PruneDecision(NamedTuple):
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadPruneReport:
+class ThreadPruneReport(msgspec.Struct, frozen=True):
     """The result for a thread: the number of checkpoints that are kept and dropped, and the rows and bytes that are
     freed, less those that are written. `checkpoints` has the decisions, the latest first.
 
@@ -76,8 +78,7 @@ Each: TypeAlias = Callable[[ThreadPruneReport], None]
 """Called with the report of each thread."""
 
 
-@dataclass
-class PruneReport:
+class PruneReport(msgspec.Struct, frozen=True):
     """The result of a pass over `threads`.
 
     `rows` and `bytes` are the totals that are freed; how much files or tables shrink depends on the store. With a size
@@ -86,7 +87,7 @@ class PruneReport:
     """
 
     dry_run: bool
-    threads: list[ThreadPruneReport] = field(default_factory=list)
+    threads: list[ThreadPruneReport] = []
     kept: int = 0
     dropped: int = 0
     rows: int = 0
@@ -102,10 +103,7 @@ class PruneReport:
     def add(self, thread: ThreadPruneReport) -> None:
         """Add the report of a thread."""
         self.threads.append(thread)
-        self.kept += thread.kept
-        self.dropped += thread.dropped
-        self.rows += thread.rows
-        self.bytes += thread.bytes
+        count(self, kept=thread.kept, dropped=thread.dropped, rows=thread.rows, bytes=thread.bytes)
 
 
 @dataclass(frozen=True)
@@ -209,11 +207,11 @@ class _Pass:
                 if progress is not None:
                     progress(done, max(done, total), line.name)
             if thread_limit is not None:
-                report.over += max(0, left - before - thread_limit)
+                count(report, over=max(0, left - before - thread_limit))
         if self._sized:
-            report.left = left
+            fill(report, left=left)
         if total_limit is not None:
-            report.over = max(report.over, left - total_limit)
+            fill(report, over=max(report.over, left - total_limit))
         if (report.dropped or report.bytes > 0) and not self._dry_run:
             await self._backend.tidy()
         return report

@@ -8,10 +8,12 @@ is not there any more.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
+
+import msgspec
 
 from holdfast.agents.steps.records import StepLine
 from holdfast.agents.steps.retention import delete_agent, find_pending
@@ -38,8 +40,7 @@ _PAGE = 500
 _KINDS: tuple[LineKind, ...] = ("thread", "agent", "session")
 
 
-@dataclass(frozen=True, slots=True)
-class StaleLine:
+class StaleLine(msgspec.Struct, frozen=True):
     """A thread, an agent or a session that has not changed for long.
 
     With a `problem` it was not deleted; `code` is that of the error. `name` is the id of an agent or of a session.
@@ -54,13 +55,12 @@ class StaleLine:
     code: str = ""
 
 
-@dataclass
-class StaleReport:
+class StaleReport(msgspec.Struct, frozen=True):
     """Lines that were deleted because they had not changed for long, or would be, and what was skipped and why."""
 
     dry_run: bool
-    deleted: list[StaleLine] = field(default_factory=list)
-    skipped: list[StaleLine] = field(default_factory=list)
+    deleted: list[StaleLine] = []
+    skipped: list[StaleLine] = []
 
 
 @dataclass(frozen=True)

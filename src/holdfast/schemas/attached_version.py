@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from holdfast.backends.interface import Change
 from holdfast.engine.append import Edit

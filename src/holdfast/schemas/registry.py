@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+import msgspec
+from msgspec.structs import replace
+
+from holdfast._fields import Internal
 from holdfast.backends.interface import Batch, Change
 from holdfast.engine.context import Apply
 from holdfast.engine.engine import Engine
@@ -40,8 +43,7 @@ _CLOSING = "closing"
 """The state of a version between being in use and being retired."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaRecord:
+class SchemaRecord(msgspec.Struct, frozen=True):
     """The record of a schema in a store."""
 
     current: Version
@@ -74,19 +76,18 @@ class SchemaRecord:
         return cls(current, unversioned, bool(stored["pinned"]), patterns, places)
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredSchemas:
+class RegisteredSchemas(msgspec.Struct, frozen=True):
     """The content of the registry as of one of its steps."""
 
-    tip: LineTip | None
-    schemas: SchemaSet = field(default_factory=SchemaSet)
+    tip: Internal[LineTip | None]
+    schemas: SchemaSet = msgspec.field(default_factory=SchemaSet)
     """All versions that were registered."""
-    records: Mapping[str, SchemaRecord] = field(default_factory=dict)
+    records: Mapping[str, SchemaRecord] = {}
     retired: frozenset[str] = frozenset()
     """References of versions that no latest state has any more, as the last migration of all states found."""
     closing: frozenset[str] = frozenset()
     """References of versions that a migration is about to retire, unless somebody uses them meanwhile."""
-    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    fingerprints: Mapping[str, str] = {}
     """The fingerprints of applied migrations, by their text."""
 
     @property

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack
+
+import msgspec
 
 from holdfast._fields import Hidden
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
@@ -49,7 +51,7 @@ Who: TypeAlias = "Identity | Scope | str"
 """An identity or its text; where groups are possible, also `group:` and a group."""
 
 
-class Grant(NamedTuple):
+class Grant(msgspec.Struct, frozen=True):
     """A grant: who may do what, until when, and who granted it. `revoke` takes it or its `id`."""
 
     id: str
@@ -72,7 +74,7 @@ class Grant(NamedTuple):
     """The pattern of names of threads, in a grant of threads, which has no scope."""
 
 
-class Token(NamedTuple):
+class Token(msgspec.Struct, frozen=True):
     """A token: who it acts for, and until when. `revoke_token` takes its `id`."""
 
     id: str

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
+import msgspec
+
 from holdfast._fields import Hidden
-from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import STEPS
 from holdfast.engine import validation
@@ -35,7 +36,7 @@ When: TypeAlias = "datetime | int | str"
 _PAGE = 64
 
 
-class HistoryEntry(NamedTuple):
+class HistoryEntry(msgspec.Struct, frozen=True):
     """A change of a key. `before` and `version` are its versions before and after; 0 if it did not exist. `step` is
     the number of the scope's step, also of a deletion."""
 

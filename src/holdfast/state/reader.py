@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast._named_tuple import NamedTuple
 from holdfast.engine.entry_reader import FoundEntry
 from holdfast.engine.lines import LineTip
@@ -26,7 +28,7 @@ from holdfast.state.session_guard import is_over, session_of
 T = TypeVar("T")
 
 
-class StateItem(NamedTuple):
+class StateItem(msgspec.Struct, frozen=True):
     """A key and its value. `version` is the number of the scope's step that wrote it."""
 
     key: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+import msgspec
+
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Scan
 from holdfast.backends.tables import LINES, STEPS
@@ -167,7 +169,7 @@ _LEAST = 64
 """The minimum number of names to read at a time: some are not those of visible scopes."""
 
 
-class ScopeInfo(NamedTuple):
+class ScopeInfo(msgspec.Struct, frozen=True):
     """A scope that has state, or had some: the number of its keys, its version (the number of its last step), and
     when it was last changed."""
 

@@ -14,12 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 
 import msgspec
+from msgspec.structs import astuple, replace
 
 from holdfast._fields import computed
 from holdfast.backends.interface import Get, Query, Row, Scan
@@ -82,8 +82,7 @@ _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _Cursor: TypeAlias = tuple[bool, dict[str, tuple[_Number, _Number, str, _Number, str]]]
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedChange:
+class WatchedChange(msgspec.Struct, frozen=True):
     """A change that a watch reports.
 
     `before` and `version` are the key's versions; `value` is its value at that version, `MISSING` if it was deleted.
@@ -103,7 +102,17 @@ class WatchedChange:
     correlation: str = ""
     cause: str = ""
     id: str = ""
-    _cursor: Callable[[], str] = field(default=str, repr=False, compare=False)
+    _cursor: Callable[[], str] = str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WatchedChange) and astuple(self)[:-1] == astuple(other)[:-1]
+
+    def __hash__(self) -> int:
+        return hash((self.scope, self.key, self.version, self.id))
+
+    def __repr__(self) -> str:
+        value = "" if self.value is MISSING else f" = {self.value!r}"
+        return f"<WatchedChange {self.id}: {self.action} {self.key!r} of {self.scope}, version {self.version}{value}>"
 
     @property
     @computed
@@ -492,7 +501,7 @@ class _ChangeCollector:
             if number <= place.delivered or not self._matches(entry.key) or (is_expiry and known):
                 continue
             if is_expiry:
-                entry = entry._replace(action=EXPIRED)
+                entry = replace(entry, action=EXPIRED)
             value = MISSING
             if entry.version:
                 value = await self._value(line, point, entry.key, put.get(pack_name(entry.key)))

@@ -134,12 +134,15 @@ class AuditOperations:
         encrypted. `kinds` are those of lines, by default all but agents, whose records are the log of their
         transitions. Lines with a legal hold are left as they are.
         """
+        from holdfast.maintenance.backup_status import unseen_since
         from holdfast.security.audit import export as archive
 
         await self._recorder.flush()
         before = self._handle.now() - parse_nanoseconds(older_than, "age")
         chosen = archive.ARCHIVED_KINDS if kinds is None else parse_kinds(kinds)
-        return await archive.archive(self._handle.engine, self._handle.tenant, path, before, chosen, dry_run=dry_run)
+        engine, tenant = self._handle.engine, self._handle.tenant
+        unseen = await unseen_since(engine, tenant)
+        return await archive.archive(engine, tenant, path, before, chosen, dry_run=dry_run, unseen=unseen)
 
 
 class Audit(SyncApi, AuditOperations):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, NamedTuple
+from typing import Annotated
+
+import msgspec
 
 from holdfast._fields import Bytes, Hidden, Label, Local
 
 
-class BackupInfo(NamedTuple):
+class BackupInfo(msgspec.Struct, frozen=True):
     """A backup: its id; the store; its number among those of the store; the moment of it; the number of lines; the
     bytes that it added to the repository, and those that it needs there; how long it took; why it was made; and the
     names of damaged lines, of which it has the last readable state, if any."""
@@ -26,7 +28,7 @@ class BackupInfo(NamedTuple):
     damaged: Hidden[tuple[str, ...]]
 
 
-class BackupLine(NamedTuple):
+class BackupLine(msgspec.Struct, frozen=True):
     """A thread or another line in a backup: its tenant, kind and name, the number of its steps, and the bytes of its
     rows."""
 
@@ -37,7 +39,7 @@ class BackupLine(NamedTuple):
     bytes: int
 
 
-class BackupChange(NamedTuple):
+class BackupChange(msgspec.Struct, frozen=True):
     """A difference between two backups: `added`, `removed` or `changed`, and the numbers of steps of both."""
 
     change: str

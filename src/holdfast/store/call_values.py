@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from holdfast._lazy import imported_names, load
-from holdfast.backends.distribution import Distribution
 from holdfast.codec import Codec
+from holdfast.codec.class_lookup import find_loaded
 from holdfast.codec.registry import Registration, Registry
 from holdfast.engine.model.json_diff import NOTHING, Absent, Edit
 from holdfast.engine.model.missing import MISSING
@@ -25,7 +25,6 @@ from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.history.diff_result import Diff, DiffSide
 from holdfast.history.search import SearchPage
 from holdfast.hooks.execution_log import HookStatisticsList
-from holdfast.maintenance.jobs.job import Job, JobRun
 from holdfast.state.sessions.api import Session
 from holdfast.state.sessions.records import SessionRecord
 from holdfast.store.catalogue import store_parts
@@ -75,9 +74,9 @@ class CallCodec:
     ) -> None:
         """`classes`: those that are rebuilt; by default, all that a result may have, and those of the application."""
         self._values = Codec(
-            _CallRegistry(codec, session),
+            _CallRegistry(codec, session, may_revive := _revives_result if classes is None else classes.__contains__),
             max_bytes=codec.max_bytes,
-            may_revive=_revives_result if classes is None else classes.__contains__,
+            may_revive=may_revive,
         )
 
     def to_json(self, value: Any) -> Any:
@@ -113,9 +112,15 @@ def _result_classes() -> frozenset[tuple[str, str]]:
 class _CallRegistry(Registry):
     """The registry of an application, and the results that are no plain data."""
 
-    def __init__(self, codec: Codec, session: Callable[[str, SessionRecord, Any], Session] | None) -> None:
+    def __init__(
+        self,
+        codec: Codec,
+        session: Callable[[str, SessionRecord, Any], Session] | None,
+        may_revive: Callable[[str], bool],
+    ) -> None:
         super().__init__()
         self._application = codec.registry
+        self._may_revive = may_revive
         self.register(Page, lambda page: [list(page), page.next], lambda parts: Page(parts[0], parts[1]))
         self.register(SearchPage, _dump_search, _load_search)
         self.register(
@@ -131,28 +136,25 @@ class _CallRegistry(Registry):
         self.register(Append, lambda operator: operator.operand, lambda items: Append(*items))
         self.register(AddToSet, lambda operator: operator.operand, lambda items: AddToSet(*items))
         self.register(Max, lambda operator: operator.operand, Max)
-        self._register_struct(Distribution)
-        self._register_struct(JobRun)
-        self._register_struct(Job)
         self.register(
             Session,
             lambda found: [found.id, found._record, found.status],
             lambda parts: _load_session(session, parts),
         )
 
-    def _register_struct(self, kind: type[Any]) -> None:
-        if issubclass(kind, msgspec.Struct):
-            self.register(
-                kind,
-                lambda value: {name: getattr(value, name) for name in kind.__struct_fields__},
-                lambda fields: kind(**fields),
-            )
+    def _record(self, kind: type[Any] | None) -> Registration | None:
+        """Register a record of this package."""
+        if kind is None or not kind.__module__.startswith("holdfast.") or not issubclass(kind, msgspec.Struct):
+            return None
+        self.register(kind, msgspec.structs.asdict, lambda fields: kind(**fields))
+        return super().registration(kind)
 
     def registration(self, type: type) -> Registration | None:
-        return super().registration(type) or self._application.registration(type)
+        return super().registration(type) or self._application.registration(type) or self._record(type)
 
     def registration_named(self, name: str) -> Registration | None:
-        return super().registration_named(name) or self._application.registration_named(name)
+        found = super().registration_named(name) or self._application.registration_named(name)
+        return found or (self._record(find_loaded(name)) if self._may_revive(name) else None)
 
     def name_of(self, target: Any) -> str:
         return self._application.name_of(target)

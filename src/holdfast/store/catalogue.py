@@ -7,11 +7,15 @@ of scripts and the reference are made from it.
 from __future__ import annotations
 
 import inspect
+import sys
+import typing
+from collections import abc
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_type_hints
 
-from holdfast._lazy import load
+from holdfast._lazy import imported_names, load
 from holdfast._named_tuple import NamedTuple
 from holdfast.backends.runtime.drivers import Declaration, declaration_of, operations_of, parts_of
 from holdfast.errors import UnsupportedError
@@ -109,6 +113,34 @@ def find_operation(part: str, name: str) -> CataloguedOperation | None:
     """Return an operation by the names of its part and its own; None if there is no such."""
     found = store_parts().get(part)
     return None if found is None else found.operation(name)
+
+
+def resolve_annotation(annotation: Any, function: Any) -> Any:
+    """Return the type that an annotation of an operation means. Raises `NameError` if it cannot be resolved."""
+    return _evaluate(annotation, _Names(inspect.unwrap(function).__globals__))
+
+
+class _Names(dict[str, Any]):
+    """The names in annotations: those of a module, also those that it imports for type checkers only."""
+
+    def __init__(self, module: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._module = module
+
+    def __missing__(self, name: str) -> Any:
+        declared = imported_names(self._module["__name__"]).get(name)
+        found = self._module.get(name) or (load(*declared) if declared else None)
+        found = found or next((getattr(each, name) for each in (abc, typing) if name in each.__all__), None)
+        if found is None:
+            raise KeyError(name)
+        if isinstance(found, str):  # an alias that is written as text, with the names of its module
+            return _evaluate(found, _Names(vars(sys.modules[declared[0]]) if declared else self._module))
+        return found
+
+
+def _evaluate(annotation: Any, names: _Names) -> Any:
+    stub: Any = SimpleNamespace(__annotations__={"it": annotation})
+    return get_type_hints(stub, {}, names)["it"]
 
 
 def check_outside_arguments(operation: str, arguments: Mapping[str, Any]) -> None:

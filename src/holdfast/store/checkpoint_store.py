@@ -46,6 +46,7 @@ from holdfast.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from holdfast.history.thread_status import refresh_status
 from holdfast.recording.journal import pack_recording
 from holdfast.security.audit.thread_audit import recorded
 from holdfast.security.sensitive.recorded_values import redact
@@ -180,6 +181,7 @@ class ThreadPruner:
         for line in dict.fromkeys(lines):
             apply = recorded(self._engine, line, "prune", {"runs": len(run_ids)})
             await self._engine.rewriter.rewrite(line, _dropping(partial(of_runs, line)), apply)
+            await refresh_status(self._engine, line)
 
 
 def _dropping(which: Callable[[Sequence[StepRef]], Awaitable[_Places]]) -> Choose:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine import validation
@@ -30,7 +33,7 @@ R = TypeVar("R", str, Config)
 """A thread id, or a config of LangGraph."""
 
 
-class CheckpointTuple(NamedTuple):
+class CheckpointTuple(msgspec.Struct, frozen=True):
     """A checkpoint with its state and pending writes."""
 
     thread_id: str
@@ -54,7 +57,7 @@ class CheckpointTuple(NamedTuple):
     @property
     def parent_config(self) -> dict[str, Any] | None:
         """The config that names its parent, if it has one."""
-        return None if self.parent_id is None else self._replace(id=self.parent_id).config
+        return None if self.parent_id is None else replace(self, id=self.parent_id).config
 
     @property
     def checkpoint(self) -> dict[str, Any]:

@@ -232,7 +232,7 @@ class StoreOperations(ThreadListing, ScopedOperations):
         SQLite, PostgreSQL, MongoDB and Redis count by themselves. Files and object storage cannot: there, counting
         stops after 1,000, and `complete` is False, unless `exact` is set.
         """
-        from holdfast.maintenance.backup.status import backup_status
+        from holdfast.maintenance.backup_status import backup_status
 
         cache, backend, hooks = self._engine.context.cache, self._engine.context.backend, self._engine.hooks
         limit = None if exact else _COUNTED

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Unpack, is_typeddict
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, is_typeddict
 
 from holdfast.backends.interface import Row
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, operation
@@ -16,11 +16,10 @@ from holdfast.engine.lines import LABEL, MAIN
 from holdfast.engine.model.operators import AddToSet, Append, Increment, Max, UpdateOperator
 from holdfast.engine.model.packed_state import PackedMap, unpack_state
 from holdfast.engine.pages import Page
-from holdfast.engine.paths import Path, require_path, require_range
+from holdfast.engine.paths import Path, path_text, require_path, require_range
 from holdfast.engine.pending_writes import decode_writes
 from holdfast.engine.row_format import StepRef, check_name
 from holdfast.engine.step_info import StepInfo
-from holdfast.engine.thread_status import has_status
 from holdfast.engine.types import (
     BranchInfo,
     Checkpoint,
@@ -33,7 +32,7 @@ from holdfast.engine.types import (
 )
 from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.security.handle import StoreHandle
-from holdfast.store.thread_access import described, needs, thread_access
+from holdfast.store.thread_access import described, needs, refresh_known, thread_access
 from holdfast.store.thread_references import ThreadReferences
 
 if TYPE_CHECKING:
@@ -45,8 +44,9 @@ if TYPE_CHECKING:
     from holdfast.history.merge import Resolve
     from holdfast.schemas.registry import VersionUse
     from holdfast.schemas.schema_set import SchemaSet
-    from holdfast.store.checkpoint_fields import CheckpointFields
+    from holdfast.store.checkpoint_fields import CheckpointFields, OnConflict
     from holdfast.store.thread_run import ThreadRun
+    from holdfast.time_parser import Duration
 
 
 class ThreadOperations(ThreadReferences, Generic[S]):
@@ -74,12 +74,17 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         state: S,
         *,
         if_changed: bool = False,
-        **fields: Unpack[CheckpointFields],
+        parent: str | Checkpoint | None = None,
+        branch: str | None = None,
+        on_conflict: OnConflict | None = None,
+        id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tag: str | None = None,
+        labels: Iterable[str] | None = None,
+        kind: str | None = None,
+        ttl: Duration | None = None,
     ) -> Checkpoint[S]:
         """Save the state of the thread as a new checkpoint. Stores what differs from the parent's state.
-
-        Its `fields` are `parent: str | Checkpoint`, `branch: str`, `on_conflict`, `id: str`, `metadata: Mapping`,
-        `tag: str`, `labels: Iterable[str]`, `kind: str` and `ttl`.
 
         The parent is HEAD, unless one is given (a checkpoint, or its id), or a branch by its name. What is saved to
         another branch than that of HEAD does not move HEAD. If another writer saved after the same parent first,
@@ -91,8 +96,21 @@ class ThreadOperations(ThreadReferences, Generic[S]):
         An `id` of the caller's own may be saved again: the same content is no new checkpoint, other content a new
         revision of it. Such ids must increase: HEAD is the checkpoint with the greatest id on its branch. `tag` and
         `labels` are given to the checkpoint as it is saved. With `if_changed`, a state that equals the parent's is not
-        saved: the parent is returned. A `ttl`, such as `"30d"`, is set for the whole thread, as by `expire`.
+        saved: the parent is returned. A `ttl`, such as `"30d"`, is set for the whole thread, as by `expire`. The `kind`
+        is `save`, or a name of the caller's own.
         """
+        given = {
+            "parent": parent,
+            "branch": branch,
+            "on_conflict": on_conflict,
+            "id": id,
+            "metadata": metadata,
+            "tag": tag,
+            "labels": labels,
+            "kind": kind,
+            "ttl": ttl,
+        }
+        fields = cast("CheckpointFields", {name: each for name, each in given.items() if each is not None})
         request = self._put_request(state, if_changed, self._append_fields("Thread.put", fields))
         return await self._merge_branch(await self._save(request), fields)
 
@@ -574,8 +592,15 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     def _edit(self, changes: Mapping[Path, Any], remove: Iterable[Path] = ()) -> Edit:
         values = validation.require_mapping(changes, "set of changes")
-        put = {require_path(path): value for path, value in values.items()}
-        text_paths = {require_path(path) for path in values if isinstance(path, str)}
+        put: dict[tuple[Any, ...], Any] = {}
+        text_paths = set()
+        for path, value in values.items():
+            keys = require_path(path)
+            if keys in put:
+                raise InvalidError("the same value is changed twice", where=path_text(keys))
+            put[keys] = value
+            if isinstance(path, str):
+                text_paths.add(keys)
         if isinstance(remove, tuple) and remove:
             raise InvalidError(
                 "a tuple is one path, and several may be removed",
@@ -614,10 +639,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     async def _moved(self, head: StepInfo) -> Checkpoint[S]:
         """Return a checkpoint that was saved by other means than a run of a graph, whose status it may change."""
-        if has_status(self._engine.context, self._line):
-            from holdfast.history.thread_status import refresh_status
-
-            await refresh_status(self._engine, self._line)
+        await refresh_known(self._engine, self._line)
         return self._checkpoint(head)
 
     async def _merge_branch(self, saved: Checkpoint[S], fields: CheckpointFields) -> Checkpoint[S]:

@@ -9,7 +9,8 @@ from functools import wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from holdfast._named_tuple import NamedTuple
+import msgspec
+
 from holdfast.backends.runtime.drivers import Part, operation
 from holdfast.engine import validation
 from holdfast.engine.guard import (
@@ -25,7 +26,7 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import LineKind, is_thread, line_kind, parse_kind, short_name
 from holdfast.engine.pages import Page
 from holdfast.engine.row_format import Line, LineSummary, check_name
-from holdfast.engine.thread_status import IDLE, ThreadState, parse_status
+from holdfast.engine.thread_status import IDLE, ThreadState, has_status, parse_status
 from holdfast.engine.types import SCAN_LIMIT, ThreadInfo
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import StoreHandle
@@ -117,7 +118,7 @@ async def thread_access(
         await guard.saw_thread(line)
 
 
-class StoreChanges(NamedTuple):
+class StoreChanges(msgspec.Struct, frozen=True):
     """Changes in a store, in any order: the names of threads, as `threads` lists them, the ids of agents, and
     scopes."""
 
@@ -382,11 +383,19 @@ class ThreadListing:
 
 async def described(engine: Engine, summary: LineSummary) -> ThreadInfo:
     """Describe a line as a thread. A status that no run of a graph stored is derived."""
-    if summary.status is None and summary.latest is not None:
-        from holdfast.history.thread_status import derive_status
+    if summary.status is None:
+        from holdfast.history.thread_status import read_status
 
-        summary = summary._replace(status=await derive_status(engine, summary.line, summary.latest))
+        summary = summary._replace(status=(await read_status(engine, summary.line)).status)
     return ThreadInfo.of(summary)
+
+
+async def refresh_known(engine: Engine, line: Line) -> None:
+    """Store the status of a thread anew, if it is known to have one, after a save that was no run of its graph."""
+    if has_status(engine.context, line):
+        from holdfast.history.thread_status import refresh_status
+
+        await refresh_status(engine, line)
 
 
 def _checked_kind(kind: str) -> LineKind | None:

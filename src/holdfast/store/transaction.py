@@ -15,6 +15,7 @@ from holdfast.security.handle import StoreHandle
 from holdfast.state.api import StateTransaction
 from holdfast.store.checkpoint_fields import CheckpointFields
 from holdfast.store.thread import ThreadOperations
+from holdfast.store.thread_access import refresh_known
 
 if TYPE_CHECKING:
     from holdfast.engine.append import AppendRequest
@@ -86,6 +87,8 @@ class Transaction(StateTransaction):
             Checkpoint.from_step(request.line, head, self._handle.codec)
             for request, head in zip(requests, heads, strict=True)
         ]
+        for line in dict.fromkeys(request.line for request in requests):
+            await refresh_known(self._handle.engine, line)
 
 
 def _checked(fields: CheckpointFields) -> CheckpointFields:

@@ -83,7 +83,7 @@ def test_a_step_takes_two_batches_and_no_read_and_asking_again_takes_one_read() 
 
 
 def test_one_thread_renews_the_leases_of_all_steps() -> None:
-    store = timed(Clock())
+    store, others = timed(Clock()), set(threading.enumerate())
     inside, end = threading.Barrier(9), threading.Event()
 
     def work() -> None:
@@ -95,7 +95,7 @@ def test_one_thread_renews_the_leases_of_all_steps() -> None:
     for each in runners:
         each.start()
     inside.wait(30)
-    names = [each.name for each in threading.enumerate()]
+    names = [each.name for each in threading.enumerate() if each not in others]
     end.set()
     for each in runners:
         each.join()
@@ -144,6 +144,65 @@ def test_answers_that_are_lost() -> None:
     assert desk.once("recorded", charge) == "paid"
     assert len(calls) == 2
     assert run(list_runs(desk.steps._line)) == []
+
+
+class Overtaken(MemoryBackend):
+    """Applies one batch after the next ones, as a server with several connections may; its caller is interrupted."""
+
+    delays_in = -1
+    delayed: Batch = ()
+
+    async def apply(self, batch: Batch) -> int | None:
+        self.delays_in -= 1
+        if self.delays_in == -1:
+            self.delayed = batch
+            raise KeyboardInterrupt
+        if not batch:  # which is acknowledged after all before it
+            delayed, self.delayed = self.delayed, ()
+            assert await super().apply(delayed) is None
+        return await super().apply(batch)
+
+
+def test_a_step_that_was_interrupted_before_it_began_is_free_though_the_beginning_was_overtaken() -> None:
+    backend = Overtaken()
+    desk = desk_of(timed(Clock(), backend))
+    desk.once("first", abs, -1)
+    backend.delays_in = 0
+    with pytest.raises(KeyboardInterrupt):
+        desk.once("begun", abs, -1)
+    run(backend.apply([]))
+    assert run(list_runs(desk.steps._line)) == []
+    assert desk.once("begun", abs, -2) == 2
+
+
+def test_a_step_that_is_cancelled_before_its_function_is_called_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with await holdfast.aopen(tmp_path / "a.db") as store:
+            desk = AsyncDesk().attach(store, ID)
+            await desk.save()
+            backend, calls = store._handle.engine.context.backend, list[int]()
+            apply = backend.apply
+
+            async def charge() -> str:
+                calls.append(1)
+                return "paid"
+
+            async def cancelling(batch: Batch) -> int | None:
+                applied = await apply(batch)
+                monkeypatch.undo()
+                task.cancel()  # the attempt has begun, and its function is about to be called
+                return applied
+
+            monkeypatch.setattr(backend, "apply", cancelling)
+            task = asyncio.create_task(desk.once("begun", charge))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (calls, await desk.steps.list()) == ([], [])
+            assert await desk.once("begun", charge) == "paid"
+
+    asyncio.run(main())
 
 
 # Other features --------------------------------------------------------------------------------------------------

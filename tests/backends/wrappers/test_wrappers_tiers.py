@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.backends.conformance.rows import row_of, step
@@ -353,7 +354,7 @@ def test_what_is_too_much_for_one_batch_is_read_and_stays_in_the_cold_store() ->
     class Small(MemoryBackend):
         @property
         def capabilities(self) -> Capabilities:
-            return super().capabilities._replace(max_body=1 << 20, max_batch=1 << 20)
+            return replace(super().capabilities, max_body=1 << 20, max_batch=1 << 20)
 
         async def apply(self, batch: Batch) -> int | None:
             if body_bytes(batch) > self.capabilities.max_batch:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.backends.conformance.rows import row_of, step
@@ -145,7 +146,7 @@ def test_what_the_copy_cannot_take_is_refused_at_once() -> None:
     class Small(MemoryBackend):
         @property
         def capabilities(self) -> Capabilities:
-            return super().capabilities._replace(max_body=1 << 20, max_batch=2 << 20)
+            return replace(super().capabilities, max_body=1 << 20, max_batch=2 << 20)
 
     store = paired(MemoryBackend(), Small())
     assert store.capabilities.max_body == 1 << 20
@@ -540,7 +541,7 @@ class Small(MemoryBackend):
 
     @property
     def capabilities(self) -> Capabilities:
-        return super().capabilities._replace(max_body=1 << 20, max_batch=(1 << 20) + (1 << 16))
+        return replace(super().capabilities, max_body=1 << 20, max_batch=(1 << 20) + (1 << 16))
 
     async def apply(self, batch: Batch) -> int | None:
         if body_bytes(batch) > self.capabilities.max_batch:

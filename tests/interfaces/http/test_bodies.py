@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, get_type_hints
 
 import jsonschema_rs
+from msgspec.structs import astuple
 
 import holdfast
 from holdfast import Page
@@ -50,9 +50,9 @@ def test_a_field_that_a_record_gets_is_in_the_answer_and_in_the_document() -> No
     document = openapi_document(table.routes)
     schemas = document["components"]["schemas"]
     assert {name for name, _ in added} <= set(schemas["ThreadInfo"]["properties"])
-    assert set(ThreadInfo._fields) <= set(schemas["ThreadInfo"]["required"])
+    assert set(ThreadInfo.__struct_fields__) <= set(schemas["ThreadInfo"]["required"])
 
-    made = wider(*info, (Palette("red", Scope.of(agent="a")),), {"when": NOW, "pair": (1, 2)}, b"bytes")
+    made = wider(*astuple(info), (Palette("red", Scope.of(agent="a")),), {"when": NOW, "pair": (1, 2)}, b"bytes")
     (sent,) = json.loads(encode_body(Page([made], "more"), page[wider]))["items"]
     assert sent["palettes"] == [{"colour": "red", "scope": "agent:a"}]
     assert sent["notes"] == {"when": "2026-11-01T00:00:00Z", "pair": [1, 2]}
@@ -63,7 +63,7 @@ def test_a_field_that_a_record_gets_is_in_the_answer_and_in_the_document() -> No
 
 def test_every_route_that_returns_records_has_their_fields_and_what_they_mean() -> None:
     schemas = DOCUMENT["components"]["schemas"]
-    assert set(schemas["ThreadInfo"]["properties"]) == {*ThreadInfo._fields, "name"}
+    assert set(schemas["ThreadInfo"]["properties"]) == {*ThreadInfo.__struct_fields__, "name"}
     assert schemas["Job"]["properties"]["failures"]["description"] == "The number of failed runs in a row."
     assert schemas["Job"]["properties"]["due"]["description"] == "When it runs next."
     for name, schema in schemas.items():
@@ -79,11 +79,11 @@ def test_what_is_the_servers_is_not_sent(writable: ServedStore) -> None:
     assert "secret" not in job.text
     assert store.jobs.get("back").settings["repository"] == "file:///secret-place"
     secret = {"token", "digest", "settings", "secret", "password", "credentials"}
-    assert secret & {each.name for kind in (Job, StepRecord) for each in fields(kind)} == {"digest", "settings"}
+    assert secret & {each for kind in (Job, StepRecord) for each in kind.__struct_fields__} == {"digest", "settings"}
     for name, schema in DOCUMENT["components"]["schemas"].items():
         assert not secret & set(schema.get("properties", ())), name
     checkpoint = DOCUMENT["components"]["schemas"]["Checkpoint"]["properties"]
-    assert set(checkpoint) == {*holdfast.Checkpoint._fields} - {"state"}
+    assert set(checkpoint) == {*holdfast.Checkpoint.__struct_fields__} - {"state"}
 
 
 def test_a_large_value_is_null_and_a_small_one_is_not(writable: ServedStore) -> None:

@@ -8,10 +8,11 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.codec import OpaqueValue
@@ -48,7 +49,7 @@ READS: dict[str, Read] = {
     "store.threads": lambda store: store.threads(),
     "store.search": lambda store: store.search("kelp", limit=2),
     "store.scopes": lambda store: store.scopes(),
-    "store.status": lambda store: store.status()._replace(url="", cache_hits=0, cache_misses=0, cache_bytes=0),
+    "store.status": lambda store: replace(store.status(), url="", cache_hits=0, cache_misses=0, cache_bytes=0),
     "store.metrics": lambda store: type(store.maintenance.metrics()),
     "store.changes": lambda store: store.changes().threads,
     "thread.get": lambda store: store.thread("chat").get("good"),

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast.interfaces.http import server as server_module
@@ -116,7 +117,7 @@ def test_only_digests_of_tokens_are_stored(tmp_path: Path) -> None:
         token = store.access.issue_token("user:alice", name="in-the-file")
         secret = token.secret.split("_", 2)[2]
         digest = hashlib.sha256(secret.encode()).hexdigest()
-        assert store.access.find_token(token.secret) == token._replace(secret="")
+        assert store.access.find_token(token.secret) == replace(token, secret="")
         assert token.secret not in repr(token)
         records = [repr(each) for each in store.audit.query(kind="access")]
         store.maintenance.export(tmp_path / "all.jsonl", kinds="all", format="json")

@@ -38,6 +38,17 @@ def refuse(_: Log) -> dict[str, Any]:
     raise ValueError("it's 'late'")
 
 
+def recovers() -> Any:
+    """Return a node that fails when it is called first."""
+    calls: list[Log] = []
+
+    def recover(state: Log) -> dict[str, Any]:
+        calls.append(state)
+        return refuse(state) if len(calls) == 1 else {}
+
+    return recover
+
+
 def ask(_: Log) -> dict[str, Any]:
     return {"log": [interrupt({"ask": "May ada@example.com be paid?"}), interrupt("Really?")]}
 
@@ -81,9 +92,9 @@ def build(kind: str) -> Any:
         child.add_edge(START, "inner")
         graph.add_node("child", child.compile())
         graph.add_edge("first", "child")
-    elif kind == "one-asks-one-fails":
+    elif kind in ("one-asks-one-fails", "one-asks-one-recovers"):
         graph.add_node("asking", ask)
-        graph.add_node("failing", refuse)
+        graph.add_node("failing", recovers() if kind == "one-asks-one-recovers" else refuse)
         graph.add_edge("first", "asking")
         graph.add_edge("first", "failing")
     return graph

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ from msgspec.structs import force_setattr
 
 import holdfast
 from holdfast.backends.interface import Put
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import WRITES
 from holdfast.encryption import Encryption, LocalKeys, generate_key
-from holdfast.engine.thread_status import STATES
-from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError
+from holdfast.engine.thread_status import STATES, run_lease
+from holdfast.errors import ConflictError, DeniedError, HoldfastError, InvalidError, NotFoundError, TransientError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.store.store import Store
 from tests.interfaces.langgraph.status_graphs import PaymentError, build
@@ -106,6 +110,51 @@ def test_a_run_in_which_a_task_failed_has_failed_whatever_others_ask(store: Stor
     assert status(store, "one-asks-one-fails") == "failed"
 
 
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "in another process"])
+def test_a_run_in_which_the_failed_task_succeeds_waits_for_what_others_ask(
+    store: Store, tmp_path: Path, elsewhere: bool
+) -> None:
+    graph, config = build("one-asks-one-recovers"), {"configurable": {"thread_id": "t"}}  # one node for both runs
+    with pytest.raises(ValueError, match="late"):
+        graph.compile(checkpointer=HoldfastSaver(store)).invoke({"log": []}, config)
+    assert status(store, "t") == "failed"
+    if elsewhere:
+        with holdfast.open(tmp_path / "a.db") as other:
+            graph.compile(checkpointer=HoldfastSaver(other)).invoke(None, config)
+    else:
+        graph.compile(checkpointer=HoldfastSaver(store)).invoke(None, config)
+    assert status(store, "t") == "waiting"
+    assert [each.value for each in store.thread("t").status().questions] == [{"ask": "May ada@example.com be paid?"}]
+
+
+def test_a_status_that_was_not_stored_is_stored_when_the_writes_are_repeated(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = build("asks").compile(checkpointer=HoldfastSaver(store))
+    config: Any = {"configurable": {"thread_id": "t"}}
+    graph.invoke({"log": []}, config, interrupt_before=["first"])
+    context, lines = store._handle.engine.context, store._handle.engine.lines
+    apply, refused = context.backend.apply, [0]
+
+    async def refuse_once(batch: Any) -> Any:
+        if any(isinstance(each, Put) and str(each.row.columns[0]).startswith("waiting ") for each in batch):
+            refused[0] += 1
+            if refused[0] == 1:  # another process has changed the line, and then the store does not answer
+                monkeypatch.setattr(lines, "load_tip", fail)
+                return 0
+        return await apply(batch)
+
+    async def fail(_: Any) -> Any:
+        raise TransientError("the store does not answer")
+
+    monkeypatch.setattr(context.backend, "apply", refuse_once)
+    with pytest.raises(TransientError):
+        graph.invoke(None, config)
+    monkeypatch.undo()
+    graph.invoke(None, config)
+    assert status(store, "t") == "waiting"
+
+
 @pytest.mark.parametrize("kind", ["breaks", "joins"])
 def test_a_graph_at_a_breakpoint_is_unfinished_and_done_when_it_went_on(store: Store, kind: str) -> None:
     play(store, kind, interrupt_before=["second"])
@@ -158,6 +207,54 @@ def test_a_thread_without_a_graph_is_idle_and_runs_under_a_lease(store: Store) -
         store.threads(status="asleep")  # type: ignore[arg-type]
 
 
+def test_a_run_whose_last_sign_of_life_was_interrupted_ends_all_the_same(store: Store) -> None:
+    store.thread("t").put({})
+    other = run_lease(store._handle.engine.context, store.thread("t")._line)
+    with store.thread("t").running() as held:
+        before_renewal = held._lease._row
+        run(held._lease.renew())
+        held._lease._row = before_renewal  # the answer was lost
+        with pytest.raises(ConflictError):
+            run(other.acquire())
+    assert status(store, "t") == "idle"
+    run(other.acquire())
+
+
+def test_a_run_that_is_cancelled_as_it_begins_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with await holdfast.aopen(tmp_path / "a.db") as store:
+            await store.thread("t").put({})
+            context = store._handle.engine.context
+            apply = context.backend.apply
+            task = asyncio.create_task(store.thread("t").running().__aenter__())
+            acquired: list[Any] = []
+
+            async def cancelling(batch: Any) -> Any:
+                if not acquired and any(
+                    isinstance(each, Put) and each.row.key[2:4] == ("lease", "run") for each in batch
+                ):
+                    acquired.append(batch)
+                    task.cancel()
+                return await apply(batch)
+
+            monkeypatch.setattr(context.backend, "apply", cancelling)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert acquired
+            assert (await store.thread("t").status()).status == "idle"
+
+    asyncio.run(work())
+
+
+def test_a_thread_that_others_changed_is_running_under_a_lease_too(store: Store) -> None:
+    play(store, "chain")
+    with store.transaction() as together:
+        together.put("chain", {"log": [1]})
+    assert status(store, "chain") == "idle"
+    with store.thread("chain").running():
+        assert status(store, "chain") == "running"
+
+
 def test_an_async_store_tells_the_same(tmp_path: Path) -> None:
     async def work() -> None:
         async with await holdfast.aopen(tmp_path / "a.db") as store:
@@ -190,6 +287,46 @@ def test_the_row_is_written_only_when_the_status_changes(store: Store, monkeypat
     assert written == ["unfinished", "done"] * 2
     store.thread("plain").put({"a": 1})
     assert written == ["unfinished", "done"] * 2
+
+
+def test_an_answer_that_is_stored_after_the_end_of_the_run_changes_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(store, "asks")
+    play(store, "asks", Command(resume="yes"))
+    context, ended, held = store._handle.engine.context, threading.Event(), []
+    apply = context.backend.apply
+
+    async def late(batch: Any) -> Any:
+        marks = [each.row.columns[0] for each in batch if isinstance(each, Put) and each.row.key[2:3] == ("status",)]
+        if any(str(mark).startswith("unfinished ") for mark in marks) and any(each.space is WRITES for each in batch):
+            held.append(ended.wait(30))
+        failed = await apply(batch)
+        if failed is None and any(str(mark).startswith("done ") for mark in marks):
+            ended.set()
+        return failed
+
+    monkeypatch.setattr(context.backend, "apply", late)
+    play(store, "asks", Command(resume="yes"))
+    assert held == [True]  # the answer was stored when the graph had reached its end
+    assert status(store, "asks") == "done"
+
+
+def test_a_thread_that_was_done_runs_again_under_a_lease(store: Store) -> None:
+    play(store, "chain")
+    with store.thread("chain").running():
+        assert status(store, "chain") == "running"
+        play(store, "chain")
+    assert status(store, "chain") == "done"
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+def test_a_namespace_has_no_status_of_its_own(store: Store, durability: Any) -> None:
+    graph = build("subgraph-asks").compile(checkpointer=HoldfastSaver(store))
+    graph.invoke({"log": []}, {"configurable": {"thread_id": "above"}}, durability=durability)
+    (below,) = [each.thread for each in store.threads() if each.thread != "above"]
+    assert status(store, "above") == "waiting"
+    assert status(store, below) == "idle"
 
 
 # Crossings --------------------------------------------------------------------------------------------------------
@@ -233,6 +370,64 @@ def test_copies_exports_backups_and_archives_have_the_status(store: Store, tmp_p
     with holdfast.open(tmp_path / "d.db") as other:
         other.backups(tmp_path / "backups").restore()
         assert status(other, "asks") == "waiting"
+
+
+def roll_back(store: Store, folder: Path) -> None:
+    backups = store.backups(folder / "backups")
+    backups.create()
+    for _ in range(2):
+        play(store, "asks", Command(resume="yes"))
+    backups.restore(in_place=True)
+
+
+def change_together(store: Store, folder: Path) -> None:
+    with store.transaction() as transaction:
+        transaction.update("asks", {"log": [1]})
+
+
+def delete_a_run(store: Store, folder: Path) -> None:
+    graph = build("chain").compile(checkpointer=HoldfastSaver(store))
+    graph.update_state({"configurable": {"thread_id": "asks"}, "metadata": {"run_id": "r1"}}, {"log": [1]}, "first")
+    HoldfastSaver(store).delete_for_runs(["r1"])
+
+
+def repair_from_newer(store: Store, folder: Path) -> None:
+    with holdfast.open(folder / "newer.db") as newer:
+        store.maintenance.copy_to(newer)
+        play(newer, "asks", Command(resume="yes"))
+        play(newer, "asks", Command(resume="yes"))
+        store.maintenance.repair(newer, thread="asks")
+
+
+@pytest.mark.parametrize(
+    ("move", "found"),
+    [
+        (roll_back, "unfinished"),
+        (change_together, "unfinished"),
+        (delete_a_run, "unfinished"),
+        (repair_from_newer, "done"),
+    ],
+)
+def test_what_moves_head_without_a_run_stores_the_status_again(
+    store: Store, tmp_path: Path, move: Callable[[Store, Path], None], found: str
+) -> None:
+    play(store, "asks")
+    move(store, tmp_path)
+    assert status(store, "asks") == found
+
+
+def test_a_moment_is_restored_with_its_status(store: Store, tmp_path: Path) -> None:
+    backups = store.backups(tmp_path / "backups")
+    play(store, "chain", thread="t")
+    backups.create()
+    moment = store.thread("t").get().time
+    play(store, "asks", thread="t")
+    backups.create()
+    moments: list[dict[str, Any]] = [{"backup": moment}, {"threads": ["t"], "at": "HEAD~2"}]
+    for number, options in enumerate(moments):
+        with holdfast.open(tmp_path / f"then{number}.db") as then:
+            then.backups(tmp_path / "backups").restore(**options)
+            assert status(then, "t") == "done"
 
 
 def test_a_pruned_thread_keeps_its_status_and_a_deleted_one_has_none(store: Store) -> None:

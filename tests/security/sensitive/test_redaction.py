@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 import pytest
 from langgraph.graph import START, StateGraph
+from msgspec.structs import astuple
 
 import holdfast
 from holdfast import replay
@@ -56,7 +57,7 @@ def test_what_is_stored_is_replaced(encryption: Any, tmp_path: Path) -> None:
         notice(store)
         assert len(reported(store)) == 4
         report = store.redaction.redact()
-        assert report[:2] == (4, 5)
+        assert astuple(report)[:2] == (4, 5)
         said = [*map("message {}".format, range(3)), "my key is [redacted:github-token]", "thanks"]
         assert store.thread("chat").get().state == {"messages": said}
         assert store.thread("chat").get(at="before").state == {"messages": said[:3]}
@@ -90,7 +91,7 @@ def test_other_stores(kind: str, tmp_path: Path) -> None:
         store.thread("later").put({"text": KEY})
         store.jobs.run("credentials")
         assert len(reported(store)) == 5
-        assert store.redaction.redact()[:2] == (5, 6)
+        assert astuple(store.redaction.redact())[:2] == (5, 6)
         store.jobs.run("credentials")
         assert reported(store) == []
         assert store.redaction.scan(history=True).findings == []
@@ -207,7 +208,7 @@ def test_notes_reasons_errors_and_links(encryption: Any, tmp_path: Path) -> None
         other = holdfast.open(tmp_path / "a.db", encryption=encryption)
         assert len(reported(other)) == 11
         report = store.redaction.redact()
-        assert report[:3] == (2, 2, 10)
+        assert astuple(report)[:3] == (2, 2, 10)
         assert store.access.frozen() == {"agent:x": "it has [redacted:github-token]"}
         assert reported(store) == reported(other) == []
         other.close()
@@ -259,7 +260,7 @@ def test_what_a_policy_allows_stays(tmp_path: Path) -> None:
         store.state(agent="vault")["key"] = KEY
         store.state(agent="other")["key"] = KEY
         assert reported(store) == [("agent:other", "(audit).saw"), ("agent:other", "key")]
-        assert store.redaction.redact()[:3] == (1, 1, 1)
+        assert astuple(store.redaction.redact())[:3] == (1, 1, 1)
         assert store.state(agent="vault")["key"] == KEY
         assert store.state(agent="other")["key"] == "[redacted:github-token]"
 

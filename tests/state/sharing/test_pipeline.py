@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from holdfast.backends.interface import Delete, Expect
 from holdfast.backends.memory import MemoryBackend
@@ -51,7 +52,7 @@ def test_results(store: Store) -> None:
     assert [(each.id, each.value) for each in results] == list(zip(ids[:3], [3, 4, 5], strict=True))
     assert [each.value for each in pipeline.results(cursor=results.next)] == [6, 7]
     assert list(results.all()) == pipeline.results()
-    assert pipeline.stats() == (dict.fromkeys(STAGES, 0), dict.fromkeys(STAGES, 0), 0, 5)
+    assert astuple(pipeline.stats()) == (dict.fromkeys(STAGES, 0), dict.fromkeys(STAGES, 0), 0, 5)
     assert pipeline.forget(ids[:3]) == 3
     assert pipeline.forget(ids[:3]) == 0
     assert [each.value for each in pipeline.results()] == [6, 7]
@@ -151,7 +152,7 @@ def test_a_handler_runs_with_the_item_as_its_cause(store: Store) -> None:
         id = pipeline.put(1)
     pipeline.work("only", lambda _: seen.append((current().correlation, current().cause)), limit=1)
     assert seen == [("run-7", id)]
-    assert pipeline.results() == [(id, None, "run-7")]
+    assert list(map(astuple, pipeline.results())) == [(id, None, "run-7")]
 
 
 def test_a_handler_at_work_for_long_keeps_its_item(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +285,7 @@ def test_every_item_is_in_one_place(data: st.DataObject) -> None:
                     pipeline.fail(task)
             except ConflictError:
                 pass
-        waiting, working, dead, results = pipelines[0].stats()
+        waiting, working, dead, results = astuple(pipelines[0].stats())
         assert sum(waiting.values()) + sum(working.values()) + dead + results == put
         assert results == sum(stage == "b" for _, stage in handed)
     assert set(handed.values()) <= {1}

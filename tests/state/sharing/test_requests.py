@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.heartbeat import BeatThread, Heartbeat
 from holdfast.engine.trace_context import correlation, current
 from holdfast.errors import (
     ConflictError,
@@ -21,7 +22,7 @@ from holdfast.errors import (
 )
 from holdfast.state.reader import read_scope
 from holdfast.state.sharing.requests import RequestsOperations
-from holdfast.state.sharing.work_queue import Heartbeat
+from holdfast.state.sharing.work_queue import HandlerCall
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited
 
@@ -235,7 +236,7 @@ def test_hearts_go_on_after_a_failure_that_passes_and_stop_after_one_that_does_n
         assert ended.wait(60)
         time.sleep(0.02)
 
-    Heartbeat(0.006).call(handler, None, beat).wait()
+    HandlerCall(handler, None, Heartbeat(BeatThread(), 0.006, beat)).wait()
     assert beats == [0, 1, 2]
 
     async def async_handler(_: object) -> None:
@@ -245,7 +246,7 @@ def test_hearts_go_on_after_a_failure_that_passes_and_stop_after_one_that_does_n
 
     async def main() -> None:
         beats.clear()
-        await Heartbeat(0.006).call(async_handler, None, beat).watch()
+        await HandlerCall(async_handler, None, Heartbeat(BeatThread(), 0.006, beat)).watch()
         assert beats == [0, 1, 2]
 
     asyncio.run(main())

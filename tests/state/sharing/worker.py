@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from msgspec.structs import astuple
+
 import holdfast
 from holdfast.store.store import Store
 
@@ -66,7 +68,7 @@ def edit(store: Store, name: str, count: str) -> None:
     document = store.sharing.document("plan")
     for number in range(int(count)):
         mark = f"{name}-{number}"
-        value, version = document.read()
+        value, version = astuple(document.read())
         value["text"] += f"{mark}\n"
         value["list"].append(mark)
         value["dict"][mark] = number

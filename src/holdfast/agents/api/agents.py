@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, TypeVar, Unpack, overload
+
+from msgspec.structs import replace
 
 from holdfast.agents.api.agent import (
     AsyncPersistentAgent,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
+
+import msgspec
 
 from holdfast.agents.definition.state_machine import invoke
 from holdfast.agents.runtime.message_buffer import MessageBuffer, matcher, role_of, text_of
@@ -14,7 +16,7 @@ from holdfast.engine import validation
 from holdfast.errors import HoldfastError, InvalidError
 
 
-class MessageMatch(NamedTuple):
+class MessageMatch(msgspec.Struct, frozen=True):
     """A message that matches a search, and its index."""
 
     position: int

@@ -290,7 +290,7 @@ class AgentOperations(OnceOperations):
 
         async def wait() -> dict[str, Any] | None:
             found = await wait_for_signal(self._step_line, signal, timeout, key)
-            return None if found is None else {name: getattr(found, name) for name in Signal.__slots__}
+            return None if found is None else {name: getattr(found, name) for name in Signal.__struct_fields__}
 
         taken = await record_call("signal", signal, None, wait)
         return None if taken is None else Signal(**taken)

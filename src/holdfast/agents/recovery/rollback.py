@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from holdfast.agents.recovery.fallback import read_completely
 from holdfast.agents.runtime.persister import AgentPersister

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter_ns
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from holdfast._fields import Local
 from holdfast.agents.definition.spec import Spec
@@ -463,8 +465,7 @@ def parse_status(name: str) -> Status:
 RecoveryKind: TypeAlias = Literal["crashed", "transition", "lifecycle", "transfer", "fell-back"]
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(msgspec.Struct, frozen=True):
     """Something that was found half-done, and how it was resolved."""
 
     agent: str

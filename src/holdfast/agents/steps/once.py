@@ -40,7 +40,7 @@ from holdfast.agents.steps.records import (
 from holdfast.agents.steps.runs import StepRun, list_runs, read_run, run_absent
 from holdfast.agents.storage.record import error_text
 from holdfast.backends.interface import Change
-from holdfast.backends.runtime.drivers import Pause
+from holdfast.backends.runtime.drivers import Pause, complete
 from holdfast.engine import validation
 from holdfast.engine.guard import UNCONDITIONAL, Permit
 from holdfast.engine.model.missing import MISSING
@@ -60,7 +60,7 @@ from holdfast.errors import (
     UnsupportedError,
 )
 from holdfast.state.reader import ScopeView
-from holdfast.state.sharing.work_queue import Heartbeat
+from holdfast.state.sharing.work_queue import HandlerCall, heartbeat_of
 from holdfast.state.watcher import WatchOperations
 from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, parse_seconds
@@ -332,6 +332,7 @@ class OnceCall:
                 resolved=resolved or ("" if step is None else step.resolved),
                 lease=parse_seconds(self.options.lease, "lease"),
             ),
+            before,
         )
         guards = self.permit.guards
         conditions = [*(() if guards is None else await guards(again)), *await line.agent_exists(again)]
@@ -343,7 +344,7 @@ class OnceCall:
             raise
         except BaseException:
             with suppress(Exception):  # it may have been put, and only the answer was lost
-                await run.release(before, called=False)
+                await run.release()
             raise
         return run if failed is None else None
 
@@ -402,17 +403,20 @@ class OnceCall:
             kwargs = {**kwargs, "idempotency_key": run.step.idempotency_key.hex()}
 
         async def call_async(_: object) -> Any:
+            run.is_called = True
             result = self.function(*self.args, **kwargs)
             returned.append(await result if inspect.isawaitable(result) else result)
             return returned[0]
 
         def call(_: object) -> Any:
+            run.is_called = True
             returned.append(self.function(*self.args, **kwargs))
             return returned[0]
 
         token = _active.set(_active.get() | {(self.line.line, self.key)})
         try:
-            return await Heartbeat(self.options.lease).call(call_async if self.is_async else call, None, run.renew)
+            heartbeat = heartbeat_of(self.line.agent.handle, self.options.lease, run.renew)
+            return await HandlerCall(call_async if self.is_async else call, None, heartbeat)
         finally:
             _active.reset(token)
 
@@ -450,7 +454,7 @@ class OnceCall:
 
         for number in range(1, _RECORD_ATTEMPTS + 1):
             try:
-                await write()
+                await complete(write)
                 return
             except HoldfastError as failure:
                 if isinstance(failure, InvalidError | UnsupportedError) or failure.code in _NOT_RETRIED:
@@ -463,12 +467,6 @@ class OnceCall:
                         code="step-outcome-unknown",
                     ) from failure
                 await Pause(min(0.1 * 2**number, _LONGEST_PAUSE))
-            except (Exception, GeneratorExit):
-                raise
-            except BaseException:
-                with suppress(Exception):  # the caller must see the interruption
-                    await write()
-                raise
 
 
 def ending(

@@ -8,7 +8,6 @@ step that is being run has a row beside the line (`runs`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
@@ -99,8 +98,7 @@ class StoredStep(msgspec.Struct, frozen=True, array_like=True):
 _DEFAULTS = [*([msgspec.NODEFAULT] * 7), *StoredStep.__struct_defaults__]
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(msgspec.Struct, frozen=True):
     """A durable step of an agent.
 
     The state is `running`, `waiting` for its next attempt, `done` or `failed`. If no process has the lease of one that
@@ -130,7 +128,7 @@ class StepRecord:
     """When a step that waits is run again."""
     lease: Hidden[float] = 0.0
     """For how many seconds without a sign of life its process is believed to live."""
-    digest: Internal[str] = field(default="", repr=False)
+    digest: Internal[str] = ""
     """The digest of its arguments."""
 
     @classmethod

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
+from holdfast._fields import count
 from holdfast.agents.steps.once import ENDED
 from holdfast.agents.steps.records import RecordedStep, StepLine
 from holdfast.agents.steps.runs import list_runs
@@ -33,8 +35,7 @@ _AT_ONCE = 200
 """How many keys are deleted in one step."""
 
 
-@dataclass(slots=True)
-class PrunedSteps:
+class PrunedSteps(msgspec.Struct, frozen=True):
     """How many records of durable steps were deleted, or would be."""
 
     agents: int = 0
@@ -70,11 +71,14 @@ async def prune_line(line: StepLine, before: int, total: PrunedSteps, *, dry_run
     await line.require("write")
     items = await line.read(lambda view: view.items())
     old = {kind: [each for each in items if _is_old(each, kind, before)] for kind in _KINDS}
-    total.agents += any(old.values())
-    total.steps += len(old["step"])
-    total.waits += len(old["wait"]) + len(old["sleep"])
-    total.signals += len(old["signal"])
-    total.timers += len(old["timer"])
+    count(
+        total,
+        agents=any(old.values()),
+        steps=len(old["step"]),
+        waits=len(old["wait"]) + len(old["sleep"]),
+        signals=len(old["signal"]),
+        timers=len(old["timer"]),
+    )
     if dry_run:
         return
     found = [item for kind in ("step", "wait", "sleep", "signal") for item in old[kind]]

@@ -11,13 +11,13 @@ the row is that of its attempt. Whoever decides what became of an attempt holds 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from hashlib import blake2b
 
 import msgspec
 
 from holdfast.agents.steps.records import RecordedStep, StepLine, StepRecord, StoredStep
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.runtime.drivers import complete
 from holdfast.backends.tables import LINKS, Key
 from holdfast.engine.leases import has_lapsed, new_token
 from holdfast.engine.row_format import RUNNING
@@ -45,12 +45,17 @@ class StepRun:
         self._context = line.agent.handle.engine.context
         self.is_over = False
         """Whether its outcome was recorded here."""
+        self.is_called = True
+        """Whether the function may have been called."""
+        self._before: StepRun | None = None
 
     @classmethod
-    def begin(cls, line: StepLine, key: str, step: StoredStep) -> StepRun:
-        """Return a new attempt of this process."""
+    def begin(cls, line: StepLine, key: str, step: StoredStep, before: StepRun | None) -> StepRun:
+        """Return a new attempt of this process, in place of one before. The function was not called yet."""
         token = new_token()
-        return cls._made(line, _Target(key, step, token, token))
+        begun = cls._made(line, _Target(key, step, token, token))
+        begun.is_called, begun._before = False, before
+        return begun
 
     @classmethod
     def _made(cls, line: StepLine, target: _Target) -> StepRun:
@@ -104,11 +109,11 @@ class StepRun:
         """Return the changes that remove the row, if it is as it was."""
         return [self.condition(), Delete(LINKS, self._row.key)]
 
-    async def reload(self) -> bool:
+    async def reload(self, *, held: bool = False) -> bool:
         """Read the row again: it was renewed and the answer was lost, or somebody is deciding about it. Returns False
-        if it is not that of this attempt any more."""
+        if it is not that of this attempt any more; or, with `held`, if another has the lease."""
         stored = await read_run(self._line, self.key)
-        if stored is None or stored._target.token != self._target.token:
+        if stored is None or stored._target.token != self._target.token or (held and stored._target != self._target):
             return False
         self._row = stored._row
         return True
@@ -136,32 +141,30 @@ class StepRun:
             if await self._context.backend.apply([self.condition(), Put(LINKS, renewed)]) is None:
                 self._row = renewed
                 return
-            # An earlier renewal, whose answer was lost, may have been applied.
-            stored = await read_run(self._line, self.key)
-            if stored is None or stored._target != self._target:
+            if not await self.reload(held=True):
                 break
-            self._row = stored._row
         raise ConflictError("another process has the step", where=f"step {self.key!r} of {self._line.where}")
 
-    async def release(self, before: StepRun | None = None, *, called: bool = True) -> None:
-        """Give up the lease without an outcome, which is then unknown; if the function was not `called`, put back what
-        was `before`.
+    async def release(self) -> None:
+        """Give up the lease without an outcome, which is then unknown; if the function was not called, put back what
+        was before.
 
         Done even if the task is cancelled or Ctrl-C is pressed just now: others would have to wait until it expires.
         """
-        if called:
-            free = msgspec.structs.replace(self._target, holder="")
-            batch = self._made(self._line, free).put_over(self)
-        else:
-            batch = self.removal() if before is None else before.put_over(self)
-        try:
-            await self._context.backend.apply(batch)
-        except (Exception, GeneratorExit):
-            raise
-        except BaseException:
-            with suppress(Exception):  # the caller must see the interruption
-                await self._context.backend.apply(batch)
-            raise
+        backend = self._context.backend
+
+        def changes() -> list[Change]:
+            if self.is_called:
+                return self._made(self._line, msgspec.structs.replace(self._target, holder="")).put_over(self)
+            return self.removal() if self._before is None else self._before.put_over(self)
+
+        async def give_up() -> None:
+            if await backend.apply(changes()) is not None:
+                await backend.apply([])  # it was being put or renewed when that was interrupted, perhaps
+                if await self.reload(held=True):
+                    await backend.apply(changes())
+
+        await complete(give_up)
 
 
 async def read_run(line: StepLine, key: str) -> StepRun | None:

@@ -7,9 +7,10 @@ too, which is deleted after some time: until then a signal that is sent again is
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
+
+import msgspec
 
 from holdfast._fields import Hidden, Label
 from holdfast.agents.steps.records import SIGNAL, StepLine
@@ -25,8 +26,7 @@ _SWEEP_LIMIT = 8
 """How many ids are deleted when a signal is sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(msgspec.Struct, frozen=True):
     """A signal that an agent got: its `value`, who sent it and when."""
 
     name: Annotated[str, Label("signal")]

@@ -12,7 +12,7 @@ import logging
 import math
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ from holdfast.backends.interface import Change, Delete, Put, Row, Scan
 from holdfast.backends.tables import JOBS, Key
 from holdfast.codec.envelope import BodyKind, unwrap, wrap
 from holdfast.engine.engine import Engine
-from holdfast.engine.namespaces import AGENTS, agent_of, steps_of
+from holdfast.engine.namespaces import AGENTS, agent_of
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, NotFoundError, TransientError
@@ -52,8 +52,7 @@ _reported: set[Key] = set()
 _MAX_REPORTED = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(msgspec.Struct, frozen=True):
     """A timer of an agent. A sleep of the agent is one that sends no signal."""
 
     name: Annotated[str, Label("timer")]
@@ -84,12 +83,7 @@ async def set_timer(line: StepLine, name: str, when: object, signal: str | None,
     handle, due, token = line.agent.handle, parse_when(when, line.agent.handle.now()), secrets.token_hex(8)
     entry = {"due": due, "token": token, "signal": sent, "value": value}
     packed = line.put(f"timer/{checked}", entry)  # a value that cannot be stored is refused before there is a row
-    body = _TimerBody({"agent": line.agent.id, "timer": checked, "token": token}, handle.now())
-    row = Row(
-        _row_key(handle, due, token),
-        ("timer", "", "ready", due, 1),
-        wrap(msgspec.json.encode(body), codec=BodyKind.RAW),
-    )
+    row = _row(handle, line.agent.id, checked, due, token)
     replaced: list[Change] = []
 
     async def writes(view: ScopeView) -> list[KeyWrite]:
@@ -282,6 +276,12 @@ def _decode(row: Row) -> dict[str, str]:
         raise CorruptError(f"a timer cannot be decoded: {error}", where=f"timer row {row.key[2]!r}") from error
 
 
+def _row(handle: StoreHandle, agent: str, timer: str, due: int, token: str) -> Row:
+    body = _TimerBody({"agent": agent, "timer": timer, "token": token}, handle.now())
+    packed = wrap(msgspec.json.encode(body), codec=BodyKind.RAW)
+    return Row(_row_key(handle, due, token), ("timer", "", "ready", due, 1), packed)
+
+
 def _row_key(handle: StoreHandle, due: int, token: str) -> tuple[str, str, str]:
     return (handle.tenant, "", f"{PREFIX}{max(due, 0):020d}/{token}")
 
@@ -316,16 +316,23 @@ async def row_removals(engine: Engine, line: Line) -> list[Change]:
         return []
     handle = StoreHandle(engine, line.tenant)
     try:
-        tip = await engine.lines.revalidate_tip(line)
-        timers = await read_line_at(handle, line, None if tip is None else tip.point, lambda view: view.items("timer/"))
+        timers = await _timers(handle, line)
     except (CorruptError, DeniedError, NotFoundError):
         return []  # the line cannot be read: its rows are removed when they are due
     return [change for each in timers for change in _removal(handle, each)]
 
 
-def line_of_timer(row: Row) -> Line | None:
-    """Return the line of steps that a decoded row of a timer is about; None if it is the row of a job."""
-    if not str(row.key[2]).startswith(PREFIX):
-        return None
-    tenant = str(row.key[0])
-    return steps_of(Line(tenant, AGENTS + _decode(row)["agent"]))
+async def timer_rows(engine: Engine, line: Line) -> list[Row]:
+    """Return the rows of all timers that a line of steps has; none for other lines."""
+    if (agent := agent_of(line)) is None:
+        return []
+    handle, name = StoreHandle(engine, line.tenant), agent.name.removeprefix(AGENTS)
+    return [
+        _row(handle, name, each.key.removeprefix("timer/"), each.value["due"], each.value["token"])
+        for each in await _timers(handle, line)
+    ]
+
+
+async def _timers(handle: StoreHandle, line: Line) -> Sequence[StateItem]:
+    tip = await handle.engine.lines.revalidate_tip(line)
+    return await read_line_at(handle, line, None if tip is None else tip.point, lambda view: view.items("timer/"))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import MsgspecError
 from msgspec.json import decode as decode_json
 
@@ -32,8 +33,7 @@ _MIN_PAGE = 64
 """How many agents are read at a time, at least: some do not match."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentInfo:
+class AgentInfo(msgspec.Struct, frozen=True):
     """The summary of an agent in a list."""
 
     id: Annotated[str, Label("agent")]
@@ -45,7 +45,7 @@ class AgentInfo:
     created: Hidden[datetime]
     updated: Annotated[datetime, Label("saved")]
     messages: int = 0
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = {}
     """The metadata, as JSON values."""
     damaged: Hidden[bool] = False
     """Whether the summary of the newest step cannot be read; verify the store."""
@@ -53,8 +53,7 @@ class AgentInfo:
     """The change that is half-done, such as `transition commit`: it is under way, or was left by a crash."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentStep:
+class AgentStep(msgspec.Struct, frozen=True):
     """The summary of a step of an agent."""
 
     version: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
+
+import msgspec
 
 from holdfast._fields import Internal, Label
 from holdfast.errors import CorruptError
@@ -34,8 +35,7 @@ _TYPES: Mapping[str, type] = {
 """The channels that every agent has, and their types."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingChange:
+class PendingChange(msgspec.Struct, frozen=True):
     """A change in two phases, of which the first was saved and the second is still to come.
 
     `kind` is `transition`, `lifecycle` or `transfer`. `source` and `target` are names of states, of statuses, or ids of
@@ -53,7 +53,7 @@ class PendingChange:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored form."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
     @classmethod
     def of(cls, value: Any, where: str) -> PendingChange:
@@ -87,8 +87,7 @@ class AgentPosition(NamedTuple):
     pending: PendingChange | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRecord:
+class AgentRecord(msgspec.Struct, frozen=True):
     """An agent as it was saved. Its messages are read separately: `store.agents.messages(id)`."""
 
     id: Annotated[str, Label("agent")]
@@ -115,7 +114,7 @@ class AgentRecord:
     pending: PendingChange | None = None
     checkpoint: str = ""
     """The id of the step."""
-    notes: Internal[Mapping[str, Any]] = field(default_factory=dict)
+    notes: Internal[Mapping[str, Any]] = {}
     """The metadata of the step."""
 
 

@@ -9,6 +9,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from holdfast._fields import Hidden, Local
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.storage.agent_line import AgentLine
@@ -27,8 +29,7 @@ Kind: TypeAlias = Literal["transition", "lifecycle", "recovery"]
 _PAGE = 256
 
 
-@dataclass(frozen=True, slots=True)
-class TransitionRecord:
+class TransitionRecord(msgspec.Struct, frozen=True):
     """A change of an agent, successful or not: a transition, a change of its status, or a recovery."""
 
     kind: Kind

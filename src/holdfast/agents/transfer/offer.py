@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
+import msgspec
+
 from holdfast._fields import Hidden, Label
 from holdfast.agents.runtime.persister import AgentPersister
 from holdfast.agents.storage.agent_line import AgentLine
@@ -44,8 +46,7 @@ class Offer:
     """The last messages, up to twenty."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(msgspec.Struct, frozen=True):
     """A transfer, as far as it got."""
 
     id: Hidden[str]

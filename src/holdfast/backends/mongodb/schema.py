@@ -66,9 +66,6 @@ _TIME_INDEXES: Mapping[Table, Mapping[str, tuple[tuple[str, ...], Document]]] = 
 }
 """The indexes by time across lines, and of what is looked for among many events: their fields, and a condition."""
 
-_TIMES = "indexes by time"
-"""Stands for those indexes among the collections that exist. Stores of older versions lack them."""
-
 _ALREADY_EXISTS = frozenset({48, 85, 86})
 
 Collection: TypeAlias = AsyncCollection[Document]
@@ -113,19 +110,14 @@ class Collections:
                 where=where,
                 hint="Copy it to a store of another kind with that Holdfast, and then to a new database or prefix",
             )
-        names = {*(space.name for space in TABLES), _TIMES}
-        if names <= set(about.get("collections", ())):
+        if about:
             return
         await asyncio.gather(
             *(_create_collection(collection, _index_models(space)) for space, collection in self._spaces.items()),
             _create_collection(self.parts, []),
             _create_collection(self._about, []),
         )
-        await self._about.update_one(
-            {"_id": "layout"},
-            {"$setOnInsert": {"version": VERSION}, "$addToSet": {"collections": {"$each": sorted(names)}}},
-            upsert=True,
-        )
+        await self._about.update_one({"_id": "layout"}, {"$setOnInsert": {"version": VERSION}}, upsert=True)
 
     def _named(self, name: str) -> Collection:
         return self.database[self._prefix + name]

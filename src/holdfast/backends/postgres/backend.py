@@ -99,7 +99,7 @@ class PostgresBackend(ServerBackend):
             max_batch=_MAX_BODY,
             words=True,
             joint_batches=True,
-            times=state is not None and state.timed,
+            times=state is not None,
         )
 
     async def match_words(self, match: WordMatch) -> WordMatches:

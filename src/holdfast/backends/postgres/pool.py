@@ -72,12 +72,14 @@ class ConnectionPool:
 
     def release(self, connection: PostgresConnection, error: BaseException | None) -> None:
         """Return a connection, after an error or without one."""
-        if error is None:
-            self._idle.append(connection)
-        else:
-            self._release_after_error(connection, error)
-        self._used.discard(connection)
-        self._free.release()
+        try:
+            if error is None:
+                self._idle.append(connection)
+            else:
+                self._release_after_error(connection, error)
+        finally:
+            self._used.discard(connection)
+            self._free.release()
 
     def close(self) -> None:
         """Close all connections, also those in use, and open no more."""

@@ -13,7 +13,6 @@ from holdfast.backends.tables import (
     JOBS,
     JOURNAL,
     KEYS,
-    LATER,
     LINES,
     LINKS,
     METADATA,
@@ -178,21 +177,6 @@ _TIME_INDEXES = {
     "events_time": "events (tenant, time, kind)",
 }
 
-# Roles that may use the older tables of a schema may use its new ones.
-_LATER_GRANTS = """
-DO $$ DECLARE granted text; BEGIN
-  FOR granted IN
-    SELECT format('GRANT %s ON {tables} TO %s', a.privilege_type,
-      CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END)
-    FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
-    WHERE c.oid = {lines}::regclass AND a.grantee <> c.relowner
-      AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
-  LOOP
-    EXECUTE granted;
-  END LOOP;
-END $$;
-"""
-
 
 def quote_name(name: str) -> str:
     """Quote a name as an identifier."""
@@ -212,7 +196,7 @@ def schema_sql(schema: str, rls: bool = False, role: str = "") -> str:
     parts += [
         f"CREATE INDEX IF NOT EXISTS {index} ON {name}.{definition};" for index, definition in _TIME_INDEXES.items()
     ]
-    parts += [_WORD_INDEXES.format(schema=name), _INTERNAL_TABLES.format(schema=name), _later_grants(name)]
+    parts += [_WORD_INDEXES.format(schema=name), _INTERNAL_TABLES.format(schema=name)]
     parts += [_VIEWS.format(schema=name), apply_function_sql(name)]
     parts += [
         f"COMMENT ON COLUMN {name}.{column} IS {quote_literal(text)};" for column, text in _COLUMN_COMMENTS.items()
@@ -251,22 +235,9 @@ def _indexes(schema: str, space: Table) -> list[str]:
     ]
 
 
-def last_time_index(schema: str) -> str:
-    """The index by time that is created last: if it exists, all do. The schemas of older versions have none."""
-    return f"{quote_name(schema)}.{list(_TIME_INDEXES)[-1]}"
-
-
 def newest_table(schema: str) -> str:
     """The table that is created last: if it exists, all do."""
     return f"{quote_name(schema)}.{CHANGES}"
-
-
-def _later_grants(schema: str) -> str:
-    names = ", ".join(f"{schema}.{name}" for name in (*(space.name for space in LATER), CHANGES))
-    # Within a text within a format: quotes and percent signs are doubled.
-    return _LATER_GRANTS.format(
-        tables=names.replace("'", "''").replace("%", "%%"), lines=quote_literal(f"{schema}.{LINES.name}")
-    )
 
 
 def _policy(schema: str, table: str) -> str:

@@ -11,7 +11,7 @@ from holdfast.backends.postgres.binary_values import bind
 from holdfast.backends.postgres.connection import PostgresConnection
 from holdfast.backends.postgres.errors import translate_connect_error
 from holdfast.backends.postgres.options import SCHEMA, PostgresOptions, read_options
-from holdfast.backends.postgres.schema import VERSION, last_time_index, newest_table, quote_name, schema_sql
+from holdfast.backends.postgres.schema import VERSION, newest_table, quote_name, schema_sql
 from holdfast.errors import ConfigError, HoldfastError, TransientError
 
 
@@ -21,8 +21,6 @@ class SchemaState(NamedTuple):
     durable: bool
     row_security: bool
     """Whether row-level security is on for the current user."""
-    timed: bool
-    """Whether it has the indexes by time."""
 
 
 def setup(url: str | None = None, schema: str = SCHEMA, *, rls: bool = False, role: str = "") -> str:
@@ -55,24 +53,18 @@ async def ensure_schema(connection: PostgresConnection, options: PostgresOptions
     if not connection.server.set_up:
         await _create_schema(connection, options)
     name = quote_name(options.schema)
-    sql = f"SELECT pg_catalog.max(version), {_PROPERTIES} FROM {name}.version"  # noqa: S608 - a quoted name
-    names = [bind(f"{name}.lines"), bind(last_time_index(options.schema))]
-    ((version, row_security, timed),) = await connection.query(sql, names)
+    sql = f"SELECT pg_catalog.max(version), pg_catalog.row_security_active($1::text) FROM {name}.version"  # noqa: S608 - a quoted name
+    ((version, row_security),) = await connection.query(sql, [bind(f"{name}.lines")])
     if version is None or version > VERSION:
         raise ConfigError(
             f"the schema {options.schema!r} was created by a newer Holdfast",
             where=options.url,
             hint=f"Its layout is {version}, and this Holdfast knows {VERSION}: install a newer one",
         )
-    return SchemaState(connection.server.durable, row_security, timed)
+    return SchemaState(connection.server.durable, row_security)
 
 
-_PROPERTIES = "pg_catalog.row_security_active($1::text), pg_catalog.to_regclass($2::text) IS NOT NULL"
-
-_EXISTS = """
-SELECT pg_catalog.to_regclass($1::text) IS NOT NULL,
-  (SELECT relrowsecurity FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass($2::text)::oid)
-"""
+_EXISTS = "SELECT pg_catalog.to_regclass($1::text) IS NOT NULL"
 
 
 async def _create_schema(connection: PostgresConnection, options: PostgresOptions) -> None:
@@ -80,16 +72,14 @@ async def _create_schema(connection: PostgresConnection, options: PostgresOption
         # Under a lock: of several processes that open the store at once, one creates the tables.
         await connection.run("BEGIN")
         await connection.query("SELECT pg_catalog.pg_advisory_xact_lock($1)", [bind(lock_id(options.schema))])
-        tables = newest_table(options.schema), f"{quote_name(options.schema)}.lines"
-        ((exists, row_security),) = await connection.query(_EXISTS, [bind(name) for name in tables])
+        ((exists,),) = await connection.query(_EXISTS, [bind(newest_table(options.schema))])
         if not exists:
-            # To a schema of an older Holdfast, this adds what is new, with row-level security if the rest has it.
-            await connection.run(schema_sql(options.schema, rls=bool(row_security)))
+            await connection.run(schema_sql(options.schema))
         await connection.run("COMMIT")
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(
-            f"the schema {options.schema!r} does not exist, or lacks tables that are new in this Holdfast, and this "
-            f"user may not create them: {error.diag.message_primary}",
+            f"the schema {options.schema!r} does not exist, and this user may not create it: "
+            f"{error.diag.message_primary}",
             where=options.url,
             hint=f"Have its owner run holdfast.backends.postgres.setup(url, schema={options.schema!r}, role=...) once, "
             "or the SQL that setup_sql(...) returns",

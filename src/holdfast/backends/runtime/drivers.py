@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import update_wrapper
 from operator import methodcaller
 from types import MethodType
@@ -48,6 +49,19 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
 
 
+async def complete(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Do work even if the task is cancelled or Ctrl-C is pressed just now: once more, since it may be half done. The
+    interruption is raised then."""
+    try:
+        return await work()
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException:
+        with suppress(Exception):  # the caller must see the interruption
+            await work()
+        raise
+
+
 def arun(coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
     """Run a coroutine in the running event loop, and return its result."""
     return drive(coroutine, _watch)
@@ -77,6 +91,10 @@ def make_both(
     Calls are measured if the object has a `_handle` of a store.
     """
     name = operation_name(function.__qualname__)
+    inner: Any = function
+    while inner is not None:  # an error of a call names the class that the caller has
+        inner.__qualname__ = inner.__qualname__.replace("Operations.", ".")
+        inner = getattr(inner, "__wrapped__", None)
 
     def sync(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         metrics = _metrics_of(self)

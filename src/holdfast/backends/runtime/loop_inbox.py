@@ -35,12 +35,12 @@ class LoopInbox:
         loop = self._loop()
         if loop is None:
             return
-        self._is_scheduled = True
         try:
+            self._is_scheduled = True
             loop.call_soon_threadsafe(self._run)
-        except RuntimeError:
-            self._is_scheduled = False
-            if not loop.is_closed():
+        except BaseException as error:
+            self._is_scheduled = False  # a signal handler may have interrupted it: the next caller tries again
+            if not (isinstance(error, RuntimeError) and loop.is_closed()):
                 raise
 
     def wake_after_turn(self, other: LoopInbox) -> None:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TypeAlias
 
-from holdfast._named_tuple import NamedTuple
+import msgspec
+
 from holdfast.backends.distribution import Distribution
 from holdfast.backends.runtime.fork_safety import ForkSafeLock, reinit_after_fork
 from holdfast.backends.runtime.metric_families import (
@@ -74,7 +75,7 @@ Labels: TypeAlias = tuple[str, ...]
 Value: TypeAlias = "float | Distribution"
 
 
-class Sample(NamedTuple):
+class Sample(msgspec.Struct, frozen=True):
     """A value of a family, by the values of its labels in their order."""
 
     family: str

@@ -54,13 +54,11 @@ from holdfast.backends.sqlite.database_file import (
     FileOptions,
     LockWait,
     find_damage,
-    has_time_indexes,
     measure,
-    missing_tables,
     read_only_options,
 )
 from holdfast.backends.sqlite.queries import count_rows, read_rows
-from holdfast.backends.sqlite.schema import CHANGES, STATEMENTS
+from holdfast.backends.sqlite.schema import STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, merge_index, purge_index
 from holdfast.backends.tables import STEPS, WORDS
 from holdfast.backends.urls import parse_bool, parse_choice, parse_duration, parse_mode, redacted_url, url_to_path
@@ -214,8 +212,6 @@ class SQLiteBackend(Backend):
         self._is_alone = False
         self._reads = 0
         """How many reads used the connection for writing."""
-        self._missing: frozenset[str] = frozenset()
-        self._timed = True
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> SQLiteBackend:
@@ -242,21 +238,12 @@ class SQLiteBackend(Backend):
             max_batch=1 << 30,
             words=True,
             joint_batches=True,
-            times=self._timed,
+            times=True,
         )
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        if self._missing:
-            return await self._read_old_file(queries)
         call: BlockingCall[list[list[Row]]] = BlockingCall(lambda: self._read_with(read_rows, queries))
         return await call
-
-    async def _read_old_file(self, queries: Sequence[Query]) -> list[list[Row]]:
-        """Read a file of an older version, which lacks some tables."""
-        existing = [query for query in queries if query.space.name not in self._missing]
-        call: BlockingCall[list[list[Row]]] = BlockingCall(lambda: self._read_with(read_rows, existing))
-        found = iter(await call if existing else [])
-        return [[] if query.space.name in self._missing else next(found) for query in queries]
 
     async def apply(self, batch: Batch) -> int | None:
         if self._settings.read_only:
@@ -274,8 +261,6 @@ class SQLiteBackend(Backend):
         from holdfast.backends.sqlite.change_log import parse_since, read_changes
 
         number = parse_since(since, self.url)
-        if CHANGES in self._missing:
-            return Changes([], since or "sqlite.0", complete=since is None)
         call: BlockingCall[Changes] = BlockingCall(lambda: self._read_with(read_changes, number))
         return await call
 
@@ -353,8 +338,7 @@ class SQLiteBackend(Backend):
 
     def _open_first(self) -> None:
         if self._settings.read_only:
-            viewer = self._connections.open_viewer()
-            self._missing, self._timed = missing_tables(viewer), has_time_indexes(viewer)
+            self._connections.open_viewer()
         else:
             self._start_writing(self._connections.open_writer().connection)
 

@@ -19,14 +19,10 @@ from holdfast.backends.fsutil import PRIVATE, create_empty, no_store_error, path
 from holdfast.backends.sqlite.errors import BUSY, is_damage
 from holdfast.backends.sqlite.schema import (
     APPLICATION_ID,
-    CHANGES,
-    TIME_INDEXES,
     VERSION,
     create_statements,
-    upgrade_statements,
 )
 from holdfast.backends.sqlite.text_search import refresh_index
-from holdfast.backends.tables import LATER
 from holdfast.errors import ConfigError, CorruptError, DeniedError, NotFoundError, UnsupportedError
 
 T = TypeVar("T")
@@ -147,12 +143,6 @@ def open_viewer(settings: FileOptions) -> apsw.Cursor:
     return connection.cursor()
 
 
-def missing_tables(cursor: apsw.Cursor) -> frozenset[str]:
-    """Return the tables that a file of an older version lacks."""
-    tables = {name for (name,) in cursor.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-    return frozenset({*(space.name for space in LATER), CHANGES} - tables)
-
-
 def changed_definitions(cursor: apsw.Cursor) -> list[str]:
     """Return what is wrong with the definitions of tables, indexes and views: they are texts in the file, and
     `integrity_check` accepts whatever can be parsed."""
@@ -161,14 +151,11 @@ def changed_definitions(cursor: apsw.Cursor) -> list[str]:
         for statement in create_statements():
             fresh.execute(statement)
         expected = fresh.execute(sql).fetchall()
-    missing, found = missing_tables(cursor), set(cursor.execute(sql))
-    if missing:
-        missing |= {"threads"}  # an older file has an older view
-    missing |= TIME_INDEXES.keys() - {name for _, name, _ in found}
+    found = set(cursor.execute(sql))
     return [
         f"the definition of {kind} {name} was changed"
         for kind, name, definition in expected
-        if name not in missing and (kind, name, definition) not in found
+        if (kind, name, definition) not in found
     ]
 
 
@@ -233,8 +220,6 @@ def _prepare(connection: apsw.Connection, settings: FileOptions) -> None:
     if not retry(lambda: _in_transaction(connection, "BEGIN", lambda: _is_store(connection, settings.url))):
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         retry(lambda: _in_transaction(connection, "BEGIN IMMEDIATE", lambda: _create(connection, settings.url)))
-    elif not _is_current(connection):
-        retry(lambda: _in_transaction(connection, "BEGIN IMMEDIATE", lambda: _upgrade(connection)))
     mode = retry(lambda: connection.execute("PRAGMA journal_mode = WAL").get)
     if mode != "wal":
         raise ConfigError(
@@ -271,30 +256,6 @@ def _is_store(connection: apsw.Connection, url: str) -> bool:
         raise ConfigError("the file is the database of another application", where=url, hint="Name another file")
     _check_length(connection.filename, url)
     return False
-
-
-def has_time_indexes(cursor: apsw.Cursor) -> bool:
-    """Return whether a file has the indexes by time, which those of older versions lack."""
-    return not _missing_indexes(cursor)
-
-
-def _missing_indexes(cursor: apsw.Cursor) -> list[str]:
-    """Return the indexes by time that a file lacks, of tables that it has."""
-    names = {name for (name,) in cursor.execute("SELECT name FROM sqlite_schema")}
-    return [name for name in TIME_INDEXES if name not in names and name.partition("_")[0] in names]
-
-
-def _is_current(connection: apsw.Connection) -> bool:
-    """Return whether a file has all tables and indexes of this version."""
-    return not missing_tables(connection.cursor()) and has_time_indexes(connection.cursor())
-
-
-def _upgrade(connection: apsw.Connection) -> None:
-    for statement in upgrade_statements():
-        if statement not in TIME_INDEXES.values():
-            connection.execute(statement)
-    for name in _missing_indexes(connection.cursor()):
-        connection.execute(TIME_INDEXES[name])
 
 
 def _check_length(path: str, url: str) -> None:

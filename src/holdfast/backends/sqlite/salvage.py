@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import apsw
+import msgspec
 
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import Ensure, Get, Put, Query, Row, RowCheck
@@ -34,7 +35,7 @@ from holdfast.backends.sqlite.database_file import FileOptions
 from holdfast.backends.sqlite.leaf_pages import PageReader
 from holdfast.backends.sqlite.queries import read_rows
 from holdfast.backends.sqlite.schema import STATEMENTS, WITH_ROWID
-from holdfast.backends.tables import LATER, LINES, REFS, STEPS, TABLES, Key, Table
+from holdfast.backends.tables import LINES, REFS, STEPS, TABLES, Key, Table
 from holdfast.byte_reader import ByteReader
 from holdfast.errors import ConflictError, CorruptError, UnavailableError
 
@@ -59,7 +60,7 @@ _MAX_FAILED = 20_000
 """After so many ranges without a readable row, the search ends."""
 
 
-class LostRows(NamedTuple):
+class LostRows(msgspec.Struct, frozen=True):
     """The number of rows of a line that are gone from a table."""
 
     tenant: str
@@ -147,7 +148,7 @@ def _from_copy(path: Path, new: Path, copy: Path, error: CorruptError) -> tuple[
         source = _Source(connection)
         try:
             found = source.tables()
-            if {space.name for space in TABLES} - {space.name for space in LATER} <= found:
+            if {space.name for space in TABLES} <= found:
                 return source, found
         except CorruptError:
             pass  # perhaps with a new schema

@@ -12,7 +12,6 @@ from holdfast.backends.interface import ColumnHint
 from holdfast.backends.tables import (
     CONVERSATIONS,
     EVENTS,
-    LATER,
     NODES,
     OBJECTS,
     STATE_VALUES,
@@ -51,7 +50,7 @@ NUMBER = "number"
 CHANGES = "changes"
 """The table of `holdfast.backends.sqlite.change_log`."""
 
-_CHANGES = """CREATE TABLE IF NOT EXISTS changes (
+_CHANGES = """CREATE TABLE changes (
   number INTEGER PRIMARY KEY,
   tenant TEXT,
   line TEXT,
@@ -66,31 +65,18 @@ CREATE VIEW threads AS
     (SELECT count(*) + 1 FROM branches b WHERE b.tenant = l.tenant AND b.line = l.line) AS branches,
     (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', max(s.time) / 1e9, 'unixepoch')
        FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS last
-  FROM lines l;
+  FROM lines l WHERE l.line NOT LIKE '␞%';
 CREATE VIEW log AS
   SELECT tenant, line AS thread, branch, seq, id, strftime('%Y-%m-%dT%H:%M:%fZ', time / 1e9, 'unixepoch') AS time,
     kind, metadata, length(body) AS bytes
   FROM steps WHERE id <> '';
 """
 
-_THREADS = """
-CREATE VIEW threads AS
-  SELECT l.tenant, l.line AS thread,
-    strftime('%Y-%m-%dT%H:%M:%fZ', l.created / 1e9, 'unixepoch') AS created,
-    (SELECT count(*) FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) - l.pruned AS steps,
-    (SELECT count(*) + 1 FROM branches b WHERE b.tenant = l.tenant AND b.line = l.line) AS branches,
-    (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', max(s.time) / 1e9, 'unixepoch')
-       FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS last
-  FROM lines l WHERE l.line NOT LIKE '␞%'
-"""
-"""The current view: not all lines are threads."""
-
-
 _CONTAINS = "instr({}, {})"
 
 # By time, across lines; what is looked for among many events; threads that stopped. What is rare has its own index.
 TIME_INDEXES = {
-    name: f"CREATE INDEX IF NOT EXISTS {name} ON {definition}"
+    name: f"CREATE INDEX {name} ON {definition}"
     for name, definition in {
         "steps_time": f"steps (tenant, time) WHERE {THREAD_STEP}",
         "steps_origin": f"steps (tenant, time) WHERE {_CONTAINS.format('metadata', ORIGIN)}",
@@ -107,30 +93,18 @@ TIME_INDEXES = {
 
 def create_statements() -> list[str]:
     """Return the statements that create all tables and views."""
-    first = [space for space in TABLES if space not in LATER]
-    tables = [statement for space in first for statement in (_table(space), *_indexes(space))]
-    return [*tables, _VIEWS, *upgrade_statements()]
+    tables = [statement for space in TABLES for statement in (_table(space), *_indexes(space))]
+    return [*tables, _VIEWS, *TIME_INDEXES.values(), _CHANGES]
 
 
-def upgrade_statements() -> list[str]:
-    """Return the statements that add what the first version lacks. They may be repeated."""
-    return [
-        *(_table(space, "IF NOT EXISTS ") for space in LATER),
-        *TIME_INDEXES.values(),
-        _CHANGES,
-        "DROP VIEW IF EXISTS threads",
-        _THREADS,
-    ]
-
-
-def _table(space: Table, condition: str = "") -> str:
+def _table(space: Table) -> str:
     columns = [f"{name} {_TYPES[kind]} NOT NULL" for name, kind in space.all_columns.items()]
     lines = [*columns, "body BLOB NOT NULL", f"PRIMARY KEY ({', '.join(space.key)})"]
     options = "STRICT" if space in WITH_ROWID else "STRICT, WITHOUT ROWID"
     if space is WORDS:
         lines = [f"{NUMBER} INTEGER PRIMARY KEY", *lines[:-1], f"UNIQUE ({', '.join(space.key)})"]
         options = "STRICT"
-    return f"CREATE TABLE {condition}{space.name} (\n  " + ",\n  ".join(lines) + f"\n) {options}"
+    return f"CREATE TABLE {space.name} (\n  " + ",\n  ".join(lines) + f"\n) {options}"
 
 
 def _indexes(space: Table) -> list[str]:

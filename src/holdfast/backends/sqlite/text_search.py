@@ -152,11 +152,11 @@ def _write_index(cursor: apsw.Cursor, sql: str, bound: tuple[Any, ...]) -> None:
 
 @contextlib.contextmanager
 def _ignore_missing() -> Iterator[None]:
-    """Ignore that there is no index yet; or no table of words, in an older file that is only read."""
+    """Ignore that there is no index yet."""
     try:
         yield
     except apsw.SQLError as error:
-        if str(error) not in ("no such table: words_index", "no such table: words"):
+        if str(error) != "no such table: words_index":
             raise
 
 

@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.backends.interface import (
     Backend,
@@ -178,7 +179,7 @@ class CacheBackend(Wrapper):
     @property
     def capabilities(self) -> Capabilities:
         inner = self.inner.capabilities
-        return inner._replace(fresh=inner.fresh and not self._max_age)
+        return replace(inner, fresh=inner.fresh and not self._max_age)
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         keys = [query for query in queries if query.space is KEYS]

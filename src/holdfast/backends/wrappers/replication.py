@@ -24,6 +24,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Self, TypeVar, cast
 
+from msgspec.structs import replace
+
 from holdfast.backends.distribution import Distribution
 from holdfast.backends.interface import (
     Backend,
@@ -247,7 +249,8 @@ class ReplicatingBackend(Wrapper):
         local = self.inner.capabilities
         # An entry of the journal has the bodies a second time.
         max_batch = min((local.max_batch - _SLACK) // 2, self._identity.max_batch - _SLACK)
-        return local._replace(
+        return replace(
+            local,
             shared=local.shared and self._identity.shared,
             projected=local.projected or self._identity.projected,
             max_body=min(local.max_body, self._identity.max_body, max_batch),

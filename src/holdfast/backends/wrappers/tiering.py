@@ -21,6 +21,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from holdfast.backends.interface import (
     Backend,
     Batch,
@@ -114,8 +116,11 @@ class TieredBackend(Wrapper):
     @property
     def capabilities(self) -> Capabilities:
         hot, cold = self.inner.capabilities, self.cold.capabilities
-        return hot._replace(
-            durable=hot.durable and cold.durable, shared=hot.shared and cold.shared, max_body=hot.max_body - EXTRA
+        return replace(
+            hot,
+            durable=hot.durable and cold.durable,
+            shared=hot.shared and cold.shared,
+            max_body=hot.max_body - EXTRA,
         )
 
     # Reading

@@ -98,11 +98,12 @@ class StoreCopier:
         source: Engine,
         target: Engine,
         progress: OnCopyProgress | None = None,
-        apply: Callable[[Line], Apply] | None = None,
+        apply: Callable[[Line], Awaitable[Apply | None]] | None = None,
         copy_registries: CopyRegistries | None = None,
         prepare: Prepare | None = None,
     ) -> None:
-        """`apply` returns how the batch is applied that makes a line visible or current in the target;
+        """`apply` returns how the batch is applied that makes a line visible or current in the target, given the line
+        before anything of it is written;
         `copy_registries` adds the schemas of what is copied to those that the target has. `prepare` is called with the
         target before anything is copied."""
         self._source = source.context.backend
@@ -211,8 +212,11 @@ class StoreCopier:
         async def collect(batch: Batch) -> None:
             batches.extend(batch)
 
+        async def apply(_: Line) -> Apply:
+            return collect
+
         every, self._together = [*lines, *extended], True
-        self._only, self._apply, self._extended = every, lambda _: collect, frozenset(extended)
+        self._only, self._apply, self._extended = every, apply, frozenset(extended)
         try:
             for number, line in enumerate(every, 1):
                 if check is not None:
@@ -356,6 +360,7 @@ class StoreCopier:
                 return False  # deleted since: the steps listed are not those of the line that was found
             _check_history(line, found[0], existing[0], steps, target[STEPS], self._target.url)
             _check_protected(line, steps, target, self._target.url)
+        apply = None if self._apply is None else await self._apply(line)
         try:
             if existing and (existing != found or steps != target[STEPS]):
                 await writer.write(_hide_stale(line, steps, target[STEPS]))
@@ -374,7 +379,7 @@ class StoreCopier:
             (now,) = await self._source.read([Get(LINES, [tuple(line)])])
             if now != found:
                 return False
-            await writer.finish(found[0], None if self._apply is None else self._apply(line))
+            await writer.finish(found[0], apply)
         except ConcurrentChange:
             return False
         except (UnsupportedError, QuotaError):

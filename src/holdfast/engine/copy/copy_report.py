@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+import msgspec
+
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 
@@ -21,7 +23,7 @@ class CopyProgress(NamedTuple):
     bytes: int
 
 
-class CopyReport(NamedTuple):
+class CopyReport(msgspec.Struct, frozen=True):
     """The result of a copy: the number of threads that were compared, and of those skipped because the target had them;
     the number of rows and of bytes of bodies that were written; the seconds it took; the names of threads that kept
     changing, whose newest checkpoints may be missing from the copy; and whether the audit was left out, because the

@@ -149,7 +149,8 @@ class LineWriter(RowWriter):
         is_new = self._columns is None
         if is_new or self._collects:
             await self._remove()  # it is not visible yet
-        if self._columns != row.columns or self._last:
+        # Steps that were appended do not change the row of a line, and there may be something to record about them.
+        if self._columns != row.columns or self._last or (apply is not None and self.rows):
             bodies = [each.row.body for each in self._last if isinstance(each, Create | Put)]
             own: list[Change] = []
             if is_new:

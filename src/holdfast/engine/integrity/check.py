@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast._fields import count
 from holdfast.backends.interface import Get, Row
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, STEPS, Key, Table
@@ -172,7 +173,7 @@ class LineCheck:
         for gap in [each for each in self.found.findings if each.code is FindingCode.MISSING_STEP]:
             start = gap.place
             if start is not None and hole.start <= start and (not hole.stop or start < hole.stop):
-                finding.affected_count += gap.affected_count
+                count(finding, affected_count=gap.affected_count)
                 self.found.findings.remove(gap)
                 for found in self.marks.gaps.values():
                     found[:] = [finding if each is gap else each for each in found]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
+
+import msgspec
 
 from holdfast._fields import Hidden, Local, computed
 from holdfast.backends.tables import Key
@@ -113,8 +114,7 @@ def severity_of(code: FindingCode) -> Severity:
     return Severity.REMAKEABLE if code in _REMAKEABLE else Severity.DAMAGE
 
 
-@dataclass(slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """Something that is not as it should be.
 
     `place` is the branch and number of the step that it is about, `checkpoint` that step's id, where they are known;
@@ -131,7 +131,7 @@ class Finding:
     space: Hidden[str] = ""
     key: Hidden[Key] = ()
     column: Hidden[str] = ""
-    affected: Hidden[list[str]] = field(default_factory=list)
+    affected: Hidden[list[str]] = []
     affected_count: Hidden[int] = 0
 
     @property

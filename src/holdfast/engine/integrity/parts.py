@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from holdfast._fields import fill
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.paging import UNREADABLE
 from holdfast.backends.tables import EVENTS, FOLDS, LINKS, NODES, OBJECTS, QUARANTINE, REFS, STEPS, WRITES, Table
@@ -153,7 +154,8 @@ class PartCheck:
                     self.check.marks.folds.setdefault(place, []).extend(found)
         self.check.needed.update(pointer for id in visited for pointer in self._pointers.get(id, ()))
         for id in self._bad_nodes.keys() - visited:
-            self._bad_nodes[id].message += "; no folded state needs it"
+            finding = self._bad_nodes[id]
+            fill(finding, message=f"{finding.message}; no folded state needs it")
         unused = len(self._below.keys() - visited)
         if unused:
             what = f"{unused} nodes are part of no folded state"

@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 
+from msgspec.msgpack import encode
+
+from holdfast._fields import fill
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
@@ -118,7 +121,7 @@ class StepCheck:
         what = "a checkpoint is missing" if count == 1 else f"{count} checkpoints are missing"
         key = (*self.check.line, *start)
         finding = self.check.add(FindingCode.MISSING_STEP, what, place=start, space=STEPS.name, key=key)
-        finding.affected_count = count
+        fill(finding, affected_count=count)
         self.check.marks.gaps.setdefault(stop, []).append(finding)
 
     def _step(
@@ -362,7 +365,11 @@ class StepCheck:
 
 
 def _digest(row: Row) -> int:
-    return int(hashlib.sha256(repr((row.key, row.columns)).encode("utf-8", "surrogatepass")).hexdigest(), 16)
+    try:
+        packed = encode((row.key, row.columns))
+    except UnicodeEncodeError:  # a damaged name may be no text
+        packed = repr((row.key, row.columns)).encode("utf-8", "surrogatepass")
+    return int(hashlib.sha256(packed).hexdigest(), 16)
 
 
 def _is_plain(value: object) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from holdfast._fields import count
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, LINES, STEPS
@@ -112,7 +113,7 @@ async def _record_affected(check: LineCheck) -> None:
             missing = list(needs(open_step(check.line, check.row_codec.salvage(STEPS, row), check.max_bytes), marks))
             why, state = [*why, *missing], [*state, *(missing if point.tail else ())]
         for finding in {id(each): each for each in why}.values():
-            finding.affected_count += 1
+            count(finding, affected_count=1)
             if len(finding.affected) < MOST_AFFECTED:
                 finding.affected.append(point.id)
         last = (point[:2], state)

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 from msgspec.json import encode
 
-from holdfast._named_tuple import NamedTuple
 from holdfast.codec.plain_json import to_plain
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.packed_state import Packed, flatten, packed_size
@@ -55,7 +55,7 @@ ROLES = {
 """The roles of LangChain's types of messages."""
 
 
-class RenderedMessage(NamedTuple):
+class RenderedMessage(msgspec.Struct, frozen=True):
     """A message: its role, name and text, and all of it as JSON."""
 
     role: str

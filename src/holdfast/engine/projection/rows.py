@@ -82,8 +82,8 @@ class RowChanges:
 
     def put_message(self, channel: str, number: int, message: RenderedMessage, point: StepRef) -> None:
         """Add the row of a message that a step wrote."""
-        role, name, content, text = message
-        self.put(CONVERSATIONS, (channel, number), role, name, content, point.id, time_text(point.time), text)
+        said = message.role, message.name, message.content
+        self.put(CONVERSATIONS, (channel, number), *said, point.id, time_text(point.time), message.json)
 
     def shorten(self, channel: str, shown_as: tuple[str, int], length: int) -> None:
         """Remove the messages of a channel from a number on."""

@@ -468,9 +468,8 @@ class Rewriter:
             return
         loaded = LoadedState(last.root, last.form, (*last.tail, (WrittenBy(*point[:2]), step.edit)), fresh=last.fresh)
         progress.pointers.update(pointers(step.edit))
-        # Where steps are removed, the others are folded where they were: what follows them stays as it is.
-        heavy = sum(step.sizes) > HEAVY
-        if len(loaded.tail) < self._context.fold_every and (point.tail or not (progress.dropped or heavy)):
+        # Folded where it was: what follows stays as it is, and no large value of the folded state becomes unused.
+        if len(loaded.tail) < self._context.fold_every and point.tail:
             progress.keep(row, loaded, ())
             return
         ws, root = await self._states.fold(line, loaded, progress.info.salt)

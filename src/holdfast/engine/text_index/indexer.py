@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
@@ -70,7 +71,7 @@ _CLEAR_PAGE = 100
 _Mark: TypeAlias = "tuple[Scalar, ...]"
 
 
-class IndexReport(NamedTuple):
+class IndexReport(msgspec.Struct, frozen=True):
     """The result of `build`: how many threads it checked, and how many steps got their words."""
 
     threads: int

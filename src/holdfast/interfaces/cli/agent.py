@@ -8,14 +8,13 @@ import secrets
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from holdfast._views import size
+from holdfast._views import plain, size
 from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import (
     CliContext,
@@ -658,7 +657,7 @@ def prune_steps(session: CliContext, id: str | None, older_than: str) -> None:
     """
     store = session.open_as(write=not session.dry_run)
     done = store.agents.prune_steps(older_than, agent=id, dry_run=session.dry_run)
-    counts = ", ".join(f"{count} {name}" for name, count in asdict(done).items())
+    counts = ", ".join(f"{count} {name}" for name, count in plain(done).items())
     text = f"{'Would delete records' if session.dry_run else 'Deleted records'}: {counts}."
     session.tell(text, done, {"dry_run": session.dry_run})
 

@@ -35,8 +35,9 @@ def show(session: CliContext) -> None:
     if not session.json:
         session.out.line(to_prometheus(found).rstrip("\n"))
         return
-    for name, labels, value in found.samples:
-        by_name = dict(zip(FAMILIES[name].labels, labels, strict=True))
+    for each in found.samples:
+        name, value = each.family, each.value
+        by_name = dict(zip(FAMILIES[name].labels, each.labels, strict=True))
         if isinstance(value, Distribution):
             buckets = {str(bound): count for bound, count in value.buckets().items()}
             record = {"count": value.count, "total": value.total, "buckets": buckets}

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from holdfast._views import size
+from holdfast._views import plain, size
 from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.base import CliContext, command
 from holdfast.interfaces.cli.prune import SizeType
@@ -56,13 +56,14 @@ def quota(
     if remove:
         store.maintenance.set_quota()
     elif changes:
-        store.maintenance.set_quota(**store.maintenance.quota().limits._asdict() | changes)
+        store.maintenance.set_quota(**plain(store.maintenance.quota().limits) | changes)
     report = store.maintenance.quota()
     if session.json:
         session.emit(report, {"tenant": session.tenant})
         return
     rows = []
-    for name, limit, used in zip(report.limits._fields, report.limits, report.used, strict=True):
+    for name, limit in plain(report.limits).items():
+        used = getattr(report.used, name)
         texts = [size(each) if name == "bytes" else f"{each:,}" for each in (used, limit) if each is not None]
         rows.append({"quota": name, "used": texts[0], "limit": texts[1] if limit is not None else _NO_LIMIT})
     session.list(rows)

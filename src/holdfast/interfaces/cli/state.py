@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +73,7 @@ def get(session: CliContext, scope: str, key: str, when: str | None) -> None:
     state = open_state(session, scope)
     if when is None:
         item = state.item(key)
-        value, record = item.value, {"scope": scope, **item._asdict()}
+        value, record = item.value, {"scope": scope, **plain(item)}
     else:
         value = state.get_at(key, version_or_time(when), MISSING)
         if value is MISSING:
@@ -468,6 +467,8 @@ def watch(session: CliContext, scope: str, pattern: str, nested: bool, cursor: s
 
 
 def _write_change(session: CliContext, change: WatchedChange) -> None:
+    from msgspec.structs import replace
+
     from holdfast.engine.model.missing import MISSING
 
     action = session.out.style(change.action, _COLORS.get(change.action, "green"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import astuple, replace
+
 from holdfast.engine.types import StoreStatus
 from holdfast.errors import HoldfastError, InvalidError, NotFoundError
 from holdfast.interfaces.http import models
@@ -34,7 +36,7 @@ def get_service(call: Call) -> models.ServiceInfoModel:
 @ADMIN.get("/status")
 def get_status(call: Call, *, exact: bool = False) -> StoreStatus:
     """Return the status of the store: its size, its threads, agents and scopes, and how its backend is."""
-    return call.owned.status(exact=exact)._replace(url=call.info().store)
+    return replace(call.owned.status(exact=exact), url=call.info().store)
 
 
 @ADMIN.post("/prunes", status=200)
@@ -133,7 +135,7 @@ def list_backups(call: Call) -> list[models.RepositoryModel]:
         except HoldfastError as error:
             problem = error.what
         names = [job for job, _ in jobs]
-        first, last = (None, None) if span is None else span
+        first, last = (None, None) if span is None else astuple(span)
         items.append(
             models.RepositoryModel(
                 name=names[0], jobs=names, items=found, covered_from=first, covered_until=last, problem=problem

@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio.to_thread
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, InvalidError, TransientError
 from holdfast.interfaces.http.models import StoreChangesModel
@@ -136,7 +137,7 @@ class EventHub:
             try:
                 return self._service.view(key).changes(since or None)
             except InvalidError:  # a token of another store, or none at all
-                return self._service.view(key).changes()._replace(complete=False)
+                return replace(self._service.view(key).changes(), complete=False)
 
         found = await anyio.to_thread.run_sync(read)
         scopes = [str(scope) for scope in found.scopes]

@@ -4,15 +4,12 @@ made from the signature of the operation; who may call it, and what must be conf
 from __future__ import annotations
 
 import inspect
-import sys
-import typing
 from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import NoneType, SimpleNamespace, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from holdfast._lazy import imported_names, load
 from holdfast.engine.pages import Page
 from holdfast.interfaces.http import models
 from holdfast.interfaces.http.calls import find_receiver
@@ -20,7 +17,7 @@ from holdfast.interfaces.http.routes import FileContent, Limit, Route, input_typ
 from holdfast.interfaces.http.service import Call
 from holdfast.interfaces.http.thread_reads import open_thread
 from holdfast.maintenance.doctor.result import CheckResult
-from holdfast.store.catalogue import CataloguedOperation, store_parts
+from holdfast.store.catalogue import CataloguedOperation, resolve_annotation, store_parts
 from holdfast.store.timeline.causality import CausalNode
 
 
@@ -206,7 +203,7 @@ def _fields(operation: CataloguedOperation, forward: Forward) -> list[tuple[Any,
         sent = forward.renamed.get(name, name)
         if name in forward.without.split():
             continue
-        hint = _resolve(operation, parameter.annotation)
+        hint = resolve_annotation(parameter.annotation, operation.function)
         kind = _json_type(hint)
         if kind is None and _is_function(hint):  # a server calls none of the caller's
             continue
@@ -279,7 +276,7 @@ _RESULTS: Mapping[Any, tuple[Any, Callable[[Any], Any]]] = {
 
 def _result(operation: CataloguedOperation) -> tuple[Any, Callable[[Any], Any] | None]:
     """Return the type of a result as it is sent, and how it is converted to that; None for what a change concerned."""
-    hint = _resolve(operation, inspect.signature(operation.function).return_annotation)
+    hint = resolve_annotation(inspect.signature(operation.function).return_annotation, operation.function)
     for key in (f"{operation.part.name}.{operation.name}", hint):
         if key in _RESULTS:
             return _RESULTS[key]
@@ -294,31 +291,3 @@ def _done(result: Any, name: str) -> models.DoneModel:
     if isinstance(result, bool):
         return models.DoneModel(ids=[name] if result else [])
     return models.DoneModel(ids=[result] if isinstance(result, str) else result or [])
-
-
-class _Names(dict[str, Any]):
-    """The names in annotations: those of a module, also those that it imports for type checkers only."""
-
-    def __init__(self, module: Mapping[str, Any]) -> None:
-        super().__init__()
-        self._module = module
-
-    def __missing__(self, name: str) -> Any:
-        declared = imported_names(self._module["__name__"]).get(name)
-        found = self._module.get(name) or (load(*declared) if declared else None)
-        found = found or next((getattr(each, name) for each in (abc, typing) if name in each.__all__), None)
-        if found is None:
-            raise KeyError(name)
-        if isinstance(found, str):  # an alias that is written as text, with the names of its module
-            return _evaluate(found, _Names(vars(sys.modules[declared[0]]) if declared else self._module))
-        return found
-
-
-def _evaluate(annotation: Any, names: _Names) -> Any:
-    stub: Any = SimpleNamespace(__annotations__={"it": annotation})
-    return get_type_hints(stub, {}, names)["it"]
-
-
-def _resolve(operation: CataloguedOperation, annotation: Any) -> Any:
-    """Return the type that an annotation of an operation means."""
-    return _evaluate(annotation, _Names(inspect.unwrap(operation.function).__globals__))

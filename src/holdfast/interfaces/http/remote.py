@@ -14,6 +14,8 @@ from functools import cache, wraps
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
+from msgspec.structs import replace
+
 from holdfast import __version__
 from holdfast.agents.api.agents import Agents
 from holdfast.agents.steps.api import Steps, Timers
@@ -259,10 +261,10 @@ class RemoteThread(RemotePart, Thread[Any]):
         if not lazy or self._connection.identity:
             whole: Checkpoint[Any] = self._caller.call("get", at, migrate=migrate)
             # An identity reads a state as a whole: its right is checked once, and the read recorded once.
-            return whole._replace(state=WholeState(whole.state)) if lazy else whole
+            return replace(whole, state=WholeState(whole.state)) if lazy else whole
         found = self._caller.call("resolve", at)
         state = RemoteLazyState(self._connection, *self._caller.names, found.id)
-        return cast("Checkpoint[Any]", found._replace(state=state))
+        return cast("Checkpoint[Any]", replace(found, state=state))
 
 
 @_served("state", State)

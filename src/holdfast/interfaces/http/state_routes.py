@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from holdfast.agents.steps.records import StepRecord
 from holdfast.engine.paths import Path
 from holdfast.engine.types import Checkpoint
@@ -89,7 +91,7 @@ def set_item(call: Call, scope: str, key: str, *, value: Any, ttl: str | None = 
     state = call.store.state(scope)
     version = state.set(key, value, ttl=ttl, expected=_version(call, scope, key))
     found = state.item(key)
-    return found if found.version == version else found._replace(value=value, version=version)
+    return found if found.version == version else replace(found, value=value, version=version)
 
 
 @STATES.delete("/scopes/{scope}/keys/{key}")

@@ -22,6 +22,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPACK_ENABLED
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from msgspec.structs import astuple
 
 from holdfast.backends.runtime.drivers import arun, make_both, run
 from holdfast.engine.namespaces import split_name, thread_name
@@ -268,7 +269,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             graph_forms.checkpoint_of(saved),
             cast(CheckpointMetadata, saved.metadata),
             None if saved.parent is None else graph_forms.config_of(thread_id, namespace, saved.parent),
-            [tuple(write) for write in saved.writes],
+            list(map(astuple, saved.writes)),
         )
 
     def list(
@@ -336,7 +337,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         )
         result: dict[str, DeltaChannelHistory] = {}
         for channel, history in histories.items():
-            result[channel] = {"writes": [tuple(write) for write in history.writes]}
+            result[channel] = {"writes": list(map(astuple, history.writes))}
             if history.has_seed:
                 result[channel]["seed"] = history.seed
         return result

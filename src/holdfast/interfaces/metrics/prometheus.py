@@ -21,10 +21,10 @@ def to_prometheus(*snapshots: MetricsSnapshot) -> str:
     families: dict[str, dict[tuple[tuple[str, str], ...], float | Distribution]] = {}
     for snapshot in snapshots:
         own = (("store", snapshot.store), *((("tenant", snapshot.tenant),) if snapshot.tenant else ()))
-        for name, labels, value in snapshot.samples:
-            family = FAMILIES[name]
-            key = (*own, *((label, text) for label, text in zip(family.labels, labels, strict=True) if text))
-            series = families.setdefault(name, {})
+        for each in snapshot.samples:
+            family, value = FAMILIES[each.family], each.value
+            key = (*own, *((label, text) for label, text in zip(family.labels, each.labels, strict=True) if text))
+            series = families.setdefault(each.family, {})
             series[key] = _join(family, series[key], value) if key in series else value
     lines: list[str] = []
     for name, family in FAMILIES.items():

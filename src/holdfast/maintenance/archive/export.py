@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -41,7 +41,7 @@ _STATES = 32
 """The number of states that are read together."""
 
 
-class ExportReport(NamedTuple):
+class ExportReport(msgspec.Struct, frozen=True):
     """The result of an export: the number of threads (namespaces are threads of their own), of rows or states, and of
     bytes before compression; and the names of threads that kept changing, whose newest checkpoints may be missing."""
 

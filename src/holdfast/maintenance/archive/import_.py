@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Table
@@ -60,7 +62,7 @@ from holdfast.schemas.graph_checkpoint import is_internal
 from holdfast.schemas.registry import LINE
 from holdfast.security.audit import thread_audit
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
-from holdfast.security.audit.removals import ARRIVED, arrival_of, plain_records
+from holdfast.security.audit.removals import arrival_detail
 from holdfast.security.encryption.file_key import master_keys
 
 
@@ -124,7 +126,7 @@ def _attached(engine: Engine, line: Line, document: Document) -> object:
     return None if values is None else values.find(ValuePlace(line.tenant, document.kind, document.owner, name))
 
 
-class ArchiveEntry(NamedTuple):
+class ArchiveEntry(msgspec.Struct, frozen=True):
     """A line in a file: its kind, the name that people know it by, the number of its rows, and whether it was selected
     to be imported."""
 
@@ -134,7 +136,7 @@ class ArchiveEntry(NamedTuple):
     selected: bool
 
 
-class ImportReport(NamedTuple):
+class ImportReport(msgspec.Struct, frozen=True):
     """The result of an import: the imported threads, those that existed already; and the number of rows and of bytes of
     bodies that were written.
 
@@ -215,18 +217,18 @@ async def import_threads(
                 rows, size = report.rows, report.bytes
                 await thread_audit.record(engine, audit, "import", {"file": archive.name})
 
-            arrived = {line: await arrival_of(scratch, engine, line) for line in lacking}
-
-            def apply(line: Line) -> Apply:
-                added = {ARRIVED: plain_records({line.name: arrived[line]})} if line in arrived else {}
-                detail = {"file": archive.name, **added}
+            async def apply(line: Line) -> Apply:
+                detail = {
+                    "file": archive.name,
+                    **(await arrival_detail(scratch, engine, line) if line in lacking else {}),
+                }
                 return thread_audit.recorded(engine, line, "import", detail, is_limited=True)
 
             if others := [line for line in lacking if line.name != AUDIT]:
                 report = await StoreCopier(scratch, engine, on_copy, apply).copy(selection.tenant, others)
                 rows, size = rows + report.rows, size + report.bytes
             for line, missing in refs.items():
-                rows += await _add_refs(engine, copier, line, missing, apply(line))
+                rows += await _add_refs(engine, copier, line, missing, await apply(line))
             return ImportReport(imported, skipped, rows, size, reader.contents())
     finally:
         archive.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -36,8 +35,7 @@ from holdfast.state.sessions.records import LINE as SESSIONS
 from holdfast.state.sessions.records import SessionRecords
 
 
-@dataclass(frozen=True)
-class SubjectExportReport:
+class SubjectExportReport(msgspec.Struct, frozen=True):
     """The result of an export: how many records of each kind it has, and the number of bytes."""
 
     subject: str

@@ -17,6 +17,7 @@ from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import (
     BRANCHES,
     EVENTS,
+    FIRST_JOB,
     FOLDS,
     JOBS,
     KEYS,
@@ -41,12 +42,13 @@ from holdfast.engine.optimistic import ConcurrentChange
 from holdfast.engine.row_format import LEASE, Line, StepRef
 from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.maintenance.backup.format import Tip
-from holdfast.maintenance.backup.status import LAST_BACKUP, SETTING
+from holdfast.maintenance.backup_status import LAST_BACKUP, SETTING
 from holdfast.security.encryption.hidden_names import find_named
 from holdfast.security.encryption.key_rows import LIST
 
 SMALL = (BRANCHES, REFS, WRITES, LINKS, JOBS)
-"""Tables of which all rows of a line are read at once."""
+"""Tables of which all rows of a line are read at once. Not those of timers, of which there may be many: the lines of
+agents say which there are."""
 
 LARGE = (STEPS, FOLDS, EVENTS, NODES, OBJECTS)
 """Tables of which rows are only added, unless the line's own row changes."""
@@ -228,6 +230,7 @@ class LineReader:
         large = tuple(zip(LARGE, map(tuple, rest), strict=True)) if whole else None
         events, *ends = (rest[LARGE.index(EVENTS)][-1:], rest[LARGE.index(STEPS)]) if whole else rest
         refs = [row for row in refs if not await self._is_local(row)]
+        jobs = [row for row in jobs if str(row.key[2]) >= FIRST_JOB]
         small = tuple(zip(SMALL, map(tuple, (branches, refs, writes, links, jobs)), strict=True))
         for table, rows in ((LINES, lines), *small, (KEYS, keys), *(large or ())):
             await self._check(table, rows)
@@ -322,7 +325,7 @@ class LineReader:
 
     async def _check(self, table: Table, rows: Sequence[Row]) -> None:
         for row in rows:
-            if not self._codec.is_intact(table, await self._with_name(row)):
+            if not self._codec.is_intact(table, row if self._named is None else await self._with_name(row)):
                 raise CorruptError("a row is damaged", where=f"{table.name} {row.key}")
 
     async def _with_name(self, row: Row) -> Row:
@@ -407,7 +410,7 @@ def _outline_queries(line: Line, branches: Sequence[int] | None, *, keys: bool, 
     key = tuple(line)
     queries: list[Query] = [
         Get(LINES, [key]),
-        *(Scan(table, key) for table in SMALL),
+        *(Scan(table, key, (FIRST_JOB,) if table is JOBS else ()) for table in SMALL),
         *([Scan(KEYS, key)] if keys else []),
     ]
     if whole:

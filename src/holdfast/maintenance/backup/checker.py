@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+
+import msgspec
 
 from holdfast._fields import Local, computed
 from holdfast.backends.runtime.drivers import Pause
@@ -47,7 +48,7 @@ _AFFECTED = 20
 """How many steps of a damaged line are named."""
 
 
-class BackupFinding(NamedTuple):
+class BackupFinding(msgspec.Struct, frozen=True):
     """A problem of a repository: the backup, the thread and the positions of its steps that it concerns, if any."""
 
     code: str
@@ -58,7 +59,7 @@ class BackupFinding(NamedTuple):
     steps: tuple[str, ...] = ()
 
 
-class RepositoryReport(NamedTuple):
+class RepositoryReport(msgspec.Struct, frozen=True):
     """The result of verifying a repository: what was checked, the findings, locks that are open, and the names of lines
     that nobody can read any more because their key was destroyed, which is no damage, or because they were lost, which
     a repair has said already."""

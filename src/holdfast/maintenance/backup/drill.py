@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from random import SystemRandom
-from typing import NamedTuple
 
 import msgspec
 
@@ -30,7 +29,7 @@ from holdfast.maintenance.backup.keyring import backup_keys
 from holdfast.maintenance.backup.reader import backup_engine, named_entries
 from holdfast.maintenance.backup.recovery_point import NEVER_SET_BACK, point_at_time
 from holdfast.maintenance.backup.repository import Backup, Repository
-from holdfast.maintenance.backup.status import DRILL, put_setting, read_settings
+from holdfast.maintenance.backup_status import DRILL, put_setting, read_settings
 from holdfast.maintenance.progress import report_each
 
 _SAMPLE = 50
@@ -47,7 +46,7 @@ class DrillRecord(msgspec.Struct):
     summary: str
 
 
-class DrillReport(NamedTuple):
+class DrillReport(msgspec.Struct, frozen=True):
     """The result of a drill: the backup, the lines and steps that were restored and verified, the lines that were
     compared with the live store, the findings, and the seconds that restoring and verifying took; and the moment before
     the backup that was restored as well, unless it is the first one."""

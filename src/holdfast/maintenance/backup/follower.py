@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.runtime.drivers import Pause
@@ -36,7 +39,7 @@ FOLLOW = "follow"
 """The reason of backups that are made so."""
 
 
-class FollowStatus(NamedTuple):
+class FollowStatus(msgspec.Struct, frozen=True):
     """The state of a follower: the number of backups so far, the last one, the seconds that the last change waited at
     most until it was in a backup, and the last error, if it is being retried; the most seconds so far; and the number
     of gaps, where the store could not say what had changed, and all threads were compared."""
@@ -94,14 +97,14 @@ class Follower:
                     )
                 settings |= now
                 token, failures = found.token, 0
-                self.status = self.status._replace(error="")
+                self.status = replace(self.status, error="")
             except _LASTING:
                 raise
             except HoldfastError as error:
                 failures += 1
                 if str(error) != self.status.error:
                     _log.warning("following is interrupted: %s", error)
-                self.status = self.status._replace(error=str(error))
+                self.status = replace(self.status, error=str(error))
             if report is not None:
                 report(self.status)
             if stop():

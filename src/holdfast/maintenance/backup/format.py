@@ -37,6 +37,8 @@ HEADER = 38
 NONCE = 16
 """The random bytes after the header of a pack: no two packs have the same name."""
 
+PACK = b"P"
+"""The kind of packs, which have no name before they are sealed."""
 REPOSITORY = "holdfast-backups"
 """The name of the object that makes a directory or a prefix a repository."""
 PACKS, BACKUPS, LOCKS, REMOVED, SWEEPS, RECORDS, KEYS, KEYRINGS, DESTROYED, REPACKS, LOSSES = (
@@ -269,7 +271,7 @@ class DestroyedKeys(msgspec.Struct, forbid_unknown_fields=True):
     ids: list[bytes]
 
 
-class LockInfo(msgspec.Struct, forbid_unknown_fields=True):
+class LockInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A lock: who makes a backup, and since when."""
 
     host: str
@@ -364,9 +366,12 @@ KINDS = {
 """The kinds of small objects by folder."""
 
 
-def digest_of(data: bytes) -> bytes:
+def digest_of(*parts: bytes | bytearray) -> bytes:
     """Return SHA-256 of some bytes."""
-    return hashlib.sha256(data).digest()
+    hashed = hashlib.sha256()
+    for part in parts:
+        hashed.update(part)
+    return hashed.digest()
 
 
 def is_copied(name: str) -> bool:
@@ -380,9 +385,19 @@ def copy_name(name: str) -> str:
     return f"{COPIES}/{name}"
 
 
-def seal_object(kind: bytes, content: bytes, name: str = "") -> bytes:
-    """Return an object with this content. Packs have no name yet."""
-    return b"".join((MARK, kind, bytes([VERSION]), digest_of(name.encode() + content), content))
+def seal_object(kind: bytes, content: bytes, name: str) -> bytes:
+    """Return an object with this content."""
+    return _with_header(kind, digest_of(name.encode(), content), content)
+
+
+def seal_pack(parts: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return the id and the object of a pack with this content."""
+    id = digest_of(*parts)
+    return id, _with_header(PACK, id, *parts)
+
+
+def _with_header(kind: bytes, digest: bytes, *content: bytes) -> bytes:
+    return b"".join((MARK, kind, bytes([VERSION]), digest, *content))
 
 
 def open_object(kind: bytes, data: bytes, where: str, name: str = "") -> bytes:
@@ -406,7 +421,7 @@ def open_object(kind: bytes, data: bytes, where: str, name: str = "") -> bytes:
             code="newer-format",
         )
     content = reader.rest()
-    if digest_of(name.encode() + content) != digest:
+    if digest_of(name.encode(), content) != digest:
         raise reader.error("was damaged")
     return content
 
@@ -425,7 +440,7 @@ CREATE_LEVEL, REPACK_LEVEL = 3, 9
 written again. The second takes five times as long, for 1 to 9 % less."""
 
 
-def compress_block(data: bytes, level: int) -> bytes:
+def compress_block(data: bytes | bytearray, level: int) -> bytes:
     """Return a block as it is stored."""
     return zstd.compress(data, level)
 
@@ -482,11 +497,6 @@ class ObjectCodec:
         self._repository = repository
         self._cipher = cipher
 
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether objects are encrypted."""
-        return self._cipher is not None
-
     def encode(self, kind: bytes, name: str, value: Any) -> bytes:
         """Return an object with a packed value."""
         content = compress(msgspec.msgpack.encode(value), Compression.ZSTD)[1]
@@ -498,7 +508,7 @@ class ObjectCodec:
         content = self._unseal(open_object(kind, data, where, name), kind, name, where)
         return decode_value(decompress_block(content, where), type, where)
 
-    def encode_block(self, data: bytes, level: int) -> bytes:
+    def encode_block(self, data: bytes | bytearray, level: int) -> bytes:
         """Return a block as it is stored."""
         return self._seal(compress_block(data, level), _BLOCK, "")
 

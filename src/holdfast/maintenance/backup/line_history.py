@@ -7,9 +7,9 @@ elsewhere. Pruned steps return if a backup has them. Where a line had a step tha
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence, Set
-from itertools import count
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, count
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Put, Row, Scan
@@ -39,7 +39,6 @@ from holdfast.engine.row_format import ERASE, RUNNING, Branch, Line, LineInfo, S
 from holdfast.maintenance.backup.line_rows import TABLES_BY_NAME, LineRow, LineRows
 from holdfast.security.audit.removals import RECORDED_KINDS, ArrivalRecord, RemovalRecord
 from holdfast.security.audit.retain import REMOVE
-from holdfast.security.audit.thread_audit import REPLACING
 
 Change: TypeAlias = Literal["arrive", "prune", "delete", "replace", "erase"]
 CHANGES: Mapping[str, Change] = {
@@ -50,9 +49,8 @@ CHANGES: Mapping[str, Change] = {
     ERASE: "erase",
 }
 """What actions in the audit do to lines. Others replace names, or remove them."""
-ACTIONS = frozenset((*CHANGES, *REPLACING, "unpin", "release", "set-owner", "hold", "import", "restore"))
-"""The actions in the audit whose records say what a line had before."""
 Place: TypeAlias = tuple[int, int]
+_LAST = (1 << 63) - 1
 
 
 class HistoryEvent(NamedTuple):
@@ -66,6 +64,14 @@ class HistoryEvent(NamedTuple):
     def is_whole(self) -> bool:
         """Whether the line came or went with it."""
         return not self.record.had if isinstance(self.record, ArrivalRecord) else self.record.is_whole
+
+    @property
+    def ranges(self) -> Sequence[tuple[int, int, int]] | None:
+        """The steps that it may be about, from one number to another of a branch; None, if it may be about any."""
+        if isinstance(self.record, ArrivalRecord) or self.is_whole:
+            return None
+        deleted = self.record.branches if self.change == "delete" else ()
+        return [*self.record.steps, *((each[0], 0, _LAST) for each in deleted)]
 
     def effect(self, place: Place, time: int) -> Change | None:
         """Return what it did to a step of this time. Later steps may have the same place."""
@@ -84,6 +90,26 @@ class HistoryEvent(NamedTuple):
 class _Chosen(NamedTuple):
     step: StepRef
     row: LineRow
+
+
+class _End(NamedTuple):
+    """A step that a branch may have ended with: its number, its time, whether the backup before the moment has it, and
+    whether none has its content."""
+
+    seq: int
+    time: int
+    is_first: bool
+    is_lost: bool
+
+
+class _Ends(NamedTuple):
+    """What a branch may have ended with, in order; and for each the first time of it and all after it."""
+
+    steps: Sequence[_End]
+    first_times: Sequence[int]
+
+
+_NO_ENDS = _Ends((), ())
 
 
 class LineHistory:
@@ -116,6 +142,8 @@ class LineHistory:
             for seq, since in enumerate(end.times, end.length - len(end.times))
         )
         """The last steps of branches when something was removed, by place and time: many records name the same."""
+        self._step_times = [each.time for each in self._events if each.ranges != []]
+        self._branch_events = [each for each in self._events if each.ranges is None or each.record.branches]  # type: ignore[union-attr]
         self._created = created
         others = {each.record.created for each in known if each.record.created != created}
         self._others = [time for each in others for time in _appearances(known, each)]
@@ -125,6 +153,8 @@ class LineHistory:
         self._is_ambiguous = len(hashes) > len({place for place, _ in hashes})
         """Whether backups have several steps of the same place."""
         self._in_first = {place: each.step.hash for place, each in self._steps[0].items()} if has_first else {}
+        self._all_ends: Mapping[int, _Ends] | None = None
+        self._by_place = self._events_by_place()
 
     # Steps --------------------------------------------------------------------------------------------------------
 
@@ -156,54 +186,100 @@ class LineHistory:
         """Return what happened to a step that was saved at a time, in order."""
         known = self._known_effects.get((place, since))
         if known is None:
-            later = self._events[bisect_left(self._events, since, key=lambda each: each.time) :]
-            found = ((each.time, each.effect(place, since)) for each in later)
+            found = ((each.time, each.effect(place, since)) for each in self._events_about(place))
             known = _settle((when, effect) for when, effect in found if effect is not None)
             self._known_effects[place, since] = known
         return known
 
+    def _events_about(self, place: Place) -> Iterable[HistoryEvent]:
+        """Return the events that may be about a step of a place, in order."""
+        found = self._by_place.get(None, {}) | self._by_place.get(place, {})
+        return (found[number] for number in sorted(found))
+
+    def _events_by_place(self) -> Mapping[Place | None, dict[int, HistoryEvent]]:
+        """Return the events by the places that they are about, and by their numbers; under None those that may be about
+        any. To look at all of them for each step would take steps times events."""
+        places = [*(place for steps in self._steps for place in steps), *(place for place, _ in self._recorded_ends)]
+        lengths = dict[int, int]()
+        for branch, seq in places:
+            lengths[branch] = max(lengths.get(branch, 0), seq + 1)
+        found: dict[Place | None, dict[int, HistoryEvent]] = {}
+        for number, event in enumerate(self._events):
+            if (ranges := event.ranges) is None:
+                found.setdefault(None, {})[number] = event
+            for branch, first, last in ranges or ():
+                for seq in range(first, min(last + 1, lengths.get(branch, 0))):
+                    found.setdefault((branch, seq), {})[number] = event
+        return found
+
     def _went_with_line(self, step: StepRef, time: int) -> bool:
         """Return whether the last event about a step up to a time took all of the line."""
-        events = [each for each in self._events if each.time <= time and each.effect(step[:2], step.time)]
+        every = self._events_about(step[:2])
+        events = [each for each in every if each.time <= time and each.effect(step[:2], step.time)]
         return bool(events) and events[-1].is_whole
 
     def _lost_ends(self, time: int) -> list[int]:
         """Return the times of the steps that branches ended with at a time, and that no backup has."""
-        chosen = self._union(time)
-        times, lost = dict[Place, int](), set[Place]()
-        for place, each in chosen.items():
-            if self._status(each.step, time) == "there":
-                times[place] = each.step.time
-                if each.step.pruned and place not in self._in_first:
-                    lost.add(place)
-        for place, since in self._recorded_ends:
-            is_known = place in chosen and chosen[place].step.time == since
-            if not is_known and _is_there(self._effects(place, since), time, False, since) == "there":
-                times[place] = since
-                lost.add(place)
-        ends = dict(sorted(times))
-        found = [self._first_lost(place, times, lost, time) for place in ends.items() if place in lost]
-        found += (
-            branch.created  # one without steps of its own ends where it starts
-            for branch in self._branches(time)
-            if branch.branch not in ends and (branch.base_branch, branch.base_length - 1) in lost
-        )
+        every, found, ended = self._ends(time), list[int](), set[int]()
+        for branch, ends in every.items():
+            at = self._end(branch, ends, time)
+            if at >= 0:
+                ended.add(branch)
+                found += [self._first_lost(branch, ends, at, time)] if ends.steps[at].is_lost else []
+        for each in self._branches(time):
+            if each.branch not in ended:  # one without steps of its own ends where it starts
+                base = (end for end in every.get(each.base_branch, _NO_ENDS).steps if end.seq == each.base_length - 1)
+                if any(end.is_lost and self._is_end_there(each.base_branch, end, time) for end in base):
+                    found.append(each.created)
         return [each for each in found if each <= time]
 
-    def _first_lost(self, end: Place, times: Mapping[Place, int], lost: Set[Place], time: int) -> int:
-        """Return the time of the first of the lost steps that a branch ended with, one after another. They are looked
-        at together as long as nothing happened to the line since: then each was the end of the branch in its turn."""
-        happened = bisect_right(self._events, time, key=lambda each: each.time)
-        since = self._events[happened - 1].time if happened else -1
-        branch, seq = end
-        while (
-            not self._is_ambiguous and (branch, seq - 1) in lost and since < times[branch, seq - 1] < times[branch, seq]
-        ):
-            seq -= 1
-        return times[branch, seq]
+    def _ends(self, time: int) -> Mapping[int, _Ends]:
+        """Return what branches may have ended with by a time. Unless there are several steps of the same place, it is
+        always the same."""
+        if self._all_ends is not None:
+            return self._all_ends
+        chosen, found = self._union(time if self._is_ambiguous else None), dict[int, list[_End]]()
+        for place, (step, _) in chosen.items():
+            is_first = self._in_first.get(place) == step.hash
+            end = _End(step.seq, step.time, is_first, step.pruned and place not in self._in_first)
+            found.setdefault(step.branch, []).append(end)
+        for (branch, seq), since in self._recorded_ends:
+            if (branch, seq) not in chosen or chosen[branch, seq].step.time != since:
+                found.setdefault(branch, []).append(_End(seq, since, False, True))
+        ends = dict[int, _Ends]()
+        for branch, steps in found.items():
+            steps.sort(key=lambda each: each.seq)
+            times = accumulate((-1 if each.is_first else each.time for each in reversed(steps)), min)
+            ends[branch] = _Ends(steps, [*times][::-1])
+        if not self._is_ambiguous:
+            self._all_ends = ends
+        return ends
 
-    def _union(self, time: int) -> dict[Place, _Chosen]:
-        """Return the steps and stubs that a line had by a time, and those that were removed before."""
+    def _end(self, branch: int, ends: _Ends, time: int) -> int:
+        """Return where the step is that a branch ended with at a time; -1 if it had none."""
+        at = bisect_right(ends.first_times, time) - 1
+        while at >= 0 and not self._is_end_there(branch, ends.steps[at], time):
+            at -= 1
+        return at
+
+    def _is_end_there(self, branch: int, end: _End, time: int) -> bool:
+        return _is_there(self._effects((branch, end.seq), end.time), time, end.is_first, end.time) == "there"
+
+    def _first_lost(self, branch: int, ends: _Ends, at: int, time: int) -> int:
+        """Return the time of the first of the lost steps that a branch ended with, one after another. They are looked
+        at together as long as nothing happened to the steps since: then each was the end of the branch in its turn."""
+        happened = bisect_right(self._step_times, time)
+        since, end = self._step_times[happened - 1] if happened else -1, ends.steps[at]
+        while at and not self._is_ambiguous:
+            before = ends.steps[at - 1]
+            follows = before.seq == end.seq - 1 and since < before.time < end.time
+            if not (follows and before.is_lost and self._is_end_there(branch, before, time)):
+                break
+            at, end = at - 1, before
+        return end.time
+
+    def _union(self, time: int | None) -> dict[Place, _Chosen]:
+        """Return the steps and stubs that a line had by a time, and those that were removed before; or all."""
         chosen = dict[Place, _Chosen]()
         for steps in self._steps:
             for branch in {place[0] for place in steps}:
@@ -211,10 +287,12 @@ class LineHistory:
         return {
             place: each
             for place, each in sorted(chosen.items())
-            if self._in_first.get(place) == each.step.hash or self._status(each.step, time) != "later"
+            if time is None or self._in_first.get(place) == each.step.hash or self._status(each.step, time) != "later"
         }
 
-    def _add_branch(self, branch: int, steps: Mapping[Place, _Chosen], chosen: dict[Place, _Chosen], time: int) -> None:
+    def _add_branch(
+        self, branch: int, steps: Mapping[Place, _Chosen], chosen: dict[Place, _Chosen], time: int | None
+    ) -> None:
         """Add what a backup has of a branch. Its number may be that of another branch before it, or its end another."""
         other: int | None = None
         for seq in count():
@@ -223,7 +301,7 @@ class LineHistory:
                 break
             each, known = steps[place], chosen.get(place)
             if known is not None and known.step.hash != each.step.hash and other is None:
-                if self._status(each.step, time) == "later":
+                if time is not None and self._status(each.step, time) == "later":
                     return
                 other = seq
                 for later in [one for one in chosen if one[0] == branch and one[1] >= seq]:
@@ -305,7 +383,10 @@ class LineHistory:
     def _branches(self, time: int) -> list[Branch]:
         """Return the branches that the line had at a time, by the names that they had then."""
         first, later = self._branch_rows([self._base(time)]), self._branch_rows(self._later[:1])
-        (events, is_deleted), recorded = self._events_until_known(time), dict[tuple[int, int], Branch]()
+        (events, is_deleted), recorded = (
+            self._events_until_known(self._branch_events, time),
+            dict[tuple[int, int], Branch](),
+        )
         known = {} if is_deleted else first | later
         for event in reversed(events):
             for branch in [Branch(*each) for each in getattr(event.record, "branches", ())]:
@@ -327,15 +408,15 @@ class LineHistory:
         has_come = any(each.is_whole and each.change == "arrive" and each.time <= time for each in self._events)
         return LineRows() if has_come else self._first
 
-    def _events_until_known(self, time: int) -> tuple[Sequence[HistoryEvent], bool]:
-        """Return the events up to the next time at which all is known of the line, and whether that is its deletion,
-        whose record says what it had. Otherwise a backup has it."""
-        for number, event in enumerate(self._events):
+    def _events_until_known(self, events: Sequence[HistoryEvent], time: int) -> tuple[Sequence[HistoryEvent], bool]:
+        """Return those of some events up to the next time at which all is known of the line, and whether that is its
+        deletion, whose record says what it had. Otherwise a backup has it."""
+        for number, event in enumerate(events):
             if self._next_time is not None and event.time > self._next_time:
-                return self._events[:number], False
+                return events[:number], False
             if event.is_whole and event.change == "delete" and event.time > time:
-                return self._events[: number + 1], True
-        return self._events, False
+                return events[: number + 1], True
+        return events, False
 
     def _starts(self, branch: Branch, chosen: Mapping[Place, _Chosen]) -> bool:
         """Return whether a branch has steps, or can be continued."""
@@ -353,7 +434,7 @@ class LineHistory:
         first, is_exact = _table(self._base(time), REFS), True
         last = _table(self._later[0], REFS) if self._later else {}
         records: dict[Key, list[tuple[HistoryEvent, tuple[Scalar, ...]]]] = {}
-        events, is_deleted = self._events_until_known(time)
+        events, is_deleted = self._events_until_known(self._events, time)
         for event in events:
             for kind, name, step, *columns in getattr(event.record, "refs", ()):
                 records.setdefault((kind, name, step), []).append((event, tuple(columns)))

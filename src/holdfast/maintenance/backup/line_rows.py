@@ -20,7 +20,7 @@ from holdfast.backends.tables import (
     Scalar,
     Table,
 )
-from holdfast.codec.envelope import RecordContext, repack_body, strip
+from holdfast.codec.envelope import RecordContext, repack
 from holdfast.engine.checked_rows import CHECKSUMS, RowCodec
 from holdfast.engine.row_format import Line, info_of, info_row
 from holdfast.errors import CorruptError
@@ -33,8 +33,8 @@ _KINDS = {table.name: tuple(table.all_columns.values())[2:] for table in BACKED_
 """The types of the columns of rows in backups, without tenant and line."""
 
 
-class RepackedRow(Row):
-    """A row whose checksum was computed when it was read: a backup has none of it, and digests of blocks instead."""
+class OpenRow(Row):
+    """A row of a backup with its record as the body: digests of blocks protect it, and not a checksum of its own."""
 
     __slots__ = ()
 
@@ -43,12 +43,16 @@ class RepackedRow(Row):
 
 
 class BackupRows(RowCodec):
-    """Rows with checksums, which are compared where they are in the backup."""
+    """Rows of a backup: those without checksums are as they were read, and others are checked."""
+
+    async def field_names(self, tenant: str) -> None:
+        """A backup has no index of fields: what is restored gets its own."""
 
     def decode(self, table: Table, row: Row) -> Row:
-        if type(row) is RepackedRow:
-            return Row(row.key, row.columns, strip(row.body))
-        return super().decode(table, row)
+        return row if type(row) is OpenRow else super().decode(table, row)
+
+    def salvage(self, table: Table, row: Row) -> Row:
+        return row if type(row) is OpenRow else super().salvage(table, row)
 
 
 BACKUP_ROWS = BackupRows()
@@ -63,9 +67,14 @@ class LineRow(NamedTuple):
 
     def stored(self, table: str, key: Key) -> Row:
         """Return the row as it is stored, given its whole key."""
+        row = self.in_backup(table, key)
+        return CHECKSUMS.encode(TABLES_BY_NAME[table], row) if type(row) is OpenRow else row
+
+    def in_backup(self, table: str, key: Key) -> Row:
+        """Return the row as the store that is a backup has it, given its whole key."""
         if not self.is_unpacked:
             return Row(key, self.columns, self.body)
-        return RepackedRow(key, self.columns, repack_body(self.body, RecordContext(table, key, self.columns)))
+        return OpenRow(key, self.columns, repack(self.body, RecordContext(table, key, self.columns)))
 
 
 class LineRows:

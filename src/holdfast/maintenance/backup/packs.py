@@ -14,6 +14,7 @@ from holdfast.maintenance.backup.format import (
     HEADER,
     KINDS,
     NONCE,
+    PACK,
     PACKS,
     ObjectCodec,
     PackInfo,
@@ -23,20 +24,19 @@ from holdfast.maintenance.backup.format import (
     digest_of,
     open_object,
     pack_name,
-    seal_object,
+    seal_pack,
 )
 from holdfast.maintenance.backup.storage import RepositoryStorage
 
-PACK = b"P"
 PAGES = "pages"
 """The stream of lists of lines. Its blocks are stored twice: in the pack, and beside it."""
 _PAGE_BLOCKS = KINDS[f"{COPIES}/{PACKS}"].mark
 _BLOCK_BYTES = 1 << 20
 _SMALL_BYTES = 64 << 10
 """The bytes of blocks of several streams that are stored as one."""
-PACK_BYTES = 16 << 20
+PACK_BYTES = 8 << 20
 """The size of a pack, about."""
-_CACHE_BYTES = 64 << 20
+_CACHE_BYTES = 8 << 20
 
 
 class _Block:
@@ -49,6 +49,8 @@ class _Block:
         self.offset = 0
         self.length = 0
         self.digest = b""
+        self.stored = b""
+        """The block as it is in a pack that is not stored yet."""
         self.into: _Block | None = None
         """The block that it is a part of, from `base` on."""
         self.base = 0
@@ -90,10 +92,14 @@ class PackWriter:
         self._codec = codec
         self._level = level
         self._open: dict[str, _Block] = {}
-        self._closed: list[_Block] = []
-        self._content = bytearray(secrets.token_bytes(NONCE))
+        self._begin()
         self.packs: list[PackInfo] = []
         """The packs that were stored."""
+
+    def _begin(self) -> None:
+        self._nonce = secrets.token_bytes(NONCE)
+        self._closed: list[_Block] = []
+        self._end = HEADER + NONCE
 
     async def add(self, stream: str, data: bytes) -> PendingSlice:
         """Add a piece. Those of one stream are together in blocks."""
@@ -113,11 +119,7 @@ class PackWriter:
         block = part.block
         if block.pack:
             return await stored.read(part.resolve())
-        data = block.data
-        if not data and block.length:
-            at = block.offset - HEADER
-            stored_block = bytes(self._content[at : at + block.length])
-            data = bytearray(self._codec.decode_block(stored_block, self._storage.where))
+        data = self._codec.decode_block(block.stored, self._storage.where) if block.stored else block.data
         return bytes(data[part.start : part.start + part.size])
 
     async def flush(self) -> None:
@@ -139,33 +141,27 @@ class PackWriter:
 
     async def _close(self, stream: str) -> None:
         block = self._open.pop(stream)
-        stored = self._codec.encode_block(bytes(block.data), self._level)
+        stored = self._codec.encode_block(block.data, self._level)
         block.data.clear()
-        block.offset, block.length, block.digest = HEADER + len(self._content), len(stored), digest_of(stored)
-        self._content += stored
+        block.offset, block.length, block.digest, block.stored = self._end, len(stored), digest_of(stored), stored
+        self._end += len(stored)
         self._closed.append(block)
-        if len(self._content) >= PACK_BYTES:
+        if self._end >= PACK_BYTES:
             await self._store()
 
     async def _store(self) -> None:
         if not self._closed:
             return
-        content = bytes(self._content)
-        id = digest_of(content)
-        data = seal_object(PACK, content)
+        id, data = seal_pack([self._nonce, *(block.stored for block in self._closed)])
         await self._storage.create(pack_name(id), data)
-        pages = {
-            block.offset: data[block.offset : block.offset + block.length]
-            for block in self._closed
-            if block.stream == PAGES
-        }
+        pages = {block.offset: block.stored for block in self._closed if block.stream == PAGES}
         if pages:
             name = copy_name(pack_name(id))
             await self._storage.create(name, self._codec.encode(_PAGE_BLOCKS, name, PageBlocks(pages)))
         for block in self._closed:
-            block.pack = id
+            block.pack, block.stored = id, b""
         self.packs.append(PackInfo(id, len(data)))
-        self._closed, self._content = [], bytearray(secrets.token_bytes(NONCE))
+        self._begin()
 
 
 def check_pack(name: str, data: bytes | None) -> None:

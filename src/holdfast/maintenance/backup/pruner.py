@@ -15,7 +15,8 @@ from contextlib import suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import NamedTuple
+
+import msgspec
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.types import to_datetime
@@ -42,7 +43,7 @@ _SWEEP = KINDS[SWEEPS].mark
 _TEMPORARY = 86400.0
 
 
-class BackupVerdict(NamedTuple):
+class BackupVerdict(msgspec.Struct, frozen=True):
     """Whether a backup stays, and why."""
 
     id: str
@@ -51,7 +52,7 @@ class BackupVerdict(NamedTuple):
     reasons: tuple[str, ...]
 
 
-class BackupPruneReport(NamedTuple):
+class BackupPruneReport(msgspec.Struct, frozen=True):
     """The result of pruning a repository: the decision on each backup; the number of packs that were recorded to be
     deleted later, and of those deleted, with their bytes; the locks that are open; the number of keys that were
     removed from key rings, since they were destroyed in their store; of the packs that were repacked; the backups whose

@@ -188,7 +188,7 @@ class BackupBackend(Backend):
                 parts[LINES.name].add(found.row)
             for name, rows in found.tables.items():
                 part = parts[name] = SortedRows(TABLES_BY_NAME[name])
-                part.add_many([row.stored(name, (*line, *key)) for key, row in rows.items()])
+                part.add_many([row.in_backup(name, (*line, *key)) for key, row in rows.items()])
             self._lines[line] = parts, found.size
             self._size += found.size
             while len(self._lines) > 1 and (self._size > _BYTES or len(self._lines) > _LINES):

@@ -25,7 +25,7 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, NotFoundError
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.keyring import BackupKeys, backup_keys
-from holdfast.maintenance.backup.line_history import ACTIONS, CHANGES, HistoryEvent, LineHistory, existed
+from holdfast.maintenance.backup.line_history import CHANGES, HistoryEvent, LineHistory, existed
 from holdfast.maintenance.backup.line_rows import BACKUP_ROWS, Cut, LineRows
 from holdfast.maintenance.backup.reader import BackupBackend, backup_engine, entries_of, loader_of, named_entries
 from holdfast.maintenance.backup.repository import Backup, Repository
@@ -33,6 +33,7 @@ from holdfast.maintenance.backup.restore_report import CoveredSpan
 from holdfast.security.audit.archive_records import LINE as ARCHIVES
 from holdfast.security.audit.erasure_ledger import LINE as ERASURES
 from holdfast.security.audit.removals import ARRIVED, REMOVED, ArrivalRecord, RemovalRecord
+from holdfast.security.audit.thread_audit import CHANGING
 from holdfast.security.audit.verify import unpack_detail
 from holdfast.state.sessions.records import LINE as SESSIONS
 
@@ -182,7 +183,7 @@ class _MomentFinder:
         codec, limit = self._like.context.codec, self._like.context.max_bytes
         for key, row in sorted(rows.tables.get(EVENTS.name, {}).items()):
             time, _, _, action, *_ = row.columns
-            if str(key[0]) <= since or not row.body or action not in ACTIONS or (audit.line, key) in seen:
+            if str(key[0]) <= since or not row.body or action not in CHANGING or (audit.line, key) in seen:
                 continue
             seen.add((audit.line, key))
             stored = row.stored(EVENTS.name, (*audit.line, *key))

@@ -21,6 +21,8 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import msgspec
+
 from holdfast.backends.object_store.object_storage import PAGE
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_time
@@ -116,7 +118,7 @@ class Backup(NamedTuple):
         return f"{self.manifest.store[:8]}.{self.manifest.number}"
 
 
-class UnreadableBackup(NamedTuple):
+class UnreadableBackup(msgspec.Struct, frozen=True):
     """A backup whose manifest is damaged. Nobody can say what it needs."""
 
     id: str
@@ -134,7 +136,7 @@ class Chain(NamedTuple):
     newest: Backup | None
 
 
-class OpenLock(NamedTuple):
+class OpenLock(msgspec.Struct, frozen=True):
     """A backup that is being made, or that a process did not finish."""
 
     name: str

@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+
+import msgspec
 
 from holdfast.backends.interface import BlockingCall
 from holdfast.engine.types import to_datetime
@@ -21,7 +22,7 @@ from holdfast.security.encryption.settings import provider_for
 _KEY = KINDS[KEYS].mark
 
 
-class RepositoryKeyInfo(NamedTuple):
+class RepositoryKeyInfo(msgspec.Struct, frozen=True):
     """A master key that opens a repository: its id, and since when; and the name of the object."""
 
     master: str

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from holdfast.backends.interface import Get
 from holdfast.codec.envelope import sealed_key_id, unpack_body
@@ -60,7 +63,7 @@ _EXCHANGED = 16
 """How many packs that are under wrong names are in memory at once."""
 
 
-class LostData(NamedTuple):
+class LostData(msgspec.Struct, frozen=True):
     """Data that a repair could not restore: a thread of a backup; or a whole backup or another object, then `thread` is
     empty."""
 
@@ -70,7 +73,7 @@ class LostData(NamedTuple):
     thread: str = ""
 
 
-class BackupRepairReport(NamedTuple):
+class BackupRepairReport(msgspec.Struct, frozen=True):
     """The result of repairing a repository: the names of objects that were damaged and rebuilt, or whose content was
     moved; what is lost; and the id of the backup that was then made of what the store has, if any. With `dry_run`, what
     would be."""
@@ -113,6 +116,8 @@ class RepositoryRepairer:
         self._lost: list[LostData] = []
         self._intact: set[bytes] = set()
         """The packs that are as they were written."""
+        self._read: set[str] = set()
+        """The names of the packs that were read. Others have come since, as of a backup that is being made."""
 
     async def repair_and_back_up(self, tenant: str | None, home: str) -> BackupRepairReport:
         """Repair everything, and then make a backup of the store, or of a tenant, if it has some here. `DeniedError` if
@@ -122,7 +127,7 @@ class RepositoryRepairer:
         if own is None or self._dry_run or not report.is_changed:
             return report
         creator = BackupCreator(self._engine, self._repository, tenant, None, home, accept_loss=True)
-        return report._replace(backup=(await creator.create("repair")).id)
+        return replace(report, backup=(await creator.create("repair")).id)
 
     async def _repair(self) -> BackupRepairReport:
         if not self._dry_run:
@@ -154,6 +159,11 @@ class RepositoryRepairer:
         if not self._dry_run:
             await self._storage.replace(name, data)
 
+    async def _delete(self, names: Sequence[str]) -> None:
+        """Delete objects. `DeniedError` if the repository was frozen meanwhile."""
+        await check_frozen(self._repository)
+        await self._storage.delete(names)
+
     async def _replace_lost(self, folder: str, name: str, what: str) -> None:
         """Replace or delete an object of which nothing is left."""
         if folder in (BACKUPS, REMOVED, f"{COPIES}/{PACKS}"):
@@ -174,7 +184,7 @@ class RepositoryRepairer:
                 for lock in (await self._repository.locks())[0]:
                     if lock.name == name:
                         await self._repository.break_lock(lock)
-            await self._storage.delete([name])
+            await self._delete([name])
 
     async def _settle_records(self) -> None:
         """Withdraw records that nobody has any more, and those of the damage that is repaired."""
@@ -232,14 +242,17 @@ class RepositoryRepairer:
         record = RemovedBackup(digest, b"" if before is None else before.digest, self._now, what or "repaired")
         removed = removed_name(store, number)
         await self._storage.replace(removed, self._repository.encode_object(KINDS[REMOVED].mark, removed, record))
-        await self._storage.delete([name])
+        await self._delete([name])
 
     # Packs ----------------------------------------------------------------------------------------------------
 
     async def _repair_packs(self) -> None:
-        await self._read_packs()
+        copies = [info.name for info in await self._storage.list_objects(f"{COPIES}/{PACKS}")]
+        await self._read_packs([info.name for info in await self._storage.list_objects(PACKS)])
         places = await pack_map(self._repository)
         pages, users, named = await self._needed(places)
+        needed = {pack_name(part.pack) for part in (*pages, *users)}
+        await self._read_packs(sorted(needed & places.sizes.keys() - self._read))
         known = {each for loss in await self._repository.losses() for each in loss.slices}
         lost: list[tuple[bytes, int, int]] = []
         for pack in sorted({part.pack for part in (*pages, *users)}):
@@ -252,7 +265,7 @@ class RepositoryRepairer:
         if lost and not self._dry_run:
             name = f"{LOSSES}/{self._now:020d}-{secrets.token_hex(8)}"
             await self._repository.create_object(KINDS[LOSSES].mark, name, Loss(self._now, lost))
-        await self._delete_useless({part.pack for part in (*pages, *users)})
+        await self._delete_useless({part.pack for part in (*pages, *users)}, copies)
         if not self._dry_run:
             await self._merge_repacks(named)
 
@@ -271,14 +284,15 @@ class RepositoryRepairer:
                         users.setdefault(places.locate(part), []).append(_User(backup, entry, chunk, part))
         return [*pages], users, named
 
-    async def _read_packs(self) -> None:
+    async def _read_packs(self, names: Sequence[str]) -> None:
         """Find out which packs are intact, and put those that are under the names of others under their own."""
         exchanged: dict[str, bytes] = {}
-        for info in await self._storage.list_objects(PACKS):
-            data = await self._storage.get(info.name) or b""
+        self._read.update(names)
+        for name in names:
+            data = await self._storage.get(name) or b""
             with suppress(*UNREADABLE):
-                id = pack_id(data, info.name)
-                if pack_name(id) == info.name:
+                id = pack_id(data, name)
+                if pack_name(id) == name:
                     self._intact.add(id)
                 elif len(exchanged) < _EXCHANGED:
                     exchanged[pack_name(id)] = data
@@ -293,8 +307,9 @@ class RepositoryRepairer:
         name, kind = copy_name(pack_name(pack)), KINDS[f"{COPIES}/{PACKS}"]
         blocks = {part.offset: await self._storage.get(pack_name(pack), part.offset, part.length) for part in pages}
         problems = await find_problems(self._repository, kind, name)
-        if blocks and problems != {name: ""}:
-            copies = PageBlocks({offset: data for offset, data in blocks.items() if data is not None})
+        found = {offset: data for offset, data in blocks.items() if data is not None}
+        if found and problems != {name: ""}:  # else it was deleted meanwhile
+            copies = PageBlocks(found)
             await self._rebuild(name, self._repository.encode_object(kind.mark, name, copies))
 
     async def _rescue(
@@ -318,7 +333,7 @@ class RepositoryRepairer:
         if self._dry_run or not (mover.moved or lost):
             return []
         self._intact |= await mover.finish()
-        await self._storage.delete([pack_name(pack)])
+        await self._delete([pack_name(pack)])
         return [*lost]
 
     async def _content(self, part: Slice, users: Iterable[_User]) -> bytes | None:
@@ -361,24 +376,24 @@ class RepositoryRepairer:
         merged = places.merge(packs)
         if merged:
             await self._repository.add_repack(Repack(self._now, merged))
-        await self._storage.delete([*repacks])
+        await self._delete([*repacks])
 
-    async def _delete_useless(self, needed: set[bytes]) -> None:
+    async def _delete_useless(self, needed: set[bytes], copies: Sequence[str]) -> None:
         """Delete damaged packs that nothing needs, and copies of lists whose packs are gone."""
         names = {info.name for info in await self._storage.list_objects(PACKS)}
-        for name in sorted(names):
+        for name in sorted(names & self._read):
             if not {_pack_of(name)} & (needed | self._intact):
                 self._rebuilt.append(name)
                 if not self._dry_run:
-                    await self._storage.delete([name])
-        for info in await self._storage.list_objects(f"{COPIES}/{PACKS}"):
-            if _pack_of(info.name) in needed:
+                    await self._delete([name])
+        for name in copies:
+            if _pack_of(name) in needed:
                 continue
-            problems = await find_problems(self._repository, KINDS[f"{COPIES}/{PACKS}"], info.name)
-            if info.name.removeprefix(f"{COPIES}/") not in names or any(problems.values()):
-                self._rebuilt.append(info.name)
+            problems = await find_problems(self._repository, KINDS[f"{COPIES}/{PACKS}"], name)
+            if name.removeprefix(f"{COPIES}/") not in names or any(problems.values()):
+                self._rebuilt.append(name)
                 if not self._dry_run:
-                    await self._storage.delete([info.name])
+                    await self._delete([name])
 
 
 def _pack_of(name: str) -> bytes:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from holdfast._fields import Hidden
 from holdfast.engine.namespaces import agent_of, line_kind, root_of, short_name
 from holdfast.engine.row_format import Line
@@ -31,7 +33,7 @@ newer state; the store has records of its own, or the session is over; it was cr
 was erased since; it is damaged in the backup; or it was there at that moment, and no backup has it."""
 
 
-class RestoredLine(NamedTuple):
+class RestoredLine(msgspec.Struct, frozen=True):
     """A line in a restore: its tenant, its kind and name, what is done with it, its steps in the backup, and those that
     the store has and the backup does not; those that are added; the name that it is restored under, if that is another;
     and, of a dry run, the difference of its state, as `diff` shows it, the beginning of it. Of a damaged line, it is
@@ -49,8 +51,13 @@ class RestoredLine(NamedTuple):
     changes: Hidden[tuple[str, ...]] = ()
     known_at: Hidden[datetime | None] = None
 
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The tenant, the kind and the name."""
+        return self.tenant, self.kind, self.name
 
-class RestoreReport(NamedTuple):
+
+class RestoreReport(msgspec.Struct, frozen=True):
     """The result of a restore: the backup, or the point between backups, and its time; each line; the number of jobs,
     which are paused; the rows and bytes that were written; and the seconds it took."""
 
@@ -69,7 +76,7 @@ class RestoreReport(NamedTuple):
         return all(each.known_at is None for each in self.lines)
 
 
-class CoveredSpan(NamedTuple):
+class CoveredSpan(msgspec.Struct, frozen=True):
     """The first and the last moment to which a store can be restored from its backups."""
 
     first: datetime

@@ -15,11 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.agents.steps.timers import line_of_timer
+from msgspec.structs import replace
+
+from holdfast.agents.steps.timers import timer_rows
 from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.paging import scan_rows
-from holdfast.backends.tables import JOBS, LINES, MAX_NAME, REFS, STEPS, Table
+from holdfast.backends.tables import FIRST_JOB, JOBS, LINES, MAX_NAME, REFS, STEPS, Table
 from holdfast.engine.append import AppendRequest
 from holdfast.engine.append_batch import ChangeRefused
 from holdfast.engine.context import EngineContext
@@ -37,7 +39,6 @@ from holdfast.engine.namespaces import (
     AUDIT,
     BACKUPS_PLACE,
     CONTENT_KINDS,
-    agent_of,
     is_thread,
     line_kind,
     rename_line,
@@ -53,16 +54,18 @@ from holdfast.history import branches
 from holdfast.history.branches import SWITCH
 from holdfast.history.comparison import ComparedPoint, compare_packed
 from holdfast.history.revisions import resolve
+from holdfast.history.thread_status import refresh_status
 from holdfast.maintenance.backup.format import LineEntry
 from holdfast.maintenance.backup.line_rows import at_step, whole
 from holdfast.maintenance.backup.reader import BackupBackend
 from holdfast.maintenance.backup.recovery_point import RecoveryPoint
 from holdfast.maintenance.backup.repository import Repository
 from holdfast.maintenance.backup.restore_report import RestoreAction, RestoredLine, RestoreReport, Selection, describe
-from holdfast.maintenance.backup.store_record import last_backups, pick_chain
+from holdfast.maintenance.backup.store_record import pick_chain
+from holdfast.maintenance.backup_status import unseen_since
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledgers, remove_erased, says_whose
 from holdfast.maintenance.progress import report_each
-from holdfast.security.audit.removals import ARRIVED, arrival_of, plain_records
+from holdfast.security.audit.removals import arrival_detail
 from holdfast.security.audit.thread_audit import record_request
 from holdfast.security.handle import StoreHandle
 from holdfast.state.sessions.records import LINE as SESSIONS
@@ -181,16 +184,16 @@ class RestorePlan:
         """Return the entry of a line in the report; with the difference of the states, if it is to be compared."""
         action = self.actions[line]
         if action == "create" and steps is not None:
-            return describe(line, action, steps)._replace(added=steps)
+            return replace(describe(line, action, steps), added=steps)
         theirs, own = await steps_of(self._source, line), await steps_of(self._engine, line)
         newer = len(own.keys() - theirs.keys()) if action in ("switch", "revert", "newer", "left out", "beside") else 0
         added = len(theirs.keys() - own.keys()) if action in ("create", "extend") else 0
         if action == "beside":
             newer, added = len(own), len(theirs)
         as_name = short_name(self.besides[line].name) if line in self.besides else ""
-        found = describe(line, action, len(theirs), newer)._replace(added=added, as_name=as_name)
+        found = replace(describe(line, action, len(theirs), newer), added=added, as_name=as_name)
         if compare and action in ("switch", "revert", "extend", "beside"):
-            found = found._replace(changes=await self._differences(line))
+            found = replace(found, changes=await self._differences(line))
         return found
 
     async def _differences(self, line: Line) -> tuple[str, ...]:
@@ -353,16 +356,17 @@ class Restorer:
         if self._request.as_thread is not None:
             lines = await self._rename_one(lines, self._request.as_thread)
         plan = await self._plan(lines)
-        jobs, settings = await self._tenant_rows(lines)
+        jobs, settings = await self._tenant_rows()
+        jobs += await self._timer_rows([plan.besides.get(line, line) for line in lines])
         await self._describe(plan, entries)
         if not self._request.dry_run:
             await self._apply(plan, records, jobs, settings)
             await self._apply_erasures({line.tenant for line in lines})
-        moments = {describe(line, "same")[:3]: to_datetime(max(at, 0)) for line, at in self._inexact.items()}
+        moments = {describe(line, "same").place: to_datetime(max(at, 0)) for line, at in self._inexact.items()}
         return RestoreReport(
             self._point.name,
             to_datetime(self._point.time),
-            tuple(each._replace(known_at=moments.get(each[:3])) for each in self._report),
+            tuple(replace(each, known_at=moments.get(each.place)) for each in self._report),
             len(jobs),
             self._rows,
             self._bytes,
@@ -389,7 +393,7 @@ class Restorer:
         self._report += (describe(line, action) for line in lines)
 
     def _note_damaged(self, damaged: Mapping[Line, str]) -> None:
-        self._report += (describe(line, "damaged")._replace(changes=(what,)) for line, what in damaged.items())
+        self._report += (replace(describe(line, "damaged"), changes=(what,)) for line, what in damaged.items())
 
     async def _without_damaged(self, lines: Sequence[Line]) -> Sequence[Line]:
         """Return the threads that can be restored: with a damaged line, all of its thread is skipped, if that is
@@ -554,6 +558,9 @@ class Restorer:
         for request in requests:
             # Somebody may have saved a step with a greater id just before, and nobody can any more.
             await branches.switch(self._engine, request.line, request.new_branch)
+        arrived = [*created, *plan.lines("extend")] if self._point.cuts or self._request.at is not None else []
+        for line in (*switched, *(each for each in arrived if is_thread(each.name))):
+            await refresh_status(self._engine, line)  # that of the backup may be that of a later step
         for row in settings:
             if row.key == quota_key(tenant := str(row.key[0])):
                 self._engine.context.quotas.note(tenant, row)
@@ -561,13 +568,12 @@ class Restorer:
     async def _arrivals(self, lines: Sequence[Line]) -> list[AppendRequest]:
         """Return the records of what is added to the store, since earlier backups of it, if there are any, do not have
         that; of tenants whose audit is not restored with it."""
-        if not await last_backups(self._engine, self._selection.tenant or ""):
+        if await unseen_since(self._engine, self._selection.tenant or "") is None:
             return []
         requests = []
         for tenant in sorted({line.tenant for line in lines} - {line.tenant for line in lines if line.name == AUDIT}):
             own = [line for line in lines if line.tenant == tenant]
-            arrived = {line.name: await arrival_of(self._source, self._engine, line) for line in own}
-            detail = {"backup": self._point.name, ARRIVED: plain_records(arrived)}
+            detail = {"backup": self._point.name, **await arrival_detail(self._source, self._engine, *own)}
             requests.append(record_request(self._engine, [Line(tenant, BACKUPS_PLACE)], "restore", detail))
         return requests
 
@@ -632,13 +638,18 @@ class Restorer:
         if self._progress is not None:
             self._progress(progress.done, progress.total, f"{progress.phase} {progress.thread}")
 
-    async def _tenant_rows(self, lines: Sequence[Line]) -> tuple[list[Row], list[Row]]:
+    async def _timer_rows(self, lines: Sequence[Line]) -> list[Row]:
+        """Return the rows of timers of agents that are restored, as of the moment that they are of."""
+        rows = [row for line in lines for row in await timer_rows(self._source, line)]
+        (existing,) = await self._engine.context.backend.read([Get(JOBS, [row.key for row in rows])])
+        known = {row.key for row in existing}
+        return [row for row in rows if row.key not in known]
+
+    async def _tenant_rows(self) -> tuple[list[Row], list[Row]]:
         """Return the jobs that the store does not have, paused, and the settings that it does not have, where all lines
-        are restored; and the rows of timers of agents that are. What is not set in the store that the backup is of was
-        not lost."""
+        are restored. What is not set in the store that the backup is of was not lost."""
         selection = self._selection
-        restores_all = selection.names is None and "audit" in selection.kinds
-        if self._request.as_thread is not None or not (restores_all or any(map(agent_of, lines))):
+        if self._request.as_thread is not None or selection.names is not None or "audit" not in selection.kinds:
             return [], []
         entries = [
             entry
@@ -649,31 +660,26 @@ class Restorer:
             and not self._point.is_erased(entry)
         ]
         source = await self._point.only(entries).engine(self._repository, self._engine)
-        jobs, settings, restored = list[Row](), list[Row](), frozenset(lines)
+        jobs, settings = list[Row](), list[Row]()
         for entry in entries:
             wanted = Get(REFS, [quota_key(entry.tenant), mark_key(entry.tenant)])
-            queries = (Scan(JOBS, tuple(entry.line)), wanted)
+            queries = (Scan(JOBS, tuple(entry.line), (FIRST_JOB,)), wanted)
             try:
                 found, found_settings = await source.context.backend.read(queries)
             except CorruptError as error:
                 if not self._request.skip_damaged:
                     raise
                 self._report.append(
-                    describe(entry.line, "damaged")._replace(name="settings and jobs", changes=(str(error),))
+                    replace(describe(entry.line, "damaged"), name="settings and jobs", changes=(str(error),))
                 )
                 continue
             own, own_settings = await self._engine.context.backend.read(queries)
             existing = {row.key for row in (*own, *own_settings)}
             for row in found:
-                if row.key in existing:
-                    continue
-                agent = line_of_timer(row)
-                if agent in restored:
-                    jobs.append(row)
-                elif agent is None and restores_all:
+                if row.key not in existing:
                     kind, schedule, _, due, version = row.columns
                     jobs.append(Row(row.key, (kind, schedule, _PAUSED, due, version), row.body))
-            if restores_all and not self._is_own:
+            if not self._is_own:
                 settings += (row for row in found_settings if row.key not in existing)
         return jobs, settings
 

@@ -17,8 +17,8 @@ from holdfast.engine.engine import Engine
 from holdfast.errors import CorruptError, DeniedError, HoldfastError, NotFoundError
 from holdfast.maintenance.backup.format import REPOSITORY, manifest_name, own_tenant_id, removed_name
 from holdfast.maintenance.backup.repository import UNREADABLE, Backup, Repository
-from holdfast.maintenance.backup.status import RECORD, SETTING, SIZE, RepositorySize, put_setting, read_settings
 from holdfast.maintenance.backup.storage import open_storage
+from holdfast.maintenance.backup_status import RECORD, SETTING, SIZE, RepositorySize, put_setting, read_settings
 
 _STORE_ID = "store id"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+
+import msgspec
 
 from holdfast._fields import computed
 
@@ -20,7 +21,7 @@ class CheckLevel(StrEnum):
     """Does not work, or data are at risk."""
 
 
-class CheckResult(NamedTuple):
+class CheckResult(msgspec.Struct, frozen=True):
     """The result of a check. Its `code` stays the same from release to release."""
 
     code: str

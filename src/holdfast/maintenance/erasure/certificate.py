@@ -11,11 +11,11 @@ import hmac
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final
 from unicodedata import normalize
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from holdfast._fields import Hidden
 from holdfast.errors import CorruptError
@@ -31,8 +31,7 @@ _HINT = "Ask whoever issued it for the original"
 _MAX_TEXT = 1 << 22
 
 
-@dataclass(frozen=True)
-class Certificate:
+class Certificate(msgspec.Struct, frozen=True):
     """Proof of an erasure: what was erased, and what could not be reached. Times are ISO 8601, in UTC."""
 
     id: str
@@ -45,7 +44,7 @@ class Certificate:
     finished: str
     erased: Mapping[str, int]
     """How much was erased, by kind: threads, agents, scopes, sessions, artifacts, messages and so on."""
-    rewritten: Mapping[str, int] = field(default_factory=dict)
+    rewritten: Mapping[str, int] = {}
     """From how many lines that others share, by kind, the data was removed."""
     keys_destroyed: Hidden[int] = 0
     steps_removed: Hidden[int] = 0
@@ -98,7 +97,7 @@ class Certificate:
             raise CorruptError("the certificate was altered, or not signed", hint=_HINT, code=_CODE)
 
 
-_FIELDS = {each.name for each in fields(Certificate)}
+_FIELDS = set(Certificate.__struct_fields__)
 
 
 def new_salt() -> bytes:

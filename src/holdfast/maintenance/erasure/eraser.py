@@ -9,9 +9,11 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast.backends.interface import Delete
 from holdfast.backends.tables import REFS
@@ -58,8 +60,7 @@ _RETAINED = (
 )
 
 
-@dataclass(frozen=True)
-class ErasureReport:
+class ErasureReport(msgspec.Struct, frozen=True):
     """The result of an erasure, or of its dry run."""
 
     subject: str

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from holdfast._named_tuple import NamedTuple
+import msgspec
+
 from holdfast.backends.interface import Change, Delete, Expect, Put, Row
 from holdfast.backends.tables import REFS
 from holdfast.engine.artifact_links import LINE as ARTIFACTS
@@ -46,7 +47,7 @@ from holdfast.state.artifacts.records import ArtifactRecord
 from holdfast.state.sessions.lifecycle import ARCHIVE_REASON
 
 
-class RedactionReport(NamedTuple):
+class RedactionReport(msgspec.Struct, frozen=True):
     """The result of a redaction: how many threads, scopes and agents it changed, and how many of their checkpoints it
     pruned; in how many records of the audit and reasons of pins and holds it replaced something; and what is left,
     outside of the store's control or because it has to stay."""

@@ -14,6 +14,7 @@ from holdfast.backends.interface import Get, Row
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import LINES
 from holdfast.engine import trace_context
+from holdfast.engine.context import Apply
 from holdfast.engine.copy.between_stores import CopyRules, StoreCopier, open_target
 from holdfast.engine.copy.copy_report import CopyReport, OnCopyProgress
 from holdfast.engine.copy.line_stream import every_line
@@ -22,11 +23,13 @@ from holdfast.engine.hold_check import require_no_hold
 from holdfast.engine.namespaces import AUDIT
 from holdfast.engine.row_format import Line, info_of
 from holdfast.errors import ConflictError, DeniedError
+from holdfast.maintenance.backup_status import unseen_since
 from holdfast.maintenance.erasure.reapply import apply_ledger, finder_of, read_ledger
 from holdfast.schemas.registry import copy_registries
 from holdfast.security.audit.erasure_ledger import LINE as LEDGER
 from holdfast.security.audit.erasure_ledger import ErasureLedger, LedgerEntry
-from holdfast.security.audit.thread_audit import record
+from holdfast.security.audit.removals import arrival_detail
+from holdfast.security.audit.thread_audit import record, recorded
 from holdfast.security.handle import StoreHandle
 from holdfast.state.artifacts.content import CONTENT_PREFIX
 from holdfast.state.artifacts.records import ArtifactRecords
@@ -46,11 +49,31 @@ async def copy_lines(
     """Copy the lines of a tenant, or of all, or only some, to another store: an open one, or by its URL."""
     erasures = _CopiedErasures(source, tenant, only)
     async with open_target(source, target, options, tenant) as opened:
-        copier = StoreCopier(source, opened, progress, None, copy_registries, erasures.prepare)
+        own_audit = {each: await _has_own_audit(source, opened, each, only) for each in await erasures.tenants()}
+
+        async def apply(line: Line) -> Apply | None:
+            """Return how to apply the copy of a line: with a record of it, where backups may lack it."""
+            if not own_audit[line.tenant]:
+                return None
+            detail = await arrival_detail(source, opened, line)
+            return recorded(opened, line, "copied", detail, is_limited=True)
+
+        copier = StoreCopier(source, opened, progress, apply, copy_registries, erasures.prepare)
         try:
             return await copier.copy(tenant, only)
         finally:
             await erasures.finish(opened, copier.written)
+
+
+async def _has_own_audit(source: Engine, target: Engine, tenant: str, only: Sequence[Line] | None) -> bool:
+    """Return whether the target of a copy has backups, and an audit that is not a copy of that of the source."""
+    if await unseen_since(target, tenant) is None:
+        return False
+    audit = Line(tenant, AUDIT)
+    salt = await salt_of(target, audit)
+    if only is not None or await salt_of(source, audit) is None:
+        return True
+    return salt is not None and not await _is_earlier(source, target, audit)
 
 
 async def record_copy(engine: Engine, tenant: str, lines: Sequence[Line] | None, to: str) -> None:
@@ -124,7 +147,7 @@ class _CopiedErasures:
         `DeniedError` if a hold protects anything of it: then nothing is copied.
         """
         rules, removed = CopyRules(), list[Line]()
-        for tenant in await self._tenants():
+        for tenant in await self.tenants():
             entries, own = await read_ledger(self._source, tenant), await read_ledger(target, tenant)
             self._removes |= bool({entry.name for entry in entries} - {entry.name for entry in own})
             for entry in own:
@@ -136,7 +159,7 @@ class _CopiedErasures:
         await require_no_hold(target.context.backend, removed)
         for line in removed:
             await target.lines.delete(line)  # the audit of the source, which is copied too, says so
-        for tenant in await self._tenants():
+        for tenant in await self.tenants():
             if self._only is not None or not await takes_ledger(self._source, target, tenant):
                 rules.left_out.add(Line(tenant, LEDGER))
                 await add_digests(self._source, target, tenant, self._only)
@@ -160,7 +183,7 @@ class _CopiedErasures:
     async def finish(self, target: Engine, written: Set[Line]) -> None:
         """Remove from what was copied to the target what was erased there; also if the copy failed."""
         deleted = False
-        for tenant in await self._tenants():
+        for tenant in await self.tenants():
             if lines := [line for line in written if line.tenant == tenant]:
                 await apply_ledger(target, tenant, lines=lines)
             if self._only is None and await read_ledger(self._source, tenant):
@@ -180,7 +203,8 @@ class _CopiedErasures:
                 deleted = True
         return deleted
 
-    async def _tenants(self) -> list[str]:
+    async def tenants(self) -> list[str]:
+        """Return the tenants of which something is copied."""
         if self._tenant is not None:
             return [self._tenant]
         return sorted({line.tenant for line in await every_line(self._source.context.backend, None)})

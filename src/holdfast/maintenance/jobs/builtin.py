@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
+from msgspec.structs import astuple
 
 from holdfast.agents.steps.retention import prune_agents
 from holdfast.engine.integrity.findings import VerifyLevel
@@ -384,7 +385,7 @@ async def _expire(job: JobContextBase) -> JobResult:
         done = await SessionsOperations.collect(SessionsOperations(job.store._handle), _PAGE)
         ended, forgotten, held = ended + done.ended, forgotten + done.forgotten, held + done.held
         job.progress(ended + forgotten, None, "sessions")
-        if sum(done) < _PAGE:
+        if sum(astuple(done)) < _PAGE:
             break
     abandoned = await Artifacts(job.store._handle).sweep(_parse_grace(job.settings.get("grace", "1d")))
     summary = (

@@ -13,6 +13,7 @@ from holdfast.backends.interface import BlockingCall
 from holdfast.engine.integrity.findings import VerifyLevel
 from holdfast.engine.namespaces import parse_kinds
 from holdfast.errors import ConfigError, InvalidError
+from holdfast.maintenance.backup_status import unseen_since
 from holdfast.maintenance.hook_archive import archive_hooks, check_rules
 from holdfast.maintenance.jobs.types import JobContextBase, JobResult, Setting, declare
 from holdfast.maintenance.verify.heads import export_heads, load_heads
@@ -45,7 +46,8 @@ async def _archive(job: JobContextBase) -> JobResult:
     handle, path = job.store._handle, await _file(job, "audit")
     kinds = parse_kinds(job.settings["kinds"]) if "kinds" in job.settings else ARCHIVED_KINDS
     before = handle.now() - parse_nanoseconds(job.settings["older_than"], "age")
-    return _result(await archive(handle.engine, handle.tenant, path, before, kinds))
+    unseen = await unseen_since(handle.engine, handle.tenant)
+    return _result(await archive(handle.engine, handle.tenant, path, before, kinds, unseen=unseen))
 
 
 _RULES = {

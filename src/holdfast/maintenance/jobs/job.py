@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from cronsim import CronSim, CronSimError
+from msgspec.structs import replace
 
 from holdfast._fields import Hidden, Internal, Local, computed
 from holdfast.backends.interface import Expect, Put, Row, Scan
@@ -236,8 +237,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     mark: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """A stored job. `due` is None if it runs only on demand, or is paused."""
 
     tenant: Internal[str]

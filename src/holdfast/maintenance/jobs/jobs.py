@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Row
 from holdfast.backends.tables import FIRST_JOB, JOBS

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from holdfast._fields import Hidden
 
 
-@dataclass(frozen=True, slots=True)
-class KeyInfo:
+class KeyInfo(msgspec.Struct, frozen=True):
     """A key of a tenant: a `wrapping` one encrypts the keys of threads, and the one for `digest`s text in columns."""
 
     id: str
@@ -26,8 +26,7 @@ class KeyInfo:
     """When it may be destroyed."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyCheck:
+class KeyCheck(msgspec.Struct, frozen=True):
     """The findings of a check of keys."""
 
     keys: int

@@ -8,8 +8,10 @@ is replaced only if it is still the one that was read. Readers and writers conti
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
+import msgspec
+
+from holdfast._fields import count, fill
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import KEYS, LINES, QUARANTINE, READABLE, SIGNING, TABLES, WORDS, Table
@@ -33,8 +35,7 @@ from holdfast.security.encryption.store_keys import StoreKeys
 _BATCH_ROWS, _BATCH_BYTES = 100, 1 << 20
 
 
-@dataclass
-class ReencryptReport:
+class ReencryptReport(msgspec.Struct, frozen=True):
     """The report of encrypting everything anew."""
 
     lines: int = 0
@@ -104,8 +105,7 @@ class Reencryption:
             if table.name not in UNSEALED:
                 replaced += await self._do_table(table, line, current)
         await self._delete_retired(line)
-        self._report.rows += replaced
-        self._report.lines += bool(replaced or len(keys) > 1)
+        count(self._report, rows=replaced, lines=bool(replaced or len(keys) > 1))
 
     async def _own_keys(self, line: tuple[str, str]) -> list[KeyRow]:
         (rows,) = await self._keys.backend.read([Scan(KEYS, (*line, DATA))])
@@ -203,7 +203,7 @@ class Reencryption:
             await backend.apply([Delete(WORDS, (tenant,))])
         if not self._rows.may_be_clear("readable"):
             await backend.apply([Delete(table, (tenant,)) for table in READABLE])
-        self._report.remains = tuple(await backend.purge())
+        fill(self._report, remains=tuple(await backend.purge()))
 
     async def _encrypt_signing_key(self) -> None:
         """Encrypt the key for certificates, which stays the same."""

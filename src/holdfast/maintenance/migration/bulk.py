@@ -8,9 +8,12 @@ step is stored only after the step whose state was migrated.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+import msgspec
+from msgspec.structs import replace
+
+from holdfast._fields import count, fill
 from holdfast.backends.interface import Change, Get
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import STEPS
@@ -68,8 +71,7 @@ _PASSES = 3
 """How often states are looked for that programs with an older version store meanwhile."""
 
 
-@dataclass
-class MigrationReport:
+class MigrationReport(msgspec.Struct, frozen=True):
     """The report of a migration."""
 
     name: str
@@ -79,11 +81,11 @@ class MigrationReport:
     """States that had the target version already."""
     restored: int = 0
     """Of those that were migrated: states that are exactly what they were before the last migration."""
-    deferred: list[str] = field(default_factory=list)
+    deferred: list[str] = []
     """Threads of LangGraph in the middle of a step: they are upgraded when they are resumed."""
-    unfit: list[UnfitState] = field(default_factory=list)
+    unfit: list[UnfitState] = []
     unfit_total: int = 0
-    still_written: list[str] = field(default_factory=list)
+    still_written: list[str] = []
     """Versions that other programs kept writing during the run, so that states of them may be left."""
 
     @property
@@ -190,10 +192,10 @@ class BulkMigration:
             except RunEnded:
                 is_ended = True
             if number:
-                self._report.skipped = skipped
+                fill(self._report, skipped=skipped)
             if await self._retire(is_ended=is_ended) or not self._report.complete:
                 return
-        self._report.still_written = [str(each) for each in self._sources]
+        fill(self._report, still_written=[str(each) for each in self._sources])
 
     # The registry ----------------------------------------------------------------------------------------------------
 
@@ -328,7 +330,7 @@ class BulkMigration:
     async def _migrate_group(self, group: HeadGroup, lease: Lease) -> None:
         version = self._target.schema.version
         pending = [(head, end) for head, end in group.heads if not head.is_of(version)]
-        self._report.skipped += len(group.heads) - len(pending)
+        count(self._report, skipped=len(group.heads) - len(pending))
         together = [(head, end) for head, end in pending if end is not None]
         if together:
             others = await self._migrate_together(together, lease)
@@ -368,8 +370,7 @@ class BulkMigration:
             for step, written, after in zip(group.steps, await ends.read_back(group.steps), group.states, strict=True):
                 if written is None or (written != after and _flat(written) != _flat(after)):
                     raise self._not_as_written(f"thread {step.end.line}, checkpoint {step.end.point.id}")
-            self._report.migrated += len(group.steps)
-            self._report.restored += restored
+            count(self._report, migrated=len(group.steps), restored=restored)
         if failed is not None:
             raise failed
         return group.others
@@ -385,7 +386,7 @@ class BulkMigration:
         """Report a state that cannot be migrated. Returns the error if it is to stop the run."""
         if (head.line, head.point.id) not in self._unfit:
             self._unfit.add((head.line, head.point.id))
-            self._report.unfit_total += 1
+            count(self._report, unfit_total=1)
             if len(self._report.unfit) < MAX_UNFIT:
                 self._report.unfit.append(UnfitState.of(head, error))
         return None if self._on_error == "skip" else error
@@ -426,8 +427,7 @@ class BulkMigration:
                     continue  # another writer was first: read the heads again
                 self._note_written((each.head.line, info.point.id) for each, info in zip(built, saved, strict=True))
                 await self._verify(built, saved)
-                self._report.migrated += len(saved)
-                self._report.restored += sum(each.is_restored for each in built)
+                count(self._report, migrated=len(saved), restored=sum(each.is_restored for each in built))
             if failed is not None:
                 raise failed
             break
@@ -493,10 +493,9 @@ class BulkMigration:
             stored = await state_of(engine, found.line, saved.point)
             if _flat(stored) != _flat(after):
                 raise self._not_as_written(found.where(pending[0][0]))
-            self._report.migrated += len(pending)
-            self._report.restored += len(pending) if former is not None else 0
+            count(self._report, migrated=len(pending), restored=len(pending) if former is not None else 0)
             break
-        self._report.skipped += sum(each == version for _, each in documents.documents)
+        count(self._report, skipped=sum(each == version for _, each in documents.documents))
 
     def _migrate_each(
         self, found: SchemaDocuments, pending: Sequence[tuple[Document, Version]]
@@ -511,7 +510,7 @@ class BulkMigration:
                     target.schemas, target.name, one, target.schema.version, codec, check=self._checks_sources
                 )
             except HoldfastError as error:
-                self._report.unfit_total += 1
+                count(self._report, unfit_total=1)
                 if len(self._report.unfit) < MAX_UNFIT:
                     self._report.unfit.append(one.unfit(error))
                 if self._on_error != "skip":

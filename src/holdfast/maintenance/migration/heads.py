@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+import msgspec
+
 from holdfast.backends.interface import Scan
 from holdfast.backends.tables import LINES
 from holdfast.engine.branch_graph import Position
@@ -225,7 +227,7 @@ async def state_of(engine: Engine, line: Line, point: StepRef) -> PackedMap:
     return await engine.lines.read_step(line, point, lambda point: engine.states.values(line, point))
 
 
-class UnfitState(NamedTuple):
+class UnfitState(msgspec.Struct, frozen=True):
     """A state that cannot be migrated, and why."""
 
     thread: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
-from holdfast._fields import Hidden, Internal, Label, computed
+import msgspec
+
+from holdfast._fields import Hidden, Internal, Label, computed, count, fill
 from holdfast.engine.delta_channels import KEPT
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import PackedMap, pack_name, unpack_state
@@ -42,7 +43,7 @@ MAX_UNFIT: Final = 100
 """The number of states that do not fit that a report lists."""
 
 
-class MigrationSample(NamedTuple):
+class MigrationSample(msgspec.Struct, frozen=True):
     """A state before and after."""
 
     thread: str
@@ -54,24 +55,23 @@ class MigrationSample(NamedTuple):
     """What the state is that of: a thread, or a scope, a key, an agent and so on, whose name is in `thread`."""
 
 
-@dataclass
-class MigrationPlan:
+class MigrationPlan(msgspec.Struct, frozen=True):
     """The plan of a migration. Nothing is written."""
 
     name: str
     target: Version
-    states: dict[str, int] = field(default_factory=dict)
+    states: dict[str, int] = {}
     """How many latest states there are of each version."""
-    migrations: list[str] = field(default_factory=list)
+    migrations: list[str] = []
     """The steps from each version to the target."""
-    lossy: list[str] = field(default_factory=list)
+    lossy: list[str] = []
     """Those of which a downgrade may not restore everything."""
-    edited: list[str] = field(default_factory=list)
+    edited: list[str] = []
     """Those that are not as they were when they were applied to states of this store."""
-    unfit: list[UnfitState] = field(default_factory=list)
+    unfit: list[UnfitState] = []
     """States that cannot be migrated."""
     unfit_total: int = 0
-    samples: Internal[list[MigrationSample]] = field(default_factory=list)
+    samples: Internal[list[MigrationSample]] = []
 
     @property
     @computed
@@ -203,7 +203,7 @@ async def make_plan(
                     ways.add(head.version)
                 after = target.migrate(head, before, check=True) if former is None else former
             except HoldfastError as error:
-                plan.unfit_total += 1
+                count(plan, unfit_total=1)
                 if len(plan.unfit) < MAX_UNFIT:
                     plan.unfit.append(UnfitState.of(head, error))
                 if error.code == "migration-missing":
@@ -218,9 +218,9 @@ async def make_plan(
         ways |= await _plan_documents(target, selection, plan, samples)
     for version in sorted(ways):
         path = target.schemas.path(target.name, version, target.schema.version)
-        plan.migrations += [text for step in path if (text := f"{target.name} {step}") not in plan.migrations]
-        plan.lossy += [text for step in path if step.lossy and (text := f"{target.name} {step}") not in plan.lossy]
-    plan.edited = [str(each) for each in target.registered.edited(target.migrations(sorted(ways)))]
+        plan.migrations.extend(text for step in path if (text := f"{target.name} {step}") not in plan.migrations)
+        plan.lossy.extend(text for step in path if step.lossy and (text := f"{target.name} {step}") not in plan.lossy)
+    fill(plan, edited=[str(each) for each in target.registered.edited(target.migrations(sorted(ways)))])
     return plan
 
 
@@ -246,7 +246,7 @@ async def _plan_documents(
             except HoldfastError as error:
                 if error.code == "migration-missing":
                     raise
-                plan.unfit_total += 1
+                count(plan, unfit_total=1)
                 if len(plan.unfit) < MAX_UNFIT:
                     plan.unfit.append(one.unfit(error))
                 continue
@@ -285,7 +285,7 @@ async def has_states(target: MigrationTarget) -> bool:
     return False
 
 
-class SchemaStatus(NamedTuple):
+class SchemaStatus(msgspec.Struct, frozen=True):
     """A schema in a store: the version that is written now, and how many latest states there are of each."""
 
     name: str

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast._fields import Hidden
 from holdfast.backends.interface import BlockingCall, Delete, Expect, Get, Put, Row, Scan
@@ -25,7 +25,7 @@ from holdfast.backends.tables import REFS
 from holdfast.engine.optimistic import Attempts
 from holdfast.engine.types import to_datetime
 from holdfast.errors import CorruptError, InvalidError, TransientError
-from holdfast.maintenance.backup.status import SETTING
+from holdfast.maintenance.backup_status import SETTING
 from holdfast.maintenance.monitoring.rules import RULES, AlertRule, AlertSettings, Situation
 from holdfast.maintenance.monitoring.sinks import Notification, Sink, configured_sinks
 from holdfast.maintenance.monitoring.snapshot import ALERTS, ReadJobs, read_metrics
@@ -87,8 +87,7 @@ class AlertDocument(msgspec.Struct, omit_defaults=True):
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(msgspec.Struct, frozen=True):
     """An alert: a rule, its state and since when, and what is wrong."""
 
     rule: str
@@ -100,8 +99,7 @@ class Alert:
     silenced_until: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(msgspec.Struct, frozen=True):
     """The result of an evaluation: the alerts, how many notifications were sent, and how many are left to send."""
 
     alerts: tuple[Alert, ...]

@@ -83,10 +83,10 @@ class AlertRule:
     def total(self, samples: tuple[Sample, ...]) -> float:
         """Return the sum of its counters."""
         total = 0.0
-        for name, given, value in samples:
+        for each in samples:
             for family, labels in self.counters:
-                if name == family and set(labels) <= set(given) and not isinstance(value, Distribution):
-                    total += value
+                if each.family == family and set(labels) <= set(each.labels):
+                    total += 0 if isinstance(each.value, Distribution) else each.value
         return total
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -19,7 +18,7 @@ from holdfast.engine.context import EngineContext
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.hooks.outbox import count_failed
 from holdfast.maintenance.backup.drill import DrillRecord
-from holdfast.maintenance.backup.status import DRILL, LAST_BACKUP, SETTING, SIZE, RepositorySize
+from holdfast.maintenance.backup_status import DRILL, LAST_BACKUP, SETTING, SIZE, RepositorySize
 from holdfast.security.handle import StoreHandle
 
 ALERTS = "alerts"
@@ -41,8 +40,7 @@ class _AlertStates(msgspec.Struct):
     alerts: dict[str, _AlertState] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsSnapshot:
+class MetricsSnapshot(msgspec.Struct, frozen=True):
     """The metrics of an open store."""
 
     store: str

@@ -9,11 +9,12 @@ is as it was, and repairing it again finishes.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
+from holdfast._fields import count, fill
 from holdfast.backends.interface import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
 from holdfast.backends.runtime.memory_cache import MemoryCache
@@ -67,7 +68,7 @@ from holdfast.maintenance.repair.quarantine import QuarantineWriter
 from holdfast.maintenance.repair.sources import RepairSource, first_of, new_info
 
 
-class LostCheckpoint(NamedTuple):
+class LostCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint that is lost. Its id is empty if it is unknown, and its step -1 if even that is."""
 
     thread: str
@@ -77,8 +78,7 @@ class LostCheckpoint(NamedTuple):
     reason: str
 
 
-@dataclass
-class ThreadRepairReport:
+class ThreadRepairReport(msgspec.Struct, frozen=True):
     """The repair of a thread: the number of rows that were restored from sources, rebuilt from others, and quarantined;
     the checkpoints that are lost; and the findings that are left."""
 
@@ -86,23 +86,20 @@ class ThreadRepairReport:
     restored: int = 0
     rebuilt: int = 0
     quarantined: int = 0
-    lost: list[LostCheckpoint] = field(default_factory=list)
+    lost: list[LostCheckpoint] = []
     lost_hold: bool = False
     """Whether a damaged row that may have been a hold was removed."""
-    sources: list[str] = field(default_factory=list)
-    found: list[Finding] = field(default_factory=list)
-    left: list[Finding] = field(default_factory=list)
+    sources: list[str] = []
+    found: list[Finding] = []
+    left: list[Finding] = []
 
     def add(self, other: ThreadRepairReport) -> None:
         """Add the result of another pass."""
-        self.restored += other.restored
-        self.rebuilt += other.rebuilt
-        self.quarantined += other.quarantined
-        self.lost += other.lost
-        self.lost_hold = self.lost_hold or other.lost_hold
-        self.sources += [url for url in other.sources if url not in self.sources]
-        self.found = self.found or other.found
-        self.left = other.left
+        count(self, restored=other.restored, rebuilt=other.rebuilt, quarantined=other.quarantined)
+        self.lost.extend(other.lost)
+        fill(self, lost_hold=self.lost_hold or other.lost_hold)
+        self.sources.extend(url for url in other.sources if url not in self.sources)
+        fill(self, found=self.found or other.found, left=other.left)
 
 
 _CACHE_BYTES = 16 << 20
@@ -152,9 +149,9 @@ class RepairAttempt:
         """Repair the line. Returns False if it was changed."""
         check = await look(self._ground, self._line, VerifyLevel.DECODE)
         damage = [each for each in check.found.findings if each.severity is Severity.DAMAGE]
-        self.mended.found = damage
+        fill(self.mended, found=damage)
         if any(each.code is FindingCode.UNKNOWN_FORMAT for each in damage):
-            self.mended.left = damage  # another release, or a key, may be able to read it
+            fill(self.mended, left=damage)
             return True
         same = await self._same(check.info)
         is_complete = not damage and not self._whole and not (self._sources and check.lost_steps)
@@ -214,7 +211,7 @@ class RepairAttempt:
                 await self._store([(OBJECTS, row) for row in pieces[0]])
 
     def _note(self, source: RepairSource, rows: int = 1) -> None:
-        self.mended.restored += rows
+        count(self.mended, restored=rows)
         if source.url not in self.mended.sources:
             self.mended.sources.append(source.url)
 
@@ -455,7 +452,7 @@ class RepairAttempt:
         wanted += [(OBJECTS, row) for at, value in large.items() for row in object_rows(self._line, at, value)]
         await self._store(wanted)
         self._folds[place] = fold_row(self._line, place, point.hash, self._info, root)
-        self.mended.rebuilt += 1
+        count(self.mended, rebuilt=1)
         return LoadedState(root, form)
 
     # Rows -----------------------------------------------------------------------------------------------------
@@ -581,7 +578,7 @@ class RepairAttempt:
         tenant = self._line.tenant
         tables = {*await marked_tables(self._backend, tenant), REFS.name}
         self._changes.append(Put(REFS, mark_row(tenant, tables, self._ground.clock())))
-        self.mended.lost_hold = True
+        fill(self.mended, lost_hold=True)
 
     async def _is_restored(self, id: str) -> bool:
         """Return whether a missing checkpoint was restored."""
@@ -622,9 +619,9 @@ class RepairAttempt:
         return True
 
     def _count(self) -> None:
-        self.mended.quarantined = self._keeper.count
-        self.mended.restored += self._chains.restored
-        self.mended.sources += [url for url in sorted(self._chains.used) if url not in self.mended.sources]
+        fill(self.mended, quarantined=self._keeper.count)
+        count(self.mended, restored=self._chains.restored)
+        self.mended.sources.extend(url for url in sorted(self._chains.used) if url not in self.mended.sources)
 
 
 _OTHERS = {table.name: table for table in (REFS, LINKS, QUARANTINE)}

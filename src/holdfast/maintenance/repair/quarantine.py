@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
+import msgspec
 from msgspec.msgpack import encode
 
 from holdfast.backends.interface import Backend, Change, Put, Row, Scan
@@ -18,7 +18,7 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import HoldfastError
 
 
-class QuarantinedRow(NamedTuple):
+class QuarantinedRow(msgspec.Struct, frozen=True):
     """A row in quarantine: where it was, when and why it was taken out, and what it held.
 
     `key` is what followed tenant and thread.

@@ -10,12 +10,13 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
-from holdfast._fields import computed
+from holdfast._fields import computed, fill
 from holdfast.backends.config import resolve
 from holdfast.backends.interface import Backend, Delete, Put
 from holdfast.backends.paging import UnreadableRange, scan_readable_rows
@@ -34,6 +35,7 @@ from holdfast.engine.optimistic import Attempts
 from holdfast.engine.row_format import Line, StepRef
 from holdfast.engine.types import Progress
 from holdfast.errors import ConflictError, CorruptError, InvalidError
+from holdfast.history.thread_status import refresh_status
 from holdfast.maintenance.erasure.reapply import apply_ledger, read_ledger
 from holdfast.maintenance.repair.attempt import LostCheckpoint, RepairAttempt, ThreadRepairReport
 from holdfast.maintenance.repair.sources import RepairSource
@@ -86,19 +88,20 @@ async def repair_line(
         engine.context.cache.drop_all(line)
         await _make_again(engine, line)
         check = await look(engine.context, line, VerifyLevel.DECODE)
-        total.left = [each for each in check.found.findings if each.severity is Severity.DAMAGE]
+        fill(total, left=[each for each in check.found.findings if each.severity is Severity.DAMAGE])
     if heads is not None and line.name in heads.threads:
         found = await compare_head(engine, heads, line.name, {})
-        total.left += [each for each in found if each.severity is Severity.DAMAGE]
+        total.left.extend(each for each in found if each.severity is Severity.DAMAGE)
     return total if changed or total.left else None
 
 
 async def _make_again(engine: Engine, line: Line) -> None:
-    """Rebuild readable rows and the text index from the log."""
+    """Rebuild readable rows, the indexes and the status of a thread from the log."""
     if engine.projector.on:
         await engine.projector.build(line)
     await engine.indexer.follow(line)
     await engine.fields.refresh(line)
+    await refresh_status(engine, line)
 
 
 _CACHE_BYTES = 16 << 20
@@ -106,8 +109,7 @@ _BATCH = 256
 _GONE = (FindingCode.GONE_THREAD, FindingCode.LOST_LINE)
 
 
-@dataclass
-class RepairReport:
+class RepairReport(msgspec.Struct, frozen=True):
     """The result of a repair.
 
     `lines` is the number of lines that were checked; `repaired` has a report for each damaged one. `files` is about
@@ -118,11 +120,11 @@ class RepairReport:
     store: str
     dry_run: bool
     lines: int = 0
-    repaired: list[ThreadRepairReport] = field(default_factory=list)
-    rebuilt: list[str] = field(default_factory=list)
+    repaired: list[ThreadRepairReport] = []
+    rebuilt: list[str] = []
     files: FileRepairReport | None = None
-    left: list[Finding] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    left: list[Finding] = []
+    problems: list[str] = []
     seconds: float = 0.0
 
     @property
@@ -173,7 +175,7 @@ async def repair(
             await ledger.add(await read_ledger(each, tenant))
         lines = [Line(tenant, each.thread) for each in run.done.repaired]
         await apply_ledger(engine, tenant, lines=lines)
-    run.done.seconds = time.monotonic() - start
+    fill(run.done, seconds=time.monotonic() - start)
     return run.done
 
 
@@ -244,13 +246,13 @@ class _Repair:
         """Repair the files of the store. Returns True if all of the repair was a dry run."""
         if self._dry_run:
             return await self._dry_run_all(threads)
-        self.done.files = await repair_files(self._engine, self._tenant)
+        fill(self.done, files=await repair_files(self._engine, self._tenant))
         await self._engine.context.backend.heal()
         return False
 
     async def rest(self, report: VerifyReport, threads: Sequence[str] | None) -> None:
         """Repair everything but the files of the store."""
-        self.done.lines = report.lines
+        fill(self.done, lines=report.lines)
         missing = set(threads or ())
         lost = any(each.code is FindingCode.LOST_ROWS for each in report.findings)
         if lost or (self.done.files is not None and self.done.files.unreadable):
@@ -278,7 +280,7 @@ class _Repair:
         if left and not self._dry_run:
             again = await own_findings(self._engine.context.backend)
             left = [each for each in left if each.code is not FindingCode.STORE_CHECK or each.message in again]
-        self.done.left += left
+        self.done.left.extend(left)
 
     async def _have_sources_all(self) -> bool:
         """Return whether the sources have all threads, scopes and agents: of others, they cannot tell what was lost.
@@ -305,7 +307,7 @@ class _Repair:
             try:
                 context = structs.replace(self._engine.context, backend=backend, cache=MemoryCache(_CACHE_BYTES))
                 run = _Repair(Engine(context), self._tenant, self._sources, self._heads, dry_run=False)
-                run.done.files = files
+                fill(run.done, files=files)
                 await run.rest(await run.verify(None), threads)
             finally:
                 await backend.close()
@@ -374,7 +376,7 @@ class _Repair:
             return
         if report is not None:
             self.done.repaired.append(report)
-            self.done.left += report.left
+            self.done.left.extend(report.left)
 
     async def _rebuild_derived(self, report: VerifyReport) -> None:
         """Rebuild readable rows and words that differ from the log."""
@@ -382,7 +384,7 @@ class _Repair:
         stale = [
             each for each in report.findings if each.severity is Severity.REMAKEABLE and each.thread not in repaired
         ]
-        self.done.rebuilt = list(dict.fromkeys(each.thread for each in stale))
+        fill(self.done, rebuilt=list(dict.fromkeys(each.thread for each in stale)))
         for finding in [] if self._dry_run else stale:
             line = Line(self._tenant, finding.thread)
             if finding.code is FindingCode.STALE_ROWS:

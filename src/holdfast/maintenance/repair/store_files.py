@@ -10,7 +10,8 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from holdfast.backends.interface import Backend, Put, Row
 from holdfast.backends.object_store.backend import ObjectStoreBackend
@@ -28,14 +29,14 @@ from holdfast.errors import CorruptError
 from holdfast.maintenance.verify.verifier import VerifyReport
 
 
-class FileRepairReport(NamedTuple):
+class FileRepairReport(msgspec.Struct, frozen=True):
     """The repair of files: the number of rows that were kept, of places that could not be read, and the paths of the
     damaged files; by thread, what was lost of its log."""
 
     rows: int
     unreadable: int
     damaged: list[str]
-    lost: list[LostRows] = []  # noqa: RUF012 - never changed
+    lost: list[LostRows] = []
     """Rows that are gone, as far as they are known."""
     lost_entries: dict[str, list[str]] | None = None
 

@@ -17,13 +17,14 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import astuple, replace
 
+from holdfast._fields import Internal
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, scan_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Table
@@ -45,8 +46,7 @@ _MARK = "holdfast heads"
 _FORMAT = 1
 
 
-@dataclass(frozen=True)
-class BranchHead:
+class BranchHead(msgspec.Struct, frozen=True):
     """The head of a branch: its length, the hash of its last step, and where it starts."""
 
     branch: int
@@ -58,8 +58,7 @@ class BranchHead:
     hash: str
 
 
-@dataclass(frozen=True)
-class ThreadHead:
+class ThreadHead(msgspec.Struct, frozen=True):
     """The head of a thread: those of its branches, and digests of what no hash covers."""
 
     created: int
@@ -73,20 +72,28 @@ class ThreadHead:
     """A digest of each tag, label, pin and hold."""
 
 
-@dataclass(frozen=True)
-class StoreHeads:
+class StoreHeads(msgspec.Struct, frozen=True):
     """The heads of the threads of a store. `save` writes them to a file, `load` reads them."""
 
     tenant: str
     store: str
     time: str
-    threads: Mapping[str, ThreadHead] = field(default_factory=dict)
-    sealer: Sealer | None = field(default=None, repr=False, compare=False)
+    threads: Mapping[str, ThreadHead] = {}
+    sealer: Internal[Sealer | None] = None
     """The key that the file is encrypted with: that of the store, if it is encrypted."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoreHeads) and astuple(self)[:-1] == astuple(other)[:-1]
+
+    def __hash__(self) -> int:
+        return hash((self.tenant, self.store, self.time))
+
+    def __repr__(self) -> str:
+        return f"<StoreHeads of {self.store}, {self.time}, {len(self.threads)} threads>"
 
     def save(self, path: str | Path) -> None:
         """Write the heads to a file: encrypted, if the store is."""
-        threads = {name: asdict(head) for name, head in self.threads.items()}
+        threads = msgspec.to_builtins(self.threads)
         content = {"tenant": self.tenant, "store": self.store, "time": self.time, "threads": threads}
         whole: dict[str, Any] = {"kind": _MARK, "format": _FORMAT, **content, "digest": _digest_of(content)}
         if self.sealer is not None:

@@ -6,9 +6,10 @@ import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
-from holdfast._fields import Internal, Local, computed
+import msgspec
+
+from holdfast._fields import Internal, Local, computed, count, fill
 from holdfast.backends.interface import Backend, Get, Scan
 from holdfast.backends.paging import UNREADABLE, UnreadableRange, scan_readable_rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS
@@ -35,8 +36,7 @@ MAX_FINDINGS = 10_000
 """The number of findings that a report lists; further ones are only counted."""
 
 
-@dataclass
-class VerifyReport:
+class VerifyReport(msgspec.Struct, frozen=True):
     """The result of a verification.
 
     The lines that were verified are counted by kind. `next` is where to continue, as `after`, if not all were. `found`
@@ -59,8 +59,8 @@ class VerifyReport:
     seconds: float = 0.0
     next: str | None = None
     found: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    each: Internal[Callable[[Finding], None] | None] = field(default=None, repr=False, compare=False)
+    findings: list[Finding] = []
+    each: Internal[Callable[[Finding], None] | None] = None
     """Called with every finding."""
 
     @property
@@ -70,8 +70,7 @@ class VerifyReport:
 
     def count(self, name: str) -> None:
         """Count a line."""
-        field = COUNTS[line_kind(name)]
-        setattr(self, field, getattr(self, field) + 1)
+        count(self, **{COUNTS[line_kind(name)]: 1})
 
     @property
     @computed
@@ -91,7 +90,7 @@ class VerifyReport:
 
     def add(self, finding: Finding) -> None:
         """Add a finding. Damage is listed before other findings."""
-        self.found += 1
+        count(self, found=1)
         if self.each is not None:
             self.each(finding)
         if len(self.findings) < MAX_FINDINGS:
@@ -136,7 +135,7 @@ async def verify(
     if heads is not None and heads.tenant != tenant:
         raise InvalidError(f"the heads are those of tenant {heads.tenant!r}", hint="Open the store for that tenant")
     report = report or VerifyReport(engine.context.backend.url, tenant, level.value)
-    report.each = each
+    fill(report, each=each)
     return await _Verification(engine, tenant, level, heads, progress, report, kinds).run(threads, after, limit)
 
 
@@ -169,7 +168,7 @@ class _Verification:
                 await self._thread(name, len(threads), named=True)
         else:
             await self._store(after, limit)
-        self.report.seconds = time.monotonic() - self._start
+        fill(self.report, seconds=time.monotonic() - self._start)
         return self.report
 
     def _is_selected(self, name: str) -> bool:
@@ -182,7 +181,7 @@ class _Verification:
         previous = after
         async for name in self._names(after):
             if limit is not None and self.report.lines >= limit:
-                self.report.next = previous
+                fill(self.report, next=previous)
                 return
             await self._between(previous, name)
             await self._thread(name, total)
@@ -252,11 +251,9 @@ class _Verification:
     async def _check(self, line: Line, progress: Callable[[int], None] | None = None) -> LineCheck:
         check = await look(self._engine.context, line, self._level, progress)
         report, found = self.report, check.found
-        report.steps += found.steps
-        report.nodes += found.nodes
-        report.objects += found.objects
-        report.writes += found.writes
-        report.bytes += found.bytes
+        count(
+            report, steps=found.steps, nodes=found.nodes, objects=found.objects, writes=found.writes, bytes=found.bytes
+        )
         for finding in found.findings:
             report.add(finding)
         return check

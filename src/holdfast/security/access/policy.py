@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Self, TypeAlias, get_args
 
@@ -61,8 +60,7 @@ def check_pattern(pattern: object, what: str) -> str:
     return plain
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """A rule: whether an action on some scopes and keys is allowed."""
 
     allows: bool
@@ -84,8 +82,7 @@ class Rule:
         return self.keys == ALL or matcher(self.keys)(key)
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """Ordered rules: `Policy().deny(["read", "write"], "agent:*", keys="secret/**").allow("read", "agent:*")`.
 
     A pattern of scopes matches their text: `agent:*` all agents, `user:alice/**` all below Alice's scope, `**` all. In

@@ -16,10 +16,12 @@ import json
 import os
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
+import msgspec
+
+from holdfast._fields import count, fill
 from holdfast.backends.fsutil import flush_folder, open_private
 from holdfast.backends.interface import BlockingCall
 from holdfast.backends.tables import EVENTS
@@ -37,7 +39,7 @@ from holdfast.security.audit.archive_records import LINE, ArchivedRange, Archive
 from holdfast.security.audit.erasure_ledger import ErasureLedger
 from holdfast.security.audit.retain import REMOVE, STEP
 from holdfast.security.audit.signature import is_signed, parse_public_key, public_key_of, sign
-from holdfast.security.audit.thread_audit import record
+from holdfast.security.audit.thread_audit import CHANGING, record
 from holdfast.security.audit.verify import (
     ACTION,
     AuditedStep,
@@ -69,8 +71,7 @@ _COPY = "Use another copy of it"
 _CLEAR = "If it was exported in the clear on purpose, check it without a key"
 
 
-@dataclass(frozen=True, slots=True)
-class AuditExport:
+class AuditExport(msgspec.Struct, frozen=True):
     """The result of an export: the counts, and the head of each line (the number of its steps, and the hash of the
     last)."""
 
@@ -231,15 +232,14 @@ def _base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-@dataclass(slots=True)
-class AuditCheck(AuditResult):
+class AuditCheck(AuditResult, msgspec.Struct, frozen=True):
     """The result of a check of an exported audit. Compare what it says of erased steps with certificates of erasure."""
 
     segment: int = 0
     """The number of the segment, if the file is one. It continues from the one before it: pass the heads of that."""
-    heads: dict[str, tuple[int, str]] = field(default_factory=dict)
+    heads: dict[str, tuple[int, str]] = {}
     """The head of each line in the file: the number of its steps, and the hash of the last."""
-    removed: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, int] = {}
     """The lines that were removed according to the audit, and how many steps they had."""
     public_key: str = ""
     """The key that the file was signed with, in hex; empty if it was not signed."""
@@ -270,13 +270,13 @@ def check_audit(
         )
     hashes: dict[str, dict[int, str]] = {}
     ends: Any = None
-    checked.segment = _segment_number(first)
+    fill(checked, segment=_segment_number(first))
     for document in documents:
         if "heads" in document:
             ends = document["heads"]
             continue
         if "digest" in document:
-            checked.public_key = document.get("public_key", "")
+            fill(checked, public_key=document.get("public_key", ""))
             continue
         if checked.segment and set(document) == {"line", "start"} and document["line"] not in hashes:
             length, last = document["start"]
@@ -291,7 +291,9 @@ def check_audit(
         checked.heads[line] = (max(chain_hashes) + 1, chain_hashes[max(chain_hashes)]) if chain_hashes else (0, "")
     if ends != {line: list(end) for line, end in checked.heads.items()}:
         checked.findings.append(AuditFinding("", "", "the ends of the lines are not those that the file says"))
-    checked.findings += compare_heads(heads or {}, lambda name, seq: hashes.get(name, {}).get(seq), checked.removed)
+    checked.findings.extend(
+        compare_heads(heads or {}, lambda name, seq: hashes.get(name, {}).get(seq), checked.removed)
+    )
     return checked
 
 
@@ -365,7 +367,7 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
     line, seq, commit = str(document["line"]), int(document["seq"]), str(document["hash"])
     chain_hashes = hashes.setdefault(line, {})
     id = str(document.get("id", ""))
-    checked.steps += 1
+    count(checked, steps=1)
     wrong: list[str] = []
     following = max(chain_hashes, default=-1) + 1
     if seq != following:
@@ -373,15 +375,15 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
     before = chain_hashes.get(seq - 1)
     chain_hashes[seq] = commit
     if "erased" in document and document["erased"] == digest(_rows_of(document)[1]):
-        checked.erased += 1
+        count(checked, erased=1)
         expected = str(document["erased"])
     elif "archived" in document and not document["rows"] and not checked.segment:
-        checked.archived += 1
+        count(checked, archived=1)
         expected = digest(())
     else:
         expected = str(document.get("events", ""))
     if document.get("pruned"):
-        checked.pruned += 1
+        count(checked, pruned=1)
         wrong += _check_pruned(document, line, before, erased=expected != document.get("events", ""))
     elif "damaged" in document:
         wrong.append(str(document["damaged"]))
@@ -410,9 +412,9 @@ def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], che
             wrong.append("its branch does not go on from a step of the line")
         wrong += _check_rows(default_codec, metadata, document, expected)
         if line == AUDIT:
-            checked.removed |= _removed_lines(default_codec, document)
-    checked.rows += len(document.get("rows", ()))
-    checked.findings += (AuditFinding(line, id, what) for what in wrong)
+            checked.removed.update(_removed_lines(default_codec, document))
+    count(checked, rows=len(document.get("rows", ())))
+    checked.findings.extend(AuditFinding(line, id, what) for what in wrong)
 
 
 def _check_pruned(document: dict[str, Any], line: str, before: str | None, *, erased: bool) -> list[str]:
@@ -480,8 +482,7 @@ _AT_ONCE = 200
 """The number of steps whose records are removed together."""
 
 
-@dataclass(frozen=True)
-class AuditArchive:
+class AuditArchive(msgspec.Struct, frozen=True):
     """The result of archiving: the file, the number of the segment, the numbers of lines, steps and records in it, the
     digest of the file, the heads that the next segment starts from, and lines that a legal hold protects."""
 
@@ -507,9 +508,12 @@ async def archive(
     *,
     dry_run: bool = False,
     only: str = "",
+    unseen: int | None = None,
 ) -> AuditArchive:
     """Write records from before a time to a file, which must not exist, and then remove them. `CorruptError` if the
-    audit does not verify: nothing is removed then. With `only`, those of the line of this name."""
+    audit does not verify: nothing is removed then. With `only`, those of the line of this name. Records of what was
+    removed or came from elsewhere stay, if they are not older than `unseen`: there may be no backup yet that has them.
+    """
     target, temporary = Path(path), Path(f"{path}.new")
     if target.exists():
         raise InvalidError("the file exists", where=str(path), hint="Each segment has a file of its own")
@@ -530,7 +534,7 @@ async def archive(
                     held.append(short_name(line.name))
                     continue
                 own = [each for each in ranges if each.line == line.name]
-                plan[line] = await _write_line(engine, line, own, replaced, before, writer)
+                plan[line] = await _write_line(engine, line, own, replaced, before, writer, unseen)
             sha = writer.end()
             file.flush()
             await BlockingCall(lambda: os.fsync(file.fileno()))
@@ -594,6 +598,7 @@ async def _write_line(
     replaced: Mapping[tuple[str, str], str],
     before: int,
     writer: AuditWriter,
+    unseen: int | None,
 ) -> list[_PlannedStep]:
     """Write the steps of a line from before a time that are in no segment yet. Returns those that have records."""
     last = max((each.last for each in archived), default="")
@@ -617,7 +622,9 @@ async def _write_line(
         _check(engine, line, audited, left)
         writer.step(engine, line, salt, audited, **({"erased": left} if left else {}))
         if audited.rows:
-            retained = any(row.columns[ACTION] in _RETAINED for row in audited.rows)
+            is_unseen = line.name == AUDIT and unseen is not None and point.time >= unseen
+            kept = _RETAINED | CHANGING if is_unseen else _RETAINED
+            retained = any(row.columns[ACTION] in kept for row in audited.rows)
             found.append(_PlannedStep(id, len(audited.rows), retained))
     for chain, position in positions.items():
         writer.start(chain, position)

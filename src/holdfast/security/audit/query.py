@@ -8,6 +8,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from holdfast._fields import Hidden, Local
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import EVENTS, LINKS, STEPS
@@ -39,7 +41,7 @@ _MAX_DELAY = 2 * 3600 * 10**9
 """How much earlier than its step a read or an attempt was at most, in nanoseconds."""
 
 
-class AuditRecord(NamedTuple):
+class AuditRecord(msgspec.Struct, frozen=True):
     """An action or an attempt.
 
     `kind` is `change`, `thread`, `hook`, `access` (of rights), `read` or `denied`; `action` what was done, `outcome`

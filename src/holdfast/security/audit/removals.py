@@ -85,7 +85,12 @@ async def find_removed(
     return found, unchanged
 
 
-async def arrival_of(source: Engine, target: Engine, line: Line) -> ArrivalRecord:
+async def arrival_detail(source: Engine, target: Engine, *lines: Line) -> dict[str, Any]:
+    """Return the details that say what is about to be copied to lines."""
+    return {ARRIVED: plain_records({line.name: await _arrival_of(source, target, line) for line in lines})}
+
+
+async def _arrival_of(source: Engine, target: Engine, line: Line) -> ArrivalRecord:
     """Return the record of what is about to be copied to a line, which may not exist yet."""
     had = [] if await target.lines.load_tip(line) is None else await _ends(target.context.backend, line)
     lengths = [

@@ -25,16 +25,23 @@ from holdfast.engine.row_format import ERASE, Line
 from holdfast.engine.system_line import SystemLine
 from holdfast.security.audit.recorder import add_events
 from holdfast.security.audit.removals import REMOVED, find_removed, plain_records
+from holdfast.security.audit.retain import REMOVE
 
 _OF_KEYS = {"rotate-keys", "schedule-key", "keep-key", "destroy-key", "create-signing-key"}
 _OF_SUBJECTS = {"erase", "erased", "set-subject"}
 _OF_PROTECTION = {"hold", "release", "unpin", "set-owner", "expire"}
-_OF_THREADS = {"delete", "delete-branch", "prune", "export", "import", *_OF_PROTECTION}
+_OF_THREADS = {"delete", "delete-branch", "prune", "export", "import", "copied", *_OF_PROTECTION}
 ALWAYS = _OF_KEYS | _OF_SUBJECTS | _OF_THREADS
 """The actions that are always recorded."""
 
 REPLACING = {"tag", "untag", "label", "unlabel", "pin", "rename-branch"}
 """The actions that are always recorded where something was there before."""
+
+CHANGING = REPLACING | {
+    *("prune", "delete", REMOVE, "delete-branch", ERASE, "unpin", "release", "set-owner", "hold"),
+    *("import", "restore", "copied"),
+}
+"""The actions whose records may say what lines had before, or what came from elsewhere."""
 
 _AT_ONCE = 500
 """How many records a step has at most."""

@@ -9,9 +9,11 @@ exported before (`store.maintenance.heads`).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
+from holdfast._fields import count, fill
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.codec import Codec
@@ -34,7 +36,7 @@ _PAGE = 256
 KIND, ACTOR, ACTION, TARGET, CORRELATION = 1, 2, 3, 4, 6
 
 
-class AuditFinding(NamedTuple):
+class AuditFinding(msgspec.Struct, frozen=True):
     """A part of the audit that is not as it was written."""
 
     line: str
@@ -42,8 +44,7 @@ class AuditFinding(NamedTuple):
     what: str
 
 
-@dataclass(slots=True)
-class AuditResult:
+class AuditResult(msgspec.Struct, frozen=True):
     """The counts and findings of a verification of the audit, in a store or in a file."""
 
     steps: int = 0
@@ -54,7 +55,7 @@ class AuditResult:
     """Steps from whose rows content was erased. The ledger of erasures, or the file, has digests of what is left."""
     archived: int = 0
     """Steps whose rows are in segments of the archive, which are checked by themselves."""
-    findings: list[AuditFinding] = field(default_factory=list)
+    findings: list[AuditFinding] = []
 
     @property
     def ok(self) -> bool:
@@ -62,8 +63,7 @@ class AuditResult:
         return not self.findings
 
 
-@dataclass(slots=True)
-class AuditReport(AuditResult):
+class AuditReport(AuditResult, frozen=True):
     """The result of a verification of the audit."""
 
     lines: int = 0
@@ -150,13 +150,13 @@ async def verify(engine: Engine, tenant: str, heads: Heads | None = None) -> Aud
     found: dict[str, str] = {}
     removed: dict[str, int] = {}
     for line in await audited_lines(engine, tenant):
-        report.lines += 1
+        count(report, lines=1)
         digests = {id: digest for (name, id), digest in replaced.items() if name == line.name}
         ranges = [each for each in archived if each.line == line.name]
         await _verify_line(engine, line, report, expected, found, removed, digests, ranges)
     if heads is not None:
-        report.compared = len(heads)
-        report.findings += compare_heads(heads, lambda name, _: found.get(name), removed)
+        fill(report, compared=len(heads))
+        report.findings.extend(compare_heads(heads, lambda name, _: found.get(name), removed))
     return report
 
 
@@ -191,8 +191,7 @@ async def _verify_line(
     unknown = False
     async for audited in audited_steps(engine, line):
         point, step, rows, problem, proof, damaged = audited
-        report.steps += 1
-        report.rows += len(rows)
+        count(report, steps=1, rows=len(rows))
         ids.add(id_of(audited))
         unknown |= bool(point.branch) or (point.pruned and proof is None)
         name = chain_name(line, point.branch)
@@ -217,9 +216,9 @@ async def _verify_line(
         else:
             numbers = [int(row.key[3]) for row in rows]
             erased = bool(rows) and replaced.get(id_of(audited)) == digest(contents)
-            report.erased += erased
+            count(report, erased=erased)
             if not rows and _had_rows(audited) and segment_of(archived, id_of(audited)):
-                report.archived += 1
+                count(report, archived=1)
                 erased = True
             if step is not None:
                 changed = [*(name for name, _ in step.edit.put), *step.edit.removed]
@@ -227,13 +226,13 @@ async def _verify_line(
                 wrong += find_mismatches(digest(contents) if erased else step.header.events, numbers, contents, about)
                 removed.update(_removed_lines(line, rows, contents, codec))
             elif point.pruned and not problem:
-                report.pruned += 1
+                count(report, pruned=1)
                 first = None if before is None and (point.seq or point.branch) else _hash_of(before)
                 wrong += check_stub(line.name, point.hash, proof, first, point.merged, numbers, contents, erased=erased)
         if not wrong:  # their content is what was written, and their checksums are those of other rows
             wrong += (f"row {number} is damaged: its checksum is not that of the row" for number in damaged)
         hashes.add(point.hash)
-        report.findings += (AuditFinding(line.name, id_of(audited), what) for what in wrong)
+        report.findings.extend(AuditFinding(line.name, id_of(audited), what) for what in wrong)
         before = point
     await _find_stray_rows(engine, line, ids, report, unknown=unknown)
 
@@ -304,9 +303,9 @@ async def _find_stray_rows(engine: Engine, line: Line, ids: set[str], report: Au
             id = str(row.key[2])
             if id in ids or id > last:  # what came since is not looked at
                 continue
-            report.rows += 1
+            count(report, rows=1)
             if unknown:
-                report.unproven += 1
+                count(report, unproven=1)
             else:
                 what = f"row {int(row.key[3])} was added: there is no such step"
                 report.findings.append(AuditFinding(line.name, id, what))

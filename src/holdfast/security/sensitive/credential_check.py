@@ -11,7 +11,6 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from holdfast._named_tuple import NamedTuple
 from holdfast.backends.interface import Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import LINES, REFS, STEPS, Key
 from holdfast.engine.engine import Engine
@@ -72,7 +71,7 @@ class CredentialProgress(msgspec.Struct, omit_defaults=True):
     """Whether there are further places."""
 
 
-class CredentialReport(NamedTuple):
+class CredentialReport(msgspec.Struct, frozen=True):
     """Credentials that are stored in clear: where they are, whether there are more, and whether all that is stored was
     searched."""
 

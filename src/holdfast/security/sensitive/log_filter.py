@@ -10,7 +10,7 @@ from weakref import ref
 from holdfast.engine.protection import Protection
 
 LOGGERS: Final = (
-    "agents", "backends", "backups", "copies", "hooks", "http", "jobs", "metrics", "mongodb", "redaction",
+    "agents", "backends", "backups", "copies", "hooks", "http", "jobs", "leases", "metrics", "mongodb", "redaction",
     "schemas", "scripts", "search", "steps", "tiered", "timers", "web",
 )  # fmt: skip
 """Holdfast's own loggers, below `holdfast`."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from holdfast._named_tuple import NamedTuple
+import msgspec
+
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.paging import scan_rows
 from holdfast.backends.tables import EVENTS, REFS, STEPS, WRITES
@@ -33,7 +34,7 @@ RECORD_PATHS = (AUDITED, f"({PIN})", f"({HOLD})")
 """The starts of the paths in records of the audit, and those of the reasons of pins and holds."""
 
 
-class SensitiveFinding(NamedTuple):
+class SensitiveFinding(msgspec.Struct, frozen=True):
     """Sensitive data in a store: the thread or scope that has it, its path in the state, and its format.
 
     `checkpoint` is the id of the checkpoint; `times` is how often the format occurs at the path.
@@ -46,7 +47,7 @@ class SensitiveFinding(NamedTuple):
     times: int = 1
 
 
-class SensitiveReport(NamedTuple):
+class SensitiveReport(msgspec.Struct, frozen=True):
     """The findings of a scan. `damaged` are threads and scopes that could not be read."""
 
     findings: list[SensitiveFinding]

@@ -16,6 +16,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import msgspec
+
 from holdfast._fields import Hidden, Local
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import FILES, OBJECTS, AsyncApi, SyncApi, arun, operation, run
@@ -52,7 +54,7 @@ _NOT_REGISTERED = (NotFoundError, ConflictError, CorruptError, DeniedError, Unsu
 """After other errors, the artifacts may have been registered after all: their content is then left to the sweep."""
 
 
-class ArtifactLink(NamedTuple):
+class ArtifactLink(msgspec.Struct, frozen=True):
     """A change of a key, and an artifact that it was made with. `version` is that of the key after the change, or
     the number of the step that deleted it; `id` is that of the step. `cursor` is the position for the next page.
 

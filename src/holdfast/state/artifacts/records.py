@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
+import msgspec
+
 from holdfast._fields import Hidden, Label
 from holdfast.backends.interface import Change, Delete, Expect, Get, Scan
 from holdfast.backends.tables import LINES, LINKS, TABLES
@@ -33,7 +35,7 @@ SMALL = 4096
 """Content of up to so many bytes is in the record: a second read would cost more than a second copy."""
 
 
-class Artifact(NamedTuple):
+class Artifact(msgspec.Struct, frozen=True):
     """A file or a blob that was made or used, by its hash. `uri` says where it is, if it is not stored here.
 
     `by` is the identity that registered it, empty for the store's owner; `same_as` the id of another artifact that had
@@ -78,7 +80,7 @@ class ArtifactRecord(DescribedRecord):
 
     def to_artifact(self, id: str) -> Artifact:
         """Build the public form."""
-        own = {name: value for name, value in vars(self).items() if name in Artifact._fields}
+        own = {name: value for name, value in vars(self).items() if name in Artifact.__struct_fields__}
         own |= {"created": to_datetime(self.created), "metadata": dict(self.metadata)}
         return Artifact(id=id, stored=self.content != ELSEWHERE, **own)
 

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import msgspec
+
 from holdfast.backends.interface import Change, Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.tables import LINES, LINKS, REFS, TABLES
 from holdfast.engine import trace_context, validation
@@ -47,7 +49,7 @@ _RETRY_AFTER = 3600 * 10**9
 _TOUCHED = "\0touched"
 
 
-class SessionReport(NamedTuple):
+class SessionReport(msgspec.Struct, frozen=True):
     """The result of a collection of sessions."""
 
     ended: int = 0

@@ -9,7 +9,9 @@ their current values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
+
+import msgspec
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.codec import msgpack
@@ -39,7 +41,7 @@ OnDocumentConflict: TypeAlias = Conflict | Callable[[MergeConflict], Any]
 _SHOWN = 8
 
 
-class DocumentVersion(NamedTuple):
+class DocumentVersion(msgspec.Struct, frozen=True):
     """A document at a version; version 0 means that it does not exist, and `value` is None."""
 
     value: Any

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, declare, operation
 from holdfast.engine import trace_context, validation
@@ -25,7 +27,7 @@ from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.resource import NOT_REMOTE, RETAINED_STEPS, SharedOperations, SharedResource, wait_until
-from holdfast.state.sharing.work_queue import LEASE, DueWork, Heartbeat, HeldWork, RefusedWork, WorkClaim, take_work
+from holdfast.state.sharing.work_queue import LEASE, DueWork, HeldWork, RefusedWork, WorkClaim, take_work
 from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, parse_nanoseconds, parse_seconds
 
@@ -34,7 +36,7 @@ R = TypeVar("R", "PipelineResult", "DeadItem")
 _STAGES, _MAX_ITEMS = "stages", 1000
 
 
-class PipelineStats(NamedTuple):
+class PipelineStats(msgspec.Struct, frozen=True):
     """The numbers of items. `waiting` are ready now or later, by stage; `working` are held by a worker, which may
     have died."""
 
@@ -44,7 +46,7 @@ class PipelineStats(NamedTuple):
     results: int
 
 
-class PipelineResult(NamedTuple):
+class PipelineResult(msgspec.Struct, frozen=True):
     """The result of an item at the last stage."""
 
     id: str
@@ -52,7 +54,7 @@ class PipelineResult(NamedTuple):
     correlation: str
 
 
-class DeadItem(NamedTuple):
+class DeadItem(msgspec.Struct, frozen=True):
     """An item that was tried too often: its stage, its value there, and the last error."""
 
     id: str
@@ -159,16 +161,16 @@ class PipelineOperations(SharedOperations):
         lease is extended while the function runs. Its changes have the item as their cause.
         """
         tried = done = 0
-        heartbeat = Heartbeat(lease)
         while limit is None or tried < limit:
             task = await PipelineOperations.take(self, stage, lease=lease, timeout=timeout)
             if task is None:
                 break
             result, failure = None, None
             extend = partial(PipelineOperations.extend, self, task, lease)
+            heartbeat = work_queue.heartbeat_of(self._resource.handle, lease, extend)
             try:
                 with task.causing():
-                    result = await heartbeat.call(handler, task.value, extend)
+                    result = await work_queue.HandlerCall(handler, task.value, heartbeat)
             except Exception as error:  # noqa: BLE001 - it is stored with the item
                 failure = error
             done += await self._finish(task, result, failure, delay)

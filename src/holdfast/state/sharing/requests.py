@@ -30,7 +30,7 @@ from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView, StateItem
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.resource import NOT_REMOTE, RETAINED_STEPS, SharedOperations, wait_until
-from holdfast.state.sharing.work_queue import LEASE, DueWork, Heartbeat, HeldWork, RefusedWork, WorkClaim, take_work
+from holdfast.state.sharing.work_queue import LEASE, DueWork, HeldWork, RefusedWork, WorkClaim, take_work
 from holdfast.state.writer import KeyWrite
 from holdfast.time_parser import Duration, parse_nanoseconds
 
@@ -187,15 +187,15 @@ class RequestsOperations(SharedOperations):
         changes have the request as their cause.
         """
         served = 0
-        heartbeat = Heartbeat(lease)
         while limit is None or served < limit:
             request = await RequestsOperations.take(self, lease=lease, timeout=timeout)
             if request is None:
                 break
             extend = partial(RequestsOperations.extend, self, request, lease)
+            heartbeat = work_queue.heartbeat_of(self._resource.handle, lease, extend)
             try:
                 with request.causing():
-                    answer = _Answer(True, await heartbeat.call(handler, request.value, extend))
+                    answer = _Answer(True, await work_queue.HandlerCall(handler, request.value, heartbeat))
             except Exception as error:  # noqa: BLE001 - it is sent to the caller
                 answer = _failure(error)
             served += await self._answer_if_held(request, answer)

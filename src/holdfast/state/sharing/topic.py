@@ -10,9 +10,10 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 from holdfast.backends.runtime.drivers import AsyncApi, SyncApi, arun, declare, operation, run
 from holdfast.engine import trace_context, validation
@@ -47,8 +48,7 @@ _PACKED = pack_name(MESSAGE)
 Start: TypeAlias = Literal["now", "start"]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicMessage:
+class TopicMessage(msgspec.Struct, frozen=True):
     """A message. `correlation` is that of the publisher, `cause` what caused it."""
 
     number: int
@@ -298,14 +298,14 @@ _TRIMMED = "trimmed"
 """The key of the topic's own line that has the number of deleted messages."""
 
 
-class PublishedMessage(NamedTuple):
+class PublishedMessage(msgspec.Struct, frozen=True):
     """A published message: its number in the topic, from 1 on, and its id."""
 
     number: int
     id: str
 
 
-class Subscriber(NamedTuple):
+class Subscriber(msgspec.Struct, frozen=True):
     """A subscriber: the number of the last message that it acknowledged, and how many follow."""
 
     name: str

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.interface import Suspension
-from holdfast.backends.runtime.drivers import arun, run
-from holdfast.backends.runtime.fork_safety import reinit_after_fork
-from holdfast.backends.runtime.threads import WorkerThread
+from holdfast.backends.runtime.heartbeat import Extend, Heartbeat
 from holdfast.engine import trace_context
 from holdfast.engine.model.scopes import Scope
-from holdfast.errors import ConflictError, HoldfastError, InvalidError
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import StoreHandle
 from holdfast.state.keys import pack_value
 from holdfast.state.reader import ScopeView
@@ -213,154 +209,30 @@ def _timed_key(lane: str, what: str, time: int, name: str) -> str:
     return f"{lane}/{what}/{time:0{_DIGITS}d}/{name}"
 
 
-# Heartbeats -----------------------------------------------------------------------------------------------------------
-#
-# Calling the handlers of work, and extending the lease of the work meanwhile.
-
-Extend: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-"""Extends a lease."""
-
-_BEATS = 3
-"""How often a lease is extended in the time that it lasts."""
+# Handlers -------------------------------------------------------------------------------------------------------------
 
 
 class HandlerCall(Suspension[Any]):
-    """Calls a handler in the thread of a sync caller; awaits it for asyncio."""
+    """Calls a handler in the thread of a sync caller; awaits it for asyncio. A lease is extended meanwhile, if there is
+    one."""
 
-    def __init__(self, handler: Callable[[Any], Any], value: Any) -> None:
+    def __init__(self, handler: Callable[[Any], Any], value: Any, heartbeat: Heartbeat | None = None) -> None:
         self._handler = handler
         self._value = value
+        self._heartbeat = nullcontext() if heartbeat is None else heartbeat
 
     def wait(self) -> Any:
-        return self._handler(self._value)
+        with self._heartbeat:
+            return self._handler(self._value)
 
     def watch(self) -> asyncio.Future[Any]:
         return asyncio.ensure_future(self._await())
 
     async def _await(self) -> Any:
-        return await self._handler(self._value)
+        async with self._heartbeat:
+            return await self._handler(self._value)
 
 
-class Heartbeat:
-    """Extends leases while handlers run: from a thread for sync callers, from the event loop for asyncio."""
-
-    def __init__(self, lease: Duration) -> None:
-        self.pause = parse_seconds(lease, "lease") / _BEATS
-
-    def call(self, handler: Callable[[Any], Any], value: Any, extend: Extend) -> HandlerCall:
-        """Call a handler, and extend its lease until it returns. None is being extended after that."""
-        return _LeasedCall(handler, value, self.pause, extend)
-
-
-class _LeasedCall(HandlerCall):
-    def __init__(self, handler: Callable[[Any], Any], value: Any, pause: float, extend: Extend) -> None:
-        super().__init__(handler, value)
-        self.pause = pause
-        self._extend = extend
-        self.due = 0.0
-        """When the lease is extended next, by the monotonic clock."""
-        self._lock = threading.Lock()
-        self._has_ended = False
-
-    def wait(self) -> Any:
-        _beats.add(self)
-        try:
-            return super().wait()
-        finally:
-            _beats.remove(self)
-            with self._lock:  # waits for an extension in progress
-                self._has_ended = True
-
-    def beat(self) -> bool:
-        """Extend the lease, in the thread. Returns False if another has it: the result will be refused."""
-        with self._lock:
-            if self._has_ended:
-                return False
-            try:
-                run(self._extend())
-            except ConflictError:
-                return False
-            except HoldfastError:
-                pass  # there is time for another attempt, and the handler's outcome is another matter
-        return True
-
-    async def _await(self) -> Any:
-        ended, loop, tasks = asyncio.Event(), asyncio.get_running_loop(), list[asyncio.Task[None]]()
-        # Most handlers end before the first beat is due, and need no task for it.
-        timer = loop.call_later(self.pause, lambda: tasks.append(loop.create_task(self._beat(ended))))
-        try:
-            return await super()._await()
-        finally:
-            timer.cancel()
-            ended.set()
-            for task in tasks:
-                await task
-
-    async def _beat(self, ended: asyncio.Event) -> None:
-        while not ended.is_set():
-            try:
-                await arun(self._extend())
-            except ConflictError:
-                return  # the result will be refused
-            except HoldfastError:
-                pass  # there is time for another attempt, and the handler's outcome is another matter
-            with suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), self.pause)
-
-
-class _BeatThread:
-    """The thread that extends the leases of all handlers of this process. It ends when there were none for a while."""
-
-    def __init__(self) -> None:
-        self.reinit_locks()
-        reinit_after_fork(self)
-
-    def reinit_locks(self) -> None:
-        """Reinitialize in a forked child, which has none of the handlers."""
-        self._changed = threading.Condition()  # it has an RLock: a signal handler may interrupt whoever has it
-        self._calls: set[_LeasedCall] = set()
-        self._wakes = 0.0
-        """When the thread wakes up; 0 if there is none."""
-
-    def add(self, call: _LeasedCall) -> None:
-        """Extend the lease of a call from now on."""
-        call.due = time.monotonic() + call.pause
-        with self._changed:
-            self._calls.add(call)
-            if not self._wakes:
-                self._wakes = call.due
-                WorkerThread("holdfast-heartbeat", self._run)
-            elif call.due < self._wakes:
-                self._changed.notify()
-
-    def remove(self, call: _LeasedCall) -> None:
-        """Extend its lease no longer."""
-        with self._changed:
-            self._calls.discard(call)
-
-    def _run(self) -> None:
-        idle = False
-        while True:
-            with self._changed:
-                now = time.monotonic()
-                due = [call for call in self._calls if call.due <= now]
-                if not due:
-                    if not self._calls and idle:
-                        self._wakes = 0.0
-                        return
-                    idle = not self._calls
-                    self._wakes = min((call.due for call in self._calls), default=now + _IDLE)
-                    self._changed.wait(self._wakes - now)
-                    continue
-            for call in due:
-                if call.beat():
-                    call.due = time.monotonic() + call.pause
-                else:
-                    self.remove(call)
-            del due
-
-
-_IDLE = 5.0
-"""For how many seconds without a handler the thread stays."""
-
-_beats = _BeatThread()
+def heartbeat_of(handle: StoreHandle, lease: Duration, extend: Extend) -> Heartbeat:
+    """Return what extends the lease of a piece of work."""
+    return Heartbeat(handle.engine.context.heartbeats, parse_seconds(lease, "lease"), extend)

@@ -164,7 +164,7 @@ def _describe(execution: HookExecution, value: Any, changes: Changes | None) -> 
     detail = dict(execution.detail)
     if value is not None:
         detail["value"] = value
-    fields = {name: getattr(execution, name) for name in execution._fields if name != "detail"}
+    fields = {name: getattr(execution, name) for name in execution.__struct_fields__ if name != "detail"}
     changed = (changes(execution) if callable(changes) else changes) or {}
     for name in changed:
         if name not in _CHANGEABLE:

@@ -7,7 +7,9 @@ as their cause.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 from holdfast.engine.ids import time_of
 from holdfast.history.query import Field, Query, either
@@ -29,7 +31,7 @@ FindEvents: TypeAlias = Callable[[Query, TimeInterval], AsyncIterator[Sequence[T
 """Yields the events that match a query, the oldest first, a page at a time."""
 
 
-class CausalNode(NamedTuple):
+class CausalNode(msgspec.Struct, frozen=True):
     """A step in a tree of causes or effects: its events, the oldest first, and the steps that it leads to in the tree:
     those that caused it, or those that it caused. A cause without events was removed, or may not be read."""
 

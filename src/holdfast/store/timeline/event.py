@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import msgspec
+
 from holdfast._fields import Hidden
 from holdfast.backends.tables import STEPS
 from holdfast.engine.events import BETWEEN
@@ -34,7 +36,7 @@ _STEPS = "/steps:main"
 _SPAN = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 
-class TimelineEvent(NamedTuple):
+class TimelineEvent(msgspec.Struct, frozen=True):
     """Something that happened.
 
     `kind` is `checkpoint`, `change` of a key, `hook`, `transition`, `lifecycle`, `transfer`, `recovery`, `agent`,

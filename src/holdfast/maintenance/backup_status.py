@@ -49,6 +49,12 @@ async def read_settings(engine: Engine, home: str, start: str, type: type[T]) ->
     return [(msgspec.json.decode(str(row.columns[0]), type=type), int(row.columns[1])) for row in rows]
 
 
+async def unseen_since(engine: Engine, tenant: str) -> int | None:
+    """Return the time since when some repository has no backup of the store of a tenant; None if there is no backup."""
+    found = [await read_settings(engine, home, RECORD, dict[str, Any]) for home in {tenant, ""}]
+    return min((time for records in found for _, time in records), default=None)
+
+
 async def backup_status(engine: Engine, home: str) -> dict[str, int | float | str]:
     """Return when the last backup was made; when what it reuses was last read, that of all of it which was not for the
     longest time; and when the last drill was, and whether that proved a backup. Nothing, if never."""
