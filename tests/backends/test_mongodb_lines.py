@@ -416,13 +416,14 @@ def test_a_put_against_a_deletion_is_kept_or_refused(store: Driven, other: Drive
 def _check_places(plain: Database[dict[str, Any]]) -> int:
     """Check that no row is in two places. Returns how many have moved."""
     moved = 0
-    for line in plain.lines.find({"_id.line": {"$exists": True}}):
-        for table in EMBEDDED:
-            here = {tuple(row["_id"].values()) for row in line.get(table.name, {}).values()}
-            of_line = {f"_id.{name}": line["_id"][name] for name in ("tenant", "line")}
-            there = {tuple(row["_id"].values())[2:] for row in plain[table.name].find(of_line)}
-            assert not here & there, table
-            moved += len(there)
+    with plain.client.start_session(snapshot=True) as session:
+        for line in plain.lines.find({"_id.line": {"$exists": True}}, session=session):
+            for table in EMBEDDED:
+                here = {tuple(row["_id"].values()) for row in line.get(table.name, {}).values()}
+                of_line = {f"_id.{name}": line["_id"][name] for name in ("tenant", "line")}
+                there = {tuple(row["_id"].values())[2:] for row in plain[table.name].find(of_line, session=session)}
+                assert not here & there, table
+                moved += len(there)
     return moved
 
 
