@@ -11,7 +11,7 @@ from benchmarks.langgraph_savers import OURS
 from benchmarks.langgraph_work import Chat, chat
 from benchmarks.measure import Figure, Result, Table, missing, written
 from benchmarks.proxy import Proxy
-from benchmarks.server_savers import ON_POSTGRES, POSTGRES
+from benchmarks.server_savers import LOG_ONLY, MONGODB, ON_MONGODB, ON_POSTGRES, POSTGRES, Opener
 from benchmarks.servers import LOCAL, STORES, Missing, Place
 
 _STEPS = 5000
@@ -112,12 +112,12 @@ def steps_of_a_growing_chat() -> Result:
     return Result(figures, tables=[Table(title, columns, rows)] if rows else [])
 
 
-def _trips(name: str) -> tuple[float, float]:
-    """Round trips and bytes sent per turn."""
+def _trips(kind: str, opener: Opener) -> tuple[float, float]:
+    """Round trips and bytes sent per turn. Those of MongoDB include how its client monitors the server."""
     with (
-        Proxy(servers.server_of("postgresql")) as proxy,
-        STORES["postgresql"](proxy) as place,
-        ON_POSTGRES[name](place.url) as saver,
+        Proxy(servers.server_of(kind)) as proxy,
+        STORES[kind](proxy) as place,
+        opener(place.url) as saver,
     ):
         talk = Chat(saver, _TURNS + 1)
         talk.turn()
@@ -128,13 +128,20 @@ def _trips(name: str) -> tuple[float, float]:
 
 
 def round_trips_of_a_turn() -> Result:
-    """Round trips to PostgreSQL in one turn of a LangGraph chat, which reads once and saves five times"""
-    try:
-        found = {name: _trips(name) for name in (OURS, POSTGRES)}
-    except Missing as why:
-        return Result([missing("round trips on PostgreSQL", why)])
-    note = ", ".join(f"{name} {trips:.1f} and {sent / 1000:.1f} KB sent" for name, (trips, sent) in found.items())
-    return Result([Figure("PostgreSQL: round trips per turn of a chat", found[OURS][0], "", None, 8, note)])
+    """Round trips to a server in one turn of a LangGraph chat, which reads once and saves five times"""
+    figures: list[Figure] = []
+    for kind, where, openers in (
+        ("postgresql", "PostgreSQL", {name: ON_POSTGRES[name] for name in (OURS, POSTGRES)}),
+        ("mongodb", "MongoDB", {name: ON_MONGODB[name] for name in (OURS, LOG_ONLY, MONGODB)}),
+    ):
+        try:
+            found = {name: _trips(kind, opener) for name, opener in openers.items()}
+        except Missing as why:
+            figures.append(missing(f"round trips on {where}", why))
+            continue
+        note = ", ".join(f"{name} {trips:.1f} and {sent / 1000:.1f} KB sent" for name, (trips, sent) in found.items())
+        figures.append(Figure(f"{where}: round trips per turn of a chat", found[OURS][0], "", None, 8, note))
+    return Result(figures)
 
 
 CASES = (steps_of_a_growing_chat, round_trips_of_a_turn)

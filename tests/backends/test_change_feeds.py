@@ -281,7 +281,7 @@ def test_a_dropped_collection_and_a_lost_log_are_noticed() -> None:
         assert not run(store.changes(f"{kind}.{place}.4294967295.1")).complete, "from the future"
         write(store, "other")
         assert names(run(store.changes(token))) == {"other"}, "the control"
-        client.get_default_database().commits.drop()
+        client.get_default_database().lines.drop()
         write(store, "third")
         assert not run(store.changes(token)).complete
 

@@ -19,7 +19,7 @@ from holdfast.backends.mongodb import committer as mongodb_commits
 from holdfast.backends.mongodb.backend import MongoDBBackend
 from holdfast.backends.mongodb.commit_group import cache_weight
 from holdfast.backends.runtime.drivers import run
-from holdfast.backends.tables import LINES, METADATA, NODES, Key
+from holdfast.backends.tables import LINES, METADATA, NODES, WORDS, Key
 from holdfast.errors import HoldfastError, TooLargeError, UnavailableError
 from tests.servers import mongodb
 
@@ -59,6 +59,11 @@ def entry(number: int, value: str = "1", line: Key = LINE) -> Row:
 def node(number: int, size: int) -> Row:
     """A row with a body."""
     return row_of(NODES, *LINE, 0, number.to_bytes(8, "big"), body=bytes(size))
+
+
+def words(text: str) -> Row:
+    """A row of words."""
+    return row_of(WORDS, *LINE, 0, 0, words=text)
 
 
 def cache_of(store: Driven) -> int:
@@ -171,15 +176,15 @@ def test_a_cache_that_others_fill_is_waited_for(store: Driven, monkeypatch: pyte
 
 def test_many_rows_are_inserted_where_many_were_deleted(store: Driven, sent: list[tuple[str, list[Any]]]) -> None:
     """To look for one of them, MongoDB walks over all that was deleted and not yet swept: it took seconds."""
-    rows = [entry(number) for number in range(300)]
-    store.apply(*(Put(METADATA, row) for row in rows))
-    store.apply(Delete(METADATA, LINE))
+    rows = [node(number, 5) for number in range(300)]
+    store.apply(*(Put(NODES, row) for row in rows))
+    store.apply(Delete(NODES, LINE))
     sent.clear()
-    store.apply(*(Put(METADATA, row) for row in rows))
-    written = [each for name, operations in sent for each in operations if name == "metadata"]
+    store.apply(*(Put(NODES, row) for row in rows))
+    written = [each for name, operations in sent for each in operations if name == "nodes"]
     assert len(written) == 300
     assert all(isinstance(each, InsertOne) for each in written)
-    assert store.scan(METADATA) == rows
+    assert store.scan(NODES) == rows
 
 
 def test_all_of_a_new_line_is_inserted(store: Driven, sent: list[tuple[str, list[Any]]]) -> None:
@@ -191,27 +196,26 @@ def test_all_of_a_new_line_is_inserted(store: Driven, sent: list[tuple[str, list
         *(Put(METADATA, entry(each)) for each in range(3)),
     ]
     assert store.apply(*batch) is None
-    written = [each for name, operations in sent for each in operations if name != "commits"]
-    assert len(written) == 7
+    written = [each for name, operations in sent for each in operations if name == "nodes"]
+    assert len(written) == 3
     assert all(isinstance(each, InsertOne) for each in written)
     assert (store.scan(LINES), store.scan(NODES)) == ([line], nodes)
 
 
-def test_rows_that_are_there_without_the_note_of_who_wrote_them_are_replaced(store: Driven) -> None:
-    """As after somebody brought back all collections from a backup but `commits`."""
-    store.apply(Put(METADATA, entry(0, "1")), Ensure(NODES, node(0, 5)))
+def test_rows_that_are_there_without_the_document_of_their_line_are_replaced(store: Driven) -> None:
+    """As after somebody brought back all collections from a backup but `lines`."""
+    store.apply(Create(LINES, row_of(LINES, *LINE)), Ensure(NODES, node(0, 5)), Put(WORDS, words("first")))
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
 
     async def forget() -> None:
-        await backend._collections.commits.delete_many({})
+        await backend._collections.lines.delete_many({})
 
     run(backend._run_in_loop(forget))
     assert (
-        store.apply(Create(LINES, row_of(LINES, *LINE)), Put(METADATA, entry(0, "2")), Ensure(NODES, node(0, 9)))
-        is None
+        store.apply(Create(LINES, row_of(LINES, *LINE)), Put(WORDS, words("second")), Ensure(NODES, node(0, 9))) is None
     )
-    assert store.scan(METADATA) == [entry(0, "2")]
+    assert store.scan(WORDS) == [words("second")]
     assert store.scan(NODES) == [node(0, 5)]
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, E
 from holdfast.backends.mongodb import large_bodies as mongodb_uploads
 from holdfast.backends.mongodb import maintenance
 from holdfast.backends.mongodb.backend import MongoDBBackend
-from holdfast.backends.mongodb.commit_group import CommitGroup
+from holdfast.backends.mongodb.commit_group import Part
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Table
 from holdfast.errors import ConfigError, HoldfastError, InvalidError, TooLargeError, UnavailableError
@@ -74,6 +74,13 @@ def _body(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
+def _wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def _commit(store: Driven, batches: list[Batch], stamp: GroupStamp) -> list[Any]:
     backend = store.backend
     assert isinstance(backend, MongoDBBackend)
@@ -88,13 +95,13 @@ def test_documents_are_what_a_person_would_ask_for(store: Driven, plain: Databas
     store.fill(STEPS, [step(n, id=f"id-{n}", hash=b"\x00\xff", time=2**53 + 1) for n in range(3)])
     store.fill(NODES, [row_of(NODES, *LINE, 0, b"\x00\xff", body=b"node")])
     store.fill(METADATA, [row_of(METADATA, "tenant", "thread", "id-1", "source", value=value)])
+    _wait_until(lambda: plain.metadata.count_documents({}))
 
-    found = list(plain.steps.find({"_id.line": "line", "id": {"$gte": "id-1"}}).sort("_id"))
-    assert [each["_id"] for each in found] == [
-        {"tenant": "tenant", "line": "line", "branch": 0, "seq": seq} for seq in (1, 2)
-    ]
-    assert (found[0]["hash"], found[0]["time"], found[0]["body"]) == (b"\x00\xff", 2**53 + 1, b"body")
-    assert isinstance(found[0]["_id"]["seq"], Int64)
+    (line,) = plain.lines.find({"_id": {"tenant": "tenant", "line": "line"}})
+    found = line["steps"]["0,1"]
+    assert (found["_id"], found["id"], found["time"]) == ({"branch": 0, "seq": 1}, "id-1", 2**53 + 1)
+    assert (found["hash"], found["body"]) == (b"\x00\xff", b"body")
+    assert isinstance(found["_id"]["seq"], Int64)
     assert plain.nodes.find_one({"_id.node": "00ff"}) is not None
     entry = plain.metadata.find_one({"value.user.name": "Ada"})
     assert entry is not None
@@ -150,7 +157,7 @@ def test_two_stores_share_a_database_under_prefixes(url: str, plain: Database[di
     assert two.scan(STEPS) == []
     two.fill(STEPS, [step(2)])
     assert one.scan(STEPS) == [step(1)]
-    assert plain["one_steps"].count_documents({}) == plain["two.steps"].count_documents({}) == 1
+    assert plain["one_lines"].count_documents({}) == plain["two.lines"].count_documents({}) == 1
     one.close()
     two.close()
 
@@ -177,7 +184,7 @@ def test_a_body_of_40_megabytes(store: Driven, plain: Database[dict[str, Any]]) 
     assert store.apply(Put(OBJECTS, small)) is None
     assert store.scan(OBJECTS) == [small]
     assert _parts(plain) == 0
-    assert plain.commits.count_documents({"_id.upload": {"$exists": True}}) == 0
+    assert plain.lines.count_documents({"_id.upload": {"$exists": True}}) == 0
 
 
 @pytest.mark.nightly
@@ -211,14 +218,14 @@ def test_parts_that_are_not_wanted_after_all_are_removed(store: Driven, plain: D
 def test_an_upload_that_nobody_refers_to_is_swept_once_it_is_old(
     store: Driven, plain: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain.commits.update_one({"_id": {"upload": "u"}}, {"$currentDate": {"begun": True}}, upsert=True)
+    plain.lines.update_one({"_id": {"upload": "u"}}, {"$currentDate": {"begun": True}}, upsert=True)
     plain.parts.insert_one({"_id": {"upload": "u", "part": 0}, "data": b"x"})
     run(store.backend.tidy())
     assert _parts(plain) == 1, "it may be under way"
     monkeypatch.setattr(mongodb_uploads, "_MAX_AGE_MS", -1000)
     run(store.backend.tidy())
     assert _parts(plain) == 0
-    assert plain.commits.count_documents({}) == 0
+    assert plain.lines.count_documents({}) == 0
 
 
 def test_a_body_whose_parts_are_gone_is_corrupt(store: Driven, plain: Database[dict[str, Any]]) -> None:
@@ -317,8 +324,8 @@ def test_a_line_that_comes_while_all_are_deleted_is_seen_to_be_gone(
     committer, recorded = backend._committer, backend._committer._read_view
     came: list[Any] = []
 
-    async def slow(group: CommitGroup) -> Any:
-        view = await recorded(group)
+    async def slow(parts: Sequence[Part]) -> Any:
+        view = await recorded(parts)
         if not came:
             came.append(await asyncio.to_thread(other.apply, Create(LINES, line)))
         return view
@@ -385,10 +392,10 @@ def test_a_line_that_was_deleted_is_forgotten_by_tidying(store: Driven, plain: D
         assert store.apply(Create(LINES, row_of(LINES, *line)), Create(STEPS, step(line=line[1]))) is None
     assert store.apply(Delete(LINES, LINE), Delete(STEPS, LINE)) is None
     assert store.apply(Delete(STEPS, kept)) is None
-    assert plain.commits.count_documents({"_id.line": "line"}) == 1
+    assert plain.lines.count_documents({"_id.line": "line"}) == 1
     run(store.backend.tidy())
-    assert plain.commits.count_documents({"_id.line": "line"}) == 0
-    assert plain.commits.count_documents({"_id.line": "kept"}) == 1
+    assert plain.lines.count_documents({"_id.line": "line"}) == 0
+    assert plain.lines.count_documents({"_id.line": "kept"}) == 1
     assert store.apply(Expect(LINES, LINE, None), Create(LINES, row_of(LINES, *LINE))) is None
     assert len(store.scan(LINES)) == 2
 
@@ -464,7 +471,7 @@ def test_a_user_who_may_only_read_and_write_verifies_and_repairs() -> None:
             store.thread("chat").put({"n": 1})
             assert store.maintenance.verify().findings == []
             with MongoClient[dict[str, Any]](admin) as client:
-                client.test.steps.update_one({}, {"$set": {"kind": "altered"}})
+                client.test.lines.update_one({"_id.line": "chat"}, {"$set": {"steps.0,0.kind": "altered"}})
             assert [each.code for each in store.maintenance.verify().damage] == ["wrong-column"]
             assert len(store.maintenance.repair().repaired) == 1
             store.maintenance.compact()
@@ -477,8 +484,8 @@ def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str, monk
     store.fill(STEPS, [step(0)])
     with MongoClient[dict[str, Any]](url, driver=DriverInfo("holdfast")) as client, client.start_session() as session:
         session.start_transaction()
-        commits = client.get_default_database().commits
-        assert commits.update_one({"_id.line": "line"}, {"$set": {"last": "x"}}, session=session).matched_count == 1
+        lines = client.get_default_database().lines
+        assert lines.update_one({"_id.line": "line"}, {"$set": {"last": "x"}}, session=session).matched_count == 1
         begun = time.monotonic()
         assert store.apply(Create(STEPS, step(1))) is None
         assert time.monotonic() - begun < 50  # the server would end it after a minute
@@ -510,8 +517,15 @@ def test_processes_open_a_new_store_at_once(url: str, count: int) -> None:
 
 def test_a_store_of_a_newer_layout_is_refused(url: str, plain: Database[dict[str, Any]]) -> None:
     _open(url).close()
-    plain.holdfast.update_one({"_id": "layout"}, {"$set": {"version": 2}})
+    plain.holdfast.update_one({"_id": "layout"}, {"$set": {"version": 3}})
     with pytest.raises(ConfigError, match="newer Holdfast"):
+        _open(url)
+
+
+def test_a_store_of_an_older_layout_is_refused(url: str, plain: Database[dict[str, Any]]) -> None:
+    _open(url).close()
+    plain.holdfast.update_one({"_id": "layout"}, {"$set": {"version": 1}})
+    with pytest.raises(ConfigError, match=r"layout 1 of an older Holdfast.*Copy it"):
         _open(url)
 
 
@@ -631,11 +645,15 @@ def test_a_conversation_from_end_to_end(url: str, plain: Database[dict[str, Any]
         assert found is not None
         assert found.state["count"] == 39
         assert len(list(store.thread(name).log())) == 40
-    assert plain.steps.count_documents({"_id.line": {"$regex": name}}) == 40
+    (line,) = plain.lines.find({"_id.line": name})
+    assert plain.steps.count_documents({"_id.line": name}) + len(line.get("steps", {})) == 40
 
 
 def test_errors_are_ours(store: Driven, plain: Database[dict[str, Any]]) -> None:
-    plain.command("collMod", "steps", validator={"kind": {"$ne": "forbidden"}})
+    plain.command("collMod", "lines", validator={"steps.0,0.kind": {"$ne": "forbidden"}})
     with pytest.raises(HoldfastError, match="validation"):
         store.apply(Create(STEPS, step(kind="forbidden")))
     assert store.scan(STEPS) == []
+    plain.command("collMod", "nodes", validator={"body": {"$ne": b"forbidden"}})
+    with pytest.raises(HoldfastError, match="validation"):
+        store.apply(Create(NODES, row_of(NODES, *LINE, 0, b"n", body=b"forbidden")))

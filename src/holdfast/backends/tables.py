@@ -59,17 +59,23 @@ class Table:
         *,
         in_feed: bool = True,
         timed: bool = False,
+        embedded: bool = False,
+        independent: bool = False,
     ) -> None:
         """`in_feed` says whether `Backend.changes` names the lines of rows that change. Not for what is derived from
         other tables, nor for private rows of wrappers. `timed` says whether stores with the capability `times` can
         scan the rows by `TIME`; of `STEPS`, those without an id, and those of lines that start with `␞`, may be left
-        out: they are not listed by time."""
+        out: they are not listed by time. `embedded` says that a line has few such rows at a time, or few recent ones,
+        and mostly small: a store with a document for each line has them in it. `independent` says that rows are
+        created by whoever has them, and that their order among other changes of the line does not matter."""
         self.name = name
         self.key = key
         self.columns = columns or {}
         self.indexes = indexes or {}
         self.in_feed = in_feed
         self.timed = timed
+        self.embedded = embedded
+        self.independent = independent
 
     def __repr__(self) -> str:
         return f"Table({self.name!r})"
@@ -93,7 +99,12 @@ class Table:
 _LINE: dict[str, type] = {"tenant": str, "line": str}
 _STEP: dict[str, type] = {**_LINE, "branch": int, "seq": int}
 
-LINES = Table("lines", _LINE, {"created": int, "version": int, "form": int, "pruned": int, "switched_from": str})
+LINES = Table(
+    "lines",
+    _LINE,
+    {"created": int, "version": int, "form": int, "pruned": int, "switched_from": str},
+    embedded=True,
+)
 """One row for each line. `version` changes with anything but an append: what a writer has cached of the line is then
 out of date. `form` numbers the sets of nodes; a rewrite of the line creates a new one. `pruned` counts the steps of
 which only stubs are left. `switched_from` is the id of the step that was HEAD when HEAD was last switched
@@ -103,7 +114,10 @@ DAMAGED_LINE = 0
 """The `form` of a line that a store lists and knows to be damaged. It is never stored: forms are counted from 1."""
 
 BRANCHES = Table(
-    "branches", {**_LINE, "branch": int}, {"base_branch": int, "base_length": int, "created": int, "name": str}
+    "branches",
+    {**_LINE, "branch": int},
+    {"base_branch": int, "base_length": int, "created": int, "name": str},
+    embedded=True,
 )
 """Branches other than 0. Each continues after the first `base_length` steps of its base."""
 
@@ -124,12 +138,13 @@ STEPS = Table(
     },
     {"id": ("tenant", "line", "id", "revision")},
     timed=True,
+    embedded=True,
 )
 """Steps. `depth` counts the steps before it, along its parents; `tail` those since the last folded one; `size` is the
 total of stored bytes of the branch so far. `beside` is -1, or the number of the branch that HEAD was on when the step
 was saved on another one. The stub of a pruned step has no id and no body."""
 
-FOLDS = Table("folds", _STEP, {"form": int, "hash": bytes})
+FOLDS = Table("folds", _STEP, {"form": int, "hash": bytes}, embedded=True)
 """The roots of folded states, at the steps they were folded at; `hash` is that of the step."""
 
 NODES = Table("nodes", {**_LINE, "form": int, "node": bytes})
@@ -138,10 +153,16 @@ NODES = Table("nodes", {**_LINE, "form": int, "node": bytes})
 OBJECTS = Table("objects", {**_LINE, "digest": bytes, "piece": int})
 """Pieces of large values, by the digest of the whole value."""
 
-WRITES = Table("writes", {**_LINE, "step": str, "task": str, "place": int}, {"path": str, "channel": str})
+WRITES = Table(
+    "writes",
+    {**_LINE, "step": str, "task": str, "place": int},
+    {"path": str, "channel": str},
+    embedded=True,
+    independent=True,
+)
 """Pending writes, by the id of the step that they follow. They are applied in the order of path, task and place."""
 
-REFS = Table("refs", {**_LINE, "kind": str, "name": str, "step": str}, {"target": str, "time": int})
+REFS = Table("refs", {**_LINE, "kind": str, "name": str, "step": str}, {"target": str, "time": int}, embedded=True)
 """Tags, labels, pins and holds, and the id of their step, which is in the key of a label: many steps may have it."""
 
 JOURNAL = Table("journal", {**_LINE, "number": int}, {"time": int}, in_feed=False)
@@ -207,6 +228,7 @@ AGENT_STATES = Table(
     _THREAD,
     {"checkpoint": str, "parent": str, "kind": str, "time": str, "steps": int, "hash": str, "version": int},
     in_feed=False,
+    embedded=True,
 )
 """One row for each thread: its latest checkpoint. `version` changes with the rows of the thread in
 `state_values` and `conversations`."""
@@ -216,6 +238,7 @@ STATE_VALUES = Table(
     {**_THREAD, "channel": str},
     {"kind": str, "items": int, "checkpoint": str, "time": str, "value": JsonText},
     in_feed=False,
+    embedded=True,
 )
 """The channels of the latest state, and the checkpoint that changed each last. `kind` is `value`; `conversation`, and
 then its `items` are in `conversations`; or `left out`, if the value is too large."""
@@ -225,6 +248,7 @@ CONVERSATIONS = Table(
     {**_THREAD, "channel": str, "position": int},
     {"role": str, "name": str, "content": str, "checkpoint": str, "time": str, "message": JsonText},
     in_feed=False,
+    embedded=True,
 )
 """The messages in the latest state, and the checkpoint that added each."""
 
@@ -233,10 +257,13 @@ TRANSITIONS = Table(
     {**_THREAD, "checkpoint": str},
     {"parent": str, "branch": str, "branch_number": int, "step": int, "kind": str, "time": str, "changed": JsonText},
     in_feed=False,
+    embedded=True,
 )
 """One row for each checkpoint: its parent, and the channels that it changed."""
 
-METADATA = Table("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value": JsonText}, in_feed=False)
+METADATA = Table(
+    "metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value": JsonText}, in_feed=False, embedded=True
+)
 """The entries of each checkpoint's metadata."""
 
 READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)

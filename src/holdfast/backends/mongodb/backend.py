@@ -1,7 +1,8 @@
 """`mongodb://` and `mongodb+srv://`: rows as documents, in a replica set.
 
-A group of batches is one transaction, acknowledged when a majority of the servers has it on disk. Reads use a snapshot
-on the primary of what the majority has.
+The small rows of a line are in one document, and most batches are one update of it. Others are in transactions. All are
+acknowledged when a majority of the servers has them on disk. Reads use a snapshot on the primary of what the majority
+has.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class MongoDBBackend(ServerBackend):
             raise
         self._client = client
         self._collections = collections
-        self._committer = Committer(collections)
+        self._committer = Committer(collections, self.url)
         self._clients.append(client)
         return self._clients
 

@@ -1,6 +1,6 @@
-"""Answers `Backend.changes` from a change stream of the collection `commits`.
+"""Answers `Backend.changes` from a change stream of the collection `lines`.
 
-Every group that changes a line replaces its lock document there, so that nothing more need be written. A token is a
+Every group that changes a line updates its document there, so that nothing more need be written. A token is a
 time of the server's log, which orders all transactions, the id of the collection, and the id of the server's process.
 After a restore one of them is another one: the process, if its files are from a copy. What the log does not have any
 more is a gap.
@@ -17,12 +17,10 @@ from pymongo.errors import OperationFailure
 
 from holdfast.backends.feed import Line, build_token, foreign_token, parse_number, parse_token
 from holdfast.backends.interface import Changes
+from holdfast.backends.mongodb.line_document import QUIET
 from holdfast.backends.mongodb.row_mapping import Document
 from holdfast.backends.mongodb.schema import Collections
 from holdfast.errors import UnsupportedError
-
-QUIET = "quiet"
-"""A field of lock documents. A group that sets it changed nothing of the line that is reported."""
 
 _KIND = "mongodb"
 _RESUME_TOKEN = re.compile(r"82([0-9A-F]{8})([0-9A-F]{8})")
@@ -68,7 +66,7 @@ def parse_since(since: str | None, where: str) -> tuple[str, LogTime | None]:
 
 
 async def find_changes(collections: Collections, place: str, since: LogTime | None) -> Changes:
-    """Return the lines whose lock documents changed from a time on."""
+    """Return the lines whose documents changed from a time on."""
     async with collections.database.client.start_session() as session:
         here = await _find_place(collections, session)
         if since is not None and place == here:
@@ -84,7 +82,7 @@ async def _read_stream(
     collections: Collections, session: AsyncClientSession, here: str, since: LogTime | None
 ) -> Changes:
     """Read a stream up to the time at which it was opened."""
-    database, name = collections.database, collections.commits.name
+    database, name = collections.database, collections.lines.name
     opened = await database.command(
         "aggregate",
         name,
@@ -121,7 +119,7 @@ async def _read_stream(
 
 async def _find_place(collections: Collections, session: AsyncClientSession) -> str:
     """Return the id of the collection, and that of the process of the server. A router is not the server."""
-    listed = await collections.database.list_collections(session=session, filter={"name": collections.commits.name})
+    listed = await collections.database.list_collections(session=session, filter={"name": collections.lines.name})
     found = await listed.to_list()
     collection = bytes(found[0]["info"]["uuid"]).hex() if found else "none"
     server = await collections.database.command("hello", session=session)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from pymongo.errors import OperationFailure
 
 from holdfast.backends.async_backend import GroupStamp
-from holdfast.backends.batch_eval import Effect, RowKey, condition_keys
+from holdfast.backends.batch_eval import Columns, Effect, RowKey
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row, key_of
+from holdfast.backends.mongodb.line_document import FOLLOWING, LINE_WIDTH, line_of
 from holdfast.backends.mongodb.schema import Collections
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import JsonText, Key, Table
@@ -31,27 +33,40 @@ _ROW = 512
 """The bytes of that cache that a row takes besides its text and its body: names of fields, entries of indexes, and the
 server's own records."""
 
-LINE_WIDTH = 2
-"""The number of columns of a key that name the line, over which groups conflict."""
 
+class Part:
+    """Batches of a group that touch the same lines, and are decided together. No two parts touch the same line."""
 
-class CommitGroup:
-    """Batches that are committed together, under a stamp."""
-
-    def __init__(self, batches: Sequence[Batch], stamp: GroupStamp) -> None:
-        self.stamp = stamp
-        self._errors = [_find_error(batch) for batch in batches]
-        self.batches = [batch for batch, error in zip(batches, self._errors, strict=True) if error is None]
-        changes = [change for batch in self.batches for change in batch]
-        self.lookups = condition_keys(self.batches)
-        self.expected: set[RowKey] = {(each.space, each.key) for each in changes if isinstance(each, Expect)}
-        self.put: set[RowKey] = {(each.space, each.row.key) for each in changes if isinstance(each, Put)}
-        self.deleted: set[RowKey] = {(each.space, each.prefix) for each in changes if isinstance(each, Delete)}
-        self.created: set[RowKey] = {(each.space, each.row.key) for each in changes if isinstance(each, Create)}
-        ensured = {(each.space, each.row.key) for each in changes if isinstance(each, Ensure)}
-        self.only_ensured = ensured - self.created - self.put - self.expected
+    def __init__(self, numbers: Sequence[int], batches: Sequence[Batch]) -> None:
+        self.numbers = numbers
+        """The positions of the batches in the group."""
+        self.batches = [batches[number] for number in numbers]
+        self.expected: dict[RowKey, Columns | None] = {}
+        """The rows that are expected, with the columns that they are first expected to have."""
+        self.put: set[RowKey] = set()
+        self.deleted: set[RowKey] = set()
+        self.created: set[RowKey] = set()
+        ensured: set[RowKey] = set()
+        independent = 0
+        of_its_own = True
+        for each in chain.from_iterable(self.batches):
+            space = each.space
+            match each:
+                case Create(_, row):
+                    self.created.add((space, row.key))
+                    independent += space.independent
+                case Put(_, row):
+                    self.put.add((space, row.key))
+                case Expect(_, key, columns):
+                    self.expected.setdefault((space, key), columns)
+                    of_its_own = of_its_own and columns is not None and space.embedded and space not in FOLLOWING
+                case Delete(_, prefix):
+                    self.deleted.add((space, prefix))
+                case Ensure(_, row):
+                    ensured.add((space, row.key))
+        self.only_ensured = ensured - self.created - self.put - self.expected.keys()
         """Rows that are stored unless they exist, and on which no condition depends."""
-        self.wide_deletes = {prefix for space, prefix in self.deleted if len(prefix) < _width(space)}
+        self.wide_deletes = {prefix for space, prefix in self.deleted if len(prefix) < LINE_WIDTH}
         """The deleted prefixes that are shorter than a line."""
         gone = Effect()
         for space, prefix in self.deleted:
@@ -59,29 +74,73 @@ class CommitGroup:
         self.deletes_created = bool(self.deleted) and any(gone.deletes(*place) for place in self.created)
         """Whether a row is both created and deleted: inserting it does not show then that its key was free."""
         self.lines = find_lines(self.batches)
-        self.large_rows = _find_large_rows(self.batches)
+        self.large_rows = find_large_rows(self.batches)
+        others = self.put or self.deleted or ensured
+        self.is_independent = (
+            len(self.lines) == 1 and not others and of_its_own and 0 < independent == len(self.created)
+        )
+        """Whether it only adds rows whose order among other changes does not matter, on conditions of its own."""
 
-    def all_outcomes(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
-        """Merge the outcomes of the valid batches with the errors of the others."""
-        rest = iter(outcomes)
-        return [next(rest) if error is None else error for error in self._errors]
+
+class CommitGroup:
+    """Batches that are committed together, under a stamp."""
+
+    def __init__(self, batches: Sequence[Batch], stamp: GroupStamp) -> None:
+        self.stamp = stamp
+        self.token = f"{stamp.client}-{stamp.slot}-{stamp.number}"
+        found: list[Outcome] = [_find_error(batch) for batch in batches]
+        self._outcomes = found
+        valid = [number for number, error in enumerate(found) if error is None]
+        self.parts = [Part(numbers, batches) for numbers in _split(valid, batches)]
+        self.is_partly_decided = False
+        """Whether a part has outcomes while others have not."""
+        self.lines = {line for part in self.parts for line in part.lines}
+        self.has_wide_deletes = any(part.wide_deletes for part in self.parts)
+        self.large_rows = [each for part in self.parts for each in part.large_rows]
+
+    def settle(self, part: Part, outcomes: Sequence[Outcome]) -> None:
+        """Set the outcomes of a part."""
+        self.is_partly_decided = True
+        for number, outcome in zip(part.numbers, outcomes, strict=True):
+            self._outcomes[number] = outcome
+
+    def outcomes(self) -> list[Outcome]:
+        """Return the outcomes of all batches."""
+        return self._outcomes
 
 
-def line_of(key: Key) -> Key:
-    """Return the line of a key."""
-    return key[:LINE_WIDTH]
+def _split(numbers: Sequence[int], batches: Sequence[Batch]) -> Iterator[list[int]]:
+    """Split batches into those that touch the same lines."""
+    touched = {number: find_lines([batches[number]]) for number in numbers}
+    wide = any(
+        isinstance(change, Delete) and len(change.prefix) < LINE_WIDTH
+        for number in numbers
+        for change in batches[number]
+    )
+    if wide:
+        yield list(numbers)
+        return
+    parts: dict[Key, list[int]] = {}
+    for number, lines in touched.items():
+        joined = [number]
+        for part in {id(part): part for line in lines if (part := parts.get(line)) is not None}.values():
+            joined += part
+        joined.sort()
+        for line in {line for each in joined for line in touched[each]}:
+            parts[line] = joined
+    yield from {id(part): part for part in parts.values()}.values()
 
 
 def find_lines(batches: Iterable[Batch]) -> set[Key]:
     """Find the lines that batches touch, except by deleting a prefix shorter than a line."""
-    return {line_of(key) for batch in batches for change in batch if len(key := key_of(change)) >= _width(change.space)}
+    return {line_of(key) for batch in batches for change in batch if len(key := key_of(change)) >= LINE_WIDTH}
 
 
 def cache_weight(batch: Batch) -> int:
     """Estimate the bytes of the server's cache that a batch takes until it is committed, without what is uploaded
     before."""
     rows = [change.row for change in batch if isinstance(change, Create | Ensure | Put)]
-    uploaded = {id(row) for _, row in _find_large_rows([batch])}
+    uploaded = {id(row) for _, row in find_large_rows([batch])}
     weight = _ROW * len(rows)
     for row in rows:
         # The key is in the index too.
@@ -89,10 +148,6 @@ def cache_weight(batch: Batch) -> int:
         if id(row) not in uploaded:
             weight += len(row.body)
     return weight
-
-
-def _width(space: Table) -> int:
-    return min(LINE_WIDTH, len(space.key))
 
 
 def _find_error(batch: Batch) -> HoldfastError | None:
@@ -113,18 +168,19 @@ def _measure_columns(change: Change) -> int:
     """Return the bytes of the columns of a change. Raises if MongoDB cannot store a value."""
     columns = () if isinstance(change, Delete) else change.columns if isinstance(change, Expect) else change.row.columns
     size = 0
-    for kind, value in zip(change.space.all_columns.values(), (*key_of(change), *(columns or ())), strict=False):
+    for at, value in enumerate((*key_of(change), *(columns or ()))):
         if isinstance(value, int):
             if not -_INT64_LIMIT <= value < _INT64_LIMIT:
                 raise OverflowError(f"{value} has more than 64 bits")
         elif isinstance(value, bytes) or value.isascii():
             size += len(value)
         else:
+            kind = list(change.space.all_columns.values())[at]
             size += len(value.encode("utf-8", "surrogatepass" if issubclass(kind, JsonText) else "strict"))
     return size
 
 
-def _find_large_rows(batches: Iterable[Batch]) -> list[tuple[Table, Row]]:
+def find_large_rows(batches: Iterable[Batch]) -> list[tuple[Table, Row]]:
     """Find the rows whose bodies are too large for a document, or together for a transaction."""
     changes = [change for batch in batches for change in batch if isinstance(change, Create | Ensure | Put)]
     rows = {id(change.row): (change.space, change.row) for change in changes}

@@ -43,7 +43,8 @@ not ready, aborted transactions."""
 
 _WRONG_LOGIN = frozenset({18, 8000})
 _NOT_ALLOWED = frozenset({13})
-_TOO_LARGE = frozenset({OVERFLOW, 10334, 17280, 17419, 17420})
+TOO_LARGE = frozenset({10334, 17280, 17419, 17420})
+TIME_IS_OVER = frozenset({50})
 
 
 _APPENDED = re.compile(r", full error:|, Timeout:| \(configured timeouts")
@@ -76,7 +77,7 @@ def translate(error: PyMongoError | InvalidDocument, where: str) -> Exception:
             where=where,
             hint="Give it the role readWrite on the database",
         )
-    if codes & _TOO_LARGE:
+    if codes & {OVERFLOW, *TOO_LARGE}:
         return TooLargeError(f"MongoDB cannot store this: {_message(error)}", where=where, hint="Save less in one step")
     temporary = isinstance(error, ConnectionFailure) or codes & _TEMPORARY
     if temporary or any(map(error.has_error_label, ("TransientTransactionError", "RetryableWriteError"))):

@@ -1,7 +1,7 @@
 """Bodies that are stored in parts beside their documents.
 
 They are uploaded before the transaction that refers to them: hundreds of megabytes would not fit into a server's cache.
-A document in `commits` names an upload until that transaction removes the document; so uploads that were never used are
+A document in `lines` names an upload until that transaction removes the document; so uploads that were never used are
 found, and removed once they are old.
 """
 
@@ -54,7 +54,7 @@ class LargeBodies:
     async def _store_parts(self, group: CommitGroup) -> dict[int, Document]:
         upload = secrets.token_hex(12)
         started = {"$currentDate": {"begun": True}}
-        await self._collections.commits.update_one({"_id": {"upload": upload}}, started, upsert=True)
+        await self._collections.lines.update_one({"_id": {"upload": upload}}, started, upsert=True)
         locations: dict[int, Document] = {}
         batch: list[Document] = []
         first = 0
@@ -82,12 +82,12 @@ class LargeBodies:
 async def remove_old_uploads(collections: Collections) -> None:
     """Remove uploads that were started long ago and never used."""
     old = {"$expr": {"$lt": ["$begun", {"$subtract": ["$$NOW", _MAX_AGE_MS]}]}, "begun": {"$exists": True}}
-    await collections.commits.update_many(old, {"$set": {"swept": True}})  # from now on no transaction can use them
-    async for document in collections.commits.find({"begun": {"$exists": True}, "swept": True}):
+    await collections.lines.update_many(old, {"$set": {"swept": True}})  # from now on no transaction can use them
+    async for document in collections.lines.find({"begun": {"$exists": True}, "swept": True}):
         await _remove_upload(collections, document["_id"])
 
 
 async def _remove_upload(collections: Collections, id: Document) -> None:
     """Remove the parts of an upload, and then the document that names it."""
     await collections.parts.delete_many({"_id": all_parts(id["upload"])})
-    await collections.commits.delete_one({"_id": id})
+    await collections.lines.delete_one({"_id": id})

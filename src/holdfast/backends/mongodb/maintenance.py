@@ -12,10 +12,11 @@ import logging
 from pymongo.errors import OperationFailure, PyMongoError
 
 from holdfast.backends.mongodb.large_bodies import remove_old_uploads
+from holdfast.backends.mongodb.line_document import EMPTIED, LAST, WROTE, field_of
 from holdfast.backends.mongodb.reader import FindRequest, find
 from holdfast.backends.mongodb.row_mapping import Document, id_range
 from holdfast.backends.mongodb.schema import Collections
-from holdfast.backends.tables import READABLE, TABLES
+from holdfast.backends.tables import LINES, READABLE, TABLES
 
 _log = logging.getLogger("holdfast.mongodb")
 
@@ -64,9 +65,9 @@ async def find_damage(collections: Collections) -> list[str]:
 
 
 async def tidy(collections: Collections) -> None:
-    """Remove unused uploads and the lock documents of deleted lines, and compact half-empty collections if allowed."""
+    """Remove unused uploads and the documents of deleted lines, and compact half-empty collections if allowed."""
     await remove_old_uploads(collections)
-    async for lock in collections.commits.find({"emptied": True}):
+    async for lock in collections.lines.find({EMPTIED: True}):
         await _remove_if_empty(collections, lock)
     for collection in collections.all:
         stats = await collections.database.command("collStats", collection.name)
@@ -101,18 +102,19 @@ async def _compact(collections: Collections, name: str) -> bool:
 
 
 async def _remove_if_empty(collections: Collections, lock: Document) -> None:
-    """Remove the lock document of an empty line, unless the line is written to at the same time."""
+    """Remove the document of an empty line, unless the line is written to at the same time."""
     line = tuple(lock["_id"].values())
     async with collections.database.client.start_session(snapshot=True) as session:
         one: list[Document] = [{"$limit": 1}, {"$project": {"_id": 1}}]
         requests = [
             FindRequest(collections.table(space), [{"$match": {"_id": id_range(space, line)}}, *one])
             for space in TABLES
+            if space is not LINES
         ]
-        is_used = any(await find(session, requests))
-    # The condition fails if the line was written to since the lock document was read.
+        is_used = any(lock.get(field_of(space)) for space in TABLES) or any(await find(session, requests))
+    # The condition fails if the line was written to since its document was read.
     if not is_used:
-        await collections.commits.delete_one({"_id": lock["_id"], "last": lock["last"]})
+        await collections.lines.delete_one({"_id": lock["_id"], LAST: lock[LAST], WROTE: lock.get(WROTE)})
 
 
 DRIVER_NAME = "holdfast"

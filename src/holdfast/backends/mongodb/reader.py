@@ -16,6 +16,7 @@ from pymongo import DESCENDING
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from holdfast.backends.interface import Get, Query, Row, Scan, WordMatch, WordMatches
+from holdfast.backends.mongodb.line_document import FOLLOWING, LINE_WIDTH, row_stages, streamed_stages
 from holdfast.backends.mongodb.row_mapping import (
     PARTS,
     Document,
@@ -27,7 +28,7 @@ from holdfast.backends.mongodb.row_mapping import (
     to_row,
 )
 from holdfast.backends.mongodb.schema import Collection, Collections
-from holdfast.backends.tables import WORDS
+from holdfast.backends.tables import LINES, TIME, WORDS
 from holdfast.errors import CorruptError
 
 _KEYS_PER_REQUEST = 1_000
@@ -36,6 +37,8 @@ _KEYS_PER_REQUEST = 1_000
 _UNIONS = 100
 _BATCH = 5_000
 _TAG = "_question"
+_STREAMED = 100
+"""The least number of rows that are fetched at once from documents of lines."""
 
 
 class FindRequest(NamedTuple):
@@ -51,29 +54,91 @@ async def run_queries(
 ) -> list[list[Row]]:
     """Return the rows of each query."""
     numbered = [
-        (number, FindRequest(collections.table(part.space), build_pipeline(part), _keys(part)))
+        (number, request)
         for number, query in enumerate(queries)
         for part in _split(query)
+        for request in _requests(collections, part)
     ]
     found = await find(session, [request for _, request in numbered])
     results: list[list[Row]] = [[] for _ in queries]
     for (number, _), documents in zip(numbered, found, strict=True):
-        space = queries[number].space
-        bodies = await _read_large_bodies(collections, session, documents)
-        results[number] += [to_row(space, document, bodies.get(at)) for at, document in enumerate(documents)]
-    for query, rows in zip(queries, results, strict=True):
+        results[number] += await _to_rows(collections, session, queries[number], documents)
+    for number, query in enumerate(queries):
+        if isinstance(query, Scan) and _is_streamed(query):
+            results[number][:0] = await _stream(collections, session, query)
+        if query.space in FOLLOWING:  # of two rows, the embedded one is the newer
+            results[number] = list({row.key: row for row in reversed(results[number])}.values())
         if isinstance(query, Scan):
             # The manual does not promise that a union keeps the order.
-            rows.sort(key=sort_key(query), reverse=query.reverse)
+            results[number].sort(key=sort_key(query), reverse=query.reverse)
+            if query.limit is not None:
+                del results[number][query.limit :]
     return results
+
+
+def _requests(collections: Collections, query: Query) -> Iterator[FindRequest]:
+    """Yield the requests for rows in the documents of lines, and in their own collection."""
+    keys = 1 if isinstance(query, Scan) else len(query.keys)
+    if query.space.embedded and not (isinstance(query, Scan) and _is_streamed(query)):
+        yield FindRequest(collections.lines, row_stages(query), keys)
+    if query.space is not LINES:
+        yield FindRequest(collections.table(query.space), build_pipeline(query), keys)
+
+
+async def _to_rows(
+    collections: Collections, session: AsyncClientSession, query: Query, documents: Sequence[Document]
+) -> list[Row]:
+    bodies = await _read_large_bodies(collections, session, documents)
+    return [to_row(query.space, document, bodies.get(at)) for at, document in enumerate(documents)]
+
+
+def _is_streamed(scan: Scan) -> bool:
+    """Whether the documents of lines are read one after another, since only the rows of some are asked for."""
+    across = scan.by == TIME or len(scan.prefix) < LINE_WIDTH
+    return scan.space.embedded and scan.space is not LINES and scan.limit is not None and across
+
+
+async def _stream(collections: Collections, session: AsyncClientSession, scan: Scan) -> list[Row]:
+    """Return the first rows of a scan that are in documents of lines, and perhaps more."""
+    found: list[Row] = []
+    limit = scan.limit or 0
+    if not limit:
+        return found
+    cursor = await collections.lines.aggregate(
+        streamed_stages(scan), session=session, batchSize=max(limit, _STREAMED), allowDiskUse=True
+    )
+    order = sort_key(scan)
+    async with cursor:
+        bound: Any = None
+        async for document in cursor:
+            if document["bound"] != bound:
+                bound = document["bound"]
+                if len(found) >= limit:
+                    found.sort(key=order, reverse=scan.reverse)
+                    del found[limit:]
+                    if scan.by != TIME or _is_past(scan, found[-1], bound):
+                        break
+            found.append(to_row(scan.space, document))
+    return found
+
+
+def _is_past(scan: Scan, last: Row, bound: int) -> bool:
+    """Whether no row of lines with a bound comes before the last one that is asked for."""
+    time = last.columns[list(scan.space.columns).index(TIME)]
+    return bound < time if scan.reverse else bound > time  # type: ignore[operator] # both are numbers
 
 
 async def count_rows(collections: Collections, session: AsyncClientSession, scans: Sequence[Scan]) -> list[int]:
     """Return how many rows each scan has."""
-    requests = [
-        FindRequest(collections.table(scan.space), [build_pipeline(scan)[0], {"$count": "rows"}], 1) for scan in scans
-    ]
-    return [sum(int(document["rows"]) for document in found) for found in await find(session, requests)]
+    if scans and scans[0].space in FOLLOWING:
+        found = await run_queries(collections, session, [scan._replace(bodies=False) for scan in scans])
+        return list(map(len, found))
+    counted: list[int] = [0] * len(scans)
+    numbered = [(number, each) for number, scan in enumerate(scans) for each in _requests(collections, scan)]
+    requests = [each._replace(stages=[*each.stages, {"$count": "rows"}]) for _, each in numbered]
+    for (number, _), documents in zip(numbered, await find(session, requests), strict=True):
+        counted[number] += sum(int(document["rows"]) for document in documents)
+    return counted
 
 
 async def find(session: AsyncClientSession, requests: Sequence[FindRequest]) -> list[list[Document]]:
@@ -82,7 +147,9 @@ async def find(session: AsyncClientSession, requests: Sequence[FindRequest]) -> 
     for numbers in _group_requests(requests):
         first, *others = (_tag(requests[number], number) for number in numbers)
         unions = [{"$unionWith": {"coll": other.collection.name, "pipeline": other.stages}} for other in others]
-        cursor = await first.collection.aggregate([*first.stages, *unions], session=session, batchSize=_BATCH)
+        cursor = await first.collection.aggregate(
+            [*first.stages, *unions], session=session, batchSize=_BATCH, allowDiskUse=True
+        )
         async for document in cursor:
             found[document.pop(_TAG)].append(document)
     return found
@@ -126,10 +193,6 @@ def _split(query: Query) -> Iterator[Query]:
     keys = list(dict.fromkeys(query.keys))
     for start in range(0, len(keys), _KEYS_PER_REQUEST):
         yield Get(query.space, keys[start : start + _KEYS_PER_REQUEST])
-
-
-def _keys(query: Query) -> int:
-    return 1 if isinstance(query, Scan) else len(query.keys)
 
 
 def _group_requests(requests: Sequence[FindRequest]) -> Iterator[list[int]]:

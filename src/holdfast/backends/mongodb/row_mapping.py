@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -79,6 +79,12 @@ def build_id(space: Table, key: Key) -> Document:
     """Build the `_id` of a row, or the first columns of one."""
     to_key, _, _ = _converters(space)
     return {name: convert(value) for (name, convert), value in zip(to_key, key, strict=False)}
+
+
+def column_values(space: Table, columns: Sequence[Scalar]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and the stored values of the columns of a row."""
+    for (name, convert), value in zip(_converters(space)[1], columns, strict=True):
+        yield name, convert(value)
 
 
 # Filters ------------------------------------------------------------------------------------------------------------

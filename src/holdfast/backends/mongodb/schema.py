@@ -1,9 +1,8 @@
 """The collections of a store in MongoDB.
 
-There is one for each table, and three more:
+There is one for each table, and two more. `lines` has a document for each line, with its small rows (see
+`line_document`), and one for each unfinished upload.
 
-- `commits`: for each line, which group wrote to it last (two groups on one line conflict over this document); for each
-  client, the outcomes of its last groups; and the unfinished uploads.
 - `parts`: bodies that are too large for a document.
 - `holdfast`: the version of the layout.
 """
@@ -23,11 +22,13 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from holdfast.backends.async_backend import ServerInterrupted
+from holdfast.backends.mongodb.line_document import EMPTIED, FOLLOWS, SINCE, UNTIL
 from holdfast.backends.mongodb.row_mapping import THREAD_STEP, Document, index_fields
 from holdfast.backends.tables import (
     AGENT_STATES,
     CONVERSATIONS,
     EVENTS,
+    LINES,
     METADATA,
     STATE_VALUES,
     STEPS,
@@ -38,16 +39,13 @@ from holdfast.backends.tables import (
 )
 from holdfast.errors import ConfigError
 
-VERSION = 1
+VERSION = 2
 """The layout. Goes up when older versions of Holdfast cannot use the store."""
 
 OLDEST_WIRE = 13
 """The wire version of MongoDB 5.0, the first that reads snapshots outside transactions."""
 
 DURABLE = WriteConcern(w="majority", j=True)
-
-_STAMP_SECONDS = 2 * 24 * 3600
-"""How long the outcome of a client's last group is stored."""
 
 _READABLE_INDEXES: Mapping[Table, Mapping[str, tuple[str, ...]]] = {
     AGENT_STATES: {"thread": ("tenant", "thread")},
@@ -82,7 +80,7 @@ class Collections:
             read_preference=ReadPreference.PRIMARY, write_concern=DURABLE, read_concern=ReadConcern("majority")
         )
         self._spaces = {space: self._named(space.name) for space in TABLES}
-        self.commits = self._named("commits")
+        self.lines = self._spaces[LINES]
         self.parts = self._named("parts")
         self._about = self._named("holdfast")
 
@@ -93,7 +91,7 @@ class Collections:
     @property
     def all(self) -> list[Collection]:
         """Every collection of the store."""
-        return [*self._spaces.values(), self.commits, self.parts, self._about]
+        return [*self._spaces.values(), self.parts, self._about]
 
     async def prepare(self, where: str) -> None:
         """Create what does not exist yet. Several processes may do so at once."""
@@ -106,14 +104,16 @@ class Collections:
                 where=where,
                 hint="Upgrade Holdfast",
             )
+        if version < VERSION:
+            raise ConfigError(
+                f"the store has the layout {version} of an older Holdfast, and this one knows {VERSION} only",
+                where=where,
+                hint="Copy it to a store of another kind with that Holdfast, and then to a new database or prefix",
+            )
         if about:
             return
-        expiring = IndexModel([("time", ASCENDING)], name="time", expireAfterSeconds=_STAMP_SECONDS)
-        # For `tidy`: few documents have these fields.
-        sparse = [IndexModel([(name, ASCENDING)], name=name, sparse=True) for name in ("emptied", "begun")]
         await asyncio.gather(
             *(_create_collection(collection, _index_models(space)) for space, collection in self._spaces.items()),
-            _create_collection(self.commits, [expiring, *sparse]),
             _create_collection(self.parts, []),
             _create_collection(self._about, []),
         )
@@ -149,6 +149,12 @@ def _index_models(space: Table) -> list[IndexModel]:
     for index, (fields, condition) in _TIME_INDEXES.get(space, {}).items():
         keys = [(field, ASCENDING) for field in ("_id.tenant", *fields)]
         indexes.append(IndexModel(keys, name=index, **({"partialFilterExpression": condition} if condition else {})))
+    if space is LINES:
+        # By the times of embedded steps; and for `tidy`, which few documents concern.
+        for name in (SINCE, UNTIL):
+            keys = [("_id.tenant", ASCENDING), (name, ASCENDING)]
+            indexes.append(IndexModel(keys, name=name, partialFilterExpression={name: {"$exists": True}}))
+        indexes += [IndexModel([(name, ASCENDING)], name=name, sparse=True) for name in (EMPTIED, FOLLOWS, "begun")]
     if space is WORDS:
         # One entry for each word, ordered by time, the last first; and all by time, for searches without a word.
         last_first = [("time", DESCENDING), ("_id", DESCENDING)]
