@@ -79,6 +79,12 @@ class Follower:
             task.cancel()
 
     async def _run(self) -> None:
+        try:
+            await self._move_all()
+        finally:
+            self._task = None  # whatever happened, the next save starts another
+
+    async def _move_all(self) -> None:
         now = asyncio.get_running_loop().time()
         if self._looked is None or now - self._looked > _LOOK_SECONDS:
             self._looked = now
@@ -105,7 +111,6 @@ class Follower:
                     break
                 self._lines |= dict.fromkeys(chunk)
                 pause = min(_LONGEST_PAUSE, max(_SECONDS, 2 * pause))
-        self._task = None
 
     async def _find_left(self) -> None:
         """Find rows that other processes left."""
