@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_api import MODULES
+from tests.test_api import MODULES, RETURNED, public_names
 
 PROJECT = Path(__file__).parent.parent
 PROGRAM = Path(__file__).parent / "typing" / "program.py"
@@ -94,3 +94,65 @@ def test_every_typo_of_a_public_name_is_an_error(errors_of: type, tmp_path: Path
     missed = [lines[number - 1].strip() for number in expected if number not in found]
     assert len(expected) > 500
     assert not missed, missed[:20]
+
+
+DERIVED = {
+    "HoldfastSaver": (
+        "made by `make_both`",
+        "put put_writes get_tuple get_delta_channel_history delete_thread delete_for_runs copy_thread prune close "
+        "aput aput_writes aget_tuple aget_delta_channel_history adelete_thread adelete_for_runs acopy_thread aprune "
+        "aclose",
+    ),
+    "AgentBuilder": (
+        "made by `_function`",
+        "persist restore validate upgrade handle_recovery on_attach on_start on_pause on_resume on_stop on_fail",
+    ),
+    "ScopedOperations": ("a descriptor, `sync_or_async`", "state"),
+    "StateOperations": ("a descriptor, `sync_or_async`", "watch"),
+    "StoreOperations": ("a descriptor, `sync_or_async`", "as_identity backups"),
+    "api": ("made by `_async`", "asnapshot arestore"),
+    "snapshots": ("made by `_async`", "asnapshot arestore"),
+    "holdfast": ("methods of the default registry", "allow register"),
+    "ChangeFeed": ("a fixture of another suite", "handles"),
+    "SecuritySuite": ("a function of the module", "check_isolation"),
+    "Transaction": ("annotated in the base class", "written"),
+}
+"""Public members without an annotation of their own, whose type follows from something that has one: by class or
+module, the reason and the names."""
+
+
+@pytest.mark.nightly
+def test_no_type_of_a_public_name_is_unknown(tmp_path: Path) -> None:
+    """Of public names, and of the members of public classes and of their bases, no type is unknown, also not in part;
+    and all are annotated, except those in `DERIVED`."""
+    # It looks for the package with the interpreter on the path, and passes over the links of an editable install.
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(PROJECT / "src")}
+    command = [sys.executable, "-m", "basedpyright", "--verifytypes", "holdfast", "--ignoreexternal", "--outputjson"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    symbols = {each["name"]: each for each in json.loads(done.stdout)["typeCompleteness"]["symbols"]}
+    names = {f"{root}.{name}" for root, name, _ in public_names()}
+    assert names <= symbols.keys()
+    things = [thing for _, _, thing in public_names()]
+    returned = [each.rpartition(".") for each in RETURNED]
+    things += [getattr(importlib.import_module(module), name) for module, _, name in returned]
+    owners = {f"{each.__module__}.{each.__qualname__}" for thing in things for each in _own_classes(thing)}
+    names |= {f"{each.__module__}.{each.__qualname__}" for each in things if inspect.isfunction(each)} | owners
+    public = [each for name, each in symbols.items() if name in names or name.rpartition(".")[0] in owners]
+    assert len(public) > 1000
+    # A type is ambiguous if it was inferred, or names a class, which may be private, with an attribute that was.
+    assert [each["name"] for each in public if not each["isTypeKnown"] and not each["isTypeAmbiguous"]] == []
+    inferred = {
+        tuple(each["name"].split(".")[-2:])
+        for each in public
+        for found in each["diagnostics"]
+        if found["message"].startswith(("Type is missing type annotation", "Ambiguous base class override"))
+    }
+    assert inferred == {(owner, name) for owner, (_, members) in DERIVED.items() for name in members.split()}
+
+
+def _own_classes(thing: object) -> list[type]:
+    """A class and its bases of this package; none if it is no class."""
+    return (
+        [each for each in type.mro(thing) if each.__module__.startswith("holdfast")] if inspect.isclass(thing) else []
+    )

@@ -8,7 +8,7 @@ import sys
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from holdfast.backends.feed import RecentLines
 from holdfast.backends.interface import (
@@ -41,7 +41,7 @@ _Undo = list[tuple[Callable[[Row], None], Row]]
 class MemoryBackend(Backend):
     """A store in memory: `memory://`."""
 
-    schemes = ("memory",)
+    schemes: ClassVar[tuple[str, ...]] = ("memory",)
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()

@@ -74,7 +74,7 @@ class Codec:
         may_revive: Callable[[str], bool] | None = None,
         lenient: bool = False,
     ) -> None:
-        self.registry = default_registry if registry is None else registry
+        self.registry: Registry = default_registry if registry is None else registry
         self.max_bytes = max_bytes
         self._short = min(_SHORT, max_bytes)
         self._may_revive = may_revive

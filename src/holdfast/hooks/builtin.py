@@ -66,8 +66,8 @@ class AddAuditFields:
         if callable(fields):
             check_signature(fields, name_of(fields), "call: HookContext")
         self._make = fields if callable(fields) else None
-        self.pure = self._make is None
-        self.wants_old = not self.pure
+        self.pure: bool = self._make is None
+        self.wants_old: bool = not self.pure
         self._fields = FixedFields() if callable(fields) else FixedFields(fields)
 
     def __call__(self, call: HookContext) -> None:
@@ -90,7 +90,7 @@ class InvalidateCache:
         if callable(cache):
             check_signature(cache, name_of(cache), "scope: str", "key: str")
         self._drop = cache if callable(cache) else None
-        self.pure = self._drop is None
+        self.pure: bool = self._drop is None
         self._cache = {} if callable(cache) else cache
 
     def __call__(self, call: HookContext) -> None:

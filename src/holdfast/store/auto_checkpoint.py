@@ -94,7 +94,7 @@ class OnEvent:
     def __init__(self, *names: str) -> None:
         if not all(isinstance(name, str) for name in names):
             raise ConfigError(f"the names of events must be strings, not {names!r}")
-        self.names = frozenset(names)
+        self.names: frozenset[str] = frozenset(names)
 
     def due(self, context: PolicyContext) -> bool:
         """Return whether it is one of the events."""

@@ -80,11 +80,12 @@ class Machine:
         if not states or not named or len(set(states)) < len(states):
             raise InvalidError("the states of a machine must have distinct names", where=repr(states)[:80])
         self.states = states
-        self.initial = states[0] if initial is None else self._require_state(initial)
-        self.final = frozenset(map(self._require_state, final))
-        self.validators = self._by_state({state: _validator(each) for state, each in (validators or {}).items()})
-        self.enter = self._by_state(enter)
-        self.leave = self._by_state(leave)
+        self.initial: str = states[0] if initial is None else self._require_state(initial)
+        self.final: frozenset[str] = frozenset(map(self._require_state, final))
+        checks = {state: _validator(each) for state, each in (validators or {}).items()}
+        self.validators: dict[str, Callback] = self._by_state(checks)
+        self.enter: dict[str, Callback] = self._by_state(enter)
+        self.leave: dict[str, Callback] = self._by_state(leave)
         self.transitions: list[Transition] = []
         """All transitions, in the order of their declaration."""
         self._by_trigger: dict[tuple[str, str], list[Transition]] = {}

@@ -77,7 +77,7 @@ class Append(UpdateOperator):
     def __init__(self, *items: Any) -> None:
         if not items:
             raise InvalidError("at least one item must be appended")
-        self.operand = list(items)
+        self.operand: list[Any] = list(items)
 
 
 class AddToSet(UpdateOperator):
@@ -91,7 +91,7 @@ class AddToSet(UpdateOperator):
         if not items:
             raise InvalidError("at least one item must be added to a set")
         try:
-            self.operand = set(items)
+            self.operand: set[Any] = set(items)
         except TypeError as error:
             raise InvalidError(
                 f"an item cannot be in a set: {error}", hint="Add tuples instead of lists, or append to a list"

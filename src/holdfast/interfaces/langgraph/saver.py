@@ -116,7 +116,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         super().__init__()
         self.store = store
         self._owned = False
-        self.recorder = RunRecorder(record)
+        self.recorder: RunRecorder = RunRecorder(record)
         """Records what the nodes call, if it is among the callbacks of a run: see `holdfast.recording`."""
         self._strict = strict
         self._ttl = None if ttl is None else parse_duration(ttl, "time to live", positive=True)
