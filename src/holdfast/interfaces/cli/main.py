@@ -15,10 +15,10 @@ A command is a function in a module of this package::
         session.report(f"{id} is pinned.", {"thread": thread, "id": id})  # a text, or JSON
 
 and has a line in `COMMANDS`. Its module is imported when it runs, and heavy imports are inside functions, so that
-`--help` is fast. It imports package roots only (`holdfast.store`), never the engine. A result is a text, or ready
-lines, in which text from a store went through `safe`. Errors of `holdfast.errors` are raised; `main` reports them and
-chooses the exit code. `session.progress(title)` reports progress, `session.confirm(question)` asks before something is
-destroyed, `session.note` writes to stderr, and `session.exit_if(found, exit_codes.FINDINGS)` ends with an exit code.
+`--help` is fast. A result is a text, or ready lines, in which text from a store went through `safe`. Errors of
+`holdfast.errors` are raised; `main` reports them and chooses the exit code. `session.progress(title)` reports progress,
+`session.confirm(question)` asks before something is destroyed, `session.note` writes to stderr, and
+`session.exit_if(found, exit_codes.FINDINGS)` ends with an exit code.
 """
 
 from __future__ import annotations
