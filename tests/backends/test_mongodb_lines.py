@@ -45,6 +45,7 @@ from holdfast.errors import UnavailableError
 from tests.backends.test_mongodb import _database, _empty
 from tests.servers import mongodb
 from tests.servers.mongod import MongoServer
+from tests.support.nightly import by_day
 
 LINE = ("tenant", "line")
 INFO = row_of(LINES, *LINE, version=1)
@@ -276,6 +277,7 @@ class _Failing(MongoServer):
         return [*super().command(), "--setParameter", "enableTestCommands=1"]
 
 
+@pytest.mark.nightly  # by day, answers that are lost on the way
 def test_an_update_that_is_not_confirmed_is_looked_up() -> None:
     mongodb()  # skips where there is no MongoDB
     interrupted = {"code": 11602, "errmsg": "interrupted"}
@@ -375,7 +377,7 @@ def test_writes_that_come_while_their_step_is_pruned_are_not_left_over(
 
 def test_a_put_against_a_deletion_is_kept_or_refused(store: Driven, other: Driven) -> None:
     outcomes: Counter[tuple[int | None, int | None]] = Counter()
-    for n in range(60):
+    for n in range(by_day(60, 12)):
         line = ("tenant", f"line {n}")
         info = row_of(LINES, *line, version=1)
         first: list[Change] = [Create(LINES, info), Create(STEPS, step(0, line=line[1]))]
