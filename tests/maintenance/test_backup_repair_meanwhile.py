@@ -199,7 +199,8 @@ def test_a_repository_in_a_bucket_is_repaired(tmp_path: Path) -> None:
         assert not backups.verify().ok
         report = backups.repair()
         assert report.is_changed
-        assert not [each for each in report.lost if not each.thread]
+        # The pack may be the one with the settings of the tenant.
+        assert {each.what for each in report.lost if not each.thread} <= {"the settings of the tenant"}
         assert backups.verify().ok
         with holdfast.open("memory://") as new:
             new.backups(url).restore()
@@ -208,7 +209,7 @@ def test_a_repository_in_a_bucket_is_repaired(tmp_path: Path) -> None:
 
 @contextmanager
 def damaged_bucket(url: str) -> Iterator[list[str]]:
-    """Flip a bit in the newest pack, empty a manifest, and delete the copy of another."""
+    """Flip a bit in a pack, empty a manifest, and delete the copy of another."""
 
     async def damage() -> list[str]:
         storage = open_storage(url, {})

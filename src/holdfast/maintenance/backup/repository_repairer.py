@@ -64,8 +64,8 @@ _EXCHANGED = 16
 
 
 class LostData(msgspec.Struct, frozen=True):
-    """Data that a repair could not restore: a thread of a backup; or a whole backup or another object, then `thread` is
-    empty."""
+    """Data that a repair could not restore: a thread of a backup, or what is described if `thread` is empty: a whole
+    backup, the settings of a tenant in one, or another object."""
 
     what: str
     backup: str = ""
@@ -325,7 +325,8 @@ class RepositoryRepairer:
             for user in chunks.get(part, ()) if data is None else ():
                 if user.slice not in known:
                     lost[user.slice] = None
-                    loss = LostData("", user.backup.id, user.entry.tenant, short_name(user.entry.name))
+                    what = "" if user.entry.name else "the settings of the tenant"
+                    loss = LostData(what, user.backup.id, user.entry.tenant, short_name(user.entry.name))
                     self._lost += [] if loss in self._lost else [loss]
         if mover.moved or lost:
             self._rebuilt.append(pack_name(pack))
