@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from holdfast._lazy import load, missing_extra
-from holdfast.backends.config import encryption_settings, redaction_settings, resolve
+from holdfast.backends.config import encryption_settings, redaction_settings, store_url
 from holdfast.backends.interface import Backend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
@@ -55,7 +55,7 @@ def open(  # noqa: A001 - reads as holdfast.open
     An `https://` address is that of a served store. Its `token` is that option, or `$HOLDFAST_TOKEN`. An open `Backend`
     can be given in the place of a URL; the store closes it.
     """
-    if not isinstance(url, Backend) and is_served(address := resolve(url)):
+    if not isinstance(url, Backend) and is_served(address := store_url(url)):
         return _open_served(address, tenant, codec, project, encryption, options)
     return run(_open(Store, url, tenant, cache_bytes, codec, project, encryption, options))
 
@@ -87,7 +87,7 @@ def open_existing(
 
     Raises `NotFoundError` with the code `no-store` if there is none.
     """
-    url = resolve(location)
+    url = store_url(location)
     if is_served(url):
         return open(url, tenant=tenant, token=token)
     path = url_to_path(next(store_parts(url), ""))
@@ -193,7 +193,7 @@ async def _open(
         name = opened.url  # settings of the environment apply to it, too
         if options:
             raise ConfigError(f"a backend that is open takes no option {min(options)!r}", where=redacted_url(name))
-    url = name if opened is not None else resolve(name)
+    url = name if opened is not None else store_url(name)
     if is_served(url):
         raise UnsupportedError("a served store cannot be opened for asyncio", where=url, hint="Use holdfast.open")
     sys.audit("holdfast.open", redacted_url(url))  # replays refuse it

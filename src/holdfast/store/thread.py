@@ -190,7 +190,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
     async def get(self, at: Revision = "HEAD", *, lazy: bool = False, migrate: bool = True) -> Checkpoint[S]:
         """Read a checkpoint with its state: the latest of the thread, or another.
 
-        `at` is a revision, as in git (see `resolve`), the number of a step, a time, or a checkpoint. The state's values
+        `at` is a revision, as in git (see `find`), the number of a step, a time, or a checkpoint. The state's values
         are new objects, the caller's own. With `lazy` nothing of the state is fetched until it is accessed. If a schema
         is attached to the thread, a state of an older version is upgraded; with `migrate=False` it is as it was stored,
         and its version is the checkpoint's `schema`. Raises `NotFoundError`.
@@ -205,7 +205,7 @@ class ThreadOperations(ThreadReferences, Generic[S]):
 
     @operation
     @needs("read")
-    async def resolve(self, at: Revision = "HEAD") -> Checkpoint[S]:
+    async def find(self, at: Revision = "HEAD") -> Checkpoint[S]:
         """Find the checkpoint that a revision names, without its state.
 
         As in git: `HEAD` is the last one of the current branch; the name of a branch, the last one of that branch; a

@@ -172,9 +172,9 @@ class ThreadReferences:
     async def _find(self, at: Revision) -> StepRef:
         if at == "HEAD":
             return await self._lines.find(self._line, None)
-        from holdfast.history.revisions import resolve
+        from holdfast.history.revisions import find_step
 
-        return await resolve(self._engine, self._line, at)
+        return await find_step(self._engine, self._line, at)
 
     async def _refer(self, kind: str, name: str, at: Revision, *, move: bool) -> None:
         point = await self._find(at)

@@ -122,7 +122,7 @@ class ActionTarget(NamedTuple):
 
     def step(self, id: str) -> str:
         """Return how a checkpoint is called in texts: by its number."""
-        found = self.thread.resolve(id)
+        found = self.thread.find(id)
         return f"#{found.step}"
 
 

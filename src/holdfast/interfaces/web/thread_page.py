@@ -102,7 +102,7 @@ def _history(
         if not found.branch_name:
             break
         try:
-            at = call.store.thread(name).resolve(f"{found.branch_name}#{found.checkpoint.step + ahead}").id
+            at = call.store.thread(name).find(f"{found.branch_name}#{found.checkpoint.step + ahead}").id
             break
         except NotFoundError:
             continue
@@ -275,7 +275,7 @@ def _neighbours(
     after = None
     if found.branch_name and not (detail.head is not None and detail.head.id == found.checkpoint.id):
         try:
-            after = call.store.thread(name).resolve(f"{found.branch_name}#{found.checkpoint.step + 1}").id
+            after = call.store.thread(name).find(f"{found.branch_name}#{found.checkpoint.step + 1}").id
         except HoldfastError:
             after = None  # it is the last
     return {"before": found.checkpoint.parent, "after": after}

@@ -20,7 +20,7 @@ from holdfast.engine.types import SCAN_LIMIT, Revision, to_datetime, to_time
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.blame import blame
 from holdfast.history.query import Field, Query, every, parse
-from holdfast.history.revisions import resolve
+from holdfast.history.revisions import find_step
 from holdfast.security.handle import StoreHandle
 from holdfast.state.history import list_changes
 from holdfast.store.timeline.causality import CausalNode, find_causes, find_effects
@@ -68,7 +68,7 @@ async def writer_of_path(handle: StoreHandle, thread: str, path: Path, at: Revis
     wrote an item. `NotFoundError` if there is no such value, or the checkpoint was pruned."""
     line = handle.thread_line(thread)
     await handle.guard.allow_thread("read", line)
-    entries = await blame(handle.engine, line, require_range(path), await resolve(handle.engine, line, at))
+    entries = await blame(handle.engine, line, require_range(path), await find_step(handle.engine, line, at))
     await handle.guard.saw_thread(line)
     writers = [entry.writer for entry in entries if not entry.writer.pruned]
     if not writers:
