@@ -70,8 +70,8 @@ class Table:
         created by whoever has them, and that their order among other changes of the line does not matter."""
         self.name = name
         self.key = key
-        self.columns = columns or {}
-        self.indexes = indexes or {}
+        self.columns: Mapping[str, type] = columns or {}
+        self.indexes: Mapping[str, tuple[str, ...]] = indexes or {}
         self.in_feed = in_feed
         self.timed = timed
         self.embedded = embedded

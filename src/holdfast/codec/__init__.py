@@ -207,5 +207,5 @@ class Codec:
         return plain_json.to_plain(self.pack(value))
 
 
-default_codec = Codec()
+default_codec: Codec = Codec()
 """A codec with the default registry and limits."""

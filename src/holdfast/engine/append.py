@@ -239,7 +239,7 @@ class Appender:
         """The most bytes of changes that are folded before their turn: the step and its nodes are one batch."""
         self._max_cached = context.cache.max_bytes // 4
         """The most bytes of changes whose nodes are cached."""
-        self.inherited = InheritedSchemas(context, lines, states, heads)
+        self.inherited: InheritedSchemas = InheritedSchemas(context, lines, states, heads)
         self.protection: Protection | None = None
         """Replaces sensitive data; set when the first policy is added."""
 

@@ -216,8 +216,10 @@ CHECKSUMS = RowCodec()
 class CheckedBackend(Wrapper):
     """The store as the engine uses it. `inner` has the rows as they are stored."""
 
+    rows: RowCodec
+
     def __init__(self, inner: Backend, rows: RowCodec = CHECKSUMS, metrics: MetricsRegistry | None = None) -> None:
-        self.metrics = MetricsRegistry() if metrics is None else metrics
+        self.metrics: MetricsRegistry = MetricsRegistry() if metrics is None else metrics
         stored, self.rows = rows.bind(inner)
         super().__init__(stored)
         stored.set_row_check(self.rows.is_intact)

@@ -61,8 +61,8 @@ class Engine:
 
     def __init__(self, context: EngineContext) -> None:
         self.context = context
-        self.lines = LineIndex(context)
-        self.step_info = StepInfoReader(context)
+        self.lines: LineIndex = LineIndex(context)
+        self.step_info: StepInfoReader = StepInfoReader(context)
         self.hooks: Interceptor | None = None
         """Set when the first hook is registered."""
         self.schemas: SchemaBindings | None = None

@@ -119,7 +119,7 @@ class LineIndex:
         self._context = context
         self._backend = context.backend
         self._can_index = context.backend.capabilities.words
-        self.generations = Generations(context)
+        self.generations: Generations = Generations(context)
         self.indexed: frozenset[str] = frozenset()
         """The tenants that have a text index, as far as is cached."""
 

@@ -125,6 +125,9 @@ def check_result(start: int, value: Any) -> HookResult:
 class HookRunner:
     """Runs one hook in threads and on an event loop."""
 
+    after_workers: WorkerPool
+    workers: WorkerPool
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop_thread: LoopThread | None = None
@@ -287,7 +290,7 @@ class _OnLoop(_HookCall):
             return build_result(start, error=error)
 
 
-log = logging.getLogger("holdfast.hooks")
+log: logging.Logger = logging.getLogger("holdfast.hooks")
 
 _STATES = {"closed": "on", "open": "off", "trying": "trying"}
 """The state of a hook, by that of its breaker."""

@@ -132,7 +132,7 @@ class TaskJournal:
     def __init__(self, key: str = "", step: int = 0, bases: Mapping[str, Sequence[Any]] | None = None) -> None:
         self.key = key
         self.step = step
-        self.bases = dict(bases or {})
+        self.bases: dict[str, Sequence[Any]] = dict(bases or {})
         """The lists that inputs refer to, by name."""
         self.calls: list[Call] = []
         self.root: object = None

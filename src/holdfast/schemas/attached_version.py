@@ -50,10 +50,10 @@ class AttachedVersion:
         self._engine = engine
         self._registry = registry
         self.declaration: Final = declaration
-        self.schemas = declaration.schemas
+        self.schemas: SchemaSet = declaration.schemas
         """The schemas of the program, and other versions that the store has."""
         self.schema: Final = declaration.schema
-        self.reference = declaration.schema.schema_reference
+        self.reference: str = declaration.schema.schema_reference
         self.unversioned: Final = unversioned
         """The version of states without a reference to a schema; None if they have none until they are saved anew."""
         self._validate = declaration.validate

@@ -151,7 +151,7 @@ class LogReader:
     """Reads the checkpoints that lead to some others, the latest first, page by page."""
 
     def __init__(self, thread: Thread, *, first_parents: bool = False, where: str | None = None) -> None:
-        self.damaged = False
+        self.damaged: bool = False
         """Whether an entry so far could not be read."""
         self._served = None
         if (caller := caller_of(thread)) is not None:

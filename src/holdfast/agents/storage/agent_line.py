@@ -104,9 +104,9 @@ class AgentLine:
 
     def __init__(self, handle: StoreHandle, id: str) -> None:
         self.handle = handle
-        self.id = handle.guard.key("agents", id, "id of an agent")
+        self.id: str = handle.guard.key("agents", id, "id of an agent")
         self.scope: Scope = handle.guard.scope({"agent": self.id})
-        self.line = Line(handle.tenant, PREFIX + str(self.scope).partition(":")[2])
+        self.line: Line = Line(handle.tenant, PREFIX + str(self.scope).partition(":")[2])
         self.machine: Machine | None = None
         """The machine of a live agent, whose declaration is stored with its next step."""
 

@@ -175,7 +175,7 @@ class LineUpdate:
         self._times: dict[Table, list[int]] = {}
         self.set: Document = {}
         self.unset: Document = {}
-        self.weight = 0
+        self.weight: int = 0
         """How many bytes more they take, at most."""
 
     def put(self, space: Table, row: Row) -> None:

@@ -76,12 +76,12 @@ class Collections:
 
     def __init__(self, database: AsyncDatabase[Document], prefix: str) -> None:
         self._prefix = prefix
-        self.database = database.with_options(
+        self.database: AsyncDatabase[Document] = database.with_options(
             read_preference=ReadPreference.PRIMARY, write_concern=DURABLE, read_concern=ReadConcern("majority")
         )
         self._spaces = {space: self._named(space.name) for space in TABLES}
-        self.lines = self._spaces[LINES]
-        self.parts = self._named("parts")
+        self.lines: Collection = self._spaces[LINES]
+        self.parts: Collection = self._named("parts")
         self._about = self._named("holdfast")
 
     def table(self, space: Table) -> Collection:

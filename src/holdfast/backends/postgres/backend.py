@@ -17,7 +17,7 @@ Options, as arguments or in the URL's query:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import psycopg
 
@@ -72,9 +72,9 @@ T = TypeVar("T")
 class PostgresBackend(ServerBackend):
     """`postgresql://…`: a store in a PostgreSQL database."""
 
-    schemes = SCHEMES
+    schemes: ClassVar[tuple[str, ...]] = SCHEMES
     takes_tenant = True
-    group_lines = GROUP_LINES
+    group_lines: ClassVar[int] = GROUP_LINES
 
     def __init__(self, options: PostgresOptions) -> None:
         super().__init__(options.url, options.timeout, options.connect_timeout)

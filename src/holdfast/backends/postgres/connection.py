@@ -69,7 +69,7 @@ class PostgresConnection:
         self._prepared: dict[str, bytes] = {}
         self.prepares = False
         """Whether to prepare statements that are used again."""
-        self.open = True
+        self.open: bool = True
         # Also while idle, so that a connection that the server closed is not used again.
         self._loop.add_reader(self._socket, self._readable)
 

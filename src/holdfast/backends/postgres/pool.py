@@ -53,7 +53,7 @@ class ConnectionPool:
         self._used: set[PostgresConnection] = set()
         self._free = asyncio.Semaphore(options.pool_size)
         self._never_prepare = False
-        self.closed = False
+        self.closed: bool = False
 
     def use(self, translate: Callable[[psycopg.Error], Exception]) -> ConnectionUse:
         """Take a connection for the length of a block. The driver's errors in it are translated."""

@@ -166,7 +166,7 @@ def _take_functions(cls: type, form: str) -> None:
     """Give a class ordinary functions for the operations that it inherits: tools and calls see methods like others."""
     inherited = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
     for name, value in inherited.items():
-        if isinstance(value, Operation | sync_or_async):
+        if isinstance(value, Operation | SyncOrAsync):
             setattr(cls, name, getattr(value, form))
 
 
@@ -303,7 +303,7 @@ def class_declaration(cls: type) -> Declaration:
     return found
 
 
-class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
+class SyncOrAsync(Generic[P, T, A]):
     """A method that does not wait, with one result for a sync class and another for an async one."""
 
     def __init__(self, sync: Callable[Concatenate[Any, P], T], other: Callable[Concatenate[Any, P], A]) -> None:
@@ -316,7 +316,7 @@ class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
             function.__name__, function.__qualname__ = name, f"{owner.__qualname__}.{name}"
 
     @overload
-    def __get__(self, instance: None, owner: type) -> sync_or_async[P, T, A]: ...
+    def __get__(self, instance: None, owner: type) -> SyncOrAsync[P, T, A]: ...
     @overload
     def __get__(self, instance: SyncApi, owner: type) -> Callable[P, T]: ...
     @overload
@@ -327,9 +327,18 @@ class sync_or_async(Generic[P, T, A]):  # noqa: N801 - used as a decorator
         return MethodType(self._sync if isinstance(instance, SyncApi) else self._async, instance)
 
 
+def sync_or_async(
+    sync: Callable[Concatenate[Any, P], T],
+) -> Callable[[Callable[Concatenate[Any, P], A]], SyncOrAsync[P, T, A]]:
+    """Return a decorator of a method for async classes, which has another one for sync classes."""
+    return lambda other: SyncOrAsync(sync, other)
+
+
 class Part(Generic[T, A]):
     """A part of an object, such as `store.audit`: of one class where operations are called, and of the class with the
     same name after `Async` where they are awaited. Their module is loaded when it is first used."""
+
+    class_name: str
 
     def __init__(
         self, place: str, doc: str, make: Callable[[Any, Any], Any] = lambda kind, owner: kind(owner._handle)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 import apsw
@@ -84,7 +84,7 @@ class DiskSpace:
         self._log = f"{path}-wal"
         self._folder = os.path.dirname(path)  # noqa: PTH120 - called for every store that is opened
         self._reserve = 0
-        self.is_low = False
+        self.is_low: bool = False
         """Whether there is only the reserve."""
 
     def for_log(self) -> int:
@@ -197,7 +197,7 @@ _failed: set[str] = set()
 class SQLiteBackend(Backend):
     """A store in one SQLite file: `sqlite:///path`."""
 
-    schemes = ("sqlite",)
+    schemes: ClassVar[tuple[str, ...]] = ("sqlite",)
     takes_read_only = True
 
     def __init__(self, settings: FileOptions) -> None:

@@ -120,7 +120,7 @@ class Wrapper(ForwardingBackend):
 class ReadOnlyBackend(Wrapper):
     """`readonly:?store=agents.db`: refuses every change. A batch of conditions alone is answered."""
 
-    schemes = ("readonly",)
+    schemes: ClassVar[tuple[str, ...]] = ("readonly",)
     takes_tenant = True
     takes_read_only = True
 

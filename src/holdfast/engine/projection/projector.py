@@ -87,7 +87,7 @@ class Projector:
     """Builds readable rows, where a store has them."""
 
     def __init__(self, context: EngineContext, lines: LineIndex, states: StateLoader) -> None:
-        self.on = context.project
+        self.on: bool = context.project
         self._context = context
         self._backend = context.backend
         self._lines = lines

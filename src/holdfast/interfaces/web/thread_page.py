@@ -34,7 +34,7 @@ from holdfast.interfaces.web.page_renderer import message_blocks, query_text, re
 from holdfast.interfaces.web.redaction import Redaction
 from holdfast.store.log_reader import LogEntry
 
-log = logging.getLogger("holdfast.web")
+log: logging.Logger = logging.getLogger("holdfast.web")
 
 TABS = ("conversation", "state", "diff", "pending", "metadata", "recording")
 ROWS = 30
