@@ -257,7 +257,7 @@ def test_large_values_are_fetched_on_request(store: holdfast.Store) -> None:
     with pytest.raises(InvalidError, match="large=True"):
         diff.patch()
     (change,) = store.thread("t").diff(large=True)
-    assert [span for span in change.words if span.kind != "="] == [("+", "more")]
+    assert [(span.kind, span.text) for span in change.words if span.kind != "="] == [("+", "more")]
 
 
 def test_a_large_value_inside_another(store: holdfast.Store) -> None:

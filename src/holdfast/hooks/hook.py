@@ -341,7 +341,7 @@ class Hook:
     def info(self) -> HookInfo:
         """Return the public description."""
         until = self.breaker.until
-        own = {name: getattr(self, name) for name in HookInfo._fields if hasattr(self, name)}
+        own = {name: getattr(self, name) for name in HookInfo.__struct_fields__ if hasattr(self, name)}
         own |= {"points": tuple(sorted(self.points)), "bypassed": sum(self.bypassed.values())}
         own |= {"average": self.total / self.calls / 1e9 if self.calls else 0.0, "worst": self.worst / 1e9}
         return HookInfo(**own, state=_STATES[self.breaker.state], off_until=to_datetime(until) if until else None)

@@ -288,7 +288,7 @@ def _moved(problem: Problem, skipped: Mapping[str, int]) -> Problem:
     number, close, rest = rest.partition("]")
     if not bracket or not number.isdigit() or not skipped.get(name):
         return problem
-    return problem._replace(path=f"{name}[{int(number) + skipped[name]}{close}{rest}")
+    return replace(problem, path=f"{name}[{int(number) + skipped[name]}{close}{rest}")
 
 
 def _common_start(old: list[bytes], new: list[bytes]) -> int:

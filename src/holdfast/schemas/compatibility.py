@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
+
+import msgspec
 
 from holdfast._fields import Hidden, Internal, Label, computed
 from holdfast.schemas.definition import CONSTRAINTS, Node, encode, type_text, unfold
@@ -25,7 +27,7 @@ class CompatibilityLevel(StrEnum):
     """Neither reads what the other wrote: it takes a migration."""
 
 
-class SchemaChange(NamedTuple):
+class SchemaChange(msgspec.Struct, frozen=True):
     """A difference between two schemas."""
 
     path: str
@@ -46,7 +48,7 @@ class SchemaChange(NamedTuple):
         return _level(self.backward, self.forward)
 
 
-class Compatibility(NamedTuple):
+class Compatibility(msgspec.Struct, frozen=True):
     """The result of a comparison."""
 
     level: CompatibilityLevel

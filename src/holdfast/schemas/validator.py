@@ -11,7 +11,9 @@ import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
+
+import msgspec
 
 from holdfast.codec.opaque import OpaqueValue
 from holdfast.errors import InvalidError
@@ -42,7 +44,7 @@ MAX_PROBLEMS = 20
 """How many problems of a value are reported."""
 
 
-class Problem(NamedTuple):
+class Problem(msgspec.Struct, frozen=True):
     """A reason why a value does not fit. The value itself is not quoted: it may be secret."""
 
     path: str

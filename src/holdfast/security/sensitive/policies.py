@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
-from holdfast._named_tuple import NamedTuple
+import msgspec
+
 from holdfast.engine.events import place_of
 from holdfast.engine.namespaces import is_thread, line_kind, root_of
 from holdfast.engine.patterns import matcher
@@ -29,7 +30,7 @@ _STEP_VALUES, _STEP_RECORDS = ("step/", "result/", "signal/", "wait/"), ("timer/
 """Their content: values of users, and records with keys and tokens of the store's own besides."""
 
 
-class SensitivePolicy(NamedTuple):
+class SensitivePolicy(msgspec.Struct, frozen=True):
     """A policy."""
 
     name: str
