@@ -9,7 +9,7 @@ is an object of a model, such as LangChain's, or a plain dict.
 from __future__ import annotations
 
 from gc import get_referents
-from itertools import chain, repeat, zip_longest
+from itertools import chain, repeat
 from operator import add, attrgetter, is_, length_hint, ne
 from threading import active_count
 from types import NoneType
@@ -57,7 +57,6 @@ MODEL_FIELDS: dict[type, frozenset[str]] = {}
 _SHAPED = int(Tag.SHAPED)
 _fields_of = attrgetter("__dict__")
 _extra_of = attrgetter("__pydantic_extra__")
-_names_of = attrgetter("__pydantic_fields_set__")
 
 
 def encode_batch(values: list[Any], max_bytes: int) -> list[bytes] | None:
@@ -65,8 +64,8 @@ def encode_batch(values: list[Any], max_bytes: int) -> list[bytes] | None:
     distinct = set(map(type, values))
     try:
         if distinct <= MODEL_NUMBERS.keys():
-            levels = _levels_of(values, list(map(_fields_of, values)), max_bytes)
-            if not levels or any(map(_extra_of, values)):
+            levels = _levels_of(values, max_bytes)
+            if not levels:
                 return None
             lengths = _lengths(levels)
             encoded = _encode_messages(values)
@@ -216,13 +215,12 @@ class PackedMessages(NamedTuple):
     """Packed messages, with everything they contained when they were packed. All are models, or all are dicts."""
 
     messages: list[Any]
-    attributes: list[Any]
-    """The references of models: their fields, the names of those that were set, extra fields, and their classes."""
-    extra: list[dict[str, Any] | None]
-    """The extra fields of each model, of which there were none."""
+    types: list[type]
     fields: list[dict[Any, Any]]
     """The fields of each model; a dict itself."""
     field_counts: list[int]
+    levels: list[list[Any]]
+    """The values of their fields, the values in those, and so on."""
     containers: list[Any]
     lengths: list[int]
     """The length of each container."""
@@ -233,26 +231,23 @@ class PackedMessages(NamedTuple):
     packed: list[bytes]
     weight: int
     """The total size in bytes."""
-    levels: list[list[Any]]
-    """The values of their fields, the values in those, and so on."""
 
     @property
     def are_models(self) -> bool:
         """Whether the messages are objects of models."""
-        return bool(self.attributes)
+        return self.types[0] is not dict
 
     def is_prefix_of(self, values: list[Any]) -> bool:
         """Whether values start with these messages, unchanged."""
         messages = self.messages
         if len(values) < len(messages) or not all(map(is_, values, messages)):
             return False
-        return self.has_same_attributes() and self.has_same_fields()
-
-    def has_same_attributes(self) -> bool:
-        """Whether models have the same dicts of fields and classes, and no extra fields."""
-        if not self.attributes:
-            return True
-        return identical(get_referents(*self.messages), self.attributes) and not any(self.extra)
+        if self.are_models:
+            if not all(map(is_, map(type, messages), self.types)) or any(map(_extra_of, messages)):
+                return False
+            if not all(map(is_, map(_fields_of, messages), self.fields)):
+                return False
+        return self.has_same_fields()
 
     def has_same_fields(self) -> bool:
         """Whether the fields of the messages, and all that is in them, are the same objects."""
@@ -268,15 +263,17 @@ class PackedMessages(NamedTuple):
 
     def extended(self, more: PackedMessages) -> PackedMessages:
         """Return these messages followed by others."""
-        levels = [[*one, *other] for one, other in zip_longest(self.levels, more.levels, fillvalue=())]
-        return PackedMessages(*[*map(add, self[:-1], more[:-1]), levels])
+        deep, shallow = sorted((self.levels, more.levels), key=len, reverse=True)
+        levels = [one + other for one, other in zip(self.levels, more.levels, strict=False)] + deep[len(shallow) :]
+        return PackedMessages(*map(add, self, more))._replace(levels=levels)
 
 
-def _levels_of(messages: list[Any], fields: list[dict[Any, Any]], max_bytes: int) -> list[list[Any]] | None:
-    """Return the contents of models, level by level, or None if one has other fields than its class declares."""
+def _levels_of(messages: list[Any], max_bytes: int) -> list[list[Any]] | None:
+    """Return the contents of messages, level by level, or None if one has other fields than its class declares."""
+    fields = list(map(_fields_of, messages))
     declared = map(MODEL_FIELDS.__getitem__, map(type, messages))
     # Names, not their number: one field may have been replaced by another, which would be lost.
-    if any(map(ne, map(dict.keys, fields), declared)):
+    if any(map(ne, map(dict.keys, fields), declared)) or any(map(_extra_of, messages)):
         return None
     return _plain_levels(get_referents(*fields), max_bytes, of_messages=True)
 
@@ -290,18 +287,15 @@ def _encode_messages(messages: list[Any]) -> list[bytes]:
 
 def capture(messages: list[Any], packed: list[bytes], max_bytes: int) -> PackedMessages | None:
     """Record what messages contain now, for comparison with later. Returns None if they are not plain."""
-    distinct = set(map(type, messages))
+    types = list(map(type, messages))
+    distinct = set(types)
     fields: list[dict[Any, Any]] = messages
-    attributes, extra = list[Any](), list[Any]()
     if distinct == {dict}:
         levels = _plain_levels(messages, max_bytes)
         levels = levels and (levels[1:] or [[]])
     elif messages and distinct <= MODEL_NUMBERS.keys():
-        fields, extra = list(map(_fields_of, messages)), list(map(_extra_of, messages))
-        attributes = get_referents(*messages)
-        if any(extra) or not _show_parts(messages, attributes, fields, extra):
-            return None
-        levels = _levels_of(messages, fields, max_bytes)
+        levels = _levels_of(messages, max_bytes)
+        fields = list(map(_fields_of, messages))
     else:
         return None
     if not levels:
@@ -314,36 +308,29 @@ def capture(messages: list[Any], packed: list[bytes], max_bytes: int) -> PackedM
         dicts += messages
     return PackedMessages(
         messages,
-        attributes,
-        extra,
+        types,
         fields,
         list(map(len, fields)),
+        levels,
         containers,
         list(map(len, containers)),
         dicts,
         list(chain.from_iterable(dicts)),
         packed,
         sum(map(len, packed)),
-        levels,
     )
-
-
-def _show_parts(messages: list[Any], attributes: list[Any], *parts: list[Any]) -> bool:
-    """Whether all parts of models are among the objects that they refer to, so that another one in their place shows
-    there."""
-    found = {*map(id, map(_names_of, messages)), *map(id, map(type, messages)), *map(id, chain(*parts))}
-    return found <= {*map(id, attributes)}
 
 
 def capture_unpacked(messages: list[Any], packed: list[bytes], max_bytes: int) -> PackedMessages | None:
     """Record messages that were just unpacked from these bytes, which takes fewer checks."""
     fields = list(map(_fields_of, messages))
     values = get_referents(*fields)
-    attributes, extra = get_referents(*messages), list(map(_extra_of, messages))
-    if get_referents(*values) or any(extra) or not _show_parts(messages, attributes, fields, extra):
+    if get_referents(*values):
         return capture(messages, packed, max_bytes)
-    counts, weight = list(map(len, fields)), sum(map(len, packed))
-    return PackedMessages(messages, attributes, extra, fields, counts, [], [], [], [], packed, weight, [values])
+    types, counts = list(map(type, messages)), list(map(len, fields))
+    return PackedMessages(
+        messages, types, fields, counts, [values], [], [], [], [], packed, weight=sum(map(len, packed))
+    )
 
 
 def pack_messages(values: list[Any], cached: PackedMessages | None, max_bytes: int) -> PackedMessages | None:

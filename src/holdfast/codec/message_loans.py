@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from gc import get_referents
 from operator import add, attrgetter
 from sys import getrefcount
 from typing import Any
 from weakref import getweakrefcount
 
 from holdfast._named_tuple import NamedTuple
-from holdfast.codec.bulk_packing import PackedMessages, capture_unpacked
+from holdfast.codec.bulk_packing import PackedMessages, capture_unpacked, identical
 from holdfast.codec.message_cache import MessageParts
 from holdfast.codec.object_plans import PydanticPlan
 
@@ -26,12 +27,17 @@ _FEW = 64
 """Fewer messages are built as quickly as they are looked at."""
 
 _names_of = attrgetter("__pydantic_fields_set__")
+_extra_of = attrgetter("__pydantic_extra__")
 
 
 class MessageLoan(NamedTuple):
     """Messages that were built and handed out, with everything that shows whether they came back unchanged."""
 
     contents: PackedMessages
+    attributes: list[Any]
+    """The references of messages: their fields, the names of those that were set, extra fields, and their classes."""
+    extra: list[dict[str, Any]]
+    """The extra fields of each message, of which there were none."""
     names: list[set[str]]
     """The names of the fields that were set, of each message."""
     all_names: list[set[str]]
@@ -45,10 +51,10 @@ class MessageLoan(NamedTuple):
     def of(cls, contents: PackedMessages, plans: Sequence[PydanticPlan]) -> MessageLoan:
         """Return the loan of new messages, which nobody has yet."""
         messages, levels = contents.messages, contents.levels
-        names = list(map(_names_of, messages))
-        parts = [*messages, *contents.fields, *contents.extra, *names]
+        extra, names = list(map(_extra_of, messages)), list(map(_names_of, messages))
+        parts = [*messages, *contents.fields, *extra, *names]
         parts += [value for level in levels for value in level if type(value) is list or type(value) is dict]
-        loan = cls(contents, names, [plan.all_names for plan in plans], parts, [])
+        loan = cls(contents, get_referents(*messages), extra, names, [plan.all_names for plan in plans], parts, [])
         loan.counts.extend(map(getrefcount, parts))
         return loan
 
@@ -58,14 +64,16 @@ class MessageLoan(NamedTuple):
 
     def is_returned(self) -> bool:
         """Whether nobody else has any part of the messages, and all of them are as they were."""
-        contents = self.contents
+        messages = self.contents.messages
         return (
             _COUNTS_ARE_EXACT
             and list(map(getrefcount, self.parts)) == self.counts
-            and not any(map(getweakrefcount, contents.messages))
+            and not any(map(getweakrefcount, messages))
+            and identical(get_referents(*messages), self.attributes)
+            and not any(self.extra)
             and self.names == self.all_names
-            and contents.has_same_attributes()
-            and contents.has_same_fields()
+            and _show_attributes(self.contents)
+            and self.contents.has_same_fields()
         )
 
 
@@ -91,3 +99,13 @@ def lend(
     if earlier is not None:
         loan = earlier.extended(loan)
     return loan.contents.messages.copy(), loan.contents, loan
+
+
+def _show_attributes(contents: PackedMessages) -> bool:
+    """Whether the attributes of messages of these classes are among the objects that they refer to."""
+    for message in dict(zip(contents.types, contents.messages, strict=True)).values():
+        extra = _extra_of(message)
+        attributes = (vars(message), _names_of(message), extra, type(message))
+        if type(extra) is not dict or not {*map(id, attributes)} <= {*map(id, get_referents(message))}:
+            return False
+    return True
