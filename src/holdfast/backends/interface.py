@@ -366,13 +366,13 @@ class Suspension(ABC, Generic[T]):
 class BlockingCall(Suspension[T]):
     """A blocking function: called directly by a sync caller, in a worker thread for an async one."""
 
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., T], *args: Any) -> None:
+        self._function, self._args = function, args
 
     def wait(self) -> T:
-        return self._function()
+        return self._function(*self._args)
 
     def watch(self) -> asyncio.Future[T]:
         import asyncio
 
-        return asyncio.get_running_loop().run_in_executor(None, self._function)
+        return asyncio.get_running_loop().run_in_executor(None, self._function, *self._args)

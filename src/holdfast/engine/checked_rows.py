@@ -227,13 +227,14 @@ class CheckedBackend(Wrapper):
     async def apply(self, batch: Batch) -> int | None:
         start = perf_counter()
         try:
-            return await self._apply(batch)
+            if self.rows.hides_columns:
+                return await self._apply_hidden(batch)
+            return await self.inner.apply(_encode(batch, self.rows.encode))
         finally:
             self.metrics.observe_request("write", perf_counter() - start, body_bytes(batch))
 
-    async def _apply(self, batch: Batch) -> int | None:
-        if not self.rows.hides_columns:
-            return await self.inner.apply(_encode(batch, self.rows.encode))
+    async def _apply_hidden(self, batch: Batch) -> int | None:
+        """Apply a batch whose rows are stored with other columns and keys."""
         for _ in range(_ATTEMPTS):
             prepared = await self.rows.prepare(batch)
             conditions, changes, encode, adds_keys = prepared

@@ -60,13 +60,13 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
         assert isinstance(self.backend, CheckedBackend)  # noqa: S101 - see above
         force_setattr(self, "rows", self.backend.rows)
 
-    @property
+    @cached_property
     def stored(self) -> Backend:
         """The store with its rows as they are, also damaged ones. Only to read: what writes uses `backend`."""
         assert isinstance(self.backend, CheckedBackend)  # noqa: S101 - see above
         return self.backend.inner
 
-    @property
+    @cached_property
     def unchecked(self) -> Backend:
         """The store for reading columns alone, which are not checked."""
         return UncheckedBackend(self.stored, self.rows) if self.rows.hides_columns else self.stored
