@@ -19,6 +19,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import setup, standby
+from holdfast.backends.runtime.drivers import run
 from holdfast.encryption import Encryption, LocalKeys
 from holdfast.errors import ConfigError, ConflictError, NotFoundError, TransientError
 from holdfast.savers import Checkpointer
@@ -33,6 +34,12 @@ class Pair(NamedTuple):
     standby: PostgresStandby
     url: str
     read_from: str
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standby on a busy machine may be slow to answer, and is used all the same."""
+    monkeypatch.setattr(standby, "_PATIENCE", 50.0)
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +82,13 @@ def other(pair: Pair) -> Iterator[holdfast.Store]:
 
 
 def opened(pair: Pair, **options: Any) -> holdfast.Store:
-    """A store that reads from the standby for a minute before it asks the primary again."""
-    return holdfast.open(pair.url, read_from=pair.read_from, **{"max_lag": 60, **options})
+    """A store that reads from the standby for an hour before it asks the primary again."""
+    return holdfast.open(pair.url, read_from=pair.read_from, **{"max_lag": 3600, **options})
 
 
 def answered(store: holdfast.Store) -> int:
-    """How many reads the standby has answered."""
-    return int(store.status().details["standby_reads"])
+    """How many reads the standby has answered. Asks no server, which would be a read of all threads."""
+    return int(run(store._engine.context.stored.status())["standby_reads"])
 
 
 def value(store: holdfast.Store, thread: str = "a") -> Any:
@@ -338,7 +345,7 @@ def test_encrypted(pair: Pair) -> None:
 
 def test_in_asyncio(pair: Pair) -> None:
     async def main() -> int:
-        async with holdfast.aopen(pair.url, read_from=pair.read_from, max_lag=60) as store:
+        async with holdfast.aopen(pair.url, read_from=pair.read_from, max_lag=3600) as store:
 
             async def work(name: str) -> None:
                 for number in range(20):
@@ -498,7 +505,7 @@ def test_the_primary_is_not_its_own_standby(pair: Pair, caplog: pytest.LogCaptur
 
 def test_in_a_url_without_its_password(pair: Pair) -> None:
     secret = pair.read_from.replace("app@", "app:secret@")
-    with holdfast.open(f"{pair.url}?read_from={quote(secret, safe='')}&max_lag=1m") as store:
+    with holdfast.open(f"{pair.url}?read_from={quote(secret, safe='')}&max_lag=1h") as store:
         settle(pair, store)
         assert "secret" not in str(store.status())
         assert pair.read_from in str(store.status().details)

@@ -34,9 +34,9 @@ class StoreHandle(Struct, frozen=True):
         return Line(self.tenant, line_name(thread))
 
     @property
-    def may_lag(self) -> bool:
-        """Whether reads may be answered by a replica: those of the owner, since rights are revoked at once."""
-        return self.engine.context.lags and not self.guard.actor and current_authority() is OWNER
+    def is_owner(self) -> bool:
+        """Whether the store's owner uses it, and no identity."""
+        return not self.guard.actor and current_authority() is OWNER
 
     @property
     def codec(self) -> Codec:

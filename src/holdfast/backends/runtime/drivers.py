@@ -229,12 +229,13 @@ class Operation(Generic[P, T]):
 def _from_replica(
     function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Let a replica answer what an operation reads, if its store has one and the caller is the owner."""
+    """Let a replica answer what an operation reads, if its store has one and the owner calls: rights of identities are
+    revoked at once."""
 
     @wraps(function)
     def called(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        reading = function(self, *args, **kwargs)
-        return _read_behind(reading) if self._handle.may_lag else reading
+        reading, handle = function(self, *args, **kwargs), self._handle
+        return _read_behind(reading) if handle.engine.context.lags and handle.is_owner else reading
 
     return called
 
