@@ -16,6 +16,7 @@ import pytest
 
 from holdfast._views import fields_of, is_record
 from holdfast.backends.runtime.drivers import (
+    Declaration,
     Operation,
     SyncApi,
     class_declaration,
@@ -172,12 +173,27 @@ def test_a_class_declares_for_all_of_its_operations() -> None:
     assert declaration_of(keys, "nothing") is None
 
 
+def test_a_replica_answers_only_what_changes_nothing() -> None:
+    found = {
+        cls.__name__: {name for name, each in operations_of(cls).items() if each.declaration.may_lag}
+        for cls in api_classes()
+    }
+    assert {name for name, operations in found.items() if operations} == {
+        *("Thread", "Store", "IdentityView", "Timeline", "Audit")
+    }
+    assert found["Store"] == {"threads", "search"}
+    assert {"get", "log", "diff"} < found["Thread"]
+    for cls in api_classes():
+        for name, each in operations_of(cls).items():
+            assert not (each.declaration.may_lag and each.declaration.changes), (cls, name)
+
+
 def test_local_is_a_reason_for_both() -> None:
     @operation(local="It is here.", changes=True)
     async def work(self: Any) -> None: ...
 
     assert isinstance(work, Operation)
-    assert work.declaration == (True, False, None, "It is here.", "It is here.")
+    assert work.declaration == Declaration(changes=True, not_remote="It is here.", not_in_scripts="It is here.")
 
 
 def test_the_page_of_operations_is_current() -> None:

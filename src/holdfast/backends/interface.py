@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -170,6 +171,13 @@ class Capabilities(msgspec.Struct, frozen=True):
     """A batch with rows of several lines costs less than a batch for each line."""
     times: bool = False
     """`Scan` takes `by=TIME` for tables that are `timed`: the rows of a tenant by time, across lines."""
+    lags: bool = False
+    """Reads that may lag (`reads_may_lag`) may be answered by a replica. They see what this process has written and
+    read of the same lines."""
+
+
+reads_may_lag: ContextVar[bool] = ContextVar("holdfast_reads_may_lag", default=False)
+"""Whether nothing that is read is the base of a change, so that a replica may answer, where a store has one."""
 
 
 class WordMatch(NamedTuple):

@@ -77,6 +77,11 @@ class EngineContext(Struct, frozen=True, eq=False, dict=True):
         return self.codec.max_bytes
 
     @cached_property
+    def lags(self) -> bool:
+        """Whether the store has a replica that may answer reads."""
+        return self.backend.capabilities.lags
+
+    @cached_property
     def quotas(self) -> QuotaLimiter:
         """Limits what tenants store."""
         from holdfast.engine.quotas import QuotaLimiter

@@ -11,14 +11,14 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from functools import update_wrapper
+from functools import update_wrapper, wraps
 from operator import methodcaller
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast._lazy import load
 from holdfast._named_tuple import NamedTuple
-from holdfast.backends.interface import Suspension
+from holdfast.backends.interface import Suspension, reads_may_lag
 
 if TYPE_CHECKING:
     import asyncio
@@ -183,6 +183,8 @@ class Declaration(NamedTuple):
     """Why it cannot be called on a served store; empty if it can."""
     not_in_scripts: str = ""
     """Why scripts do not have it; empty if they do."""
+    may_lag: bool = False
+    """Whether a replica may answer it: nothing that it reads is the base of a change."""
 
 
 FILES = "It reads or writes files of the host."
@@ -201,9 +203,12 @@ class Operation(Generic[P, T]):
     def __init__(
         self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], declaration: Declaration
     ) -> None:
-        self._sync, self._async = make_both(function)
+        called = _from_replica(function) if declaration.may_lag else function
+        self._sync, self._async = make_both(called)
         self.__doc__ = function.__doc__
         self.__wrapped__ = self._function = function
+        self.next_page = called
+        """For the pages of a listing that follow: the coroutine function as callers have it."""
         self.declaration = declaration
 
     def __call__(self, instance: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -221,6 +226,34 @@ class Operation(Generic[P, T]):
         return MethodType(self._sync if isinstance(instance, SyncApi) else self._async, instance)
 
 
+def _from_replica(
+    function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Let a replica answer what an operation reads, if its store has one and the owner calls: rights of identities are
+    revoked at once."""
+
+    @wraps(function)
+    def called(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        reading, handle = function(self, *args, **kwargs), self._handle
+        return _read_behind(reading) if handle.engine.context.lags and handle.is_owner else reading
+
+    return called
+
+
+async def _read_behind(reading: Coroutine[Any, Any, T], may_lag: bool = True) -> T:
+    token = reads_may_lag.set(may_lag)
+    try:
+        return await reading
+    finally:
+        reads_may_lag.reset(token)
+
+
+def as_change(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    """Let no replica answer what a part of an operation reads: it changes something, as when collected records of the
+    audit are written first."""
+    return _read_behind(work, may_lag=False) if reads_may_lag.get() else work
+
+
 class _Decorator(Protocol):
     def __call__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], /) -> Operation[P, T]: ...
 
@@ -235,6 +268,7 @@ def operation(
     rights: tuple[str, ...] = ...,
     not_remote: str = ...,
     not_in_scripts: str = ...,
+    may_lag: bool = ...,
     local: str = ...,
 ) -> _Decorator: ...
 def operation(function: Any = None, /, *, local: str = "", **declared: Any) -> Any:

@@ -71,7 +71,7 @@ class RetryBackend(Wrapper):
         settings |= {
             name: parse_duration(url, name, found[name]) for name in ("deadline", "pause", "rest") if name in found
         }
-        (store,) = await open_parts(found["store"], tenant=tenant, read_only=read_only)
+        (store,) = await open_parts(found["store"], tenant=tenant, read_only=read_only, may_lag=True)
         return cls(store, **settings)
 
     @property
