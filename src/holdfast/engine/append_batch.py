@@ -128,6 +128,8 @@ class AppendBatch:
         """The lines that get a new version, or are new."""
         self.rows: list[RowChanges] = []
         """Readable rows that are stored with the steps."""
+        self.followed: dict[Line, list[ProjectedStep]] = {}
+        """Steps whose readable rows are written afterwards."""
         self._starts: list[tuple[int, dict[int, Condition], StepRef | None]] = []
         """For each step, the index of its first change, its conditions, and its parent."""
         self._row_conditions: set[int] = set()

@@ -22,7 +22,7 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from holdfast.backends.async_backend import ServerInterrupted
-from holdfast.backends.mongodb.line_document import EMPTIED, FOLLOWS, SINCE, UNTIL
+from holdfast.backends.mongodb.line_document import ANY, EMPTIED, FEW_HAVE, SINCE, UNTIL, field_of
 from holdfast.backends.mongodb.row_mapping import THREAD_STEP, Document, index_fields
 from holdfast.backends.tables import (
     AGENT_STATES,
@@ -154,7 +154,10 @@ def _index_models(space: Table) -> list[IndexModel]:
         for name in (SINCE, UNTIL):
             keys = [("_id.tenant", ASCENDING), (name, ASCENDING)]
             indexes.append(IndexModel(keys, name=name, partialFilterExpression={name: {"$exists": True}}))
-        indexes += [IndexModel([(name, ASCENDING)], name=name, sparse=True) for name in (EMPTIED, FOLLOWS, "begun")]
+        indexes += [IndexModel([(name, ASCENDING)], name=name, sparse=True) for name in (EMPTIED, "begun")]
+        for table in FEW_HAVE:
+            name, keys = field_of(table), [("_id.tenant", ASCENDING)]
+            indexes.append(IndexModel(keys, name=name, partialFilterExpression={name: ANY}))
     if space is WORDS:
         # One entry for each word, ordered by time, the last first; and all by time, for searches without a word.
         last_first = [("time", DESCENDING), ("_id", DESCENDING)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.backends.postgres.apply_function import apply_function_sql
 from holdfast.backends.tables import (
     AGENT_STATES,
+    BEHIND,
     BRANCHES,
     CONVERSATIONS,
     EVENTS,
@@ -67,6 +68,7 @@ _COMMENTS: dict[Table, str] = {
     LINKS: "Relations of artifacts and changes, from either end",
     KEYS: "Encrypted keys of an encrypted store: whoever deletes one erases what it encrypts",
     FIELDS: "The fields of threads that lists filter by, from either end",
+    BEHIND: "The checkpoints that tables for people do not have yet",
     AGENT_STATES: "The latest checkpoint of each thread, for people to query",
     STATE_VALUES: "The channels of the latest state of each thread, as JSON",
     CONVERSATIONS: "The messages in the latest state of each thread, one row each",

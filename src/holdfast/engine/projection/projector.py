@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from holdfast.backends.batch_eval import same_columns
 from holdfast.backends.interface import Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.tables import (
     AGENT_STATES,
+    BEHIND,
     BRANCHES,
     CONVERSATIONS,
     METADATA,
@@ -70,6 +72,9 @@ from holdfast.engine.row_format import AT_HEAD, Branch, Line, LineInfo, StepRef,
 from holdfast.engine.state_loader import StateLoader
 from holdfast.errors import ConfigError, CorruptError
 
+if TYPE_CHECKING:
+    from holdfast.engine.projection.follower import RowFollower
+
 _PAGE = 256
 """How many steps are read at a time."""
 
@@ -82,12 +87,17 @@ _FEW = 32
 
 _WEIGHT = 600
 
+LATE_SECONDS = 60.0
+"""Rows that are missing for longer than this do not just follow: nobody has used the store, or they cannot be made."""
+
 
 class Projector:
     """Builds readable rows, where a store has them."""
 
     def __init__(self, context: EngineContext, lines: LineIndex, states: StateLoader) -> None:
-        self.on = context.project
+        self.on = bool(context.project)
+        self.follower: RowFollower | None = None
+        """Writes the rows of steps after they were saved, instead of with them."""
         self._context = context
         self._backend = context.backend
         self._lines = lines
@@ -104,7 +114,7 @@ class Projector:
             return await self._step_rows(line, new_steps)
 
     async def _rows(self, line: Line, new_steps: Sequence[ProjectedStep]) -> RowChanges:
-        thread = await self._stored(line, new_steps[0].info)
+        thread = await self._stored(line, new_steps[0])
         if thread is None:
             # There were steps before the store had such rows, or a writer did not write them.
             await self.build(line)
@@ -147,13 +157,13 @@ class Projector:
         """Drop the cached rows of a thread."""
         self._context.cache.drop(("rows", line))
 
-    async def _stored(self, line: Line, info: LineInfo) -> ProjectedThread | None:
-        """Return the rows of a thread; None if it has steps and no rows."""
+    async def _stored(self, line: Line, first: ProjectedStep) -> ProjectedThread | None:
+        """Return the rows of a thread; None if it has steps before some new ones, and no rows."""
         thread: ProjectedThread | None = self._context.cache.get(("rows", line))
-        if thread is not None and thread.version == info.version:
+        if thread is not None and thread.version == first.info.version:
             return thread
-        thread = await self._read(line, info)
-        if thread.row is None:
+        thread = await self._read(line, first.info)
+        if thread.row is None and first.point[:2] != (0, 0):
             (steps,) = await self._backend.read([first_step(line)])
             if steps:
                 return None
@@ -474,12 +484,20 @@ class Projector:
         return count
 
     async def is_complete(self, line: Line) -> bool:
-        """Return whether a thread's rows show its latest checkpoint."""
+        """Return whether a thread's rows show its latest checkpoint, and none is marked as missing."""
         point = await self._lines.latest_step(line)
-        (heads,) = await self._backend.read([Get(AGENT_STATES, [tuple(line)])])
+        heads, marks = await self._backend.read([Get(AGENT_STATES, [tuple(line)]), Scan(BEHIND, tuple(line), limit=1)])
         if point is None or not heads:
             return point is None and not heads
-        return heads[0].columns[5] == point.hash.hex()
+        return heads[0].columns[5] == point.hash.hex() and not marks
+
+    async def lag(self, *place: str) -> tuple[int, float]:
+        """Return how many steps of a tenant, or of one of its lines, are marked as missing in the rows, and for how
+        many seconds the first has been."""
+        (marks,) = await self._backend.read([Scan(BEHIND, place)])
+        if not marks:
+            return 0, 0.0
+        return len(marks), max(0.0, (self._context.clock() - min(int(row.columns[0]) for row in marks)) / 1e9)
 
     async def _has_all_steps(self, line: Line) -> bool:
         """Return whether every checkpoint of a thread has its rows: some may have been saved without."""
@@ -515,6 +533,7 @@ class Projector:
                     raise
 
     async def _build(self, line: Line, info: LineInfo) -> bool:
+        (marks,) = await self._backend.read([Scan(BEHIND, tuple(line))])
         names = {each.branch: each.name for each in await self._lines.branches(line)}
         thread = ProjectedThread(None, NO_CHANNELS, info.version, names)
         unchanged = self._lines.line_unchanged(line, info)
@@ -557,6 +576,7 @@ class Projector:
         else:
             await self._show_stored(rows, info, thread, head[0])
         rows.changes += (Delete(space, (*line, id)) for id in missing_ids for space in (TRANSITIONS, METADATA))
+        rows.changes += (Delete(BEHIND, row.key) for row in marks)
         if await self._backend.apply([unchanged, *rows.changes]) is not None:
             return False
         self.remember(rows)
